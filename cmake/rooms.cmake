@@ -1,0 +1,27 @@
+# room(<name> SOURCES <globs> LINKS <libraries>): a static library trainctl_<name> of one room.
+# Sources are globbed: adding an op or a pass is adding its file.
+function(room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;EXCLUDE;LINKS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ROOM_SOURCES})
+  foreach(pattern ${ROOM_EXCLUDE})
+    list(FILTER sources EXCLUDE REGEX ${pattern})
+  endforeach()
+  add_library(trainctl_${name} STATIC ${sources})
+  target_include_directories(trainctl_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
+endfunction()
+
+# room_tests(<name> LINKS <libraries>): tests/<name>/*.cpp as one doctest program, a CTest test a case.
+function(room_tests name)
+  cmake_parse_arguments(ROOM "" "" "LINKS;LABELS" ${ARGN})
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(test_${name} ${sources} ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+  target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
+  target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+                             TRAINCTL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  doctest_discover_tests(test_${name} TEST_PREFIX "${name}: "
+    PROPERTIES TIMEOUT 300 LABELS "${name}" ENVIRONMENT "OMP_NUM_THREADS=1")
+endfunction()

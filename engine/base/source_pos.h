@@ -1,0 +1,16 @@
+// Where in a file something was written.
+#pragma once
+
+#include <string>
+
+namespace trainctl {
+
+struct SourcePos {
+  std::string file;
+  int line = 0;    ///< from 1; 0 = not known
+  int column = 0;  ///< from 1
+  bool known() const { return line > 0; }
+  friend bool operator==(const SourcePos&, const SourcePos&) = default;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,132 @@
+// Plan -> Program: one rank's flat list of instructions, run top to bottom once a step. Plain data:
+// every buffer is at an offset of one arena, every collective, byte and wait is here to be read.
+//
+//   arena:  [ parameters | states | gradients | optimizer | scalars | everything with a short life ]
+//
+// Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap:
+// instructions of one stream run in list order; across streams only `waits` orders them.
+// send does not block: its buffer belongs to the channel until an instruction that lists the send in
+// its `waits` starts. recv and collectives complete before the next instruction of their stream.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/attrs.h"
+#include "engine/graph/graph.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/plan.h"
+
+namespace trainctl {
+
+enum class Opcode : uint8_t {
+  kernel,      ///< run kernel `op` on inputs, outputs
+  load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
+  collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range where in place)
+  send,        ///< inputs[0] to rank `peer`
+  recv,        ///< outputs[0] from rank `peer`
+  print,       ///< write inputs[0] to the rank's stdout as tensor `op`
+  wait,        ///< nothing but its waits
+};
+std::string_view to_string(Opcode opcode);
+
+/// What moved the bytes: for plans, counts and messages.
+enum class Purpose : uint8_t {
+  none, redistribute, pipeline, gradient, weights, clip, loss, layer  ///< layer: hybrid's own collectives
+};
+std::string_view to_string(Purpose purpose);
+
+enum class Stream : uint8_t { compute, comm, send, recv, copy };
+std::string_view to_string(Stream stream);
+
+/// A tensor, or a part of one, in the arena. Contiguous.
+struct Operand {
+  int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 but for ranges inside a bucket
+  Shape shape;         ///< this rank's part
+  DType dtype = DType::f32;
+  Shape global_shape;  ///< the whole tensor, same ndim
+  Shape global_offset; ///< of this part in the whole
+  std::string tensor;  ///< name, for people
+  bool accumulate = false;  ///< outputs: add to what is there
+
+  int64_t bytes() const { return num_elements(shape) * byte_size(dtype); }
+};
+
+struct Instruction {
+  Opcode opcode = Opcode::kernel;
+  std::string name;   ///< "layer1.matmul", "all_reduce grad.0"
+  std::string op;     ///< kernel name; load, print: tensor name
+  Attrs attrs;
+  std::vector<Operand> inputs, outputs;
+  Phase phase = Phase::forward;
+  int micro_batch = -1;  ///< -1: once a step
+  bool recompute = false;  ///< this forward instruction runs again for the backward pass
+
+  Collective collective = Collective::all_reduce;
+  int group = -1;        ///< index into Program::groups
+  int root = 0;          ///< broadcast: index in the group
+  Purpose purpose = Purpose::none;
+  int peer = -1;         ///< send, recv: global rank
+
+  Stream stream = Stream::compute;
+  std::vector<int> waits;  ///< indices of earlier instructions, of other streams, and of sends
+
+  /// Of a collective as plans and counts state it: the larger of what one rank puts in and gets out.
+  int64_t bytes() const;
+};
+
+/// A parameter or state in this rank's arena.
+struct Variable {
+  std::string name;
+  TensorKind kind = TensorKind::parameter;
+  Init init;
+  DType dtype = DType::f32;
+  Shape global_shape;
+  Shape shape, offset;     ///< this rank's part of the whole (before optimizer sharding)
+  int bucket = -1;         ///< parameters: index into Program::buckets; states: -1
+  int64_t bucket_element = 0;  ///< first element in the bucket's flat range
+  int64_t arena_offset = -1;   ///< states; parameters that are not level-3 sharded: bytes from the arena's start
+};
+
+/// Parameters that are reduced, gathered and updated together, as one flat range:
+/// [p0 | p1 | … | padding up to a multiple of shards * 16 elements].
+struct Bucket {
+  std::string name;
+  int64_t elements = 0;       ///< with padding
+  int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
+  int shards = 1, shard = 0;  ///< this rank's: elements [shard, shard + 1) * elements / shards
+  int level = 0;              ///< optimizer_shard level of this bucket (0 where it is under min_kb)
+  int64_t weights_offset = -1;   ///< whole range, or at level 3 this rank's shard alone
+  int64_t gradients_offset = -1; ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
+  std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard
+};
+
+struct Memory {
+  int64_t weights = 0;      ///< parameters and states
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t activations = 0;  ///< the most that tensors of the forward and backward pass take at one time
+  int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
+  int64_t total() const { return weights + gradients + optimizer + activations + buffers; }
+};
+
+struct Program {
+  int rank = 0;
+  int stage = 0;
+  int rank_in_stage = 0;
+  int64_t arena_bytes = 0;
+  int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
+  int64_t loss_offset = -1;    ///< f32: the step's loss, the same on every rank; -1: forward only
+  Memory memory;
+  std::vector<std::vector<int>> groups;  ///< global ranks, in block order; this rank is in each
+  std::vector<Variable> variables;
+  std::vector<Bucket> buckets;
+  std::vector<Instruction> instructions;
+};
+
+/// One line an instruction: `trainctl show program`.
+std::string to_string(const Program& program);
+
+}  // namespace trainctl

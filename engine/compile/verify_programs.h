@@ -1,0 +1,29 @@
+// Proves what can be proved of a job before it starts, from the programs of all its ranks.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/compile/program.h"
+
+namespace trainctl {
+
+/// One thing that is wrong, and where.
+struct ProgramFault {
+  int rank = -1;
+  int instruction = -1;
+  std::string message;  ///< "recv act.layer1 from rank 0: rank 0 never sends it"
+};
+
+/// Empty when all hold:
+///  1. every operand lies in the arena, and in its bucket where it names one;
+///  2. nothing is read before it is written, and no buffer is overwritten while it is still to be
+///     read or sent (checked byte-wise on the arena, per rank);
+///  3. sends and recvs of each pair of ranks match in order and bytes;
+///  4. all ranks of a group issue the same collectives, in the same order, with the same bytes;
+///  5. run by streams, and run sequentially, with sends that complete only when received, every rank
+///     reaches the end: no deadlock;
+///  6. every gradient is reduced and every parameter updated exactly once a step.
+std::vector<ProgramFault> verify_programs(const std::vector<Program>& programs);
+
+}  // namespace trainctl

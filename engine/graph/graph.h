@@ -1,0 +1,104 @@
+// The computation of ONE micro-batch with logical (global) shapes: forward, loss, backward, and which
+// parameter is updated from which gradient. Knows no devices, ranks or layouts.
+//
+// A Layer is what the user names and gives a strategy to (the loss is one too). It owns the factors;
+// its nodes, forward and backward, state the dims of their tensors in those factors, so a choice of
+// mesh axes per factor decides the layout of every tensor that the layer touches.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/base/attrs.h"
+#include "engine/base/source_pos.h"
+#include "engine/graph/dtype.h"
+#include "engine/graph/rule.h"
+#include "engine/graph/shape.h"
+
+namespace trainctl {
+
+using TensorId = int32_t;
+using NodeId = int32_t;
+using LayerId = int32_t;
+
+enum class TensorKind : uint8_t {
+  input,       ///< comes from the data set: data, label
+  parameter,   ///< trained
+  state,       ///< kept from step to step, not trained (running statistics)
+  activation,  ///< made by a forward node
+  gradient,    ///< made by a backward node
+};
+
+/// How a parameter or state starts. Every element's value depends on (seed, tensor name, global
+/// element index) alone, so a rank can make just its slice.
+struct Init {
+  enum class Kind : uint8_t { constant, uniform, normal } kind = Kind::constant;
+  double value = 0.0;  ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
+};
+
+struct Tensor {
+  std::string name;  ///< unique: "layer1.weight", "layer1", "layer1.matmul", "grad.layer1.weight"
+  Shape shape;       ///< logical
+  DType dtype = DType::f32;
+  TensorKind kind = TensorKind::activation;
+  NodeId producer = -1;  ///< the node that makes it; -1 for input, parameter and state
+  Init init;             ///< parameter and state
+};
+
+enum class Phase : uint8_t { forward, backward };
+
+struct Node {
+  std::string name;  ///< unique: "layer1.matmul", "layer1.matmul.grad_weight"
+  std::string op;    ///< an OpDef's name
+  Attrs attrs;
+  std::vector<TensorId> inputs;
+  std::vector<TensorId> outputs;
+  Rule rule;  ///< one TensorRule an input and output, in factors of `layer`
+  LayerId layer = -1;
+  Phase phase = Phase::forward;
+};
+
+struct Layer {
+  std::string name;
+  std::string type;             ///< as in the job file
+  std::vector<Factor> factors;
+  /// What a strategy addresses, in order: data inputs, then parameters (x, weight, bias).
+  std::vector<TensorId> inputs;
+  std::vector<TensorRule> input_rules;
+  std::vector<TensorId> outputs;
+  std::vector<TensorRule> output_rules;
+  SourcePos pos;
+};
+
+/// The optimizer's work for one parameter, once a step.
+struct Update {
+  TensorId parameter = -1;
+  /// Gradient contributions of one micro-batch. More than one where several layers share the
+  /// parameter; they are summed.
+  std::vector<TensorId> gradients;
+};
+
+struct Graph {
+  std::vector<Tensor> tensors;
+  std::vector<Node> nodes;  ///< a topological order; forward before backward
+  std::vector<Layer> layers;
+  std::vector<Update> updates;
+  TensorId loss = -1;       ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
+  std::vector<TensorId> prints;  ///< tensors to write to stdout, in the job's order
+
+  std::optional<TensorId> find_tensor(std::string_view name) const;
+  std::optional<LayerId> find_layer(std::string_view name) const;
+  /// Nodes that read `tensor`, in order.
+  std::vector<NodeId> consumers(TensorId tensor) const;
+};
+
+/// A line a tensor, then a line a node: `trainctl show graph`.
+std::string to_string(const Graph& graph);
+
+/// Fails (check) unless names are unique, nodes are in topological order, each rule fits its shapes,
+/// and each gradient has the shape of its tensor.
+void verify_graph(const Graph& graph);
+
+}  // namespace trainctl

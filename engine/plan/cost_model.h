@@ -1,0 +1,34 @@
+// What work costs on a device, as data. Collectives follow the usual alpha-beta model: a call of a
+// group of p over n bytes of result takes alpha * steps(p) + bytes on the wire / bandwidth.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+
+enum class Collective : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
+std::string_view to_string(Collective kind);
+
+struct CostModel {
+  double flops_per_second = 5e10;
+  double memory_bytes_per_second = 1e10;
+  double wire_bytes_per_second = 5e9;
+  double wire_latency_seconds = 5e-6;
+
+  static CostModel cpu();
+  static CostModel cuda();
+
+  double compute_seconds(const Cost& cost) const;
+  /// `bytes`: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or
+  /// after (all_gather) the call, the larger side in each case.
+  double collective_seconds(Collective kind, int64_t bytes, int group_size) const;
+  double send_seconds(int64_t bytes) const;
+};
+
+/// Bytes one rank sends for it: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n.
+int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
+
+}  // namespace trainctl

@@ -1,0 +1,34 @@
+// Where the parts of a tensor lie on a mesh: for each dim the axes that cut it, major first, and the
+// axes it is a partial sum over. Axes named nowhere replicate.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/plan/mesh.h"
+
+namespace trainctl {
+
+struct Layout {
+  std::vector<Axes> dims;  ///< one a dim of the tensor
+  Axes partial;            ///< sorted; each rank along them holds a term of the sum
+
+  static Layout replicated(int ndim) { return {std::vector<Axes>(ndim), {}}; }
+  bool is_partial() const { return !partial.empty(); }
+  /// Axes that neither cut a dim nor are partial.
+  Axes replica_axes(const Mesh& mesh) const;
+  bool uses(Axis axis) const;
+
+  /// This rank's part. Every cut divides its dim (the planner sees to it).
+  Shape local_shape(const Mesh& mesh, const Shape& global) const;
+  Shape local_offset(const Mesh& mesh, const Shape& global, int rank_in_stage) const;
+
+  friend bool operator==(const Layout&, const Layout&) = default;
+  friend auto operator<=>(const Layout&, const Layout&) = default;
+};
+
+/// Cuts per dim: "[4, 1]"; with axes where `mesh` has more than one: "[4@0,1 , 1]"; "+sum(2)" for partial.
+std::string to_string(const Layout& layout, const Mesh& mesh);
+
+}  // namespace trainctl

@@ -1,0 +1,85 @@
+// Graph -> Plan: which stage each layer is in, which mesh axes cut each of its factors, and why.
+// Everything else (layouts, redistributions, memory) follows from these choices.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/layout.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Where a layer's choice came from.
+enum class Choice : uint8_t {
+  user,           ///< parallel.strategies
+  propagated,     ///< from a neighbour
+  data_parallel,  ///< nobody said anything
+  stand_alone,    ///< one rank, or hybrid_parallel, where the user does it
+};
+std::string_view to_string(Choice choice);
+
+struct LayerPlan {
+  int stage = 0;
+  std::vector<Axes> factor_axes;  ///< one a factor of the layer
+  Choice choice = Choice::data_parallel;
+  std::string reason;             ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
+  std::string would_be;           ///< what a divisible dim would have allowed; usually empty
+  bool recompute = false;
+};
+
+/// A parameter or state: kept by every stage that uses it, in one layout.
+struct VariablePlan {
+  TensorId tensor = -1;
+  std::vector<int> stages;  ///< ascending; more than one where layers of several stages share it
+  Shape global_shape;       ///< the graph's shape, but in hybrid_parallel the shape of all ranks' parts together
+  Layout layout;            ///< never partial
+};
+
+struct Plan {
+  ParallelMode mode = ParallelMode::stand_alone;
+  int ranks = 1;
+  int num_stages = 1;
+  int micro_batches = 1;
+  Schedule schedule = Schedule::one_f_one_b;
+  Mesh mesh;                         ///< of one stage
+  int optimizer_shard_level = 0;     ///< 0 … 3
+  int64_t optimizer_shard_min_bytes = 0;
+  std::vector<LayerPlan> layers;     ///< one a layer of the graph
+  std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
+  std::vector<std::string> notes;    ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
+
+  bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
+  const VariablePlan& variable(TensorId tensor) const;
+  int stage_of(const Node& node) const { return layers[node.layer].stage; }
+};
+
+/// Chooses everything that the job leaves open; legal by construction. Throws SpecError where the
+/// job asks for what cannot be (cuts that do not divide, stages that run backwards, too few ranks).
+/// Deterministic: every rank makes the same plan by itself.
+Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
+
+/// The layout in which a node takes its input i and leaves its output i, from the plan's axes per
+/// factor. An output is partial over the axes of the factors that only inputs have. A gradient of a
+/// parameter is partial over the axes that cut its layer but not the parameter.
+/// hybrid_parallel: activations are what each rank holds (replicated here), the loss and parameter
+/// gradients partial over all axes that do not cut the parameter: the job's loss is the mean over ranks.
+Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
+Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
+
+/// One task of a stage's schedule.
+struct Task {
+  Phase phase = Phase::forward;
+  int micro_batch = 0;
+  friend bool operator==(const Task&, const Task&) = default;
+};
+
+///   gpipe, 4 micro-batches:  F0 F1 F2 F3 B0 B1 B2 B3           on every stage
+///   1f1b, stage 0 of 2:      F0 F1 B0 F2 B1 F3 B2 B3           stage 1 of 2: F0 B0 F1 B1 F2 B2 F3 B3
+/// Without backward (forward-only jobs): F0 … Fm-1.
+std::vector<Task> stage_tasks(Schedule schedule, int stage, int num_stages, int micro_batches, bool with_backward);
+
+}  // namespace trainctl

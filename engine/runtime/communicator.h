@@ -1,0 +1,65 @@
+// Collectives and messages between the ranks of a job. One Communicator a rank, used by one thread.
+// Every call ends within the timeout, with a CommTimeout that names who is missing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/graph/dtype.h"
+
+namespace trainctl {
+
+/// Says which ranks have not arrived, and for each, where it is.
+struct CommError : EnvError {
+  using EnvError::EnvError;
+  std::vector<int> missing;  ///< global ranks
+};
+
+/// What a rank is doing, visible to its peers and to the launcher while it runs.
+struct RankPosition {
+  uint32_t step = 0;
+  int32_t instruction = -1;  ///< index into its Program; -1: not in a step
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int num_ranks() const = 0;
+
+  /// A group of global ranks in block order; this rank is one of them. Collective over the group the
+  /// first time, the same id after that. Called while loading, never in a step.
+  virtual int open_group(const std::vector<int>& ranks) = 0;
+  /// Memory that later calls will name, so that peers can reach it without copies. Once, before use.
+  virtual void register_arena(void* base, int64_t bytes) = 0;
+
+  // Buffers are contiguous. p = size of the group, i = this rank's index in it.
+  // Sums run in group order in f32, so every rank gets the same bits.
+
+  virtual void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) = 0;  ///< in == out or disjoint
+  /// out[p * count]: block j from member j. `in` may be out + i * count.
+  virtual void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
+  /// in[p * count], out[count]: the sum of everyone's block i. `out` may be in + i * count.
+  virtual void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
+  /// in[p * count], out[p * count]: out block j = member j's block i. Disjoint.
+  virtual void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
+  virtual void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) = 0;
+  virtual void barrier(int group) = 0;
+
+  /// Does not block for the receiver: the memory stays the channel's until wait_sends says it is free.
+  /// Returns the number of this send on its channel, counting from 1.
+  virtual int64_t send(int peer, const void* data, int64_t bytes) = 0;
+  /// Blocks until send number `sequence` to `peer` has been received.
+  virtual void wait_send(int peer, int64_t sequence) = 0;
+  virtual void recv(int peer, void* data, int64_t bytes) = 0;
+
+  /// Tells peers and the launcher where this rank is; costs one store.
+  virtual void set_position(RankPosition position) = 0;
+  virtual RankPosition position_of(int rank) const = 0;
+};
+
+}  // namespace trainctl
