@@ -1,0 +1,139 @@
+// The rooms of docs/contributing.md as a rule: reads every include line and fails on an edge that is
+// not allowed.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using Rooms = std::set<std::string>;
+
+// room -> the rooms whose headers it may include, besides its own.
+const std::map<std::string, Rooms> kMayInclude = {
+    {"engine/base", {}},
+    {"engine/spec", {"engine/base"}},
+    {"engine/graph", {"engine/base"}},
+    {"engine/ops", {"engine/base", "engine/graph"}},
+    {"engine/model", {"engine/base", "engine/spec", "engine/graph", "engine/ops"}},
+    {"engine/plan", {"engine/base", "engine/spec", "engine/graph", "engine/ops"}},
+    {"engine/compile", {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/plan"}},
+    {"engine/runtime", {"engine/base", "engine/graph", "engine/ops", "engine/plan", "engine/compile"}},
+    {"engine/train",
+     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/plan", "engine/compile",
+      "engine/runtime"}},
+    {"launcher", {"engine/base", "engine/spec"}},
+    {"cli",
+     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/plan", "engine/compile",
+      "engine/runtime", "engine/train", "launcher"}},
+};
+
+struct Include {
+  fs::path file;  // relative to the source tree
+  int line;
+  std::string target;
+};
+
+std::string room_of(const std::string& path) {
+  for (const auto& [room, allowed] : kMayInclude)
+    if (path.starts_with(room + "/")) return room;
+  return "";
+}
+
+std::vector<Include> all_includes() {
+  static const std::regex pattern(R"re(^\s*#\s*include\s*[<"]([^>"]+)[>"])re");
+  std::vector<Include> includes;
+  const fs::path root = TRAINCTL_SOURCE_DIR;
+  for (const char* top : {"engine", "launcher", "cli"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      static const std::set<std::string> kSources = {".h", ".cpp", ".cu", ".cuh", ".inc"};
+      if (!kSources.contains(entry.path().extension())) continue;
+      std::ifstream in(entry.path());
+      std::string text;
+      for (int line = 1; std::getline(in, text); ++line) {
+        std::smatch match;
+        if (std::regex_search(text, match, pattern))
+          includes.push_back({fs::relative(entry.path(), root), line, match[1]});
+      }
+    }
+  }
+  return includes;
+}
+
+std::string where(const Include& i) { return i.file.string() + ":" + std::to_string(i.line) + ": " + i.target; }
+
+}  // namespace
+
+TEST_CASE("a room includes only rooms to its left") {
+  const auto includes = all_includes();
+  REQUIRE(includes.size() > 300);
+  for (const Include& include : includes) {
+    const std::string from = room_of(include.file.string()), to = room_of(include.target);
+    if (to.empty() || from == to) continue;
+    INFO(where(include));
+    REQUIRE_FALSE(from.empty());
+    CHECK(kMayInclude.at(from).contains(to));
+  }
+}
+
+TEST_CASE("runtime takes only program.h from compile") {
+  for (const Include& include : all_includes())
+    if (include.file.string().starts_with("engine/runtime/") && include.target.starts_with("engine/compile/")) {
+      INFO(where(include));
+      CHECK(include.target == "engine/compile/program.h");
+    }
+}
+
+TEST_CASE("each outside library stays in its room") {
+  struct Library {
+    const char* prefix;
+    std::regex allowed;
+  };
+  const std::vector<Library> libraries = {
+      {"yaml-cpp/", std::regex("engine/spec/.*")},
+      {"dnnl", std::regex("engine/ops/.*_cpu\\.(cpp|h)|engine/ops/.*onednn.*|engine/runtime/cpu/.*")},
+      {"oneapi/", std::regex("engine/ops/.*_cpu\\.(cpp|h)|engine/ops/.*onednn.*|engine/runtime/cpu/.*")},
+      {"gloo/", std::regex("engine/runtime/comm/gloo.*")},
+      {"nccl", std::regex("engine/runtime/comm/nccl.*")},
+      {"cuda", std::regex("engine/ops/.*_cuda\\.(cu|h|cuh)|engine/runtime/cuda/.*|engine/runtime/comm/nccl.*")},
+      {"cublas", std::regex("engine/ops/.*_cuda\\.(cu|h|cuh)|engine/runtime/cuda/.*")},
+      {"cudnn", std::regex("engine/ops/.*_cuda\\.(cu|h|cuh)|engine/runtime/cuda/.*")},
+      {"boost/", std::regex("launcher/.*|cli/.*")},
+      {"CLI/", std::regex("cli/.*")},
+      {"zlib", std::regex("engine/train/data/.*")},
+      {"openssl/", std::regex("launcher/.*")},
+  };
+  for (const Include& include : all_includes())
+    for (const Library& library : libraries)
+      if (include.target.starts_with(library.prefix)) {
+        INFO(where(include));
+        CHECK(std::regex_match(include.file.string(), library.allowed));
+      }
+}
+
+TEST_CASE("plan and compile know no file, socket or clock") {
+  static const std::set<std::string> kBanned = {"fstream",      "filesystem",   "chrono",   "thread", "sys/socket.h",
+                                                "netinet/in.h", "sys/stat.h",   "unistd.h", "fcntl.h"};
+  for (const Include& include : all_includes())
+    for (const char* room : {"engine/plan/", "engine/compile/", "engine/graph/"})
+      if (include.file.string().starts_with(room)) {
+        INFO(where(include));
+        CHECK_FALSE(kBanned.contains(include.target));
+      }
+}
+
+TEST_CASE("CUDA sources include neither fmt nor spdlog") {
+  for (const Include& include : all_includes())
+    if (include.file.extension() == ".cu" || include.file.extension() == ".cuh") {
+      INFO(where(include));
+      CHECK_FALSE(include.target.starts_with("fmt/"));
+      CHECK_FALSE(include.target.starts_with("spdlog/"));
+    }
+}
