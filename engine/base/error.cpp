@@ -1,0 +1,96 @@
+// How failures read: one line a diagnostic, and the excerpt with its caret.
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+std::string first_line(const Diagnostic& diagnostic) {
+  std::string text;
+  if (!diagnostic.pos.file.empty() || diagnostic.pos.known()) {
+    text += diagnostic.pos.file;
+    if (diagnostic.pos.known())
+      text += ":" + std::to_string(diagnostic.pos.line) + ":" + std::to_string(diagnostic.pos.column);
+    text += ": ";
+  }
+  if (!diagnostic.path.empty()) text += diagnostic.path + ": ";
+  return text + diagnostic.message;
+}
+
+std::string all_lines(const std::vector<Diagnostic>& diagnostics) {
+  std::string text;
+  for (const Diagnostic& diagnostic : diagnostics) {
+    if (!text.empty()) text += '\n';
+    text += first_line(diagnostic);
+    if (!diagnostic.hint.empty()) text += " (" + diagnostic.hint + ")";
+  }
+  return text;
+}
+
+/// Line `number` (from 1) without its end; false where the text is shorter.
+bool find_line(std::string_view source, int number, std::string_view& line) {
+  for (int i = 1; i < number; ++i) {
+    const size_t end = source.find('\n');
+    if (end == std::string_view::npos) return false;
+    source.remove_prefix(end + 1);
+  }
+  line = source.substr(0, source.find('\n'));
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return true;
+}
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+/// What stands left of the caret: as wide as the line is up to there, tabs kept. Columns count
+/// characters, not bytes.
+std::string indent_of(std::string_view line, int column) {
+  std::string indent;
+  int characters = 0;
+  for (size_t i = 0; i < line.size() && characters < column - 1; ++i) {
+    if (continues_character(line[i])) continue;
+    indent += line[i] == '\t' ? '\t' : ' ';
+    ++characters;
+  }
+  // One more than the line is long is where a missing thing belongs; further never is.
+  return indent;
+}
+
+/// The part of a long line that people can read, and the column within it.
+void shorten(std::string_view& line, int& column) {
+  constexpr size_t kMax = 160;
+  if (line.size() <= kMax) return;
+  size_t begin = 0;
+  if (static_cast<size_t>(column) > kMax / 2) begin = static_cast<size_t>(column) - kMax / 2;
+  if (begin > line.size()) begin = line.size();
+  while (begin < line.size() && continues_character(line[begin])) ++begin;
+  column -= static_cast<int>(begin);
+  line = line.substr(begin, kMax);
+}
+
+}  // namespace
+
+SpecError::SpecError(std::vector<Diagnostic> diagnostics)
+    : std::runtime_error(all_lines(diagnostics)), diagnostics_(std::move(diagnostics)) {}
+
+SpecError::SpecError(SourcePos pos, std::string path, std::string message, std::string hint)
+    : SpecError(std::vector<Diagnostic>{{std::move(pos), std::move(path), std::move(message), std::move(hint)}}) {}
+
+std::string render(const Diagnostic& diagnostic, std::string_view source) {
+  std::string text = first_line(diagnostic) + "\n";
+  std::string_view line;
+  if (!source.empty() && diagnostic.pos.known() && find_line(source, diagnostic.pos.line, line)) {
+    int column = diagnostic.pos.column;
+    shorten(line, column);
+    text += "    " + std::string(line) + "\n    " + indent_of(line, column) + "^";
+    if (!diagnostic.hint.empty()) text += " " + diagnostic.hint;
+    return text + "\n";
+  }
+  if (!diagnostic.hint.empty()) text += "  " + diagnostic.hint + "\n";
+  return text;
+}
+
+void check_failed(std::string_view what, const std::source_location& where) {
+  throw InternalError(std::string(what) + " [" + where.file_name() + ":" + std::to_string(where.line()) + ", " +
+                      where.function_name() + "]; this is a bug in trainctl, not in the job");
+}
+
+}  // namespace trainctl
