@@ -1,0 +1,280 @@
+// The executor of a CPU rank. Everything is bound when the program is loaded: pointers into the arena,
+// kernels, groups, which sends an instruction waits for. A step is then a walk over a flat list.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/runtime/executor.h"
+#include "engine/runtime/initial_weights.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+/// Zeroed pages of our own.
+class Pages {
+ public:
+  explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) {
+      throw EnvError("cannot allocate the arena of " + format_bytes(bytes) + ": " + std::strerror(errno) +
+                     "; use more ranks, parallel.optimizer_shard or parallel.recompute");
+    }
+    madvise(memory, bytes_, MADV_HUGEPAGE);
+    data_ = static_cast<std::byte*>(memory);
+  }
+  ~Pages() { munmap(data_, bytes_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+
+  std::byte* data() const { return data_; }
+
+ private:
+  size_t bytes_;
+  std::byte* data_ = nullptr;
+};
+
+/// An instruction with everything looked up.
+struct Bound {
+  const Instruction* instruction = nullptr;
+  CpuKernel kernel;
+  const void* in = nullptr;
+  void* out = nullptr;
+  int64_t count = 0;  ///< elements, as the Communicator counts them; of send, recv and load bytes
+  DType dtype = DType::f32;
+  int group = -1;          ///< the Communicator's id
+  std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
+  int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
+};
+
+class CpuExecutor final : public Executor {
+ public:
+  CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena);
+
+  void run_step(InputSource& inputs, const StepScalars& scalars) override;
+  float loss() override;
+  void read(int64_t offset, void* to, int64_t bytes) override;
+  void write(int64_t offset, const void* from, int64_t bytes) override;
+
+ private:
+  void open_groups();
+  Bound bind(const Instruction& instruction);
+  void bind_kernel(const Instruction& instruction, Bound& bound);
+  TensorArg tensor_arg(const Operand& operand) const;
+  std::byte* at(const Operand& operand) const;
+
+  void run(Bound& bound, InputSource& inputs);
+  void run_collective(const Bound& bound);
+  void wait_for_send(Bound& send);
+  [[noreturn]] void rethrow(const CommError& error, const Instruction& instruction, uint32_t step) const;
+
+  const Program& program_;
+  Communicator& comm_;
+  ExecutorOptions options_;
+  std::unique_ptr<Pages> pages_;
+  std::byte* arena_ = nullptr;
+  std::vector<int> groups_;
+  std::vector<Bound> bound_;
+  std::vector<int> last_sends_;  ///< sends that no instruction waits for: the end of the step does
+};
+
+CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
+                         std::span<std::byte> arena)
+    : program_(program), comm_(comm), options_(options), arena_(arena.data()) {
+  check(arena.empty() || static_cast<int64_t>(arena.size()) >= program.arena_bytes, "the arena given is too small");
+  if (arena.empty()) {
+    pages_ = std::make_unique<Pages>(program.arena_bytes);
+    arena_ = pages_->data();
+  }
+  check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
+  comm_.register_arena(arena_, program.arena_bytes);
+  open_groups();
+  bound_.reserve(program.instructions.size());
+  for (const Instruction& instruction : program.instructions) bound_.push_back(bind(instruction));
+
+  std::vector<bool> awaited(bound_.size());
+  for (const Bound& b : bound_) {
+    for (int send : b.sends) awaited[send] = true;
+  }
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    if (program.instructions[i].opcode == Opcode::send && !awaited[i]) last_sends_.push_back(static_cast<int>(i));
+  }
+  write_initial_weights(program, options_.seed, arena_);
+}
+
+/// Opening is collective, and each rank knows its own groups only. One order that all ranks share (by
+/// the ranks in the group) keeps them from waiting for each other in a circle.
+void CpuExecutor::open_groups() {
+  std::vector<int> order(program_.groups.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
+  std::sort(order.begin(), order.end(), [&](int a, int b) { return program_.groups[a] < program_.groups[b]; });
+  groups_.resize(order.size());
+  for (int g : order) groups_[g] = comm_.open_group(program_.groups[g]);
+}
+
+std::byte* CpuExecutor::at(const Operand& operand) const {
+  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program_.arena_bytes, "operands lie in the arena");
+  return arena_ + operand.offset;
+}
+
+TensorArg CpuExecutor::tensor_arg(const Operand& operand) const {
+  return {at(operand), operand.dtype, operand.shape, operand.global_shape, operand.global_offset, operand.accumulate};
+}
+
+Bound CpuExecutor::bind(const Instruction& instruction) {
+  Bound bound;
+  bound.instruction = &instruction;
+  for (int index : instruction.waits) {
+    if (program_.instructions[index].opcode == Opcode::send) bound.sends.push_back(index);
+  }
+  if (instruction.opcode == Opcode::kernel) {
+    bind_kernel(instruction, bound);
+    return bound;
+  }
+  if (!instruction.inputs.empty()) {
+    bound.in = at(instruction.inputs[0]);
+    bound.dtype = instruction.inputs[0].dtype;
+    bound.count = num_elements(instruction.inputs[0].shape);
+  }
+  if (!instruction.outputs.empty()) {
+    bound.out = at(instruction.outputs[0]);
+    bound.dtype = instruction.outputs[0].dtype;
+    if (instruction.inputs.empty()) bound.count = num_elements(instruction.outputs[0].shape);
+  }
+  if (instruction.opcode != Opcode::collective) {
+    bound.count *= byte_size(bound.dtype);
+    return bound;
+  }
+  bound.group = groups_.at(instruction.group);
+  const auto size = static_cast<int64_t>(program_.groups[instruction.group].size());
+  if (instruction.collective == Collective::reduce_scatter || instruction.collective == Collective::all_to_all) {
+    check(bound.count % size == 0, "every member's block of a collective has the same size");
+    bound.count /= size;
+  }
+  return bound;
+}
+
+void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
+  const CpuKernelDef* def = find_cpu_kernel(instruction.op);
+  check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
+                            "' runs; all_cpu_kernels.cpp has the list");
+  KernelCall call;
+  for (const Operand& operand : instruction.inputs) call.in.push_back(tensor_arg(operand));
+  for (const Operand& operand : instruction.outputs) call.out.push_back(tensor_arg(operand));
+  call.attrs = instruction.attrs;
+  call.scalars = reinterpret_cast<const StepScalars*>(arena_ + program_.scalars_offset);
+  call.micro_batch = std::max(instruction.micro_batch, 0);
+  call.seed = options_.seed;
+  call.threads = options_.threads;
+  bound.kernel = def->prepare(call);
+}
+
+void CpuExecutor::run_step(InputSource& inputs, const StepScalars& scalars) {
+  std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
+  int position = 0;
+  try {
+    for (; position < static_cast<int>(bound_.size()); ++position) {
+      comm_.set_position({scalars.step, position});
+      Bound& bound = bound_[position];
+      for (int send : bound.sends) wait_for_send(bound_[send]);
+      run(bound, inputs);
+    }
+    // The next step writes these buffers again.
+    for (int send : last_sends_) {
+      position = send;
+      wait_for_send(bound_[send]);
+    }
+  } catch (const CommError& error) {
+    rethrow(error, program_.instructions[position], scalars.step);
+  }
+  comm_.set_position({scalars.step, -1});
+}
+
+void CpuExecutor::run(Bound& bound, InputSource& inputs) {
+  const Instruction& instruction = *bound.instruction;
+  switch (instruction.opcode) {
+    case Opcode::kernel:
+      bound.kernel();
+      break;
+    case Opcode::load:
+      std::memcpy(bound.out, inputs.input(instruction.op, instruction.micro_batch), static_cast<size_t>(bound.count));
+      break;
+    case Opcode::collective:
+      if (options_.on_communication) options_.on_communication(instruction);
+      run_collective(bound);
+      break;
+    case Opcode::send:
+      if (options_.on_communication) options_.on_communication(instruction);
+      bound.sequence = comm_.send(instruction.peer, bound.in, bound.count);
+      break;
+    case Opcode::recv:
+      if (options_.on_communication) options_.on_communication(instruction);
+      comm_.recv(instruction.peer, bound.out, bound.count);
+      break;
+    case Opcode::print:
+      if (options_.print) options_.print(instruction.inputs[0], bound.in, instruction.micro_batch);
+      break;
+    case Opcode::wait:
+      break;
+  }
+}
+
+void CpuExecutor::run_collective(const Bound& b) {
+  switch (b.instruction->collective) {
+    case Collective::all_reduce:
+      return comm_.all_reduce(b.group, b.in, b.out, b.count, b.dtype);
+    case Collective::all_gather:
+      return comm_.all_gather(b.group, b.in, b.out, b.count, b.dtype);
+    case Collective::reduce_scatter:
+      return comm_.reduce_scatter(b.group, b.in, b.out, b.count, b.dtype);
+    case Collective::all_to_all:
+      return comm_.all_to_all(b.group, b.in, b.out, b.count, b.dtype);
+    case Collective::broadcast:
+      return comm_.broadcast(b.group, b.in, b.out, b.count, b.dtype, b.instruction->root);
+  }
+}
+
+void CpuExecutor::wait_for_send(Bound& send) {
+  if (send.sequence == 0) return;
+  comm_.wait_send(send.instruction->peer, send.sequence);
+  send.sequence = 0;
+}
+
+void CpuExecutor::rethrow(const CommError& error, const Instruction& instruction, uint32_t step) const {
+  CommError named("rank " + std::to_string(program_.rank) + ": " + instruction.name + " at step " +
+                  std::to_string(step) + ": " + error.what());
+  named.missing = error.missing;
+  throw named;
+}
+
+float CpuExecutor::loss() {
+  check(program_.loss_offset >= 0, "only a program with a loss has one to read");
+  float value = 0;
+  read(program_.loss_offset, &value, sizeof(value));
+  return value;
+}
+
+void CpuExecutor::read(int64_t offset, void* to, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+  std::memcpy(to, arena_ + offset, static_cast<size_t>(bytes));
+}
+
+void CpuExecutor::write(int64_t offset, const void* from, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
+  std::memcpy(arena_ + offset, from, static_cast<size_t>(bytes));
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_cpu_executor(const Program& program, Communicator& comm, const ExecutorOptions& options,
+                                            std::span<std::byte> arena) {
+  return std::make_unique<CpuExecutor>(program, comm, options, arena);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,73 @@
+// See the header for the formulas.
+#include "engine/runtime/initial_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/ops/random.h"
+#include "engine/runtime/parts.h"
+
+namespace trainctl {
+namespace {
+
+float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+
+/// Box-Muller. In double, so that the value does not hang on a libm's float rounding.
+float normal_value(const Philox4& words, int index) {
+  const double u1 = 1.0 - unit(words.v[index & 2]);
+  const double u2 = unit(words.v[(index & 2) + 1]);
+  const double radius = std::sqrt(-2.0 * std::log(u1)), angle = 2.0 * std::numbers::pi * u2;
+  return static_cast<float>(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
+}
+
+}  // namespace
+
+void initial_values(std::string_view name, const Init& init, uint64_t seed, int64_t first, int64_t count, float* out) {
+  const auto scale = static_cast<float>(init.value);
+  if (init.kind == Init::Kind::constant) {
+    std::fill_n(out, count, scale);
+    return;
+  }
+  const uint64_t key = stream_key(seed, stable_hash(name));
+  Philox4 words{};
+  for (int64_t i = first; i < first + count; ++i) {
+    if (i == first || (i & 3) == 0) words = philox(key, static_cast<uint64_t>(i) >> 2, 0);
+    const int index = static_cast<int>(i & 3);
+    out[i - first] = init.kind == Init::Kind::uniform ? scale * (2.0f * unit(words.v[index]) - 1.0f)
+                                                      : scale * normal_value(words, index);
+  }
+}
+
+void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out) {
+  check(variable.dtype == DType::f32, "parameters and states are f32");
+  for_each_run(variable.global_shape, variable.offset, variable.shape,
+               [&](int64_t in_part, int64_t in_whole, int64_t length) {
+                 const int64_t begin = std::max(in_part, first), end = std::min(in_part + length, first + count);
+                 if (begin >= end) return;
+                 initial_values(variable.name, variable.init, seed, in_whole + begin - in_part, end - begin,
+                                out + (begin - first));
+               });
+}
+
+void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena) {
+  for (const Variable& variable : program.variables) {
+    const int64_t size = num_elements(variable.shape);
+    if (variable.arena_offset >= 0) {
+      initial_values(variable, seed, 0, size, reinterpret_cast<float*>(arena + variable.arena_offset));
+      continue;
+    }
+    check(variable.bucket >= 0, "a variable without a place of its own lies in a bucket");
+    const Bucket& bucket = program.buckets[variable.bucket];
+    const int64_t shard_size = bucket.elements / bucket.shards, shard_first = bucket.shard * shard_size;
+    const int64_t begin = std::max(variable.bucket_element, shard_first);
+    const int64_t end = std::min(variable.bucket_element + size, shard_first + shard_size);
+    if (begin >= end) continue;
+    auto* weights = reinterpret_cast<float*>(arena + bucket.weights_offset);
+    initial_values(variable, seed, begin - variable.bucket_element, end - begin, weights + (begin - shard_first));
+  }
+}
+
+}  // namespace trainctl
