@@ -1,0 +1,42 @@
+#include "cli/render/table.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+Table::Table(std::vector<std::string> headers) : headers_(std::move(headers)) {
+  for (std::string& header : headers_) {
+    right_.push_back(header.starts_with('>'));
+    if (right_.back()) header.erase(0, 1);
+  }
+}
+
+void Table::add(std::vector<std::string> cells) {
+  check(cells.size() == headers_.size(), "a table row has a cell for each header");
+  rows_.push_back(std::move(cells));
+}
+
+std::string Table::str(int indent) const {
+  std::vector<size_t> widths;
+  for (const std::string& header : headers_) widths.push_back(header.size());
+  for (const auto& row : rows_)
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+
+  std::string text;
+  const auto line = [&](const std::vector<std::string>& cells) {
+    std::string out(static_cast<size_t>(indent), ' ');
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const std::string gap(widths[c] - cells[c].size(), ' ');
+      out += right_[c] ? gap + cells[c] : cells[c] + gap;
+      out += "  ";
+    }
+    text += out.substr(0, out.find_last_not_of(' ') + 1) + "\n";
+  };
+  line(headers_);
+  for (const auto& row : rows_) line(row);
+  return text;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,24 @@
+// Plain aligned tables for the terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+class Table {
+ public:
+  /// A header starting with '>' makes a right-aligned column.
+  explicit Table(std::vector<std::string> headers);
+  void add(std::vector<std::string> cells);
+  bool empty() const { return rows_.empty(); }
+  /// Every line indented by `indent` spaces; no trailing blanks. The last column is never padded.
+  std::string str(int indent = 2) const;
+
+ private:
+  std::vector<std::string> headers_;
+  std::vector<bool> right_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace trainctl
