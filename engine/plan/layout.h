@@ -28,7 +28,8 @@ struct Layout {
   friend auto operator<=>(const Layout&, const Layout&) = default;
 };
 
-/// Cuts per dim: "[4, 1]"; with axes where `mesh` has more than one: "[4@0,1 , 1]"; "+sum(2)" for partial.
+/// Cuts per dim: "[4, 1]"; with axes where `mesh` has more than one: "[4@0.1, 1]"; a partial sum ends in
+/// "+sum(2)" or "+sum(2@2)".
 std::string to_string(const Layout& layout, const Mesh& mesh);
 
 }  // namespace trainctl

@@ -63,12 +63,18 @@ struct Plan {
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 
 /// The layout in which a node takes its input i and leaves its output i, from the plan's axes per
-/// factor. An output is partial over the axes of the factors that only inputs have. A gradient of a
-/// parameter is partial over the axes that cut its layer but not the parameter.
-/// hybrid_parallel: activations are what each rank holds (replicated here), the loss and parameter
-/// gradients partial over all axes that do not cut the parameter: the job's loss is the mean over ranks.
+/// factor. An output is partial over the axes of the factors that only the node's inputs have (so a
+/// weight's gradient is partial over the axes that cut the batch).
+/// hybrid_parallel: the graph's shapes are what each rank holds, parameters included, so all inputs and
+/// outputs are "replicated" here; the loss is partial over all axes, a parameter's gradient over those
+/// that do not cut the parameter: the job's loss is the mean over ranks.
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
+
+/// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output
+/// `output` of a node is partial over.
+Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);
+Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes);
 
 /// One task of a stage's schedule.
 struct Task {

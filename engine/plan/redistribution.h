@@ -18,7 +18,6 @@ enum class StepKind : uint8_t {
   reduce_scatter,  ///< sum over `axes` (partial before), each rank keeps its block of `dim`
   all_reduce,      ///< sum over `axes` (partial before)
   all_to_all,      ///< move the last cuts `axes` of `dim` to the end of dim `to_dim`
-  permute,         ///< the axes of `dim` (or of several) change order: blocks change ranks
 };
 std::string_view to_string(StepKind kind);
 
@@ -31,7 +30,7 @@ struct RedistributionStep {
 };
 
 /// Steps from `from` to `to` (none when equal). `to` is partial only over axes that `from` is.
-/// permute is a last resort: any layout reaches any other.
+/// Any layout reaches any other; axes in another order go through all_gather and slice.
 std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shape& shape, DType dtype,
                                                     const Layout& from, const Layout& to, const CostModel& cost);
 

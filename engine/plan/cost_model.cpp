@@ -1,0 +1,59 @@
+// Seconds of kernels and collectives under the alpha-beta model.
+#include "engine/plan/cost_model.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace trainctl {
+
+std::string_view to_string(Collective kind) {
+  switch (kind) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::broadcast:
+      return "broadcast";
+  }
+  return "?";
+}
+
+CostModel CostModel::cpu() { return {}; }
+
+CostModel CostModel::cuda() {
+  return {.flops_per_second = 4e13,
+          .memory_bytes_per_second = 2.5e12,
+          .wire_bytes_per_second = 2e11,
+          .wire_latency_seconds = 6e-6};
+}
+
+double CostModel::compute_seconds(const Cost& cost) const {
+  return std::max(cost.flops / flops_per_second, cost.bytes / memory_bytes_per_second);
+}
+
+int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
+  if (group_size <= 1) return 0;
+  const int64_t once = bytes * (group_size - 1) / group_size;
+  if (kind == Collective::broadcast) return bytes;
+  return kind == Collective::all_reduce ? 2 * once : once;
+}
+
+// One latency for the call itself and one a round of a tree, so that one call over several axes is
+// always cheaper than a call an axis.
+double CostModel::collective_seconds(Collective kind, int64_t bytes, int group_size) const {
+  if (group_size <= 1) return 0;
+  const int rounds = std::bit_width(static_cast<unsigned>(group_size - 1));
+  const int steps = 1 + (kind == Collective::all_reduce ? 2 * rounds : rounds);
+  return wire_latency_seconds * steps +
+         static_cast<double>(wire_bytes(kind, bytes, group_size)) / wire_bytes_per_second;
+}
+
+double CostModel::send_seconds(int64_t bytes) const {
+  return wire_latency_seconds + static_cast<double>(bytes) / wire_bytes_per_second;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,216 @@
+// Dijkstra over layouts. Only moves towards the target are tried: axes that already stand where the
+// target wants them are never moved again, and a dim is never cut by anything but the target's next
+// axes. That keeps the space to a few dozen layouts, and every cut on the way divides its dim.
+#include "engine/plan/redistribution.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+size_t common_prefix(const Axes& a, const Axes& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+Axes without(const Axes& axes, const Axes& removed) {
+  Axes kept;
+  for (Axis a : axes) {
+    if (std::find(removed.begin(), removed.end(), a) == removed.end()) kept.push_back(a);
+  }
+  return kept;
+}
+
+bool contains_all(const Axes& axes, const Axes& wanted) {
+  return std::all_of(wanted.begin(), wanted.end(),
+                     [&](Axis a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
+}
+
+int64_t local_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const Layout& layout) {
+  return num_elements(layout.local_shape(mesh, shape)) * byte_size(dtype);
+}
+
+double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const RedistributionStep& step,
+                    const CostModel& cost) {
+  const int ways = mesh.ways(step.axes);
+  const int64_t before = local_bytes(mesh, shape, dtype, step.before);
+  switch (step.kind) {
+    case StepKind::slice:
+      return static_cast<double>(before / ways) / cost.memory_bytes_per_second;
+    case StepKind::all_gather:
+      return cost.collective_seconds(Collective::all_gather, before * ways, ways);
+    case StepKind::reduce_scatter:
+      return cost.collective_seconds(Collective::reduce_scatter, before, ways);
+    case StepKind::all_reduce:
+      return cost.collective_seconds(Collective::all_reduce, before, ways);
+    case StepKind::all_to_all:
+      return cost.collective_seconds(Collective::all_to_all, before, ways);
+  }
+  return 0;
+}
+
+class Moves {
+ public:
+  Moves(const Layout& now, const Layout& target) : now_(now), target_(target) {}
+
+  std::vector<RedistributionStep> all() {
+    for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
+      cut_further(d);
+      undo_cuts(d);
+    }
+    sum_up();
+    return std::move(steps_);
+  }
+
+ private:
+  // slice and reduce_scatter: the next axes that the target has in dim d.
+  void cut_further(int d) {
+    const Axes& have = now_.dims[d];
+    const Axes& want = target_.dims[d];
+    if (common_prefix(have, want) != have.size()) return;
+    for (size_t n = have.size() + 1; n <= want.size(); ++n) {
+      const Axes next(want.begin() + static_cast<std::ptrdiff_t>(have.size()),
+                      want.begin() + static_cast<std::ptrdiff_t>(n));
+      const bool free = std::none_of(next.begin(), next.end(), [&](Axis a) { return now_.uses(a); });
+      if (free) add(StepKind::slice, d, -1, next).after.dims[d] = prefix(want, n);
+      if (contains_all(now_.partial, next)) {
+        Layout& after = add(StepKind::reduce_scatter, d, -1, next).after;
+        after.dims[d] = prefix(want, n);
+        after.partial = without(now_.partial, next);
+      }
+    }
+  }
+
+  // all_gather and all_to_all: the last axes of dim d, none of those that stand right.
+  void undo_cuts(int d) {
+    const Axes& have = now_.dims[d];
+    for (size_t keep = common_prefix(have, target_.dims[d]); keep < have.size(); ++keep) {
+      const Axes last(have.begin() + static_cast<std::ptrdiff_t>(keep), have.end());
+      add(StepKind::all_gather, d, -1, last).after.dims[d] = prefix(have, keep);
+      for (int to = 0; to < static_cast<int>(now_.dims.size()); ++to) {
+        if (to != d && wants_next(to, last)) {
+          Layout& after = add(StepKind::all_to_all, d, to, last).after;
+          after.dims[d] = prefix(have, keep);
+          after.dims[to] = prefix(target_.dims[to], now_.dims[to].size() + last.size());
+        }
+      }
+    }
+  }
+
+  // all_reduce: any of the axes that the target is not partial over.
+  void sum_up() {
+    const Axes open = without(now_.partial, target_.partial);
+    check(open.size() < 16, "a mesh has few axes");
+    for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
+      Axes axes;
+      for (size_t i = 0; i < open.size(); ++i) {
+        if (subset >> i & 1u) axes.push_back(open[i]);
+      }
+      add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
+    }
+  }
+
+  bool wants_next(int d, const Axes& axes) const {
+    const Axes& have = now_.dims[d];
+    const Axes& want = target_.dims[d];
+    return common_prefix(have, want) == have.size() && have.size() + axes.size() <= want.size() &&
+           std::equal(axes.begin(), axes.end(), want.begin() + static_cast<std::ptrdiff_t>(have.size()));
+  }
+
+  static Axes prefix(const Axes& axes, size_t n) {
+    return Axes(axes.begin(), axes.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+
+  RedistributionStep& add(StepKind kind, int dim, int to_dim, const Axes& axes) {
+    return steps_.emplace_back(RedistributionStep{kind, dim, to_dim, axes, now_, now_});
+  }
+
+  const Layout& now_;
+  const Layout& target_;
+  std::vector<RedistributionStep> steps_;
+};
+
+struct Visit {
+  double seconds = 0;
+  bool settled = false;
+  RedistributionStep arrival;  // the step that leads here; unused for the start
+};
+
+std::vector<RedistributionStep> path_to(const std::map<Layout, Visit>& visits, const Layout& from, const Layout& to) {
+  std::vector<RedistributionStep> steps;
+  for (const Layout* at = &to; *at != from; at = &steps.back().before) steps.push_back(visits.at(*at).arrival);
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+}  // namespace
+
+std::string_view to_string(StepKind kind) {
+  switch (kind) {
+    case StepKind::slice:
+      return "slice";
+    case StepKind::all_gather:
+      return "all_gather";
+    case StepKind::reduce_scatter:
+      return "reduce_scatter";
+    case StepKind::all_reduce:
+      return "all_reduce";
+    case StepKind::all_to_all:
+      return "all_to_all";
+  }
+  return "?";
+}
+
+std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shape& shape, DType dtype,
+                                                    const Layout& from, const Layout& to, const CostModel& cost) {
+  if (from == to) return {};
+  check(from.dims.size() == shape.size() && to.dims.size() == shape.size(), "both layouts are of this tensor");
+  check(contains_all(from.partial, to.partial), "a whole tensor is never turned into a partial sum");
+  std::map<Layout, Visit> visits;
+  using Entry = std::pair<double, const Layout*>;
+  // Equal costs are settled in the layouts' order, so that every rank takes the same path.
+  const auto later = [](const Entry& a, const Entry& b) {
+    return a.first != b.first ? a.first > b.first : *b.second < *a.second;
+  };
+  std::priority_queue<Entry, std::vector<Entry>, decltype(later)> open(later);
+  open.emplace(0.0, &visits.try_emplace(from).first->first);
+  while (!open.empty()) {
+    const auto [seconds, layout] = open.top();
+    open.pop();
+    Visit& visit = visits.at(*layout);
+    if (visit.settled) continue;
+    visit.settled = true;
+    if (*layout == to) return path_to(visits, from, to);
+    for (RedistributionStep& step : Moves(*layout, to).all()) {
+      const double total = seconds + step_seconds(mesh, shape, dtype, step, cost);
+      const auto [next, fresh] = visits.try_emplace(step.after);
+      if (!fresh && next->second.seconds <= total) continue;
+      next->second.seconds = total;
+      next->second.arrival = std::move(step);
+      open.emplace(total, &next->first);
+    }
+  }
+  check(false, "any layout reaches any other by all_gather and slice");
+  return {};
+}
+
+double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
+                              const std::vector<RedistributionStep>& steps, const CostModel& cost) {
+  double seconds = 0;
+  for (const RedistributionStep& step : steps) seconds += step_seconds(mesh, shape, dtype, step, cost);
+  return seconds;
+}
+
+std::string to_string(const RedistributionStep& step) {
+  std::string text(to_string(step.kind));
+  if (step.dim >= 0) text += " dim " + std::to_string(step.dim);
+  if (step.to_dim >= 0) text += " to dim " + std::to_string(step.to_dim);
+  text += " over axes {";
+  for (size_t i = 0; i < step.axes.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(step.axes[i]);
+  return text + "}";
+}
+
+}  // namespace trainctl
