@@ -28,11 +28,11 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
   int best = limit + 1;
   std::string result;
   for (const std::string& candidate : candidates) {
-    const auto lengths = std::minmax(word.size(), candidate.size());
-    if (lengths.second - lengths.first > static_cast<size_t>(limit)) continue;
+    const size_t longer = std::max(word.size(), candidate.size()), shorter = std::min(word.size(), candidate.size());
+    if (longer - shorter > static_cast<size_t>(limit)) continue;
     const int distance = edit_distance(word, candidate);
     // A candidate with no letter of the word in place is no guess ("a" for "p").
-    if (distance < best && distance < static_cast<int>(lengths.second)) {
+    if (distance < best && distance < static_cast<int>(longer)) {
       best = distance;
       result = candidate;
     }
