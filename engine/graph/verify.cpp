@@ -1,0 +1,130 @@
+// What holds of every graph that build_graph returns. A failure here is our bug, never the user's.
+#include <fmt/format.h>
+
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/graph/graph.h"
+
+namespace trainctl {
+namespace {
+
+/// check() whose message costs nothing while all is well.
+template <class... Args>
+void require(bool holds, fmt::format_string<Args...> what, Args&&... args) {
+  if (!holds) check(false, fmt::format(what, std::forward<Args>(args)...));
+}
+
+/// One operand: as many dims as its rule, each the product of its factors, no factor twice (a cut of
+/// one index cannot cut two dims of the same tensor).
+void verify_operand(const Graph& graph, const Layer& layer, TensorId id, const TensorRule& rule,
+                    const std::string& where) {
+  require(id >= 0 && id < static_cast<TensorId>(graph.tensors.size()), "{}: no such tensor", where);
+  const Tensor& tensor = graph.tensors[id];
+  require(rule.size() == tensor.shape.size(), "{}: the rule of {} has {} dims, its shape is {}", where, tensor.name,
+          rule.size(), to_string(tensor.shape));
+  std::set<int> seen;
+  for (size_t d = 0; d < rule.size(); ++d) {
+    int64_t size = 1;
+    for (int factor : rule[d]) {
+      require(factor >= 0 && factor < static_cast<int>(layer.factors.size()), "{}: no such factor", where);
+      require(seen.insert(factor).second, "{}: a factor stands twice in the rule of {}", where, tensor.name);
+      size *= layer.factors[factor].size;
+    }
+    require(size == tensor.shape[d], "{}: dim {} of {} is {}, its factors make {}", where, d, tensor.name,
+            tensor.shape[d], size);
+  }
+}
+
+void verify_operands(const Graph& graph, const Layer& layer, const std::vector<TensorId>& tensors,
+                     const std::vector<TensorRule>& rules, const std::string& where) {
+  require(tensors.size() == rules.size(), "{}: as many tensors as rules", where);
+  for (size_t i = 0; i < tensors.size(); ++i) verify_operand(graph, layer, tensors[i], rules[i], where);
+}
+
+/// Unique names, and producers that agree with the nodes' outputs.
+void verify_tensors(const Graph& graph) {
+  std::set<std::string> names;
+  for (const Tensor& tensor : graph.tensors) {
+    require(names.insert(tensor.name).second, "two tensors are named {}", tensor.name);
+    const bool made = tensor.kind == TensorKind::activation || tensor.kind == TensorKind::gradient;
+    require(made == (tensor.producer >= 0), "{}: made by a node, or given, not both", tensor.name);
+    for (int64_t size : tensor.shape) require(size > 0, "{}: every dim is at least 1", tensor.name);
+  }
+  names.clear();
+  for (const Layer& layer : graph.layers) require(names.insert(layer.name).second, "two layers named {}", layer.name);
+}
+
+void verify_node(const Graph& graph, NodeId id) {
+  const Node& node = graph.nodes[id];
+  require(node.layer >= 0 && node.layer < static_cast<LayerId>(graph.layers.size()), "{}: no such layer", node.name);
+  const Layer& layer = graph.layers[node.layer];
+  verify_operands(graph, layer, node.inputs, node.rule.inputs, node.name);
+  verify_operands(graph, layer, node.outputs, node.rule.outputs, node.name);
+  for (TensorId input : node.inputs) {
+    require(graph.tensors[input].producer < id, "{} reads {} too early", node.name, graph.tensors[input].name);
+  }
+  const TensorKind kind = node.phase == Phase::forward ? TensorKind::activation : TensorKind::gradient;
+  for (TensorId output : node.outputs) {
+    require(graph.tensors[output].producer == id, "{}: its producer is another node", graph.tensors[output].name);
+    require(graph.tensors[output].kind == kind, "{}: kind and phase disagree", graph.tensors[output].name);
+  }
+}
+
+void verify_nodes(const Graph& graph) {
+  std::set<std::string> names;
+  bool backward = false;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    require(names.insert(node.name).second, "two nodes are named {}", node.name);
+    require(!(backward && node.phase == Phase::forward), "{}: forward after backward", node.name);
+    backward = node.phase == Phase::backward;
+    verify_node(graph, static_cast<NodeId>(n));
+  }
+}
+
+void verify_layers(const Graph& graph) {
+  for (const Layer& layer : graph.layers) {
+    verify_operands(graph, layer, layer.inputs, layer.input_rules, layer.name + " inputs");
+    verify_operands(graph, layer, layer.outputs, layer.output_rules, layer.name + " outputs");
+  }
+}
+
+/// "grad.x" has the shape of x, and so has each contribution to a parameter's update.
+void verify_gradients(const Graph& graph) {
+  std::unordered_map<std::string_view, const Tensor*> by_name;
+  for (const Tensor& tensor : graph.tensors) by_name.emplace(tensor.name, &tensor);
+  for (const Tensor& tensor : graph.tensors) {
+    if (tensor.kind != TensorKind::gradient || !tensor.name.starts_with("grad.")) continue;
+    const auto of = by_name.find(std::string_view(tensor.name).substr(5));
+    require(of == by_name.end() || of->second->shape == tensor.shape, "{}: not the shape of its tensor", tensor.name);
+  }
+  std::set<TensorId> updated;
+  for (const Update& update : graph.updates) {
+    const Tensor& parameter = graph.tensors.at(update.parameter);
+    require(parameter.kind == TensorKind::parameter, "{} is updated, but is no parameter", parameter.name);
+    require(updated.insert(update.parameter).second, "{} is updated twice", parameter.name);
+    require(!update.gradients.empty(), "{} is updated from no gradient", parameter.name);
+    for (TensorId gradient : update.gradients) {
+      require(graph.tensors.at(gradient).shape == parameter.shape, "{}: gradient of another shape", parameter.name);
+    }
+  }
+}
+
+}  // namespace
+
+void verify_graph(const Graph& graph) {
+  verify_tensors(graph);
+  verify_nodes(graph);
+  verify_layers(graph);
+  verify_gradients(graph);
+  require(graph.loss < static_cast<TensorId>(graph.tensors.size()), "the loss is a tensor of the graph");
+  if (graph.loss >= 0) require(graph.tensors[graph.loss].shape == Shape{1}, "the loss has shape [1]");
+  for (TensorId print : graph.prints) {
+    require(print >= 0 && print < static_cast<TensorId>(graph.tensors.size()), "print names a tensor of the graph");
+  }
+}
+
+}  // namespace trainctl
