@@ -1,0 +1,24 @@
+// Communicator over Gloo's TCP transport: ranks of several hosts.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "engine/runtime/comm/key_value_store.h"
+#include "engine/runtime/communicator.h"
+
+namespace trainctl {
+
+struct GlooOptions {
+  std::string hostname = "127.0.0.1";  ///< of this rank, as its peers reach it; ignored where `interface` is given
+  std::string interface;               ///< network interface to listen on, e.g. "eth0"
+  double timeout_seconds = 30;
+  std::string prefix = "gloo";  ///< of all keys in the store
+};
+
+/// Connects to its peers on the first call that needs them, so that ranks may open groups in any order.
+/// `store` must outlive it. Sums give the same bits as the shared-memory Communicator's.
+std::unique_ptr<Communicator> make_gloo_communicator(KeyValueStore& store, int rank, int num_ranks,
+                                                     const GlooOptions& options = {});
+
+}  // namespace trainctl
