@@ -1,0 +1,30 @@
+// Where each rank runs. One host for now; everything else asks here, so that hosts can be added.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+struct RankPlace {
+  int rank = 0;
+  std::string host;
+  int local_rank = 0;   ///< index among the ranks of its host
+  int local_ranks = 1;  ///< how many ranks its host runs
+};
+
+struct Cluster {
+  std::vector<RankPlace> places;  ///< one a rank, in rank order
+  int num_ranks() const { return static_cast<int>(places.size()); }
+};
+
+/// All ranks on the host that we are on.
+Cluster one_host(int ranks);
+
+/// Cores that this process may use: its affinity mask, and the CPU quota of its control group.
+int usable_cores();
+
+/// Threads for each of `local_ranks` ranks that share `cores`: at least one.
+int threads_per_rank(int cores, int local_ranks);
+
+}  // namespace trainctl

@@ -1,0 +1,82 @@
+// error.json: to and from text.
+#include "launcher/rank_error.h"
+
+#include <array>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace trainctl {
+namespace {
+
+constexpr std::array<std::string_view, 4> kKinds = {"spec", "env", "comm", "bug"};
+
+std::optional<ErrorKind> parse_kind(std::string_view word) {
+  for (size_t i = 0; i < kKinds.size(); ++i) {
+    if (kKinds[i] == word) return static_cast<ErrorKind>(i);
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view to_string(ErrorKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+std::string to_json(const RankError& error) {
+  nlohmann::ordered_json json;
+  json["kind"] = to_string(error.kind);
+  json["what"] = error.what;
+  if (!error.instruction.empty()) json["instruction"] = error.instruction;
+  if (error.instruction_index >= 0) json["instruction_index"] = error.instruction_index;
+  if (error.step >= 0) json["step"] = error.step;
+  if (!error.missing.empty()) json["missing"] = error.missing;
+  json["time"] = error.time;
+  if (!error.stack.empty()) json["stack"] = error.stack;
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::optional<RankError> parse_rank_error(std::string_view text) {
+  const auto json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object()) return std::nullopt;
+  try {
+    const std::optional<ErrorKind> kind = parse_kind(json.value("kind", ""));
+    if (!kind) return std::nullopt;
+    RankError error;
+    error.kind = *kind;
+    error.what = json.value("what", "");
+    error.instruction = json.value("instruction", "");
+    error.instruction_index = json.value("instruction_index", -1);
+    error.step = json.value("step", -1L);
+    error.missing = json.value("missing", std::vector<int>{});
+    error.time = json.value("time", 0.0);
+    error.stack = json.value("stack", "");
+    return error;
+  } catch (const nlohmann::json::exception&) {  // a field of another type
+    return std::nullopt;
+  }
+}
+
+void write_rank_error(const std::string& directory, const RankError& error) {
+  const std::string path = directory + "/error.json";
+  const std::string partial = path + ".part";
+  {
+    std::ofstream file(partial);
+    file << to_json(error);
+    if (!file.flush()) return;
+  }
+  std::rename(partial.c_str(), path.c_str());
+}
+
+std::optional<RankError> read_rank_error(const std::string& directory) {
+  std::ifstream file(directory + "/error.json");
+  if (!file) return std::nullopt;
+  return parse_rank_error(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,40 @@
+// What a rank leaves behind when it fails: error.json in its log directory, written by the rank itself
+// and read by the launcher, which tells causes from consequences by it.
+//
+//   {"kind": "comm", "what": "rank 1 has not arrived …", "instruction": "all_reduce grad.h.3.fc",
+//    "instruction_index": 881, "step": 412, "missing": [1], "time": 1735689600.25, "stack": "…"}
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+enum class ErrorKind { spec, env, comm, bug };
+std::string_view to_string(ErrorKind kind);
+
+struct RankError {
+  ErrorKind kind = ErrorKind::bug;
+  std::string what;
+  std::string instruction;  ///< its name; empty: not in a step
+  int instruction_index = -1;
+  long step = -1;            ///< -1: before the first
+  std::vector<int> missing;  ///< comm: the ranks that it waited for
+  double time = 0;           ///< unix seconds
+  std::string stack;         ///< bugs only
+};
+
+std::string to_json(const RankError& error);
+/// Nothing where the text is not such an object.
+std::optional<RankError> parse_rank_error(std::string_view json);
+
+/// Writes `directory`/error.json, whole or not at all. Does not throw: the rank is failing already.
+void write_rank_error(const std::string& directory, const RankError& error);
+std::optional<RankError> read_rank_error(const std::string& directory);
+
+/// Unix time in seconds.
+double wall_seconds();
+
+}  // namespace trainctl

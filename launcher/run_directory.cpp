@@ -1,0 +1,75 @@
+// Run folders: taking a number, and finding what is there.
+#include "launcher/run_directory.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace fs = std::filesystem;
+namespace {
+
+std::optional<int> parse_number(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || value < 0) return std::nullopt;
+  return value;
+}
+
+/// The numbers of the folder names `prefix`<N> in `directory`, ascending.
+std::vector<int> numbered_folders(const std::string& directory, std::string_view prefix) {
+  std::vector<int> numbers;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(prefix) || !entry.is_directory(ignored)) continue;
+    if (const auto number = parse_number(std::string_view(name).substr(prefix.size()))) numbers.push_back(*number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+void make_directory(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error)
+    throw EnvError("cannot make the folder " + path + ": " + error.message() +
+                   "; set launch.log_dir to one that can be written");
+}
+
+}  // namespace
+
+RunDirectory RunDirectory::create(const std::string& log_dir, int num_ranks) {
+  make_directory(log_dir);
+  const std::vector<int> taken = list_runs(log_dir);
+  for (int run = taken.empty() ? 1 : taken.back() + 1;; ++run) {
+    RunDirectory directory(log_dir, run);
+    if (mkdir(directory.path().c_str(), 0777) != 0) {
+      if (errno == EEXIST) continue;
+      throw EnvError("cannot make the folder " + directory.path() + ": " + std::strerror(errno) +
+                     "; set launch.log_dir to one that can be written");
+    }
+    for (int rank = 0; rank < num_ranks; ++rank) make_directory(directory.rank_path(rank));
+    return directory;
+  }
+}
+
+void RunDirectory::write(std::string_view name, std::string_view text) const {
+  std::ofstream out(file(name), std::ios::binary);
+  out << text;
+  if (!out.flush()) throw EnvError("cannot write " + file(name) + ": " + std::strerror(errno));
+}
+
+std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }
+
+std::vector<int> list_runs(const std::string& log_dir) { return numbered_folders(log_dir, ""); }
+
+}  // namespace trainctl

@@ -1,0 +1,45 @@
+// The folder of one run:
+//
+//   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
+//                    plan.json        what trainctl plan --json says
+//                    metrics.jsonl    a line a logged step
+//                    outcome.json     how it ended
+//                    rank.<N>/stdout, stderr, error.json
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+class RunDirectory {
+ public:
+  /// An existing run.
+  RunDirectory(std::string log_dir, int run) : log_dir_(std::move(log_dir)), run_(run) {}
+
+  /// The next free number, taken by mkdir, so that launchers that start at the same moment get different
+  /// ones. Makes the folders of all ranks. Throws EnvError.
+  static RunDirectory create(const std::string& log_dir, int num_ranks);
+
+  int run() const { return run_; }
+  std::string path() const { return log_dir_ + "/" + std::to_string(run_); }
+  std::string file(std::string_view name) const { return path() + "/" + std::string(name); }
+  std::string rank_path(int rank) const { return path() + "/rank." + std::to_string(rank); }
+  std::string rank_file(int rank, std::string_view name) const { return rank_path(rank) + "/" + std::string(name); }
+
+  /// Writes one of its files. Throws EnvError.
+  void write(std::string_view name, std::string_view text) const;
+
+  /// Ranks that have a folder, ascending.
+  std::vector<int> ranks() const;
+
+ private:
+  std::string log_dir_;
+  int run_;
+};
+
+/// Numbers of the runs in a log directory, ascending; none where it does not exist.
+std::vector<int> list_runs(const std::string& log_dir);
+
+}  // namespace trainctl

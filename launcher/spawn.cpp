@@ -1,0 +1,174 @@
+// fork and exec with what posix_spawn lacks: death with the parent, and no stray descriptors.
+#include "launcher/spawn.h"
+
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <map>
+
+#include "engine/base/error.h"
+
+extern char** environ;
+
+namespace trainctl {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& words) {
+  std::vector<char*> list;
+  for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
+  list.push_back(nullptr);
+  return list;
+}
+
+std::vector<std::string> merged_environment(const ProcessCommand& command) {
+  std::map<std::string, std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != std::string::npos) merged[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  for (const auto& [name, value] : command.environment) merged[name] = value;
+  std::vector<std::string> words;
+  for (const auto& [name, value] : merged) words.push_back(name + "=" + value);
+  return words;
+}
+
+/// Marks every descriptor from 3 on to be closed by exec. Only async-signal-safe calls.
+void close_on_exec_from_3() {
+  if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) == 0) return;
+  const long limit = std::min(sysconf(_SC_OPEN_MAX), 65536L);  // kernels before 5.11
+  for (int fd = 3; fd < limit; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+/// What the child needs, made before fork: after it only async-signal-safe calls are allowed.
+struct ChildSetup {
+  std::vector<char*> argv, envp;
+  const char* working_dir;
+  int stdin_fd, stdout_fd, stderr_fd;
+  const std::vector<int>& inherited_fds;
+  int error_fd;
+  pid_t parent;
+};
+
+[[noreturn]] void run_child(const ChildSetup& setup) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != setup.parent) _exit(127);  // the parent died before prctl
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_DFL);
+
+  const bool ready = dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
+                     (setup.working_dir == nullptr || chdir(setup.working_dir) == 0);
+  if (ready) {
+    close_on_exec_from_3();
+    for (const int fd : setup.inherited_fds) fcntl(fd, F_SETFD, 0);
+    execvpe(setup.argv[0], setup.argv.data(), setup.envp.data());
+  }
+  const int error = errno;
+  if (write(setup.error_fd, &error, sizeof error) < 0) _exit(126);
+  _exit(127);
+}
+
+class OwnedFd {
+ public:
+  explicit OwnedFd(int fd) : fd_(fd) {}
+  OwnedFd(const OwnedFd&) = delete;
+  OwnedFd& operator=(const OwnedFd&) = delete;
+  ~OwnedFd() { reset(); }
+  int get() const { return fd_; }
+  void reset() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+ private:
+  int fd_;
+};
+
+}  // namespace
+
+int PosixProcessRunner::start(const ProcessCommand& command) {
+  check(!command.argv.empty(), "a command has at least its program");
+  const std::vector<std::string> environment = merged_environment(command);
+  const OwnedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  int ends[2];
+  if (null.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
+    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+  }
+  const OwnedFd read_end(ends[0]);
+  OwnedFd write_end(ends[1]);
+  const ChildSetup setup{pointers(command.argv),
+                         pointers(environment),
+                         command.working_dir.empty() ? nullptr : command.working_dir.c_str(),
+                         null.get(),
+                         command.stdout_fd >= 0 ? command.stdout_fd : null.get(),
+                         command.stderr_fd >= 0 ? command.stderr_fd : null.get(),
+                         command.inherited_fds,
+                         write_end.get(),
+                         getpid()};
+  const pid_t pid = fork();
+  if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+  if (pid == 0) run_child(setup);
+
+  setpgid(pid, pid);  // in both, so that the group exists whoever runs first
+  write_end.reset();
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(read_end.get(), &error, sizeof error);  // ends with exec, which closes the other end
+  } while (got < 0 && errno == EINTR);
+  if (got == static_cast<ssize_t>(sizeof error)) {
+    waitpid(pid, nullptr, 0);
+    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(error));
+  }
+  running_.push_back(pid);
+  return pid;
+}
+
+void PosixProcessRunner::signal_group(int pid, int signal) {
+  if (std::find(running_.begin(), running_.end(), pid) == running_.end()) return;
+  kill(-pid, signal);
+}
+
+std::vector<ProcessEnd> PosixProcessRunner::reap() {
+  std::vector<ProcessEnd> ends;
+  std::erase_if(running_, [&](int pid) {
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != pid) {
+      return false;
+    }
+    kill(-pid, SIGKILL);  // while the zombie still holds the number, so that it can be nobody else's
+    waitpid(pid, nullptr, 0);
+    ends.push_back({pid, info.si_code != CLD_EXITED, info.si_status});
+    return true;
+  });
+  return ends;
+}
+
+PosixProcessRunner::~PosixProcessRunner() {
+  for (const int pid : running_) {
+    kill(-pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+std::string describe(const ProcessEnd& end) {
+  if (end.signaled) return "was killed by " + signal_name(end.code);
+  return "exited with code " + std::to_string(end.code);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,82 @@
+// What the launcher does when something happens to a rank: pure decisions, told of events and of the
+// time, so that tests need neither processes nor a clock.
+//
+//            a rank fails               grace is over, or a second Ctrl-C
+//   running ───────────────▶ stopping ────────────────────────────────────▶ killing
+//      │  a rank complains     ▲  SIGTERM to all groups                       SIGKILL to all groups
+//      │  of another           │ settle is over, or a rank fails by itself
+//      └───────▶ settling ─────┘                       done: every started rank has ended
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/rank_error.h"
+#include "launcher/spawn.h"
+
+namespace trainctl {
+
+enum class RankState { waiting, running, ended, failed_to_start };
+
+/// All that is known of a rank when it has ended.
+struct RankReport {
+  RankState state = RankState::waiting;
+  ProcessEnd end;
+  std::optional<RankError> error;  ///< what it wrote itself
+  std::string start_error;         ///< failed_to_start: why
+  double time = 0;                 ///< unix seconds at which it ended, or said that it failed
+  bool asked = false;              ///< it ended after we had told it to stop
+  std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
+
+  bool failed() const {
+    return state == RankState::failed_to_start ||
+           (state == RankState::ended && (end.signaled || end.code != 0 || error.has_value()));
+  }
+};
+
+class Supervision {
+ public:
+  struct Limits {
+    double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
+    double settle_seconds = 0.5;  ///< how long a complaint about another rank waits for that rank's own failure
+  };
+  using SignalRank = std::function<void(int rank, int signal)>;
+
+  Supervision(int num_ranks, Limits limits, SignalRank signal_rank);
+
+  // Events. `now` is in seconds of any steady clock.
+  void started(int rank);
+  void failed_to_start(int rank, std::string why, double time, double now);
+  /// `report` holds end, error, time and doing; the rest is filled in here.
+  void ended(int rank, RankReport report, double now);
+  void interrupted(int signal, double now);
+  void advance(double now);
+
+  /// When `advance` has something to do next.
+  double deadline() const { return deadline_; }
+  bool done() const;
+  bool stopping() const { return phase_ != Phase::running; }
+  /// The signal that the user sent first; 0: none.
+  int interrupt_signal() const { return interrupt_signal_; }
+  const std::vector<RankReport>& reports() const { return reports_; }
+
+ private:
+  enum class Phase { running, settling, stopping, killing };
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  void stop(double now);
+  void kill_all();
+  void signal_running(int signal);
+
+  Limits limits_;
+  SignalRank signal_rank_;
+  std::vector<RankReport> reports_;
+  Phase phase_ = Phase::running;
+  double deadline_ = kNever;
+  int interrupt_signal_ = 0;
+};
+
+}  // namespace trainctl
