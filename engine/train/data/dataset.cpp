@@ -1,0 +1,200 @@
+// The kinds of data sets, and what stands around each: transforms, label types and a cache.
+#include "engine/train/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/ops/random.h"
+#include "engine/train/data/mnist.h"
+#include "engine/train/data/transforms.h"
+
+namespace trainctl {
+namespace {
+
+bool label_is_integer(const DatasetSpec& spec) { return spec.label_dtype == "i32"; }
+
+void write_number(double value, bool integer, int64_t count, void* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (integer) {
+      static_cast<int32_t*>(out)[i] = static_cast<int32_t>(value);
+    } else {
+      static_cast<float*>(out)[i] = static_cast<float>(value);
+    }
+  }
+}
+
+class Mnist final : public Dataset {
+ public:
+  explicit Mnist(const DatasetSpec& spec) : set_(spec.path) {
+    shapes_ = {set_.sample_shape(), {}, false, label_is_integer(spec)};
+  }
+  int64_t size() const override { return set_.size(); }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    if (which == DataTensor::data) return set_.read_image(sample, static_cast<float*>(out));
+    write_number(set_.label(sample), shapes_.label_is_integer, 1, out);
+  }
+
+ private:
+  MnistSet set_;
+  DataShapes shapes_;
+};
+
+DataShapes synthetic_shapes(const DatasetSpec& spec) {
+  return {spec.shape, spec.label_shape, spec.dtype == "i32", label_is_integer(spec)};
+}
+
+int64_t synthetic_size(const DatasetSpec& spec) { return spec.samples > 0 ? spec.samples : spec.batch; }
+
+/// Element e of sample s is word e of the stream (seed, "dataset.data" or "dataset.label") at s:
+/// floats uniform in [-1, 1), integers uniform in [0, classes).
+class Random final : public Dataset {
+ public:
+  Random(const DatasetSpec& spec, uint64_t seed)
+      : size_(synthetic_size(spec)), classes_(spec.classes), shapes_(synthetic_shapes(spec)) {
+    keys_[0] = stream_key(seed, stable_hash("dataset.data"));
+    keys_[1] = stream_key(seed, stable_hash("dataset.label"));
+    if (classes_ < 1 && (shapes_.data_is_integer || shapes_.label_is_integer)) {
+      throw SpecError({}, "dataset.classes",
+                      fmt::format("random {} are integers, but classes is {}",
+                                  shapes_.data_is_integer ? "data" : "labels", classes_),
+                      "a positive number: integers are in [0, classes); or label_dtype: f32");
+    }
+  }
+  int64_t size() const override { return size_; }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    const bool integer = which == DataTensor::data ? shapes_.data_is_integer : shapes_.label_is_integer;
+    const uint64_t key = keys_[which == DataTensor::data ? 0 : 1];
+    Philox4 words{};
+    for (int64_t e = 0, n = elements(which); e < n; ++e) {
+      if ((e & 3) == 0) words = philox(key, static_cast<uint64_t>(e) >> 2, static_cast<uint64_t>(sample));
+      const uint32_t word = words.v[e & 3];
+      if (integer) {
+        static_cast<int32_t*>(out)[e] = static_cast<int32_t>((uint64_t{word} * static_cast<uint64_t>(classes_)) >> 32);
+      } else {
+        static_cast<float*>(out)[e] = 2.0f * (static_cast<float>(word >> 8) * 0x1p-24f) - 1.0f;
+      }
+    }
+  }
+
+ private:
+  int64_t size_, classes_;
+  DataShapes shapes_;
+  uint64_t keys_[2];
+};
+
+class Constant final : public Dataset {
+ public:
+  explicit Constant(const DatasetSpec& spec)
+      : size_(synthetic_size(spec)), shapes_(synthetic_shapes(spec)), value_(spec.value), label_(spec.label_value) {}
+  int64_t size() const override { return size_; }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t, void* out) override {
+    if (which == DataTensor::data) return write_number(value_, shapes_.data_is_integer, elements(which), out);
+    write_number(label_, shapes_.label_is_integer, elements(which), out);
+  }
+
+ private:
+  int64_t size_;
+  DataShapes shapes_;
+  double value_, label_;
+};
+
+/// Transforms of another set's data.
+class Transformed final : public Dataset {
+ public:
+  Transformed(std::unique_ptr<Dataset> inner, Transforms transforms)
+      : inner_(std::move(inner)), transforms_(std::move(transforms)), shapes_(inner_->shapes()) {
+    shapes_.data = transforms_.shape();
+    shapes_.data_is_integer = transforms_.to_integer();
+    scratch_.resize(static_cast<size_t>(transforms_.scratch_size()));
+  }
+  int64_t size() const override { return inner_->size(); }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    if (which == DataTensor::label) return inner_->read(which, sample, out);
+    inner_->read(which, sample, scratch_.data());
+    if (inner_->shapes().data_is_integer) to_floats(inner_->elements(which));
+    std::memcpy(out, transforms_.apply(scratch_.data()), static_cast<size_t>(elements(which)) * sizeof(float));
+  }
+
+ private:
+  void to_floats(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      int32_t integer;
+      std::memcpy(&integer, &scratch_[static_cast<size_t>(i)], sizeof(integer));
+      scratch_[static_cast<size_t>(i)] = static_cast<float>(integer);
+    }
+  }
+
+  std::unique_ptr<Dataset> inner_;
+  Transforms transforms_;
+  DataShapes shapes_;
+  std::vector<float> scratch_;
+};
+
+/// Keeps the data of each sample once it has been read.
+class Cached final : public Dataset {
+ public:
+  explicit Cached(std::unique_ptr<Dataset> inner)
+      : inner_(std::move(inner)),
+        bytes_(static_cast<size_t>(inner_->elements(DataTensor::data)) * sizeof(float)),
+        kept_(static_cast<size_t>(inner_->size())),
+        values_(new std::byte[kept_.size() * bytes_]) {}
+  int64_t size() const override { return inner_->size(); }
+  const DataShapes& shapes() const override { return inner_->shapes(); }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    if (which == DataTensor::label) return inner_->read(which, sample, out);
+    std::byte* value = values_.get() + static_cast<size_t>(sample) * bytes_;
+    if (!kept_[static_cast<size_t>(sample)]) inner_->read(which, sample, value);
+    kept_[static_cast<size_t>(sample)] = true;
+    std::memcpy(out, value, bytes_);
+  }
+
+ private:
+  std::unique_ptr<Dataset> inner_;
+  size_t bytes_;
+  std::vector<bool> kept_;
+  std::unique_ptr<std::byte[]> values_;  ///< left uninitialised: pages come as samples are read
+};
+
+std::unique_ptr<Dataset> open_untransformed(const DatasetSpec& spec, uint64_t seed) {
+  if (spec.type == "mnist") return std::make_unique<Mnist>(spec);
+  if (spec.type == "random") return std::make_unique<Random>(spec, seed);
+  if (spec.type == "constant") return std::make_unique<Constant>(spec);
+  throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'", "mnist, random, constant");
+}
+
+}  // namespace
+
+std::string_view to_string(DataTensor which) { return which == DataTensor::data ? "data" : "label"; }
+
+DataTensor data_tensor(std::string_view name) {
+  check(name == "data" || name == "label", "data sets have the tensors data and label");
+  return name == "data" ? DataTensor::data : DataTensor::label;
+}
+
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
+  std::unique_ptr<Dataset> set = open_untransformed(spec, seed);
+  Transforms transforms(spec.transforms, set->shapes().data);
+  if (!spec.transforms.empty()) set = std::make_unique<Transformed>(std::move(set), std::move(transforms));
+  const int64_t total = set->size() * set->elements(DataTensor::data) * static_cast<int64_t>(sizeof(float));
+  if (total <= kMostCachedBytes) set = std::make_unique<Cached>(std::move(set));
+  return set;
+}
+
+DataShapes read_data_shapes(const DatasetSpec& spec) {
+  DataShapes shapes = synthetic_shapes(spec);
+  if (spec.type == "mnist") shapes = {read_mnist_shape(spec.path), {}, false, label_is_integer(spec)};
+  const Transforms transforms(spec.transforms, shapes.data);
+  shapes.data = transforms.shape();
+  if (!spec.transforms.empty()) shapes.data_is_integer = transforms.to_integer();
+  return shapes;
+}
+
+}  // namespace trainctl

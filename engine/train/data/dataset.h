@@ -1,0 +1,42 @@
+// A data set: samples by number, each a `data` and a `label` tensor, transforms applied.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "engine/model/model.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+enum class DataTensor : uint8_t { data, label };
+/// The name of the graph's input tensor, "data" or "label", and back.
+std::string_view to_string(DataTensor which);
+DataTensor data_tensor(std::string_view name);
+
+/// Used by one thread: reading may use scratch memory of the object. Reading allocates nothing.
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual int64_t size() const = 0;
+  virtual const DataShapes& shapes() const = 0;
+  /// Writes one sample, row-major: f32, or i32 where shapes() says integer. Both take 4 bytes.
+  virtual void read(DataTensor which, int64_t sample, void* out) = 0;
+
+  int64_t elements(DataTensor which) const {
+    return num_elements(which == DataTensor::data ? shapes().data : shapes().label);
+  }
+};
+
+/// Samples above this total are made anew for every batch instead of being kept.
+inline constexpr int64_t kMostCachedBytes = int64_t{256} << 20;
+
+/// Opens the job's training set, with its transforms. Throws SpecError where the job asks for what the
+/// set cannot give (the diagnostics' path is the field), EnvError where a file is broken.
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
+
+/// The shapes of one sample after the transforms. Reads the headers of files, no samples.
+DataShapes read_data_shapes(const DatasetSpec& spec);
+
+}  // namespace trainctl

@@ -1,0 +1,116 @@
+// See the header for the grammar.
+#include "engine/train/data/idx.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/data/byte_reader.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kMaxDims = 8;
+
+struct ElementType {
+  uint8_t code;
+  int64_t bytes;
+  const char* name;
+};
+constexpr ElementType kElementTypes[] = {{kIdxU8, 1, "u8"}, {0x09, 1, "i8"},  {0x0B, 2, "i16"},
+                                         {0x0C, 4, "i32"},  {0x0D, 4, "f32"}, {0x0E, 8, "f64"}};
+
+const ElementType* element_type(uint8_t code) {
+  for (const ElementType& type : kElementTypes) {
+    if (type.code == code) return &type;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void fail(const std::string& file, int64_t byte, const std::string& what) {
+  throw EnvError(fmt::format("{}: byte {}: {}", file, byte, what));
+}
+
+/// Also says where a compressed file was inflated to, since `byte` then counts inflated bytes.
+[[noreturn]] void fail_truncated(const ByteReader& reader, const std::string& file, const std::string& expected) {
+  fail(file, reader.position(),
+       fmt::format("expected {}, found the end of the {}; get the file again", expected,
+                   reader.compressed() ? "inflated data" : "file"));
+}
+
+IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_bytes) {
+  uint8_t magic[4] = {};
+  if (reader.read(magic) != sizeof(magic)) fail_truncated(reader, file, "an IDX magic number of 4 bytes");
+  const ElementType* type = element_type(magic[2]);
+  if (magic[0] != 0 || magic[1] != 0 || type == nullptr) {
+    fail(file, 0,
+         fmt::format("expected an IDX magic number (00 00, an element type 08 09 0b 0c 0d or 0e, the number of "
+                     "dims), found {:02x} {:02x} {:02x} {:02x}",
+                     magic[0], magic[1], magic[2], magic[3]));
+  }
+  if (magic[3] < 1 || magic[3] > kMaxDims) {
+    fail(file, 3, fmt::format("expected 1 to {} dims, found {}", kMaxDims, magic[3]));
+  }
+  IdxHeader header{.type = magic[2], .dims = {}};
+  int64_t bytes = type->bytes;
+  for (int d = 0; d < magic[3]; ++d) {
+    uint8_t word[4] = {};
+    const int64_t at = reader.position();
+    if (reader.read(word) != sizeof(word)) fail_truncated(reader, file, fmt::format("the 4 bytes of dim {}", d));
+    const int64_t dim = (int64_t{word[0]} << 24) | (word[1] << 16) | (word[2] << 8) | word[3];
+    if (dim < 1) fail(file, at, fmt::format("dim {}: expected a size of at least 1, found 0", d));
+    if (dim > max_bytes / bytes) {
+      fail(file, at,
+           fmt::format("dim {} of {} makes the file larger than {}, the most that is read", d, with_commas(dim),
+                       format_bytes(max_bytes)));
+    }
+    bytes *= dim;
+    header.dims.push_back(dim);
+  }
+  return header;
+}
+
+}  // namespace
+
+int64_t IdxHeader::element_bytes() const {
+  const ElementType* found = element_type(type);
+  check(found != nullptr, "headers have a known element type");
+  return found->bytes;
+}
+
+std::string to_string(const IdxHeader& header) {
+  return std::string(element_type(header.type)->name) + " " + to_string(header.dims);
+}
+
+IdxHeader parse_idx_header(std::span<const uint8_t> start, const std::string& file) {
+  ByteReader reader(start, file);
+  return read_header(reader, file, kMaxIdxBytes);
+}
+
+IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int64_t max_bytes) {
+  ByteReader reader(bytes, file);
+  IdxArray array{read_header(reader, file, max_bytes), {}};
+  const int64_t expected = array.header.body_bytes();
+  const std::string wanted = fmt::format("{} bytes of {}", with_commas(expected), to_string(array.header));
+  if (expected > reader.most_remaining()) {
+    fail(
+        file, reader.position(),
+        fmt::format("expected {}, found at most {}; get the file again", wanted, with_commas(reader.most_remaining())));
+  }
+  array.body.resize(static_cast<size_t>(expected));
+  const size_t got = reader.read(array.body);
+  if (got != array.body.size()) {
+    fail_truncated(reader, file,
+                   fmt::format("{} ({} more)", wanted, with_commas(expected - static_cast<int64_t>(got))));
+  }
+  uint8_t extra = 0;
+  if (reader.read({&extra, 1}) != 0) {
+    fail(file, reader.position() - 1, fmt::format("expected the end of the file after {}, found more bytes", wanted));
+  }
+  if (!reader.complete()) fail_truncated(reader, file, "the gzip trailer");
+  return array;
+}
+
+}  // namespace trainctl

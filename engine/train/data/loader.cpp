@@ -1,0 +1,154 @@
+// See the header.
+#include "engine/train/data/loader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/runtime/parts.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kElementBytes = 4;  ///< f32 and i32 alike
+
+}  // namespace
+
+Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
+               const LoaderOptions& options)
+    : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
+  int64_t most_rows_bytes = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.opcode != Opcode::load) continue;
+    const auto same = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) {
+      return p.tensor == instruction.op && p.micro_batch == instruction.micro_batch;
+    });
+    if (same != parts_.end()) {
+      const Operand& first = *same->operand;
+      const Operand& again = instruction.outputs[0];
+      check(first.shape == again.shape && first.global_offset == again.global_offset,
+            "a tensor of a micro-batch is loaded in one layout");
+      continue;
+    }
+    parts_.push_back(make_part(instruction, spec, program.rank_in_stage));
+    const Part& part = parts_.back();
+    if (!part.direct) most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
+  }
+  rows_.resize(static_cast<size_t>(most_rows_bytes));
+  for (Batch& batch : batches_) {
+    for (const Part& part : parts_) batch.emplace_back(static_cast<size_t>(part.operand->bytes()));
+  }
+  thread_ = std::thread([this] { load_steps(); });
+}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec, int rank_in_stage) const {
+  Part part;
+  part.operand = &load.outputs[0];
+  part.tensor = load.op;
+  part.which = data_tensor(load.op);
+  part.micro_batch = std::max(load.micro_batch, 0);
+  part.sample_elements = set_->elements(part.which);
+  const Operand& operand = *part.operand;
+  const bool integer =
+      part.which == DataTensor::data ? set_->shapes().data_is_integer : set_->shapes().label_is_integer;
+  check((operand.dtype == DType::i32) == integer && byte_size(operand.dtype) == kElementBytes,
+        "load instructions have the data set's type");
+
+  // The label may have been given the prediction's shape, so rows are counted in elements.
+  const int64_t elements = num_elements(operand.global_shape);
+  check(elements % part.sample_elements == 0, "a micro-batch has whole samples");
+  const int64_t whole_rows = elements / part.sample_elements;
+  const int64_t micro_batch_rows = spec.batch / options_.micro_batches;
+  part.batch_row = part.micro_batch * micro_batch_rows + (options_.rows_by_rank ? rank_in_stage * whole_rows : 0);
+  check(part.batch_row + whole_rows <= (part.micro_batch + 1) * micro_batch_rows, "rows lie in their micro-batch");
+
+  int64_t begin = elements, end = 0;
+  for_each_run(operand.global_shape, operand.global_offset, operand.shape,
+               [&](int64_t, int64_t in_whole, int64_t length) {
+                 begin = std::min(begin, in_whole);
+                 end = std::max(end, in_whole + length);
+               });
+  part.first_row = begin / part.sample_elements;
+  part.rows = (end + part.sample_elements - 1) / part.sample_elements - part.first_row;
+  if (options_.full_batch) {
+    part.first_row = 0;
+    part.rows = whole_rows;
+  }
+  part.direct = part.rows * part.sample_elements == num_elements(operand.shape);
+  return part;
+}
+
+void Loader::load_steps() {
+  try {
+    for (int64_t i = 0; i < options_.num_steps; ++i) {
+      {
+        std::unique_lock lock(mutex_);
+        // The buffer held batch i - 2, whose step is over once batch i - 1 has been taken.
+        changed_.wait(lock, [&] { return stop_ || i < 2 || taken_ >= i; });
+        if (stop_) return;
+      }
+      fill(batches_[i % 2], options_.first_step + i);
+      const std::lock_guard lock(mutex_);
+      filled_ = i + 1;
+      changed_.notify_all();
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+void Loader::fill(Batch& batch, int64_t step) {
+  const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), step % steps_per_epoch());
+  for (size_t i = 0; i < parts_.size(); ++i) fill_part(parts_[i], samples, batch[i].data());
+}
+
+void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out) {
+  const int64_t sample_bytes = part.sample_elements * kElementBytes;
+  std::byte* rows = part.direct ? out : rows_.data();
+  for (int64_t r = 0; r < part.rows; ++r) {
+    const auto row = static_cast<size_t>(part.batch_row + part.first_row + r);
+    set_->read(part.which, samples[row], rows + r * sample_bytes);
+  }
+  if (part.direct) return;
+  const int64_t skipped = part.first_row * part.sample_elements;
+  const Operand& operand = *part.operand;
+  for_each_run(operand.global_shape, operand.global_offset, operand.shape,
+               [&](int64_t in_part, int64_t in_whole, int64_t length) {
+                 std::memcpy(out + in_part * kElementBytes, rows + (in_whole - skipped) * kElementBytes,
+                             static_cast<size_t>(length * kElementBytes));
+               });
+}
+
+void Loader::next_step() {
+  std::unique_lock lock(mutex_);
+  check(taken_ < options_.num_steps, "no more steps are taken than were asked for");
+  const int64_t wanted = ++taken_;  // and with that the batch before it is free
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return filled_ >= wanted || error_; });
+  if (filled_ < wanted) std::rethrow_exception(error_);
+}
+
+const void* Loader::input(const std::string& tensor, int micro_batch) {
+  const int wanted = std::max(micro_batch, 0);
+  const Batch& batch = batches_[(taken_ - 1) % 2];
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    if (parts_[i].micro_batch == wanted && parts_[i].tensor == tensor) return batch[i].data();
+  }
+  check(false, "only what the program loads is asked for");
+  return nullptr;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// A folder of IDX files under MNIST's names, raw or .gz:
+//   train-images-idx3-ubyte  u8 [n, h, w]      train-labels-idx1-ubyte  u8 [n]
+// Raw samples are [h, w, 1], 0 to 255.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/train/data/idx.h"
+
+namespace trainctl {
+
+class MnistSet {
+ public:
+  /// SpecError (dataset.path) where files are missing, saying what was looked for; EnvError where
+  /// they are broken or do not belong together.
+  explicit MnistSet(const std::string& folder);
+
+  int64_t size() const { return images_.header.dims[0]; }
+  Shape sample_shape() const { return {images_.header.dims[1], images_.header.dims[2], 1}; }
+  void read_image(int64_t sample, float* out) const;
+  int label(int64_t sample) const { return labels_.body[static_cast<size_t>(sample)]; }
+
+ private:
+  IdxArray images_, labels_;
+};
+
+/// [h, w, 1], from the first bytes of the file of images.
+Shape read_mnist_shape(const std::string& folder);
+
+}  // namespace trainctl

@@ -1,0 +1,50 @@
+// dataset.transforms, checked against the sample's shape and composed once.
+//
+//   resize [h, w]           bilinear with half-pixel centres, edges repeated, no smoothing when it shrinks:
+//                           what OpenCV calls INTER_LINEAR (PIL smooths when it shrinks). Result stays f32.
+//   rescale scale, shift    x * scale + shift
+//   normalize mean, std     (x - mean) / std, one value or one a channel
+//   hwc2chw                 [h, w, c] -> [c, h, w]
+//   type_cast dtype         f32 or i32 (towards zero); i32 must come last
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+class Transforms {
+ public:
+  /// `shape`: of a raw sample, [h, w, c] of images. Throws SpecError at the transform that does not fit.
+  Transforms(const std::vector<TransformSpec>& specs, const Shape& shape);
+
+  const Shape& shape() const { return shape_; }  ///< of the result
+  bool to_integer() const { return to_integer_; }
+
+  /// `sample`: scratch() floats, the raw sample in front; afterwards the result stands there, f32
+  /// or (to_integer) i32. Returns where: one of the two halves of the scratch.
+  const void* apply(float* scratch) const;
+  int64_t scratch_size() const { return 2 * most_elements_; }
+
+ private:
+  using Step = std::function<void(const float* in, float* out)>;  ///< in and out may be the same
+  struct Bound {
+    Step run;
+    bool in_place;
+  };
+  void add(const TransformSpec& spec);
+  void add_resize(const TransformSpec& spec);
+  void add_normalize(const TransformSpec& spec);
+  void add_hwc2chw(const TransformSpec& spec);
+
+  Shape shape_;
+  bool channels_first_ = false;
+  bool to_integer_ = false;
+  int64_t most_elements_ = 0;
+  std::vector<Bound> steps_;
+};
+
+}  // namespace trainctl
