@@ -1,0 +1,24 @@
+// y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy.
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_reduce.h"
+
+namespace trainctl {
+
+CpuKernel prepare_add_bias(const KernelCall& call) {
+  const int64_t n = call.in[1].size();
+  const int64_t rows = n == 0 ? 0 : call.out[0].size() / n;
+  return [=, x = call.in[0].as<float>(), b = call.in[1].as<float>(), y = call.out[0].as<float>()] {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < n; ++i) y[r * n + i] = x[r * n + i] + b[i];
+    }
+  };
+}
+
+CpuKernel prepare_bias_grad(const KernelCall& call) {
+  const TensorArg& dy = call.in[0];
+  const TensorArg& db = call.out[0];
+  return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(db.shape, dy.shape)), from = dy.as<float>(),
+          to = db.as<float>(), add = db.accumulate] { sum.run(from, to, 1.0, add); };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,59 @@
+// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
+// Backward: dtable[ids[t], :] += dy[t, :] for this rank's rows.
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/ops/cpu_kernels.h"
+
+namespace trainctl {
+namespace {
+
+/// Row of this rank's part, or -1 where another rank has it.
+struct Rows {
+  int64_t first, count, vocab;
+
+  int64_t local(int32_t id) const {
+    if (id < 0 || id >= vocab) {
+      throw EnvError("embedding: the data has id " + std::to_string(id) + ", but the table has the rows 0 to " +
+                     std::to_string(vocab - 1) + "\n  set vocab to more than the largest id");
+    }
+    const int64_t row = id - first;
+    return row >= 0 && row < count ? row : -1;
+  }
+};
+
+Rows rows_of(const TensorArg& table) { return {table.offset[0], table.shape[0], table.global_shape[0]}; }
+
+}  // namespace
+
+CpuKernel prepare_embedding(const KernelCall& call) {
+  const TensorArg& table = call.in[1];
+  return [rows = rows_of(table), d = table.shape[1], n = call.in[0].size(), ids = call.in[0].as<int32_t>(),
+          from = table.as<float>(), y = call.out[0].as<float>()] {
+    for (int64_t t = 0; t < n; ++t) {
+      const int64_t row = rows.local(ids[t]);
+      if (row < 0) {
+        std::fill_n(y + t * d, d, 0.0f);
+      } else {
+        std::memcpy(y + t * d, from + row * d, static_cast<size_t>(d) * sizeof(float));
+      }
+    }
+  };
+}
+
+CpuKernel prepare_embedding_grad(const KernelCall& call) {
+  const TensorArg& table = call.out[0];
+  return [rows = rows_of(table), d = table.shape[1], n = call.in[1].size(), dy = call.in[0].as<float>(),
+          ids = call.in[1].as<int32_t>(), to = table.as<float>(), add = table.accumulate] {
+    if (!add) std::fill_n(to, rows.count * d, 0.0f);
+    for (int64_t t = 0; t < n; ++t) {
+      const int64_t row = rows.local(ids[t]);
+      if (row < 0) continue;
+      for (int64_t i = 0; i < d; ++i) to[row * d + i] += dy[t * d + i];
+    }
+  };
+}
+
+}  // namespace trainctl

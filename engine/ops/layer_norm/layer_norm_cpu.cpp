@@ -1,0 +1,94 @@
+// Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
+//   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
+#include <algorithm>
+#include <cmath>
+
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_math.h"
+
+namespace trainctl {
+namespace {
+
+struct Rows {
+  int64_t count, n;
+};
+
+Rows rows_of(const TensorArg& x) {
+  const int64_t n = x.shape.back();
+  return {n == 0 ? 0 : x.size() / n, n};
+}
+
+}  // namespace
+
+CpuKernel prepare_layer_norm(const KernelCall& call) {
+  const bool affine = call.in.size() > 1;
+  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+          beta = affine ? call.in[2].as<float>() : nullptr, y0 = call.out[0].as<float>(),
+          means = call.out[1].as<float>(), rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
+    const auto n = static_cast<double>(rows.n);
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = x0 + r * rows.n;
+      float* y = y0 + r * rows.n;
+      const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / n;
+      const double var = cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }) / n;
+      const auto m = means[r] = static_cast<float>(mean);
+      const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(var + eps));
+      if (gamma != nullptr) {
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd * gamma[i] + beta[i];
+      } else {
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
+      }
+    }
+  };
+}
+
+CpuKernel prepare_layer_norm_grad(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+          means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
+          gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, dx0 = call.out[0].as<float>()] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
+      float* dx = dx0 + r * rows.n;
+      const float mean = means[r], rstd = rstds[r];
+      const auto normalise = [&](auto g) {
+        const auto n = static_cast<double>(rows.n);
+        const auto a = static_cast<float>(cpu::sum(rows.n, [&](int64_t i) { return double{g(i)}; }) / n);
+        const auto b =
+            static_cast<float>(cpu::sum(rows.n, [&](int64_t i) { return double{g(i)} * ((x[i] - mean) * rstd); }) / n);
+        for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (g(i) - a - (x[i] - mean) * rstd * b);
+      };
+      if (gamma != nullptr) {
+        normalise([=](int64_t i) { return dy[i] * gamma[i]; });
+      } else {
+        normalise([=](int64_t i) { return dy[i]; });
+      }
+    }
+  };
+}
+
+CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
+          means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
+          dbeta = call.out[1].as<float>(), add_gamma = call.out[0].accumulate, add_beta = call.out[1].accumulate] {
+    constexpr int64_t kTile = 256;
+    for (int64_t first = 0; first < rows.n; first += kTile) {
+      const int64_t count = std::min(kTile, rows.n - first);
+      double gamma[kTile] = {}, beta[kTile] = {};
+      for (int64_t r = 0; r < rows.count; ++r) {
+        const float* g = dy + r * rows.n + first;
+        const float* from = x + r * rows.n + first;
+        for (int64_t i = 0; i < count; ++i) {
+          gamma[i] += g[i] * ((from[i] - means[r]) * rstds[r]);
+          beta[i] += g[i];
+        }
+      }
+      for (int64_t i = 0; i < count; ++i) {
+        float &to_gamma = dgamma[first + i], &to_beta = dbeta[first + i];
+        to_gamma = static_cast<float>((add_gamma ? to_gamma : 0.0) + gamma[i]);
+        to_beta = static_cast<float>((add_beta ? to_beta : 0.0) + beta[i]);
+      }
+    }
+  };
+}
+
+}  // namespace trainctl

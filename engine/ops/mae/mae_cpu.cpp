@@ -1,0 +1,24 @@
+// loss = scale * sum |p - l|.  dp = scale * sign(p - l), 0 where they are equal.
+#include <cmath>
+
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_math.h"
+
+namespace trainctl {
+
+CpuKernel prepare_mae(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
+          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+    const double total = cpu::sum(n, [=](int64_t i) { return std::fabs(double{p[i]} - l[i]); });
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+CpuKernel prepare_mae_grad(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
+          scale = static_cast<float>(call.attrs.number("scale", 1.0))] {
+    for (int64_t i = 0; i < n; ++i) dp[i] = p[i] > l[i] ? scale : p[i] < l[i] ? -scale : p[i] - l[i];
+  };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,25 @@
+// loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_math.h"
+
+namespace trainctl {
+
+CpuKernel prepare_mse(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
+          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+    const double total = cpu::sum(n, [=](int64_t i) {
+      const double off = double{p[i]} - l[i];
+      return off * off;
+    });
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+CpuKernel prepare_mse_grad(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
+          scale = static_cast<float>(2.0 * call.attrs.number("scale", 1.0))] {
+    for (int64_t i = 0; i < n; ++i) dp[i] = scale * (p[i] - l[i]);
+  };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,40 @@
+// As torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g; w -= lr * (nesterov ? g + momentum * buf : buf).
+// buf starts as 0, so the first step's buf is g.
+#include "engine/ops/cpu_clip.h"
+#include "engine/ops/cpu_kernels.h"
+
+namespace trainctl {
+
+CpuKernel prepare_sgd_update(const KernelCall& call) {
+  const auto momentum = static_cast<float>(call.attrs.number("momentum", 0.0));
+  const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));
+  const bool nesterov = call.attrs.flag("nesterov");
+  const auto* g = call.in[0].as<float>();
+  auto* w = call.out[0].as<float>();
+  const int64_t n = call.out[0].size();
+  const cpu::Clip clip = cpu::clip_of(call);
+  const StepScalars* scalars = call.scalars;
+  if (momentum == 0.0f && decay == 0.0f) {
+    return [=] {
+      const float step = scalars->learning_rate * clip.scale();
+      for (int64_t i = 0; i < n; ++i) w[i] -= step * g[i];
+    };
+  }
+  if (momentum == 0.0f) {
+    return [=] {
+      const float lr = scalars->learning_rate, scale = clip.scale();
+      for (int64_t i = 0; i < n; ++i) w[i] -= lr * (scale * g[i] + decay * w[i]);
+    };
+  }
+  check(call.out.size() > 1, "sgd_update with momentum needs its buffer as second output");
+  return [=, buf = call.out[1].as<float>()] {
+    const float lr = scalars->learning_rate, scale = clip.scale(), ahead = nesterov ? momentum : 0.0f;
+    for (int64_t i = 0; i < n; ++i) {
+      const float grad = scale * g[i] + decay * w[i];
+      buf[i] = momentum * buf[i] + grad;
+      w[i] -= lr * (nesterov ? grad + ahead * buf[i] : buf[i]);
+    }
+  };
+}
+
+}  // namespace trainctl

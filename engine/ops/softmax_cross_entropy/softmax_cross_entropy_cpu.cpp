@@ -1,0 +1,70 @@
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_math.h"
+
+namespace trainctl {
+namespace {
+
+int64_t class_of(int32_t label, int64_t classes) {
+  if (label < 0 || label >= classes) {
+    throw EnvError("softmax_cross_entropy: the data has label " + std::to_string(label) +
+                   ", but the logits have the classes 0 to " + std::to_string(classes - 1) +
+                   "\n  widen the last layer, or look at the labels");
+  }
+  return label;
+}
+
+float largest(const float* x, int64_t n) {
+  float top = x[0];
+  for (int64_t i = 1; i < n; ++i) top = cpu::at_least(top, x[i]);
+  return top;
+}
+
+struct Rows {
+  int64_t count, classes;
+};
+
+Rows rows_of(const TensorArg& logits) {
+  const int64_t classes = logits.shape.back();
+  return {classes == 0 ? 0 : logits.size() / classes, classes};
+}
+
+}  // namespace
+
+CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+    double total = 0;
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * rows.classes;
+      const float top = largest(x, rows.classes);
+      const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
+      total += std::log(sum) + top - x[class_of(labels[r], rows.classes)];
+    }
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          dlogits = call.out[0].as<float>(), scale = call.attrs.number("scale", 1.0)] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * rows.classes;
+      float* dx = dlogits + r * rows.classes;
+      const float top = largest(x, rows.classes);
+      const float correct = x[class_of(labels[r], rows.classes)];
+      for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top);
+      const double sum = cpu::sum(rows.classes, [dx](int64_t i) { return double{dx[i]}; });
+      const auto share = static_cast<float>(scale / sum);
+      for (int64_t i = 0; i < rows.classes; ++i) dx[i] *= share;
+      dx[labels[r]] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
+    }
+  };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,15 @@
+// out[1] = sum of in^2: this rank's term of the squared global norm.
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_math.h"
+
+namespace trainctl {
+
+CpuKernel prepare_sum_squares(const KernelCall& call) {
+  return
+      [n = call.in[0].size(), x = call.in[0].as<float>(), out = call.out[0].as<float>(), add = call.out[0].accumulate] {
+        const double total = cpu::sum(n, [x](int64_t i) { return double{x[i]} * x[i]; });
+        *out = static_cast<float>((add ? *out : 0.0) + total);
+      };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,14 @@
+// Undoes a broadcast: y = sum of x over the dims in which y's shape is 1 or missing.
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_reduce.h"
+
+namespace trainctl {
+
+CpuKernel prepare_sum_to(const KernelCall& call) {
+  const TensorArg& in = call.in[0];
+  const TensorArg& out = call.out[0];
+  return [sum = cpu::SumOverDims(in.shape, cpu::broadcast_strides(out.shape, in.shape)), x = in.as<float>(),
+          y = out.as<float>(), add = out.accumulate] { sum.run(x, y, 1.0, add); };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,65 @@
+// y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x.
+#include <cstring>
+
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_strided.h"
+
+namespace trainctl {
+namespace {
+
+/// to[j, i] = from[i, j] over one block; both sides walk whole cache lines within a 16x16 tile.
+void transpose_2d(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int64_t cols) {
+  constexpr int64_t kTile = 16;
+  for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
+    const int64_t r1 = std::min(rows, r0 + kTile);
+    for (int64_t c0 = 0; c0 < cols; c0 += kTile) {
+      const int64_t c1 = std::min(cols, c0 + kTile);
+      for (int64_t r = r0; r < r1; ++r) {
+        for (int64_t c = c0; c < c1; ++c) to[r * to_stride + c] = from[c * from_stride + r];
+      }
+    }
+  }
+}
+
+}  // namespace
+
+CpuKernel prepare_transpose(const KernelCall& call) {
+  const TensorArg& in = call.in[0];
+  const TensorArg& out = call.out[0];
+  const Ints perm = call.attrs.ints("perm");
+  const Shape in_strides = cpu::strides_of(in.shape);
+  const Shape out_strides = cpu::strides_of(out.shape);
+  cpu::Loops<2> merged;  // in the output's order
+  for (size_t d = 0; d < perm.size(); ++d) {
+    const auto from = static_cast<size_t>(perm[d]);
+    merged.add(in.shape[from], {in_strides[from], out_strides[d]});
+  }
+  std::array<int64_t, 2> inner{};
+  const int64_t n = merged.take_inner(inner);
+  const auto* x = in.as<float>();
+  auto* y = out.as<float>();
+  if (inner[0] == 1 || n == 1) {  // rows stay rows
+    return [=] {
+      merged.run([&](const std::array<int64_t, 2>& at) {
+        std::memcpy(y + at[1], x + at[0], static_cast<size_t>(n) * sizeof(float));
+      });
+    };
+  }
+  // One other loop reads contiguously: with the innermost it makes the blocks.
+  cpu::Loops<2> outer;
+  int64_t rows = 1, to_stride = 0;
+  for (int d = 0; d < merged.ndim; ++d) {
+    if (merged.stride[d][0] == 1 && rows == 1) {
+      rows = merged.size[d];
+      to_stride = merged.stride[d][1];
+    } else {
+      outer.add(merged.size[d], merged.stride[d]);
+    }
+  }
+  return [=] {
+    outer.run(
+        [&](const std::array<int64_t, 2>& at) { transpose_2d(x + at[0], inner[0], y + at[1], to_stride, rows, n); });
+  };
+}
+
+}  // namespace trainctl
