@@ -1,0 +1,36 @@
+// See the header.
+#include "engine/train/job.h"
+
+#include <utility>
+
+#include "engine/train/data/dataset.h"
+
+namespace trainctl {
+
+SpecError with_positions(const SpecError& error, const JobSpec& spec) {
+  std::vector<Diagnostic> diagnostics = error.diagnostics();
+  for (Diagnostic& diagnostic : diagnostics) {
+    if (!diagnostic.pos.known()) diagnostic.pos = spec.position(diagnostic.path);
+  }
+  return SpecError(std::move(diagnostics));
+}
+
+PlannedJob plan_job(JobSpec spec) {
+  PlannedJob job;
+  job.spec = std::move(spec);
+  job.cost = job.spec.launch.device == Device::cuda ? CostModel::cuda() : CostModel::cpu();
+  try {
+    job.shapes = read_data_shapes(job.spec.dataset);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+  job.graph = build_graph(job.spec, job.shapes);
+  job.plan = make_plan(job.graph, job.spec, job.cost);
+  return job;
+}
+
+Program compile(const PlannedJob& job, int rank) { return compile(job.graph, job.plan, job.spec, job.cost, rank); }
+
+std::vector<Program> compile_all(const PlannedJob& job) { return compile_all(job.graph, job.plan, job.spec, job.cost); }
+
+}  // namespace trainctl

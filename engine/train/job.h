@@ -1,0 +1,34 @@
+// A job, planned: what every command starts from. Made the same by every rank on its own.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/compile/compile.h"
+#include "engine/graph/graph.h"
+#include "engine/model/model.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/plan.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+struct PlannedJob {
+  JobSpec spec;
+  DataShapes shapes;
+  Graph graph;
+  Plan plan;
+  CostModel cost;
+};
+
+/// Reads the headers of the data set, builds the graph and plans it. SpecErrors have their positions.
+PlannedJob plan_job(JobSpec spec);
+
+/// compile and compile_all (engine/compile/compile.h) of a planned job.
+Program compile(const PlannedJob& job, int rank);
+std::vector<Program> compile_all(const PlannedJob& job);
+
+/// The error with a position for each field, where it had none.
+SpecError with_positions(const SpecError& error, const JobSpec& spec);
+
+}  // namespace trainctl

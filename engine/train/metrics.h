@@ -1,0 +1,53 @@
+// What a run says of itself, step by step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace trainctl {
+
+/// Epochs and steps count from 1 here, as people read them; `step` within its epoch.
+struct StepReport {
+  int64_t epoch = 1;
+  int64_t step = 1;
+  int64_t steps_per_epoch = 1;
+  int64_t run_step = 1;   ///< over the whole run
+  int64_t run_steps = 1;  ///< of the whole run
+  bool has_loss = false;  ///< false where the job runs forward only
+  float loss = 0;
+  double learning_rate = 0;
+  double seconds = 0;  ///< of this step, loading included
+};
+
+struct EpochReport {
+  int64_t epoch = 1;
+  int64_t steps = 0;  ///< that were run
+  bool has_loss = false;
+  double mean_loss = 0;
+};
+
+/// "epoch: 1 step: 44, loss is 2.1034".
+std::string loss_line(int64_t epoch, int64_t step, double loss);
+
+/// "epoch: 1, mean loss is 2.1034".
+std::string epoch_line(const EpochReport& report);
+
+/// One line of metrics.jsonl: {"epoch": 1, "step": 44, "loss": 2.10342, …}.
+std::string metrics_line(const StepReport& report);
+
+/// The mean of an epoch's losses, in double.
+class MeanLoss {
+ public:
+  void add(double loss) {
+    sum_ += loss;
+    ++count_;
+  }
+  int64_t count() const { return count_; }
+  double mean() const { return count_ == 0 ? 0.0 : sum_ / static_cast<double>(count_); }
+
+ private:
+  double sum_ = 0;
+  int64_t count_ = 0;
+};
+
+}  // namespace trainctl
