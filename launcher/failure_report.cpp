@@ -44,7 +44,7 @@ std::string cause_line(const Outcome& outcome, const Cluster& cluster) {
     case Cause::Kind::failed:
       break;
   }
-  if (report.state == RankState::failed_to_start) return name + " could not be started: " + report.start_error;
+  if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
   if (!report.error) return name + " " + describe(report.end) + where(report);
   const bool bug = report.error->kind == ErrorKind::bug;
   return name + (bug ? " met a bug of trainctl" : " failed") + where(report) + ": " + report.error->what;
@@ -92,9 +92,9 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
   for (size_t rank = 0; rank < outcome.reports.size(); ++rank) {
     const RankReport& report = outcome.reports[rank];
     nlohmann::ordered_json entry = {{"rank", rank}};
-    entry["ended"] = report.state == RankState::failed_to_start ? report.start_error
-                     : report.state == RankState::waiting       ? "was not started"
-                                                                : describe(report.end);
+    entry["ended"] = report.state == ProcessState::failed_to_start ? report.start_error
+                     : report.state == ProcessState::waiting       ? "was not started"
+                                                                   : describe(report.end);
     entry["consequence"] = static_cast<int>(rank) != outcome.cause.rank && report.failed();
     entry["time"] = report.time;
     if (!report.doing.empty()) entry["doing"] = report.doing;

@@ -12,7 +12,7 @@ bool complains(const RankReport& report) { return report.error && report.error->
 
 /// Failed by itself: not told to stop by us, and not about another rank.
 bool own_failure(const RankReport& report) {
-  if (report.state == RankState::failed_to_start) return true;
+  if (report.state == ProcessState::failed_to_start) return true;
   if (!report.failed() || complains(report)) return false;
   return !report.asked || report.error.has_value();
 }
@@ -56,7 +56,7 @@ Cause find_first_cause(const std::vector<RankReport>& reports) {
     if (next < 0) break;
     const RankReport& other = reports[static_cast<size_t>(next)];
     if (!complains(other)) {
-      const bool early = other.state == RankState::ended && !other.asked && !other.failed();
+      const bool early = other.state == ProcessState::ended && !other.asked && !other.failed();
       return {early ? Cause::Kind::ended_early : Cause::Kind::silent, next, rank};
     }
     rank = next;

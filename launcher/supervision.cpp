@@ -11,11 +11,11 @@ namespace trainctl {
 Supervision::Supervision(int num_ranks, Limits limits, SignalRank signal_rank)
     : limits_(limits), signal_rank_(std::move(signal_rank)), reports_(static_cast<size_t>(num_ranks)) {}
 
-void Supervision::started(int rank) { reports_[static_cast<size_t>(rank)].state = RankState::running; }
+void Supervision::started(int rank) { reports_[static_cast<size_t>(rank)].state = ProcessState::running; }
 
 void Supervision::failed_to_start(int rank, std::string why, double time, double now) {
   RankReport& report = reports_[static_cast<size_t>(rank)];
-  report.state = RankState::failed_to_start;
+  report.state = ProcessState::failed_to_start;
   report.start_error = std::move(why);
   report.time = time;
   stop(now);
@@ -23,9 +23,9 @@ void Supervision::failed_to_start(int rank, std::string why, double time, double
 
 void Supervision::ended(int rank, RankReport report, double now) {
   RankReport& mine = reports_[static_cast<size_t>(rank)];
-  check(mine.state == RankState::running, "a rank ends once, after it was started");
+  check(mine.state == ProcessState::running, "a rank ends once, after it was started");
   mine = std::move(report);
-  mine.state = RankState::ended;
+  mine.state = ProcessState::ended;
   mine.asked = phase_ == Phase::stopping || phase_ == Phase::killing;
   if (!mine.failed() || mine.asked) return;
   if (mine.error && mine.error->kind == ErrorKind::comm) {
@@ -59,7 +59,7 @@ void Supervision::advance(double now) {
 
 bool Supervision::done() const {
   return std::none_of(reports_.begin(), reports_.end(), [&](const RankReport& report) {
-    return report.state == RankState::running || (report.state == RankState::waiting && !stopping());
+    return report.state == ProcessState::running || (report.state == ProcessState::waiting && !stopping());
   });
 }
 
@@ -79,7 +79,7 @@ void Supervision::kill_all() {
 
 void Supervision::signal_running(int signal) {
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
-    if (reports_[rank].state == RankState::running) signal_rank_(static_cast<int>(rank), signal);
+    if (reports_[rank].state == ProcessState::running) signal_rank_(static_cast<int>(rank), signal);
   }
 }
 

@@ -19,11 +19,11 @@
 
 namespace trainctl {
 
-enum class RankState { waiting, running, ended, failed_to_start };
+enum class ProcessState { waiting, running, ended, failed_to_start };
 
 /// All that is known of a rank when it has ended.
 struct RankReport {
-  RankState state = RankState::waiting;
+  ProcessState state = ProcessState::waiting;
   ProcessEnd end;
   std::optional<RankError> error;  ///< what it wrote itself
   std::string start_error;         ///< failed_to_start: why
@@ -32,8 +32,8 @@ struct RankReport {
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
 
   bool failed() const {
-    return state == RankState::failed_to_start ||
-           (state == RankState::ended && (end.signaled || end.code != 0 || error.has_value()));
+    return state == ProcessState::failed_to_start ||
+           (state == ProcessState::ended && (end.signaled || end.code != 0 || error.has_value()));
   }
 };
 

@@ -140,7 +140,7 @@ class Supervisor {
     rank.err->finish();
     report_full_disk(rank, number);
     RankReport report;
-    report.state = RankState::ended;
+    report.state = ProcessState::ended;
     report.end = end;
     report.error = read_rank_error(launch_.directory.rank_path(number));
     report.time = wall_seconds();

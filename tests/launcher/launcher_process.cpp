@@ -1,0 +1,67 @@
+// Forking launchers, and watching what becomes of them.
+#include "tests/launcher/launcher_process.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
+#include "launcher/failure_report.h"
+#include "launcher/supervisor.h"
+
+using namespace trainctl;
+
+int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts, double grace_seconds) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  const int ranks = static_cast<int>(scripts.size());
+  Launch launch{.cluster = one_host(ranks),
+                .directory = RunDirectory::create(log_dir, ranks),
+                .command = [&](const RankPlace& place) {
+                  ProcessCommand command;
+                  command.argv = {"/bin/sh", "-c", scripts[static_cast<size_t>(place.rank)]};
+                  command.environment = {{"RANK", std::to_string(place.rank)}, {"DIR", log_dir}};
+                  return command;
+                }};
+  launch.limits.grace_seconds = grace_seconds;
+  PosixProcessRunner runner;
+  const Outcome outcome = supervise(launch, runner);
+  std::ofstream(log_dir + "/report") << failure_report(outcome, launch.cluster, launch.directory);
+  _exit(outcome.exit_code);
+}
+
+int wait_for(int pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+bool alive(int pid) {
+  if (kill(pid, 0) != 0) return false;
+  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'Z';
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) return holds();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+std::string slurp(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int pid_in(const std::string& path) {
+  eventually([&] { return slurp(path).ends_with("\n"); });
+  return std::atoi(slurp(path).c_str());
+}

@@ -1,0 +1,181 @@
+// The launcher's promises, on real processes.
+#include "launcher/supervisor.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "engine/base/error.h"
+#include "launcher/failure_report.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// Says its pid in DIR/pid.<RANK>, then sleeps beside a child that sleeps too.
+const char* const kSleeper = "sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; wait";
+/// The same, deaf to SIGTERM.
+const char* const kDeaf =
+    "trap '' TERM; sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; while :; do wait; done";
+
+std::vector<int> pids_of(const std::string& dir, int ranks) {
+  std::vector<int> pids;
+  for (int rank = 0; rank < ranks; ++rank) {
+    pids.push_back(pid_in(dir + "/pid." + std::to_string(rank)));
+    pids.push_back(pid_in(dir + "/child." + std::to_string(rank)));
+  }
+  return pids;
+}
+
+bool all_gone(const std::vector<int>& pids) {
+  return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); });
+}
+
+}  // namespace
+
+TEST_CASE("ranks that exit 0 end the run with 0, their output in their folders") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {"echo out $RANK; echo err $RANK >&2", "printf 'no newline'"});
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "out 0\n");
+  CHECK(slurp(scratch.path() + "/1/rank.0/stderr") == "err 0\n");
+  CHECK(slurp(scratch.path() + "/1/rank.1/stdout") == "no newline");
+  CHECK(slurp(scratch.path() + "/report").empty());
+}
+
+TEST_CASE("one rank fails: all stop, the exit code is 5, and the report ends with its last words") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(),
+      {kSleeper, "sleep 1000", "while [ ! -s $DIR/pid.0 ]; do :; done; echo the disk is on fire >&2; exit 7"});
+  const std::vector<int> pids = pids_of(scratch.path(), 1);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(all_gone(pids));
+  const std::string report = slurp(scratch.path() + "/report");
+  CHECK(report.find("ranks 0, 1 stopped because of it") != std::string::npos);
+  CHECK(report.find("rank 2 (") != std::string::npos);
+  CHECK(report.find("exited with code 7") != std::string::npos);
+  CHECK(report.ends_with("| the disk is on fire\n"));
+}
+
+TEST_CASE("a rank killed from outside is the cause") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kSleeper, kSleeper});
+  const std::vector<int> pids = pids_of(scratch.path(), 2);
+  kill(pids[2], SIGKILL);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(all_gone(pids));
+  const std::string report = slurp(scratch.path() + "/report");
+  CHECK(report.find("rank 1 (") != std::string::npos);
+  CHECK(report.find("was killed by SIGKILL") != std::string::npos);
+}
+
+TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kDeaf, "while [ ! -s $DIR/pid.0 ]; do :; done; exit 1"}, 0.2);
+  const std::vector<int> pids = pids_of(scratch.path(), 1);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(all_gone(pids));
+}
+
+TEST_CASE("a stopped rank is woken to stop") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kSleeper, kSleeper});
+  const std::vector<int> pids = pids_of(scratch.path(), 2);
+  kill(pids[0], SIGSTOP);
+  kill(launcher, SIGTERM);
+  CHECK(wait_for(launcher) == 128 + SIGTERM);
+  CHECK(all_gone(pids));
+}
+
+TEST_CASE("Ctrl-C once stops ranks that listen, exit code 130") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kSleeper, kSleeper});
+  const std::vector<int> pids = pids_of(scratch.path(), 2);
+  kill(launcher, SIGINT);
+  CHECK(wait_for(launcher) == 130);
+  CHECK(all_gone(pids));
+}
+
+TEST_CASE("Ctrl-C twice kills ranks that do not") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kDeaf, kSleeper}, 1000);
+  const std::vector<int> pids = pids_of(scratch.path(), 2);
+  kill(launcher, SIGINT);
+  CHECK(eventually([&] { return !alive(pids[2]); }));  // the listening one has stopped: the first was seen
+  CHECK(alive(pids[0]));
+  kill(launcher, SIGINT);
+  CHECK(wait_for(launcher) == 130);
+  CHECK(all_gone(pids));
+}
+
+TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {kDeaf, kSleeper, kDeaf});
+  const std::vector<int> pids = pids_of(scratch.path(), 3);
+  CHECK(std::all_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }));
+  kill(launcher, SIGKILL);
+  CHECK(wait_for(launcher) == 128 + SIGKILL);
+  CHECK(eventually([&] { return all_gone(pids); }));
+}
+
+TEST_CASE("what a rank leaves behind in its group goes with it") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});
+  CHECK(wait_for(launcher) == 0);
+  CHECK_FALSE(alive(pid_in(scratch.path() + "/child.0")));
+}
+
+TEST_CASE("20 launchers at once each get a run of their own, whole") {
+  const Scratch scratch;
+  std::vector<int> launchers;
+  for (int i = 0; i < 20; ++i) {
+    launchers.push_back(start_launcher(scratch.path(), {"echo a", "echo b"}));
+  }
+  for (const int launcher : launchers) CHECK(wait_for(launcher) == 0);
+  CHECK(list_runs(scratch.path()).size() == 20);
+  for (const int run : list_runs(scratch.path())) {
+    CHECK(slurp(RunDirectory(scratch.path(), run).rank_file(0, "stdout")) == "a\n");
+    CHECK(slurp(RunDirectory(scratch.path(), run).rank_file(1, "stdout")) == "b\n");
+  }
+}
+
+TEST_CASE("much output arrives whole and in order") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {"seq 1 300000", "seq 1 300000 >&2"});
+  CHECK(wait_for(launcher) == 0);
+  const std::string out = slurp(scratch.path() + "/1/rank.0/stdout");
+  CHECK(std::count(out.begin(), out.end(), '\n') == 300000);
+  CHECK(out.ends_with("\n299999\n300000\n"));
+  CHECK(slurp(scratch.path() + "/1/rank.1/stderr") == out);
+}
+
+TEST_CASE("a rank's share of the cores is in its environment, and it has no descriptors of ours") {
+  const Scratch scratch;
+  const int stray = open("/dev/null", O_RDONLY);  // not close-on-exec
+  unsetenv("OMP_NUM_THREADS");
+  const int launcher = start_launcher(scratch.path(), {"echo $OMP_NUM_THREADS; ls /proc/self/fd | tr '\\n' ' '"});
+  CHECK(wait_for(launcher) == 0);
+  close(stray);
+  const std::string out = slurp(scratch.path() + "/1/rank.0/stdout");
+  CHECK(out == std::to_string(usable_cores()) + "\n0 1 2 3 ");  // 3: ls reads /proc
+}
+
+TEST_CASE("a program that is not there is named") {
+  const Scratch scratch;
+  const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
+  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [](const RankPlace&) {
+                        return ProcessCommand{.argv = {"no-such-program-at-all"}};
+                      }};
+  PosixProcessRunner runner;
+  const Outcome outcome = supervise(launch, runner);
+  CHECK(outcome.exit_code == kExitRankFailed);
+  const std::string report = failure_report(outcome, launch.cluster, directory);
+  CHECK(report.find("rank 0 (") != std::string::npos);
+  CHECK(report.find("cannot start no-such-program-at-all: No such file or directory") != std::string::npos);
+}
