@@ -72,6 +72,23 @@ inline float erf(float x) {
 
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
+/// The largest of n > 0 elements.
+inline float largest(const float* x, int64_t n) {
+  constexpr int kLanes = 16;
+  float top = x[0];
+  int64_t i = 0;
+  if (n >= kLanes) {
+    float lane[kLanes];
+    for (int j = 0; j < kLanes; ++j) lane[j] = x[j];
+    for (i = kLanes; i + kLanes <= n; i += kLanes) {
+      for (int j = 0; j < kLanes; ++j) lane[j] = at_least(lane[j], x[i + j]);
+    }
+    for (int j = 0; j < kLanes; ++j) top = at_least(top, lane[j]);
+  }
+  for (; i < n; ++i) top = at_least(top, x[i]);
+  return top;
+}
+
 /// sum of f(i) over [0, n) in double, in 16 lanes: a SIMD sum whose rounding cuts of the range do not show.
 template <class F>
 inline double sum(int64_t n, F f) {

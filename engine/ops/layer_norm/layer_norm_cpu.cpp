@@ -77,8 +77,9 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
       for (int64_t r = 0; r < rows.count; ++r) {
         const float* g = dy + r * rows.n + first;
         const float* from = x + r * rows.n + first;
+        const float mean = means[r], rstd = rstds[r];
         for (int64_t i = 0; i < count; ++i) {
-          gamma[i] += g[i] * ((from[i] - means[r]) * rstds[r]);
+          gamma[i] += g[i] * ((from[i] - mean) * rstd);
           beta[i] += g[i];
         }
       }

@@ -17,7 +17,12 @@ CpuKernel prepare_mae(const KernelCall& call) {
 CpuKernel prepare_mae_grad(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
           scale = static_cast<float>(call.attrs.number("scale", 1.0))] {
-    for (int64_t i = 0; i < n; ++i) dp[i] = p[i] > l[i] ? scale : p[i] < l[i] ? -scale : p[i] - l[i];
+    const float up = scale, down = -scale;
+    for (int64_t i = 0; i < n; ++i) {
+      const float off = p[i] - l[i];  // 0, or a NaN, goes through
+      const float above = off > 0.0f ? up : off;
+      dp[i] = off < 0.0f ? down : above;
+    }
   };
 }
 

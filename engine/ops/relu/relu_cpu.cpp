@@ -12,7 +12,10 @@ CpuKernel prepare_relu(const KernelCall& call) {
 CpuKernel prepare_relu_grad(const KernelCall& call) {
   return
       [dy = call.in[0].as<float>(), y = call.in[1].as<float>(), dx = call.out[0].as<float>(), n = call.out[0].size()] {
-        for (int64_t i = 0; i < n; ++i) dx[i] = y[i] > 0.0f ? dy[i] : 0.0f;
+        for (int64_t i = 0; i < n; ++i) {
+      const float slope = dy[i];  // read in any case: a load under a condition is not vectorised
+      dx[i] = y[i] > 0.0f ? slope : 0.0f;
+    }
       };
 }
 

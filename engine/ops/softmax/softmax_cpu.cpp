@@ -26,8 +26,7 @@ Around around(const KernelCall& call) {
 }
 
 void softmax_row(const float* x, float* y, int64_t n) {
-  float top = x[0];
-  for (int64_t i = 1; i < n; ++i) top = cpu::at_least(top, x[i]);
+  const float top = cpu::largest(x, n);
   for (int64_t i = 0; i < n; ++i) y[i] = cpu::exp(x[i] - top);
   const auto scale = static_cast<float>(1.0 / cpu::sum(n, [y](int64_t i) { return double{y[i]}; }));
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;

@@ -19,12 +19,6 @@ int64_t class_of(int32_t label, int64_t classes) {
   return label;
 }
 
-float largest(const float* x, int64_t n) {
-  float top = x[0];
-  for (int64_t i = 1; i < n; ++i) top = cpu::at_least(top, x[i]);
-  return top;
-}
-
 struct Rows {
   int64_t count, classes;
 };
@@ -42,7 +36,7 @@ CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = logits + r * rows.classes;
-      const float top = largest(x, rows.classes);
+      const float top = cpu::largest(x, rows.classes);
       const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
       total += std::log(sum) + top - x[class_of(labels[r], rows.classes)];
     }
@@ -56,7 +50,7 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = logits + r * rows.classes;
       float* dx = dlogits + r * rows.classes;
-      const float top = largest(x, rows.classes);
+      const float top = cpu::largest(x, rows.classes);
       const float correct = x[class_of(labels[r], rows.classes)];
       for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top);
       const double sum = cpu::sum(rows.classes, [dx](int64_t i) { return double{dx[i]}; });
