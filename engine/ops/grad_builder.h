@@ -1,5 +1,5 @@
 // Builds the nodes of a layer, forward and backward, so that every node's rule is in the layer's
-// factors. model/ drives it; an op's `backward` uses GradBuilder.
+// factors. model/ drives both; an op's `backward` uses GradBuilder.
 #pragma once
 
 #include <map>
@@ -12,24 +12,36 @@
 
 namespace trainctl {
 
-/// Emits the forward nodes of one layer. The first node that names a tensor from outside gives its
+/// Emits the forward nodes of one layer. The first node that reads a tensor from outside gives its
 /// dims new factors from the op's letters; later nodes of the layer join them by tensor.
+/// Throws ShapeError where shapes do not fit, or where a name is taken.
 class LayerBuilder {
  public:
-  LayerBuilder(Graph& graph, LayerId layer);
+  LayerBuilder(Graph& graph, LayerId layer) : graph_(graph), layer_(layer) {}
 
-  TensorId parameter(std::string_view name, Shape shape, Init init);  ///< "layer.name"
+  /// "layer.name"
+  TensorId parameter(std::string_view name, Shape shape, Init init);
   TensorId state(std::string_view name, Shape shape, double value);
 
-  /// Appends a node `<layer>.<suffix>` (or `<layer>` when suffix is empty); its outputs are named
-  /// likewise, with .0 .1 … where there are several. Returns them.
+  /// Appends a node `<layer>.<suffix>` (or `<layer>` when suffix is empty). Its first output has the
+  /// node's name, further ones add .1 .2 …. Returns them.
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {},
                              std::string_view suffix = "");
 
+  /// Fills in what a strategy addresses: tensors from outside in the order in which nodes read them,
+  /// parameters last, and the layer's output.
+  void finish(TensorId output);
+
   /// The dims of a tensor that this layer touches, in its factors.
   const TensorRule& rule_of(TensorId tensor) const;
+  const Shape& shape(TensorId tensor) const { return graph_.tensors[tensor].shape; }
+  const std::string& name() const { return graph_.layers[layer_].name; }
 
  private:
+  TensorId add_tensor(Tensor tensor);
+  Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
+            const Attrs& attrs);
+
   Graph& graph_;
   LayerId layer_;
   std::map<TensorId, TensorRule> rules_;
@@ -37,38 +49,55 @@ class LayerBuilder {
 
 /// What an op's `backward` sees: one forward node, its tensors, and the gradients of its outputs.
 ///
-///   set_in_grad(0, "matmul", {out_grad(0), in(1)}, {{"transpose_b", true}});
+///   g.set_in_grad(0, "matmul", {g.out_grad(), g.in(1)}, {{"transpose_b", true}});
 ///
 /// A gradient has the rule of what it is the gradient of, so no letters are written here.
 class GradBuilder {
  public:
-  const Node& node() const;
-  const Attrs& attrs() const;
-  const Shape& shape(TensorId tensor) const;
-  TensorId in(int i) const;
-  TensorId out(int i = 0) const;
+  /// The gradient of each output (-1: none), and the name that the gradient of each input shall have
+  /// ("": nobody needs it).
+  GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_grads, std::vector<std::string> in_grad_names);
+
+  const Node& node() const { return node_; }
+  const Attrs& attrs() const { return node_.attrs; }
+  Shape shape(TensorId tensor) const { return graph_.tensors[tensor].shape; }
+  int num_inputs() const { return static_cast<int>(node_.inputs.size()); }
+  TensorId in(int i) const { return node_.inputs[i]; }
+  TensorId out(int i = 0) const { return node_.outputs[i]; }
   /// The gradient of output i. Must be there (has_out_grad).
   TensorId out_grad(int i = 0) const;
-  bool has_out_grad(int i = 0) const;
+  bool has_out_grad(int i = 0) const { return out_grads_[i] >= 0; }
   /// Whether anybody needs the gradient of input i (false for data, labels and what only they feed).
-  bool needs_in_grad(int i) const;
+  bool needs_in_grad(int i) const { return !in_grad_names_[i].empty(); }
 
   /// One node that makes the gradient of input i. No node where nobody needs it.
   void set_in_grad(int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {});
   /// The gradient of input i is this tensor, as it is (add's backward hands its own on).
   void pass_in_grad(int i, TensorId gradient);
-  /// One node whose outputs are the gradients of several inputs, in the order of `which`.
-  void set_in_grads(const std::vector<int>& which, std::string_view op, std::vector<TensorId> inputs,
-                    Attrs attrs = {});
+  /// One node whose outputs are the gradients of several inputs, in the order of `which`; all of them
+  /// are made where any is needed. Returns them, nothing where none is needed.
+  std::vector<TensorId> set_in_grads(const std::vector<int>& which, std::string_view op, std::vector<TensorId> inputs,
+                                     Attrs attrs = {});
   /// A helper node inside the layer whose outputs have the shape and rule of `like` each.
   std::vector<TensorId> emit(std::string_view op, std::vector<TensorId> inputs, Attrs attrs,
                              const std::vector<TensorId>& like, std::string_view suffix);
 
+  /// What was set, one an input; -1 where nothing was.
+  const std::vector<TensorId>& in_grads() const { return in_grads_; }
+
  private:
-  friend class BackwardPass;  // engine/model/backward.cpp
-  struct State;
-  explicit GradBuilder(State& state) : state_(state) {}
-  State& state_;
+  std::vector<TensorId> append(std::string_view op, std::vector<TensorId> inputs, Attrs attrs,
+                               const std::vector<TensorId>& like, const std::vector<std::string>& names,
+                               std::string_view suffix);
+  std::string grad_suffix(int i) const;
+
+  Graph& graph_;
+  NodeId id_;
+  Node node_;  ///< a copy: appending nodes moves the graph's
+  std::vector<TensorId> out_grads_;
+  std::vector<std::string> in_grad_names_;
+  std::vector<TensorId> in_grads_;
+  std::map<TensorId, TensorRule> rules_;
 };
 
 }  // namespace trainctl

@@ -35,7 +35,8 @@ struct OpDef {
   /// shapes and what was expected.
   std::vector<TensorInfo> (*infer)(std::span<const TensorInfo> inputs, const Attrs& attrs);
 
-  /// The sharding rule for these inputs, in letters (see graph/rule.h).
+  /// The sharding rule for these inputs, in letters (see graph/rule.h). Null for ops that stand in
+  /// backward passes alone: their nodes get the rule from what they are the gradient of.
   RuleText (*rule)(std::span<const TensorInfo> inputs, const Attrs& attrs);
 
   Cost (*cost)(std::span<const TensorInfo> inputs, std::span<const TensorInfo> outputs, const Attrs& attrs);

@@ -1,0 +1,29 @@
+// c = a + b with numpy broadcasting. A gradient is summed to the shape of its operand.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+
+extern const OpDef add_op = {
+    .name = "add",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("add", in, 2, 2);
+      expect_f32("add", in);
+      return {{broadcast_shape("add", in[0].shape, in[1].shape)}};
+    },
+    .rule = broadcast_rule,
+    .cost = elementwise_cost<1>,
+    .backward =
+        [](GradBuilder& g) {
+          for (int i = 0; i < 2; ++i) {
+            const Shape shape = g.shape(g.in(i));
+            if (shape == g.shape(g.out())) {
+              g.pass_in_grad(i, g.out_grad());
+            } else {
+              g.set_in_grad(i, "sum_to", {g.out_grad()}, {{"shape", shape}});
+            }
+          }
+        },
+};
+
+}  // namespace trainctl

@@ -1,0 +1,112 @@
+// y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
+// The statistics are ops of their own, so that where the batch is cut they come out as partial sums
+// and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+std::string x_letters(const TensorInfo& x) { return "nc" + letters(x.shape.size() - 2, "nc"); }
+
+/// x, then so many vectors of its channels.
+void expect_channels(std::string_view op, Infos in, size_t low, size_t high) {
+  expect_inputs(op, in, low, high);
+  expect_f32(op, in);
+  expect_ndim(op, in[0], 2);
+  for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {in[0].shape[1]});
+}
+
+Cost reduce_cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
+  return cost;
+}
+
+/// The weights' gradients are the two sums that dx needs as well.
+void backward(GradBuilder& g) {
+  const Attrs attrs = g.attrs();
+  const std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.in(1), g.in(2)};
+  const bool affine = g.num_inputs() == 5;
+  const auto sums = affine ? g.set_in_grads({4, 3}, "batch_norm_grad_stats", inputs, attrs)
+                           : g.emit("batch_norm_grad_stats", inputs, attrs, {g.in(1), g.in(1)}, "grad_stats");
+  std::vector<TensorId> all = inputs;
+  all.insert(all.end(), sums.begin(), sums.end());
+  if (affine) all.push_back(g.in(3));
+  g.set_in_grad(0, "batch_norm_grad", all, attrs);
+}
+
+}  // namespace
+
+/// x -> sum / count, a partial sum where the batch is cut
+extern const OpDef batch_norm_mean_op = {
+    .name = "batch_norm_mean",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_channels("batch_norm_mean", in, 1, 1);
+      return {{{in[0].shape[1]}}};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + "->c"}; },
+    .cost = reduce_cost,
+};
+
+/// (x, mean) -> sum (x - mean)^2 / count
+extern const OpDef batch_norm_var_op = {
+    .name = "batch_norm_var",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_channels("batch_norm_var", in, 2, 2);
+      return {{{in[0].shape[1]}}};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + ",c->c"}; },
+    .cost = reduce_cost,
+};
+
+/// (mean, var, running_mean, running_var): running += momentum * (new - running), var unbiased
+extern const OpDef batch_norm_running_op = {
+    .name = "batch_norm_running",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      infer_elementwise("batch_norm_running", in, 4);
+      return {};
+    },
+    .rule = [](Infos, const Attrs&) -> RuleText { return {"c,c,c,c->"}; },
+    .cost = elementwise_cost<0>,
+    .updates_input = 0b1100,
+};
+
+/// (x, mean, var[, gamma, beta]) -> y
+extern const OpDef batch_norm_op = {
+    .name = "batch_norm",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_channels("batch_norm", in, 3, 5);
+      return {in[0]};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string x = x_letters(in[0]);
+      std::string text = x;
+      for (size_t i = 1; i < in.size(); ++i) text += ",c";
+      return {text + "->" + x};
+    },
+    .cost = elementwise_cost<4>,
+    .backward = backward,
+};
+
+/// (dy, x, mean, var) -> dbeta = sum dy, dgamma = sum dy * xhat
+extern const OpDef batch_norm_grad_stats_op = {
+    .name = "batch_norm_grad_stats",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("batch_norm_grad_stats", in, 4, 4);
+      return {in[2], in[2]};
+    },
+    .cost = reduce_cost,
+};
+
+/// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, through the statistics too
+extern const OpDef batch_norm_grad_op = {
+    .name = "batch_norm_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("batch_norm_grad", in, 6, 7);
+      return {in[1]};
+    },
+    .cost = elementwise_cost<8>,
+};
+
+}  // namespace trainctl

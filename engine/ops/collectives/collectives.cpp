@@ -1,0 +1,128 @@
+// Collectives as layers of hybrid_parallel, where shapes are what one rank holds. attrs: group (lists
+// of ranks in the stage), group_size. The compiler makes instructions of them; they have no kernels.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+constexpr const char* kWhyNot = "hybrid_parallel leaves layouts to the job: activations are not cut";
+
+/// Letters of its own for each side: nothing may be cut.
+RuleText collective_rule(Infos in, const Attrs&) {
+  const size_t ndim = in[0].shape.size();
+  const std::string all = letters(2 * ndim);
+  return {all.substr(0, ndim) + "->" + all.substr(ndim), all, kWhyNot};
+}
+
+Cost collective_cost(Infos in, Infos out, const Attrs&) { return traffic_cost(in, out, 0); }
+
+std::vector<TensorInfo> infer_same(std::string_view op, Infos in) {
+  expect_inputs(op, in, 1, 1);
+  expect_f32(op, in);
+  return {in[0]};
+}
+
+/// `in` with `dim` times or divided by the group's size.
+void grow(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {
+  if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
+    shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
+  }
+  info.shape[dim] *= group_size;
+}
+
+void shrink(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {
+  if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
+    shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
+  }
+  if (info.shape[dim] % group_size != 0) {
+    shape_error(fmt::format("{}: dim {} of {} does not divide by the {} ranks of a group", op, dim, to_string(info),
+                            group_size));
+  }
+  info.shape[dim] /= group_size;
+}
+
+}  // namespace
+
+extern const OpDef all_reduce_op = {
+    .name = "all_reduce",
+    .infer = [](Infos in, const Attrs&) { return infer_same("all_reduce", in); },
+    .rule = collective_rule,
+    .cost = collective_cost,
+    .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_reduce", {g.out_grad()}, g.attrs()); },
+    .collective = true,
+};
+
+/// Joins the ranks' parts along attr dim (0).
+extern const OpDef all_gather_op = {
+    .name = "all_gather",
+    .infer =
+        [](Infos in, const Attrs& attrs) {
+          auto out = infer_same("all_gather", in);
+          grow("all_gather", out[0], attrs.integer("dim", 0), attrs.integer("group_size"));
+          return out;
+        },
+    .rule = collective_rule,
+    .cost = collective_cost,
+    .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce_scatter", {g.out_grad()}, g.attrs()); },
+    .collective = true,
+};
+
+/// Sums, and leaves each rank its block of attr dim (0).
+extern const OpDef reduce_scatter_op = {
+    .name = "reduce_scatter",
+    .infer =
+        [](Infos in, const Attrs& attrs) {
+          auto out = infer_same("reduce_scatter", in);
+          shrink("reduce_scatter", out[0], attrs.integer("dim", 0), attrs.integer("group_size"));
+          return out;
+        },
+    .rule = collective_rule,
+    .cost = collective_cost,
+    .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_gather", {g.out_grad()}, g.attrs()); },
+    .collective = true,
+};
+
+/// Splits attr split_dim, sends block j to rank j, and joins what comes along attr concat_dim.
+extern const OpDef all_to_all_op = {
+    .name = "all_to_all",
+    .infer =
+        [](Infos in, const Attrs& attrs) {
+          auto out = infer_same("all_to_all", in);
+          shrink("all_to_all", out[0], attrs.integer("split_dim"), attrs.integer("group_size"));
+          grow("all_to_all", out[0], attrs.integer("concat_dim"), attrs.integer("group_size"));
+          return out;
+        },
+    .rule = collective_rule,
+    .cost = collective_cost,
+    .backward =
+        [](GradBuilder& g) {
+          Attrs attrs = g.attrs();
+          attrs.set("split_dim", g.attrs().integer("concat_dim"));
+          attrs.set("concat_dim", g.attrs().integer("split_dim"));
+          g.set_in_grad(0, "all_to_all", {g.out_grad()}, attrs);
+        },
+    .collective = true,
+};
+
+/// Every rank gets what rank attr root of its group has.
+extern const OpDef broadcast_op = {
+    .name = "broadcast",
+    .infer = [](Infos in, const Attrs&) { return infer_same("broadcast", in); },
+    .rule = collective_rule,
+    .cost = collective_cost,
+    .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce", {g.out_grad()}, g.attrs()); },
+    .collective = true,
+};
+
+/// The sum on rank attr root, 0 elsewhere: broadcast's backward.
+extern const OpDef reduce_op = {
+    .name = "reduce",
+    .infer = [](Infos in, const Attrs&) { return infer_same("reduce", in); },
+    .cost = collective_cost,
+    .collective = true,
+};
+
+}  // namespace trainctl

@@ -1,0 +1,51 @@
+// What many OpDefs share: letters for n dims, ops whose operands all have one shape, and the checks
+// and words of shape errors.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+
+using Infos = std::span<const TensorInfo>;
+
+/// The first n letters that are not in `except`: "abc".
+std::string letters(size_t n, std::string_view except = "");
+
+/// "[2, 3]", or "[2, 3] i32" where it is not f32.
+std::string to_string(const TensorInfo& info);
+
+/// Throws a ShapeError.
+[[noreturn]] void shape_error(std::string message);
+
+/// Between `low` and `high` inputs.
+void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high);
+/// At least `ndim` dims.
+void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim);
+void expect_f32(std::string_view op, Infos inputs);
+/// `what` of the shape `expected`.
+void expect_shape(std::string_view op, std::string_view what, const TensorInfo& info, const Shape& expected);
+
+/// One output like the first input; every input is f32 of that same shape.
+std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs);
+/// "ab,ab->ab" for as many inputs as there are.
+RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
+
+/// Every operand once through memory, and so many operations an element of the first output.
+Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
+
+template <int kFlops>
+Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
+  return traffic_cost(inputs, outputs, kFlops);
+}
+
+/// numpy: aligned at the last dim, 1 goes with anything.
+Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
+/// "ab,()b->ab".
+RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
+
+}  // namespace trainctl

@@ -1,0 +1,188 @@
+// LayerBuilder: forward nodes, and the factors of a layer from its ops' letters.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+using Dims = std::vector<std::string>;
+
+/// The size of every letter. A dim with one letter of unknown size gives that letter's.
+std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands) {
+  std::map<char, int64_t> sizes;
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (const auto& [dims, shape] : operands) {
+      for (size_t d = 0; d < dims.size(); ++d) {
+        int64_t rest = shape[d];
+        std::string unknown;
+        for (char letter : dims[d]) {
+          const auto it = sizes.find(letter);
+          if (it == sizes.end()) unknown += letter;
+          if (it != sizes.end()) rest /= it->second;
+        }
+        if (unknown.size() != 1) continue;
+        sizes[unknown[0]] = rest;
+        progress = true;
+      }
+    }
+  }
+  return sizes;
+}
+
+/// `letter`, or the next one that no factor of the layer has.
+std::string free_name(const Layer& layer, char letter) {
+  const std::string all = std::string(1, letter) + letters(52);
+  for (char name : all) {
+    const auto taken = [&](const Factor& f) { return f.name[0] == name; };
+    if (std::none_of(layer.factors.begin(), layer.factors.end(), taken)) return std::string(1, name);
+  }
+  shape_error("a layer has more than 52 factors");
+}
+
+}  // namespace
+
+TensorId LayerBuilder::add_tensor(Tensor tensor) {
+  if (graph_.find_tensor(tensor.name)) {
+    shape_error(
+        fmt::format("the name '{}' is taken by another layer; choose another name for one of them", tensor.name));
+  }
+  graph_.tensors.push_back(std::move(tensor));
+  return static_cast<TensorId>(graph_.tensors.size() - 1);
+}
+
+TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) {
+  Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
+  tensor.kind = TensorKind::parameter;
+  tensor.init = init;
+  return add_tensor(std::move(tensor));
+}
+
+TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
+  Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
+  tensor.kind = TensorKind::state;
+  tensor.init = {Init::Kind::constant, value};
+  return add_tensor(std::move(tensor));
+}
+
+Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
+                        const Attrs& attrs) {
+  std::vector<TensorInfo> infos;
+  for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
+  const RuleText text = op.rule(infos, attrs);
+  const RuleLetters dims = parse_rule(text.text);
+  check(dims.inputs.size() == inputs.size() && dims.outputs.size() == outputs.size(), "a rule has all operands");
+
+  std::vector<std::pair<Dims, Shape>> operands;
+  for (size_t i = 0; i < inputs.size(); ++i) operands.emplace_back(dims.inputs[i], infos[i].shape);
+  for (size_t i = 0; i < outputs.size(); ++i) operands.emplace_back(dims.outputs[i], outputs[i].shape);
+  for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule has all dims");
+  const auto sizes = letter_sizes(operands);
+
+  // Letters of tensors that the layer knows are its factors already; the others make new ones.
+  Layer& layer = graph_.layers[layer_];
+  std::map<char, int> factor_of;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto known = rules_.find(inputs[i]);
+    if (known == rules_.end()) continue;
+    for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
+      const std::string& dim = dims.inputs[i][d];
+      check(dim.size() == known->second[d].size(), "nodes of a layer agree on the factors of a dim");
+      for (size_t k = 0; k < dim.size(); ++k) {
+        const auto [it, added] = factor_of.emplace(dim[k], known->second[d][k]);
+        check(added || it->second == known->second[d][k], "nodes of a layer agree on the factors of a tensor");
+      }
+    }
+  }
+  const auto rule_from = [&](const Dims& letters_of_dims) {
+    TensorRule rule;
+    for (const std::string& dim : letters_of_dims) {
+      rule.emplace_back();
+      for (char letter : dim) {
+        const auto [it, added] = factor_of.emplace(letter, static_cast<int>(layer.factors.size()));
+        if (added) layer.factors.push_back({free_name(layer, letter), sizes.at(letter)});
+        Factor& factor = layer.factors[it->second];
+        if (factor.cuttable && text.uncuttable.find(letter) != std::string::npos) {
+          factor.cuttable = false;
+          factor.why_not = text.why_not;
+        }
+        rule.back().push_back(it->second);
+      }
+    }
+    return rule;
+  };
+  Rule rule;
+  for (const Dims& input : dims.inputs) rule.inputs.push_back(rule_from(input));
+  for (const Dims& output : dims.outputs) rule.outputs.push_back(rule_from(output));
+  return rule;
+}
+
+std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<TensorId> inputs, Attrs attrs,
+                                         std::string_view suffix) {
+  const OpDef& op = get_op(op_name);
+  std::vector<TensorInfo> infos;
+  for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
+  const std::vector<TensorInfo> outputs = op.infer(infos, attrs);
+
+  Node node{.name = suffix.empty() ? name() : fmt::format("{}.{}", name(), suffix), .op = op.name};
+  node.layer = layer_;
+  node.rule = bind(op, inputs, outputs, attrs);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    Tensor tensor{.name = i == 0 ? node.name : fmt::format("{}.{}", node.name, i), .shape = outputs[i].shape};
+    tensor.dtype = outputs[i].dtype;
+    tensor.producer = static_cast<NodeId>(graph_.nodes.size());
+    node.outputs.push_back(add_tensor(std::move(tensor)));
+  }
+
+  Layer& layer = graph_.layers[layer_];
+  const std::set<TensorId> outside = [&] {
+    std::set<TensorId> unknown;
+    for (TensorId input : inputs) {
+      if (!rules_.contains(input)) unknown.insert(input);
+    }
+    return unknown;
+  }();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!outside.contains(inputs[i])) continue;
+    rules_.emplace(inputs[i], node.rule.inputs[i]);
+    layer.inputs.push_back(inputs[i]);
+    layer.input_rules.push_back(node.rule.inputs[i]);
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) rules_.emplace(node.outputs[i], node.rule.outputs[i]);
+  node.inputs = std::move(inputs);
+  node.attrs = std::move(attrs);
+  graph_.nodes.push_back(node);
+  return node.outputs;
+}
+
+void LayerBuilder::finish(TensorId output) {
+  Layer& layer = graph_.layers[layer_];
+  const std::vector<TensorId> inputs = std::move(layer.inputs);
+  const std::vector<TensorRule> rules = std::move(layer.input_rules);
+  layer.inputs.clear();
+  layer.input_rules.clear();
+  for (const bool parameters : {false, true}) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const TensorKind kind = graph_.tensors[inputs[i]].kind;
+      if (kind == TensorKind::state || (kind == TensorKind::parameter) != parameters) continue;
+      layer.inputs.push_back(inputs[i]);
+      layer.input_rules.push_back(rules[i]);
+    }
+  }
+  layer.outputs = {output};
+  layer.output_rules = {rule_of(output)};
+}
+
+const TensorRule& LayerBuilder::rule_of(TensorId tensor) const {
+  const auto it = rules_.find(tensor);
+  check(it != rules_.end(), "rule_of: the layer does not touch this tensor");
+  return it->second;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,37 @@
+// loss[1] = scale * sum |p - label|; dp = scale * sign(p - label), 0 where they are equal.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+
+extern const OpDef mae_op = {
+    .name = "mae",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      infer_elementwise("mae", in, 2);
+      return {{{1}}};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string dims = letters(in[0].shape.size());
+      return {dims + "," + dims + "->()"};
+    },
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          Cost cost = traffic_cost(in, out, 0);
+          cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
+          return cost;
+        },
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "mae_grad", {g.in(0), g.in(1)}, g.attrs());
+        },
+    .can_accumulate = 1,
+};
+
+/// (p, label) -> dp
+extern const OpDef mae_grad_op = {
+    .name = "mae_grad",
+    .infer = [](Infos in, const Attrs&) { return infer_elementwise("mae_grad", in, 2); },
+    .cost = elementwise_cost<3>,
+};
+
+}  // namespace trainctl

@@ -1,0 +1,112 @@
+// C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
+// transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
+// The compiler may fuse a bias (in[2], [n]) and attr activation: "relu".
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+/// A matrix operand's last two dims, after its transpose.
+struct Matrix {
+  int64_t rows, cols;
+};
+
+Matrix matrix_of(const TensorInfo& info, bool transposed) {
+  const int64_t rows = info.shape[info.shape.size() - 2], cols = info.shape.back();
+  return transposed ? Matrix{cols, rows} : Matrix{rows, cols};
+}
+
+Shape leading_of(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 2); }
+
+std::string operands(Infos in, const Attrs& attrs) {
+  return fmt::format("{}{} times {}{}", to_string(in[0]), attrs.flag("transpose_a") ? " transposed" : "",
+                     to_string(in[1]), attrs.flag("transpose_b") ? " transposed" : "");
+}
+
+std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
+  expect_inputs("matmul", in, 2, 3);
+  expect_f32("matmul", in);
+  expect_ndim("matmul", in[0], 2);
+  expect_ndim("matmul", in[1], 2);
+  const bool flat = in[1].shape.size() == 2;
+  if (!flat && leading_of(in[0]) != leading_of(in[1])) {
+    shape_error(fmt::format("matmul: {}: the leading dims {} and {} differ", operands(in, attrs),
+                            to_string(leading_of(in[0])), to_string(leading_of(in[1]))));
+  }
+  if (flat && in[0].shape.size() > 2 && attrs.flag("transpose_a")) {
+    shape_error(fmt::format("matmul: {}: transpose_a of more than 2 dims needs a right side with the same leading dims",
+                            operands(in, attrs)));
+  }
+  const Matrix a = matrix_of(in[0], attrs.flag("transpose_a")), b = matrix_of(in[1], attrs.flag("transpose_b"));
+  if (a.cols != b.rows) {
+    shape_error(fmt::format("matmul: {}: the contracted dims are {} and {}, they must be equal", operands(in, attrs),
+                            a.cols, b.rows));
+  }
+  TensorInfo out{leading_of(in[0])};
+  out.shape.insert(out.shape.end(), {a.rows, b.cols});
+  if (in.size() == 3) expect_shape("matmul", "the bias", in[2], {b.cols});
+  return {out};
+}
+
+RuleText rule(Infos in, const Attrs& attrs) {
+  const std::string leading = letters(in[0].shape.size() - 2, "mkn");
+  const std::string a = leading + (attrs.flag("transpose_a") ? "km" : "mk");
+  const std::string b = (in[1].shape.size() == 2 ? "" : leading) + (attrs.flag("transpose_b") ? "nk" : "kn");
+  return {a + "," + b + (in.size() == 3 ? ",n" : "") + "->" + leading + "mn"};
+}
+
+Cost cost(Infos in, Infos out, const Attrs& attrs) {
+  return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
+}
+
+Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+
+void backward(GradBuilder& g) {
+  const bool ta = g.attrs().flag("transpose_a"), tb = g.attrs().flag("transpose_b");
+  const TensorId a = g.in(0), b = g.in(1), dc = g.out_grad();
+  if (ta) {
+    g.set_in_grad(0, "matmul", {b, dc}, transposes(tb, true));
+  } else {
+    g.set_in_grad(0, "matmul", {dc, b}, transposes(false, !tb));
+  }
+  if (g.shape(b).size() == 2 && !ta) {
+    g.set_in_grad(1, "matmul_weight_grad", {a, dc}, {{"kn", !tb}});
+  } else if (tb) {
+    g.set_in_grad(1, "matmul", {dc, a}, transposes(true, ta));
+  } else {
+    g.set_in_grad(1, "matmul", {a, dc}, transposes(!ta, false));
+  }
+}
+
+}  // namespace
+
+extern const OpDef matmul_op = {
+    .name = "matmul",
+    .infer = infer,
+    .rule = rule,
+    .cost = cost,
+    .backward = backward,
+    .can_accumulate = 1,
+};
+
+/// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims
+extern const OpDef matmul_weight_grad_op = {
+    .name = "matmul_weight_grad",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("matmul_weight_grad", in, 2, 2);
+      expect_ndim("matmul_weight_grad", in[0], 1);
+      expect_ndim("matmul_weight_grad", in[1], 1);
+      const int64_t k = in[0].shape.back(), n = in[1].shape.back();
+      return {{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}}};
+    },
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          return traffic_cost(in, out, 2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
+        },
+    .can_accumulate = 1,
+};
+
+}  // namespace trainctl

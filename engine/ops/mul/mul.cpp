@@ -1,0 +1,32 @@
+// c = a * b with numpy broadcasting. A gradient is summed to the shape of its operand.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+
+extern const OpDef mul_op = {
+    .name = "mul",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("mul", in, 2, 2);
+      expect_f32("mul", in);
+      return {{broadcast_shape("mul", in[0].shape, in[1].shape)}};
+    },
+    .rule = broadcast_rule,
+    .cost = elementwise_cost<1>,
+    .backward =
+        [](GradBuilder& g) {
+          for (int i = 0; i < 2; ++i) {
+            if (!g.needs_in_grad(i)) continue;
+            const TensorId other = g.in(1 - i);
+            const Shape shape = g.shape(g.in(i));
+            if (shape == g.shape(g.out())) {
+              g.set_in_grad(i, "mul", {g.out_grad(), other});
+              continue;
+            }
+            const auto product = g.emit("mul", {g.out_grad(), other}, {}, {g.out()}, i == 0 ? "product0" : "product1");
+            g.set_in_grad(i, "sum_to", product, {{"shape", shape}});
+          }
+        },
+};
+
+}  // namespace trainctl

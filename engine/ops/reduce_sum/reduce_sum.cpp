@@ -1,0 +1,84 @@
+// y = scale * sum of x over attr dims (a mean has scale 1 / count); keep_dims leaves them as 1. With
+// nothing left y is [1]. Backward spreads scale * dy over x's shape.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+bool is_reduced(const Ints& dims, size_t dim) {
+  return std::find(dims.begin(), dims.end(), static_cast<int64_t>(dim)) != dims.end();
+}
+
+Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
+  Shape out;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (!is_reduced(dims, d)) out.push_back(shape[d]);
+    if (is_reduced(dims, d) && keep_dims) out.push_back(1);
+  }
+  return out.empty() ? Shape{1} : out;
+}
+
+}  // namespace
+
+extern const OpDef reduce_sum_op = {
+    .name = "reduce_sum",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("reduce_sum", in, 1, 1);
+      expect_f32("reduce_sum", in);
+      const Ints dims = attrs.ints("dims");
+      for (size_t i = 0; i < dims.size(); ++i) {
+        const bool exists = dims[i] >= 0 && dims[i] < static_cast<int64_t>(in[0].shape.size());
+        const bool again = std::find(dims.begin(), dims.begin() + i, dims[i]) != dims.begin() + i;
+        if (exists && !again) continue;
+        shape_error(
+            fmt::format("reduce_sum: dims {} must be different dims of {}", format_list(dims), to_string(in[0])));
+      }
+      return {{reduced_shape(in[0].shape, dims, attrs.flag("keep_dims"))}};
+    },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const Ints reduced = attrs.ints("dims");
+      const std::string dims = letters(in[0].shape.size());
+      std::string out;
+      for (size_t d = 0; d < dims.size(); ++d) {
+        if (!is_reduced(reduced, d)) out += dims[d];
+        if (is_reduced(reduced, d) && attrs.flag("keep_dims")) out += "()";
+      }
+      return {dims + "->" + (out.empty() ? "()" : out)};
+    },
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          Cost cost = traffic_cost(in, out, 0);
+          cost.flops = static_cast<double>(num_elements(in[0].shape));
+          return cost;
+        },
+    .backward =
+        [](GradBuilder& g) {
+          Attrs attrs{{"shape", g.shape(g.in(0))}, {"dims", g.attrs().ints("dims")}};
+          attrs.set("scale", g.attrs().number("scale", 1.0));
+          g.set_in_grad(0, "broadcast_to", {g.out_grad()}, attrs);
+        },
+    .can_accumulate = 1,
+};
+
+/// dy -> scale * dy, repeated along dims up to attr shape.
+extern const OpDef broadcast_to_op = {
+    .name = "broadcast_to",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("broadcast_to", in, 1, 1);
+      const Shape shape = attrs.ints("shape");
+      const Ints dims = attrs.ints("dims");
+      const bool fits =
+          in[0].shape == reduced_shape(shape, dims, false) || in[0].shape == reduced_shape(shape, dims, true);
+      if (!fits) shape_error(fmt::format("broadcast_to: {} is not {} reduced", to_string(in[0]), to_string(shape)));
+      return {{shape}};
+    },
+    .cost = elementwise_cost<1>,
+};
+
+}  // namespace trainctl

@@ -1,0 +1,28 @@
+// y = max(x, 0); dx = dy where y > 0.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+
+extern const OpDef relu_op = {
+    .name = "relu",
+    .infer = [](Infos in, const Attrs&) { return infer_elementwise("relu", in, 1); },
+    .rule = elementwise_rule,
+    .cost = elementwise_cost<1>,
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "relu_grad", {g.out_grad(), g.out()});
+        },
+    .in_place = true,
+};
+
+/// (dy, y) -> dx
+extern const OpDef relu_grad_op = {
+    .name = "relu_grad",
+    .infer = [](Infos in, const Attrs&) { return infer_elementwise("relu_grad", in, 2); },
+    .rule = elementwise_rule,
+    .cost = elementwise_cost<1>,
+    .in_place = true,
+};
+
+}  // namespace trainctl

@@ -1,0 +1,116 @@
+// y = x in another shape, the same elements in row-major order. Sharding: both shapes are taken apart
+// into common digits, [n, 12] -> [n, 3, 4] is "n(ab)->nab", so that a cut of n or a stays a plain copy.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+constexpr const char* kWhyNot = "reshape keeps this index within a rank: only the outermost part of a dim can be cut";
+
+/// The letters of one side: one string a dim.
+using Side = std::vector<std::string>;
+
+struct Digits {
+  Side in, out;
+  std::string uncuttable;
+};
+
+struct Range {
+  size_t begin, end;
+};
+
+/// Digits of a run of dims with as many elements on both sides. False where they have no common
+/// digits ([6, 4] -> [8, 3]): then each side gets letters of its own.
+bool share_digits(const Shape& in, Range i, const Shape& out, Range o, Digits& digits, char& next) {
+  int64_t left_in = 1, left_out = 1;
+  size_t at_in = i.begin, at_out = o.begin;
+  while (true) {
+    while (left_in == 1 && at_in < i.end) left_in = in[at_in++];
+    while (left_out == 1 && at_out < o.end) left_out = out[at_out++];
+    if (left_in == 1 && left_out == 1) return true;
+    const int64_t size = std::min(left_in, left_out);
+    if (size == 1 || left_in % size != 0 || left_out % size != 0) return false;
+    std::string& in_dim = digits.in[at_in - 1];
+    std::string& out_dim = digits.out[at_out - 1];
+    // A digit below another in its dim cannot be cut alone.
+    if (!in_dim.empty() || !out_dim.empty()) digits.uncuttable += next;
+    in_dim += next;
+    out_dim += next++;
+    left_in /= size;
+    left_out /= size;
+  }
+}
+
+void own_letters(const Shape& shape, Range range, Side& side, std::string& uncuttable, char& next) {
+  for (size_t d = range.begin; d < range.end; ++d) {
+    side[d].clear();
+    if (shape[d] == 1) continue;
+    uncuttable += next;
+    side[d] += next++;
+  }
+}
+
+/// Splits both shapes where their leading products agree, and finds the digits of each run.
+Digits find_digits(const Shape& in, const Shape& out) {
+  Digits digits{Side(in.size()), Side(out.size()), ""};
+  char next = 'a';
+  size_t i = 0, o = 0;
+  while (i < in.size() || o < out.size()) {
+    const Range run_in{i, i}, run_out{o, o};
+    int64_t product_in = 1, product_out = 1;
+    do {
+      if (product_in <= product_out && i < in.size()) {
+        product_in *= in[i++];
+      } else if (o < out.size()) {
+        product_out *= out[o++];
+      } else {
+        product_in *= in[i++];
+      }
+    } while (product_in != product_out);
+    const Range from{run_in.begin, i}, to{run_out.begin, o};
+    const Digits before = digits;
+    const char first = next;
+    if (share_digits(in, from, out, to, digits, next)) continue;
+    digits = before;
+    next = first;
+    own_letters(in, from, digits.in, digits.uncuttable, next);
+    own_letters(out, to, digits.out, digits.uncuttable, next);
+  }
+  return digits;
+}
+
+std::string side_text(const Side& side) {
+  std::string text;
+  for (const std::string& dim : side) text += dim.size() == 1 ? dim : "(" + dim + ")";
+  return text;
+}
+
+}  // namespace
+
+extern const OpDef reshape_op = {
+    .name = "reshape",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("reshape", in, 1, 1);
+      const Shape shape = attrs.ints("shape");
+      if (num_elements(shape) != num_elements(in[0].shape)) {
+        shape_error(fmt::format("reshape: {} has {} elements, {} has {}", to_string(in[0]), num_elements(in[0].shape),
+                                to_string(shape), num_elements(shape)));
+      }
+      return {{shape, in[0].dtype}};
+    },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const Digits digits = find_digits(in[0].shape, attrs.ints("shape"));
+      return {side_text(digits.in) + "->" + side_text(digits.out), digits.uncuttable, kWhyNot};
+    },
+    .cost = elementwise_cost<0>,
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "reshape", {g.out_grad()}, {{"shape", g.shape(g.in(0))}});
+        },
+    .in_place = true,
+};
+
+}  // namespace trainctl

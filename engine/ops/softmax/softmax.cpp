@@ -1,0 +1,39 @@
+// y = exp(x) / sum exp(x) along attr dim; dx = y * (dy - sum dy * y).
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+
+extern const OpDef softmax_op = {
+    .name = "softmax",
+    .infer =
+        [](Infos in, const Attrs& attrs) {
+          const int64_t dim = attrs.integer("dim");
+          auto out = infer_elementwise("softmax", in, 1);
+          if (dim < 0 || dim >= static_cast<int64_t>(in[0].shape.size())) {
+            shape_error(fmt::format("softmax: there is no dim {} in {}", dim, to_string(in[0])));
+          }
+          return out;
+        },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const std::string dims = letters(in[0].shape.size());
+      const std::string own(1, dims.at(attrs.integer("dim")));
+      return {dims + "->" + dims, own, "softmax needs its whole dim on one rank"};
+    },
+    .cost = elementwise_cost<12>,
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "softmax_grad", {g.out_grad(), g.out()}, g.attrs());
+        },
+};
+
+/// (dy, y) -> dx
+extern const OpDef softmax_grad_op = {
+    .name = "softmax_grad",
+    .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
+    .cost = elementwise_cost<4>,
+};
+
+}  // namespace trainctl

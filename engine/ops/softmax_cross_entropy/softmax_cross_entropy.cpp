@@ -1,0 +1,54 @@
+// loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
+// logits [.., c], labels i32 [..].
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+void expect_logits_and_labels(std::string_view op, Infos in) {
+  expect_inputs(op, in, 2, 2);
+  expect_f32(op, in.first(1));
+  expect_ndim(op, in[0], 2);
+  expect_shape(op, "the label", in[1], Shape(in[0].shape.begin(), in[0].shape.end() - 1));
+  if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, i32 was expected", op));
+}
+
+}  // namespace
+
+extern const OpDef softmax_cross_entropy_op = {
+    .name = "softmax_cross_entropy",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_logits_and_labels("softmax_cross_entropy", in);
+      return {{{1}}};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string rows = letters(in[1].shape.size(), "c");
+      return {rows + "c," + rows + "->()", "c", "softmax needs all classes on one rank"};
+    },
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          Cost cost = traffic_cost(in, out, 0);
+          cost.flops = 12.0 * static_cast<double>(num_elements(in[0].shape));
+          return cost;
+        },
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "softmax_cross_entropy_grad", {g.in(0), g.in(1)}, g.attrs());
+        },
+    .can_accumulate = 1,
+};
+
+/// (logits, label) -> dlogits
+extern const OpDef softmax_cross_entropy_grad_op = {
+    .name = "softmax_cross_entropy_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_logits_and_labels("softmax_cross_entropy_grad", in);
+      return {in[0]};
+    },
+    .cost = elementwise_cost<14>,
+};
+
+}  // namespace trainctl

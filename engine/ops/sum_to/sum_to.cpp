@@ -1,0 +1,27 @@
+// y = x summed over the dims in which attr shape is 1 or has no dim: what broadcasting spread out.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+
+namespace trainctl {
+
+extern const OpDef sum_to_op = {
+    .name = "sum_to",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("sum_to", in, 1, 1);
+      const Shape shape = attrs.ints("shape");
+      if (broadcast_shape("sum_to", in[0].shape, shape) != in[0].shape) {
+        shape_error(fmt::format("sum_to: {} does not broadcast to {}", to_string(shape), to_string(in[0])));
+      }
+      return {{shape, in[0].dtype}};
+    },
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          Cost cost = traffic_cost(in, out, 0);
+          cost.flops = static_cast<double>(num_elements(in[0].shape));
+          return cost;
+        },
+    .can_accumulate = 1,
+};
+
+}  // namespace trainctl

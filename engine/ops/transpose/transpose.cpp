@@ -1,0 +1,51 @@
+// y = x with its dims in the order of attr perm: dim i of y is dim perm[i] of x.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/grad_builder.h"
+
+namespace trainctl {
+namespace {
+
+void expect_permutation(const Ints& perm, const TensorInfo& input) {
+  Ints sorted = perm;
+  std::sort(sorted.begin(), sorted.end());
+  bool each_once = sorted.size() == input.shape.size();
+  for (size_t i = 0; each_once && i < sorted.size(); ++i) each_once = sorted[i] == static_cast<int64_t>(i);
+  if (each_once) return;
+  shape_error(fmt::format("transpose: perm {} must name each of the {} dims of {} once", format_list(perm),
+                          input.shape.size(), to_string(input)));
+}
+
+}  // namespace
+
+extern const OpDef transpose_op = {
+    .name = "transpose",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("transpose", in, 1, 1);
+      const Ints perm = attrs.ints("perm");
+      expect_permutation(perm, in[0]);
+      TensorInfo out{{}, in[0].dtype};
+      for (int64_t dim : perm) out.shape.push_back(in[0].shape[dim]);
+      return {out};
+    },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const std::string dims = letters(in[0].shape.size());
+      std::string out;
+      for (int64_t dim : attrs.ints("perm")) out += dims.at(dim);
+      return {dims + "->" + out};
+    },
+    .cost = elementwise_cost<0>,
+    .backward =
+        [](GradBuilder& g) {
+          const Ints perm = g.attrs().ints("perm");
+          Ints inverse(perm.size());
+          for (size_t i = 0; i < perm.size(); ++i) inverse[perm[i]] = static_cast<int64_t>(i);
+          g.set_in_grad(0, "transpose", {g.out_grad()}, {{"perm", inverse}});
+        },
+};
+
+}  // namespace trainctl
