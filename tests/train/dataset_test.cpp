@@ -1,0 +1,198 @@
+// Data sets, transforms and the order of samples.
+#include "engine/train/data/dataset.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/train/data/order.h"
+#include "engine/train/data/transforms.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& shape, std::vector<float> sample) {
+  const Transforms transforms(specs, shape);
+  sample.resize(static_cast<size_t>(transforms.scratch_size()));
+  const auto* out = static_cast<const float*>(transforms.apply(sample.data()));
+  return {out, out + num_elements(transforms.shape())};
+}
+
+TransformSpec transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
+
+std::string spec_error(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const SpecError& error) {
+    const Diagnostic& d = error.diagnostics().at(0);
+    return d.path + ": " + d.message;
+  }
+  return "no error";
+}
+
+DatasetSpec mnist(const std::string& path) {
+  DatasetSpec spec;
+  spec.type = "mnist";
+  spec.path = path;
+  return spec;
+}
+
+DatasetSpec random_set(int64_t samples) {
+  DatasetSpec spec;
+  spec.type = "random";
+  spec.shape = {3, 5};
+  spec.classes = 10;
+  spec.samples = samples;
+  return spec;
+}
+
+}  // namespace
+
+TEST_CASE("resize is bilinear with half-pixel centres") {
+  const auto up = apply({transform("resize", {{"size", Ints{1, 4}}})}, {1, 2, 1}, {0, 1});
+  CHECK(up == std::vector<float>{0, 0.25f, 0.75f, 1});
+  const auto down = apply({transform("resize", {{"size", Ints{1, 2}}})}, {1, 4, 1}, {0, 1, 2, 3});
+  CHECK(down == std::vector<float>{0.5f, 2.5f});
+  const auto channels = apply({transform("resize", {{"size", Ints{2, 1}}})}, {1, 1, 2}, {3, 4});
+  CHECK(channels == std::vector<float>{3, 4, 3, 4});
+}
+
+TEST_CASE("transforms compose in order and know where the channels are") {
+  const std::vector<TransformSpec> specs = {
+      transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), transform("hwc2chw"),
+      transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", std::vector<double>{1, 0.5}}})};
+  // [1, 2, 2]: channels 0, 1 of two pixels -> (x / 2 + 1 - mean) / std, channel major
+  CHECK(apply(specs, {1, 2, 2}, {0, 2, 4, 6}) == std::vector<float>{0, 2, 0, 4});
+  CHECK(Transforms(specs, {1, 2, 2}).shape() == Shape{2, 1, 2});
+}
+
+TEST_CASE("a transform that does not fit its sample is a SpecError at that transform") {
+  CHECK(spec_error([] {
+          Transforms({transform("resize", {{"size", Ints{2, 2}}})}, {4});
+        }) == "dataset.transforms[0]: resize: needs an image [h, w, c], the sample is [4]");
+  CHECK(spec_error([] {
+          Transforms({transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
+        }).find("the sample [4, 4, 3] has 3 channels") != std::string::npos);
+  CHECK(spec_error([] {
+          Transforms({transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
+        }) == "dataset.transforms[0]: normalize: std is 0");
+  CHECK(spec_error([] {
+          Transforms({transform("type_cast", {{"dtype", std::string("i32")}}), transform("hwc2chw")}, {4, 4, 1});
+        }).find("must come last") != std::string::npos);
+}
+
+TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
+  folder.write("train-labels-idx1-ubyte.gz", gzip(idx_bytes({5})));
+  DatasetSpec spec = mnist(folder.path());
+  spec.label_dtype = "f32";
+  spec.transforms = {transform("hwc2chw")};
+  const auto set = open_dataset(spec, 1);
+  CHECK(set->size() == 5);
+  CHECK(set->shapes().data == Shape{1, 2, 3});
+  CHECK(read_data_shapes(spec).data == Shape{1, 2, 3});
+  CHECK(read_data_shapes(spec).label == Shape{});
+  std::vector<float> image(6);
+  for (int again = 0; again < 2; ++again) {  // the second time from the cache
+    set->read(DataTensor::data, 2, image.data());
+    CHECK(image == std::vector<float>{12, 13, 14, 15, 16, 17});
+  }
+  float label = 0;
+  set->read(DataTensor::label, 3, &label);
+  CHECK(label == 3.0f);
+}
+
+TEST_CASE("an mnist folder without its files says what was looked for") {
+  const ScratchFolder folder;
+  CHECK(spec_error([&] { open_dataset(mnist(folder.path() + "/nowhere"), 1); }) ==
+        "dataset.path: there is no folder '" + folder.path() + "/nowhere'");
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
+  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path())); }) ==
+        "dataset.path: '" + folder.path() +
+            "' has no train-labels-idx1-ubyte (looked for train-labels-idx1-ubyte and train-labels-idx1-ubyte.gz)");
+}
+
+TEST_CASE("mnist files that do not belong together are refused") {
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({4}));
+  CHECK_THROWS_WITH_AS(
+      open_dataset(mnist(folder.path()), 1),
+      (folder.path() + "/train-labels-idx1-ubyte: byte 4: expected 5 labels, as many as there are images in " +
+       folder.path() + "/train-images-idx3-ubyte, found 4")
+          .c_str(),
+      EnvError);
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 6}));
+  CHECK_THROWS_AS(read_data_shapes(mnist(folder.path())), EnvError);
+}
+
+TEST_CASE("a value of a random set depends on seed, sample and element alone") {
+  const auto a = open_dataset(random_set(100), 7), b = open_dataset(random_set(50), 7),
+             c = open_dataset(random_set(100), 8);
+  std::vector<float> x(15), y(15), z(15);
+  b->read(DataTensor::data, 3, y.data());
+  a->read(DataTensor::data, 30, x.data());
+  a->read(DataTensor::data, 3, x.data());
+  c->read(DataTensor::data, 3, z.data());
+  CHECK(x == y);
+  CHECK(x != z);
+  CHECK(std::all_of(x.begin(), x.end(), [](float v) { return v >= -1 && v < 1; }));
+  std::set<int32_t> labels;
+  for (int i = 0; i < 100; ++i) {
+    int32_t label = -1;
+    a->read(DataTensor::label, i, &label);
+    labels.insert(label);
+  }
+  CHECK(labels.size() == 10);
+  CHECK(*labels.begin() == 0);
+  CHECK(*labels.rbegin() == 9);
+}
+
+TEST_CASE("a random set of integers needs to know how many classes there are") {
+  DatasetSpec spec = random_set(10);
+  spec.classes = 0;
+  CHECK(spec_error([&] { open_dataset(spec, 1); }) == "dataset.classes: random labels are integers, but classes is 0");
+}
+
+TEST_CASE("an epoch's order is a permutation, the same for everybody, and another one in the next epoch") {
+  DatasetSpec spec;
+  spec.batch = 10;
+  SampleOrder order(spec, 100, 5), again(spec, 100, 5), other_seed(spec, 100, 6);
+  const auto epoch = [](SampleOrder& o, int64_t e) {
+    std::vector<int64_t> all;
+    for (int64_t s = 0; s < o.steps_per_epoch(); ++s) {
+      const auto batch = o.batch(e, s);
+      all.insert(all.end(), batch.begin(), batch.end());
+    }
+    return all;
+  };
+  const auto first = epoch(order, 0), second = epoch(order, 1);
+  CHECK(std::set<int64_t>(first.begin(), first.end()).size() == 100);
+  CHECK(first != second);
+  CHECK(epoch(again, 1) == second);
+  CHECK(epoch(other_seed, 0) != first);
+  CHECK(epoch(order, 0) == first);
+}
+
+TEST_CASE("a last incomplete batch is dropped or filled up with the epoch's first samples") {
+  DatasetSpec spec;
+  spec.batch = 4;
+  spec.shuffle = false;
+  CHECK(SampleOrder(spec, 10, 1).steps_per_epoch() == 2);
+  spec.drop_last = false;
+  SampleOrder order(spec, 10, 1);
+  CHECK(order.steps_per_epoch() == 3);
+  const auto last = order.batch(0, 2);
+  CHECK(std::vector<int64_t>(last.begin(), last.end()) == std::vector<int64_t>{8, 9, 0, 1});
+  spec.repeat = 2;
+  CHECK(SampleOrder(spec, 10, 1).steps_per_epoch() == 5);
+  spec.drop_last = true;
+  spec.batch = 21;
+  CHECK(spec_error([&] { SampleOrder(spec, 10, 1); }) ==
+        "dataset.batch: a batch of 21 does not fit in an epoch of 20 samples");
+}

@@ -1,0 +1,103 @@
+// IDX files: what is read, and one test a way that a file can be broken.
+#include "engine/train/data/idx.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/base/error.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+std::string message_of(const Bytes& bytes, int64_t max_bytes = kMaxIdxBytes) {
+  try {
+    parse_idx(bytes, "f", max_bytes);
+  } catch (const EnvError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+Bytes first(Bytes bytes, size_t count) {
+  bytes.resize(count);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("an IDX file gives its dims and its elements as they stand") {
+  const IdxArray array = parse_idx(idx_bytes({3, 2, 2}), "f");
+  CHECK(array.header.type == kIdxU8);
+  CHECK(array.header.dims == Shape{3, 2, 2});
+  CHECK(array.body == Bytes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  CHECK(to_string(array.header) == "u8 [3, 2, 2]");
+}
+
+TEST_CASE("a gzip file gives what the raw file gives, whatever its size") {
+  for (uint32_t count : {1u, 300u, 100000u, 3000000u}) {
+    const Bytes raw = idx_bytes({count});
+    CHECK(parse_idx(gzip(raw), "f").body == parse_idx(raw, "f").body);
+  }
+}
+
+TEST_CASE("elements of several bytes count as such") {
+  Bytes bytes = {0, 0, 0x0C, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8};
+  CHECK(parse_idx(bytes, "f").header.body_bytes() == 8);
+  bytes.pop_back();
+  CHECK(message_of(bytes) == "f: byte 8: expected 8 bytes of i32 [2], found at most 7; get the file again");
+}
+
+TEST_CASE("a header is read from the first bytes of a file alone") {
+  CHECK(parse_idx_header(first(idx_bytes({60000, 28, 28}), 100), "f").dims == Shape{60000, 28, 28});
+  CHECK(parse_idx_header(first(gzip(idx_bytes({60000, 28, 28})), 100), "f").dims == Shape{60000, 28, 28});
+}
+
+TEST_CASE("a broken file is an EnvError that names file, byte, what was expected and what was found") {
+  const Bytes good = idx_bytes({4, 2});
+  CHECK(message_of({}) ==
+        "f: byte 0: expected an IDX magic number of 4 bytes, found the end of the file; get the file "
+        "again");
+  Bytes bad = good;
+  bad[0] = 1;
+  CHECK(message_of(bad).find("f: byte 0: expected an IDX magic number (00 00") == 0);
+  CHECK(message_of(bad).find("found 01 00 08 02") != std::string::npos);
+  bad = good;
+  bad[2] = 7;
+  CHECK(message_of(bad).find("found 00 00 07 02") != std::string::npos);
+  bad = good;
+  bad[3] = 0;
+  CHECK(message_of(bad) == "f: byte 3: expected 1 to 8 dims, found 0");
+  bad = good;
+  bad[7] = 0;
+  CHECK(message_of(bad) == "f: byte 4: dim 0: expected a size of at least 1, found 0");
+  CHECK(message_of(first(good, 10)).find("f: byte 10: expected the 4 bytes of dim 1, found the end") == 0);
+  CHECK(message_of(first(good, 15)) ==
+        "f: byte 12: expected 8 bytes of u8 [4, 2], found at most 3; get the file again");
+  bad = good;
+  bad.push_back(0);
+  CHECK(message_of(bad) == "f: byte 20: expected the end of the file after 8 bytes of u8 [4, 2], found more bytes");
+}
+
+TEST_CASE("dims whose product is too large or overflows are refused before anything is allocated") {
+  const Bytes huge = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+  CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than 16.0 GiB") == 0);
+  CHECK(message_of(idx_bytes({100}), 99).find("larger than 99 B") != std::string::npos);
+  // 4 GB promised by a gzip file of some 30 bytes.
+  CHECK(message_of(gzip({0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3})).find("found at most") != std::string::npos);
+}
+
+TEST_CASE("a broken gzip file is told from a broken IDX file") {
+  const Bytes good = gzip(idx_bytes({100, 10}));
+  Bytes bad = good;
+  bad[good.size() - 6] ^= 1;  // in the trailer: CRC
+  CHECK(message_of(bad).find("broken gzip data: incorrect data check") != std::string::npos);
+  bad = good;
+  bad[12] ^= 0xff;
+  CHECK(message_of(bad).find("broken gzip data") != std::string::npos);
+  CHECK(message_of(first(good, good.size() - 3)).find("expected the gzip trailer, found the end") != std::string::npos);
+  CHECK(message_of(first(good, good.size() / 2)).find("found the end of the inflated data") != std::string::npos);
+  bad = good;
+  bad.push_back(7);
+  CHECK(message_of(bad).find("expected the end of the gzip file, found 1 more bytes") != std::string::npos);
+}

@@ -1,0 +1,62 @@
+// Learning rates, the numbers of a step, and the lines that a run prints.
+#include "engine/train/learning_rate.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/train/metrics.h"
+#include "engine/train/trainer.h"
+
+using namespace trainctl;
+
+TEST_CASE("warm-up rises linearly to the base") {
+  ScheduleSpec schedule{.base = 0.4, .warmup_steps = 4};
+  CHECK(learning_rate(schedule, 0, 100) == doctest::Approx(0.1));
+  CHECK(learning_rate(schedule, 3, 100) == doctest::Approx(0.4));
+  CHECK(learning_rate(schedule, 4, 100) == doctest::Approx(0.4));
+  CHECK(learning_rate(schedule, 99, 100) == doctest::Approx(0.4));
+}
+
+TEST_CASE("a step schedule falls by gamma every step_size steps after the warm-up") {
+  ScheduleSpec schedule{.type = "step", .base = 1, .warmup_steps = 2, .step_size = 10, .gamma = 0.5};
+  CHECK(learning_rate(schedule, 11, 100) == doctest::Approx(1));
+  CHECK(learning_rate(schedule, 12, 100) == doctest::Approx(0.5));
+  CHECK(learning_rate(schedule, 22, 100) == doctest::Approx(0.25));
+}
+
+TEST_CASE("a cosine schedule falls from the base to min over the run, and stays there") {
+  ScheduleSpec schedule{.type = "cosine", .base = 1, .warmup_steps = 10, .min = 0.2};
+  CHECK(learning_rate(schedule, 10, 110) == doctest::Approx(1));
+  CHECK(learning_rate(schedule, 60, 110) == doctest::Approx(0.6));
+  CHECK(learning_rate(schedule, 110, 110) == doctest::Approx(0.2));
+  schedule.total_steps = 60;
+  CHECK(learning_rate(schedule, 35, 110) == doctest::Approx(0.6));
+  CHECK(learning_rate(schedule, 100, 110) == doctest::Approx(0.2));
+}
+
+TEST_CASE("adam's bias corrections count updates from 1") {
+  const OptimizerSpec adam{.type = "adam", .beta1 = 0.9, .beta2 = 0.99};
+  const StepScalars first = step_scalars(adam, 0, 0, 10), third = step_scalars(adam, 2, 1, 10);
+  CHECK(first.adam_bias1 == doctest::Approx(0.1));
+  CHECK(first.adam_bias2 == doctest::Approx(0.01));
+  CHECK(third.adam_bias1 == doctest::Approx(1 - 0.729));
+  CHECK(third.step == 2);
+  CHECK(third.epoch == 1);
+}
+
+TEST_CASE("a run has all its epochs' steps, or as many as train.steps says") {
+  CHECK(total_steps({.epochs = 3}, 44) == 132);
+  CHECK(total_steps({.epochs = 3, .steps = 100}, 44) == 100);
+  CHECK(total_steps({.epochs = 1, .steps = 100}, 44) == 44);
+}
+
+TEST_CASE("a loss line reads as MindSpore's") {
+  CHECK(loss_line(1, 44, 2.10342) == "epoch: 1 step: 44, loss is 2.1034");
+  CHECK(loss_line(10, 1875, 11.69612) == "epoch: 10 step: 1875, loss is 11.6961");
+}
+
+TEST_CASE("a metrics line is JSON even where the loss is not a number") {
+  StepReport report{.epoch = 2, .step = 3, .run_step = 47, .has_loss = true, .loss = 0.5f};
+  CHECK(metrics_line(report).find(R"("epoch": 2, "step": 3, "run_step": 47, "loss": 0.5,)") != std::string::npos);
+  report.loss = std::numeric_limits<float>::quiet_NaN();
+  CHECK(metrics_line(report).find(R"("loss": null)") != std::string::npos);
+}

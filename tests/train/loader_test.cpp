@@ -1,0 +1,112 @@
+// What the loader gives a rank for the load instructions of its program.
+#include "engine/train/data/loader.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/base/error.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// Sample s of `size`: data [4, 3] with 100 * s + element, label s. Fails at sample `broken`.
+class Counting final : public Dataset {
+ public:
+  explicit Counting(int64_t size, int64_t broken = -1) : size_(size), broken_(broken) {
+    shapes_ = {{4, 3}, {}, false, false};
+  }
+  int64_t size() const override { return size_; }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    if (sample == broken_) throw EnvError("sample is broken");
+    for (int64_t e = 0; e < elements(which); ++e) static_cast<float*>(out)[e] = float(100 * sample + e);
+    ++reads;
+  }
+  int64_t reads = 0;
+
+ private:
+  int64_t size_, broken_;
+  DataShapes shapes_;
+};
+
+Instruction load(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
+  Instruction instruction;
+  instruction.opcode = Opcode::load;
+  instruction.op = tensor;
+  instruction.micro_batch = micro_batch;
+  Operand operand;
+  operand.global_shape = whole;
+  operand.global_offset = offset;
+  operand.shape = part;
+  instruction.outputs = {operand};
+  return instruction;
+}
+
+DatasetSpec spec_of(int64_t batch) {
+  DatasetSpec spec;
+  spec.batch = batch;
+  spec.shuffle = false;
+  return spec;
+}
+
+std::vector<float> floats(Loader& loader, const std::string& tensor, int micro_batch, size_t count) {
+  const auto* data = static_cast<const float*>(loader.input(tensor, micro_batch));
+  return {data, data + count};
+}
+
+}  // namespace
+
+TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
+  Program program;
+  program.instructions = {load("label", 0, {4, 1}, {2, 0}, {2, 1}), load("label", 1, {4, 1}, {2, 0}, {2, 1})};
+  Loader loader(std::make_unique<Counting>(20), spec_of(8), program, 1, {.num_steps = 4, .micro_batches = 2});
+  CHECK(loader.steps_per_epoch() == 2);
+  for (int step = 0; step < 4; ++step) {
+    loader.next_step();
+    const float first = float(800 * (step % 2));
+    CHECK(floats(loader, "label", 0, 2) == std::vector<float>{first + 200, first + 300});
+    CHECK(floats(loader, "label", 1, 2) == std::vector<float>{first + 600, first + 700});
+  }
+}
+
+TEST_CASE("slices of other dims are taken, and a full batch gives the same numbers as rows alone") {
+  Program program;
+  program.instructions = {load("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};
+  for (bool full : {false, true}) {
+    auto set = std::make_unique<Counting>(4);
+    Counting* counting = set.get();
+    Loader loader(std::move(set), spec_of(4), program, 1, {.num_steps = 1, .full_batch = full});
+    loader.next_step();
+    CHECK(floats(loader, "data", 0, 4) == std::vector<float>{107, 108, 207, 208});
+    CHECK(counting->reads == (full ? 4 : 2));
+  }
+}
+
+TEST_CASE("in hybrid mode each rank takes its share of the rows by its place in the stage") {
+  Program program;
+  program.rank_in_stage = 1;
+  program.instructions = {load("label", 1, {2, 1}, {0, 0}, {2, 1})};
+  Loader loader(std::make_unique<Counting>(12), spec_of(12), program, 1,
+                {.num_steps = 1, .micro_batches = 2, .rows_by_rank = true});
+  loader.next_step();
+  CHECK(floats(loader, "label", 1, 2) == std::vector<float>{800, 900});
+}
+
+TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  Loader loader(std::make_unique<Counting>(12, 9), spec_of(4), program, 1, {.num_steps = 3});
+  loader.next_step();
+  loader.next_step();
+  CHECK(floats(loader, "label", 0, 4) == std::vector<float>{400, 500, 600, 700});
+  CHECK_THROWS_WITH_AS(loader.next_step(), "sample is broken", EnvError);
+}
+
+TEST_CASE("a loader that nobody asks ends with its owner") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  for (int takes : {0, 1, 2}) {
+    Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1, {.num_steps = 100});
+    for (int i = 0; i < takes; ++i) loader.next_step();
+  }
+}
