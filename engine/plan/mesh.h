@@ -9,12 +9,12 @@
 
 namespace trainctl {
 
-using Axis = int;                 ///< index of a mesh axis
-using Axes = std::vector<Axis>;   ///< ordered, major first
+using Axis = int;                ///< index of a mesh axis
+using Axes = std::vector<Axis>;  ///< ordered, major first
 
 class Mesh {
  public:
-  explicit Mesh(int ranks = 1);   ///< prime factors, largest first
+  explicit Mesh(int ranks = 1);  ///< prime factors, largest first
 
   int size() const { return size_; }
   int num_axes() const { return static_cast<int>(sizes_.size()); }
@@ -22,8 +22,8 @@ class Mesh {
   const std::vector<int>& axis_sizes() const { return sizes_; }
 
   int coordinate(int rank_in_stage, Axis axis) const;
-  int ways(const Axes& axes) const;                          ///< product of the sizes
-  int index(int rank_in_stage, const Axes& axes) const;      ///< of the rank's block when a dim is cut by `axes`
+  int ways(const Axes& axes) const;                      ///< product of the sizes
+  int index(int rank_in_stage, const Axes& axes) const;  ///< of the rank's block when a dim is cut by `axes`
   /// The ranks (in stage) that differ from this one in `axes` only, ordered by index(·, axes).
   std::vector<int> group(int rank_in_stage, const Axes& axes) const;
 

@@ -26,8 +26,8 @@ struct LayerPlan {
   int stage = 0;
   std::vector<Axes> factor_axes;  ///< one a factor of the layer
   Choice choice = Choice::data_parallel;
-  std::string reason;             ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
-  std::string would_be;           ///< what a divisible dim would have allowed; usually empty
+  std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
+  std::string would_be;  ///< what a divisible dim would have allowed; usually empty
   bool recompute = false;
 };
 
@@ -45,12 +45,12 @@ struct Plan {
   int num_stages = 1;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
-  Mesh mesh;                         ///< of one stage
-  int optimizer_shard_level = 0;     ///< 0 … 3
+  Mesh mesh;                      ///< of one stage
+  int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
-  std::vector<LayerPlan> layers;     ///< one a layer of the graph
+  std::vector<LayerPlan> layers;        ///< one a layer of the graph
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
-  std::vector<std::string> notes;    ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
+  std::vector<std::string> notes;       ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
 
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
@@ -75,6 +75,15 @@ Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int
 /// `output` of a node is partial over.
 Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes);
+
+/// Of a layer as a whole: the layouts of what a strategy addresses (x, weight, bias), the same as cuts
+/// per dim, and the layouts in which it leaves its outputs.
+std::vector<Layout> layer_inputs(const Graph& graph, const Plan& plan, LayerId layer);
+std::vector<Ints> layer_cuts(const Graph& graph, const Plan& plan, LayerId layer);
+std::vector<Layout> layer_outputs(const Graph& graph, const Plan& plan, LayerId layer);
+
+/// One line a layer (stage, cuts, layouts in and out, the reason), then one a variable: `trainctl show plan`.
+std::string to_string(const Plan& plan, const Graph& graph);
 
 /// One task of a stage's schedule.
 struct Task {

@@ -1,0 +1,38 @@
+// The choices of axes per factor that are worth weighing for a layer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/layout.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/traffic.h"
+
+namespace trainctl {
+
+/// The axes per factor that leave a tensor of the layer in `layout`, as far as the layer's rule and
+/// sizes permit.
+struct Following {
+  FactorAxes axes;
+  bool whole = true;  ///< nothing of the layout had to be given up
+};
+Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const TensorRule& rule,
+                 const Layout& layout);
+
+/// The batch cut by all axes, or by as many as divide it.
+FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
+
+/// `axes` without those of factors that no output of the layer has.
+FactorAxes without_contractions(const Layer& layer, FactorAxes axes);
+
+/// Every way (but at most `limit`) to give each factor axes whose sizes multiply to its ways, in
+/// lexicographic order.
+std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>& factor_ways, size_t limit);
+
+/// One such way that takes for each factor the axes of `wish` first, in their order. Empty when there
+/// is none.
+std::vector<FactorAxes> nearest_assignment(const Mesh& mesh, const std::vector<int64_t>& factor_ways,
+                                           const FactorAxes& wish);
+
+}  // namespace trainctl

@@ -1,0 +1,66 @@
+// One walk over the forward nodes.
+#include "engine/plan/links.h"
+
+#include <algorithm>
+
+namespace trainctl {
+namespace {
+
+bool has_factor(const TensorRule& rule, int factor) {
+  return std::any_of(rule.begin(), rule.end(),
+                     [factor](const DimRule& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
+}
+
+bool keeps_every_factor(const Graph& graph, const Layer& layer) {
+  for (TensorId t : layer.inputs) {
+    const TensorKind kind = graph.tensors[t].kind;
+    if (kind != TensorKind::input && kind != TensorKind::activation) return false;
+  }
+  for (const TensorRule& rule : layer.output_rules) {
+    for (int f = 0; f < static_cast<int>(layer.factors.size()); ++f) {
+      if (layer.factors[f].size > 1 && !has_factor(rule, f)) return false;
+    }
+  }
+  return !layer.output_rules.empty();
+}
+
+}  // namespace
+
+Links find_links(const Graph& graph) {
+  Links links;
+  links.in.resize(graph.layers.size());
+  links.out.resize(graph.layers.size());
+  for (const Layer& layer : graph.layers) links.passes_through.push_back(keeps_every_factor(graph, layer));
+  struct FirstUse {
+    LayerId layer = -1;
+    TensorRule rule;
+  };
+  std::vector<FirstUse> first_use(graph.tensors.size());
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const TensorId t = node.inputs[i];
+      const Tensor& tensor = graph.tensors[t];
+      Link link{t, -1, node.layer, {}, {}, node.rule.inputs[i], 0};
+      if (tensor.producer >= 0) {
+        const Node& maker = graph.nodes[tensor.producer];
+        link.from = maker.layer;
+        link.from_rule = maker.rule;
+        link.output =
+            static_cast<int>(std::find(maker.outputs.begin(), maker.outputs.end(), t) - maker.outputs.begin());
+        link.made = maker.rule.outputs[link.output];
+      } else if (tensor.kind == TensorKind::parameter) {
+        FirstUse& first = first_use[t];
+        if (first.layer < 0) first = {node.layer, node.rule.inputs[i]};
+        link.from = first.layer;
+        link.made = first.rule;
+      }
+      if (link.from < 0 || link.from == link.to) continue;
+      links.out[link.from].push_back(link);
+      links.in[link.to].push_back(link);
+    }
+  }
+  return links;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,226 @@
+// Graph -> Plan, in the order in which the choices depend on each other: ranks, stages, strategies,
+// the axes of every layer, then how parameters and states lie.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/text.h"
+#include "engine/plan/candidates.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/propagation.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/stages.h"
+#include "engine/plan/strategies.h"
+
+namespace trainctl {
+namespace {
+
+// What the job says of ranks, stages and mode, without the graph.
+Plan plan_header(const JobSpec& spec) {
+  const ParallelSpec& parallel = spec.parallel;
+  Plan plan;
+  plan.mode = parallel.mode;
+  plan.ranks = spec.launch.ranks;
+  plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
+  plan.micro_batches = parallel.micro_batches;
+  plan.schedule = parallel.schedule;
+  plan.optimizer_shard_level = parallel.optimizer_shard.level;
+  plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
+  if (plan.mode == ParallelMode::auto_parallel) {
+    throw SpecError(spec.position("parallel.mode"), "parallel.mode", "auto_parallel is not there yet",
+                    "semi_auto_parallel propagates from the strategies of a few layers");
+  }
+  if (plan.mode == ParallelMode::stand_alone && plan.ranks != 1) {
+    throw SpecError(
+        spec.position("launch.ranks"), "launch.ranks",
+        fmt::format("parallel.mode is stand_alone, which runs on 1 rank, but launch.ranks is {}", plan.ranks),
+        "set launch.ranks: 1, or parallel.mode: data_parallel");
+  }
+  if (plan.ranks < 1 || plan.num_stages < 1 || plan.ranks % plan.num_stages != 0) {
+    const int above = (plan.ranks / std::max(plan.num_stages, 1) + 1) * plan.num_stages;
+    throw SpecError(
+        spec.position("launch.ranks"), "launch.ranks",
+        fmt::format("{} ranks cannot be shared by {} stages: each stage has as many", plan.ranks, plan.num_stages),
+        fmt::format("the next number of ranks that fits is {}", above));
+  }
+  plan.mesh = Mesh(plan.ranks / plan.num_stages);
+  return plan;
+}
+
+void check_batch_divides(const Graph& graph, const JobSpec& spec, const Plan& plan, std::vector<Diagnostic>& errors) {
+  const TensorId data = batch_tensor(graph);
+  const int ranks = plan.mesh.size();
+  if (data < 0 || graph.tensors[data].shape[0] % ranks == 0) return;
+  const int64_t unit = static_cast<int64_t>(ranks) * plan.micro_batches;
+  const int64_t below = spec.dataset.batch / unit * unit;
+  errors.push_back(
+      {spec.position("dataset.batch"), "dataset.batch",
+       fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which {} ranks{} cannot share",
+                   graph.tensors[data].shape[0], spec.dataset.batch, plan.micro_batches, ranks,
+                   plan.num_stages > 1 ? " of a stage" : ""),
+       fmt::format("data_parallel takes multiples of {}: {}", unit,
+                   below > 0 ? fmt::format("{} or {}", below, below + unit) : std::to_string(unit))});
+}
+
+void say_whole(const Graph& graph, Plan& plan, const std::string& reason) {
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    LayerPlan& layer = plan.layers[l];
+    layer.choice = Choice::stand_alone;
+    layer.reason = reason;
+    layer.factor_axes.assign(graph.layers[l].factors.size(), {});
+  }
+}
+
+void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Plan& plan) {
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    LayerPlan& layer = plan.layers[l];
+    layer.choice = Choice::data_parallel;
+    layer.factor_axes = data_parallel_axes(plan.mesh, graph.layers[l], facts[l]);
+    const int batch = facts[l].batch_factor;
+    if (batch < 0) {
+      layer.reason = "it has no batch dim: every rank computes all of it";
+    } else if (!facts[l].why_not[batch].empty()) {
+      layer.reason = "its batch dim cannot be cut: " + facts[l].why_not[batch];
+    } else {
+      layer.reason = fmt::format("data parallel: {} rows cut {} ways", graph.layers[l].factors[batch].size,
+                                 plan.mesh.ways(layer.factor_axes[batch]));
+    }
+  }
+}
+
+void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
+                 const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
+                 const CostModel& cost, Plan& plan) {
+  if (plan.hybrid()) {
+    say_whole(graph, plan, "hybrid_parallel: the network is what each rank does");
+  } else if (plan.mesh.size() == 1) {
+    say_whole(graph, plan, plan.num_stages == 1 ? "one rank" : "one rank a stage");
+  } else if (plan.mode == ParallelMode::data_parallel) {
+    cut_the_batch(graph, facts, plan);
+  }
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    if (!strategies[l]) continue;
+    const StrategySpec& strategy = *strategies[l]->spec;
+    plan.layers[l].choice = Choice::user;
+    plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
+  }
+  if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
+    propagate(graph, facts, strategies, cost, plan);
+  }
+}
+
+// The cuts of a parameter in hybrid_parallel; axes are given out from the slowest on.
+Ints hybrid_cuts(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, LayerId layer,
+                 TensorId parameter) {
+  const std::vector<TensorId>& inputs = graph.layers[layer].inputs;
+  const size_t i = std::find(inputs.begin(), inputs.end(), parameter) - inputs.begin();
+  if (!strategies[layer] || i >= strategies[layer]->spec->cuts.size()) {
+    return Ints(graph.tensors[parameter].shape.size(), 1);
+  }
+  return strategies[layer]->spec->cuts[i];
+}
+
+VariablePlan place_variable(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies,
+                            TensorId tensor, const Plan& plan) {
+  VariablePlan variable;
+  variable.tensor = tensor;
+  variable.global_shape = graph.tensors[tensor].shape;
+  variable.layout = Layout::replicated(static_cast<int>(variable.global_shape.size()));
+  bool placed = false;
+  for (const Node& node : graph.nodes) {
+    const auto at = std::find(node.inputs.begin(), node.inputs.end(), tensor);
+    if (at == node.inputs.end()) continue;
+    const int stage = plan.stage_of(node);
+    const auto place = std::lower_bound(variable.stages.begin(), variable.stages.end(), stage);
+    if (place == variable.stages.end() || *place != stage) variable.stages.insert(place, stage);
+    if (std::exchange(placed, true)) continue;
+    if (!plan.hybrid()) {
+      variable.layout = input_layout(graph, plan, node, static_cast<int>(at - node.inputs.begin()));
+      continue;
+    }
+    const Ints cuts = hybrid_cuts(graph, strategies, node.layer, tensor);
+    variable.layout.dims = assignments(plan.mesh, cuts, 1).front();
+    for (size_t d = 0; d < cuts.size(); ++d) variable.global_shape[d] *= cuts[d];
+  }
+  if (variable.stages.empty()) variable.stages.push_back(0);
+  return variable;
+}
+
+void place_variables(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, Plan& plan) {
+  for (const TensorKind kind : {TensorKind::parameter, TensorKind::state}) {
+    for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) {
+      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, strategies, t, plan));
+    }
+  }
+}
+
+// What the user should know: rows that do not divide, ranks that repeat each other's work, settings
+// that this mode does not use.
+void add_notes(const Graph& graph, const JobSpec& spec, Plan& plan) {
+  const bool cuts_layers = plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid();
+  if (!cuts_layers && !spec.parallel.strategies.empty()) {
+    plan.notes.push_back(fmt::format("parallel.strategies is not used in {} mode", to_string(plan.mode)));
+  }
+  if (plan.mode == ParallelMode::stand_alone && spec.parallel.stages > 1) {
+    plan.notes.push_back("stand_alone runs in one stage: parallel.stages and stage_config are not used");
+  }
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    const LayerPlan& layer = plan.layers[l];
+    if (!layer.would_be.empty()) {
+      const std::string note = layer.would_be;
+      if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
+    }
+    if (layer.choice != Choice::user || plan.hybrid()) continue;
+    int ways = 1;
+    for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
+    if (ways == plan.mesh.size()) continue;
+    plan.notes.push_back(fmt::format("{} is cut {} ways on {} ranks: {} ranks each do the same work",
+                                     graph.layers[l].name, ways, plan.mesh.size(), plan.mesh.size() / ways));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(Choice choice) {
+  switch (choice) {
+    case Choice::user:
+      return "user";
+    case Choice::propagated:
+      return "propagated";
+    case Choice::data_parallel:
+      return "data_parallel";
+    case Choice::stand_alone:
+      return "stand_alone";
+  }
+  return "?";
+}
+
+Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
+  Plan plan = plan_header(spec);
+  const std::vector<LayerFacts> facts = sharding_facts(graph);
+  std::vector<Diagnostic> errors;
+
+  std::vector<int> stages(graph.layers.size(), 0);
+  if (plan.num_stages > 1 || plan.mode != ParallelMode::stand_alone) {
+    stages = assign_stages(graph, facts, spec, cost, errors);
+  }
+  std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
+  if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {
+    strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
+  }
+  if (plan.mode == ParallelMode::data_parallel) check_batch_divides(graph, spec, plan, errors);
+  if (!errors.empty()) throw SpecError(std::move(errors));
+
+  plan.layers.resize(graph.layers.size());
+  for (size_t l = 0; l < plan.layers.size(); ++l) {
+    plan.layers[l].stage = stages[l];
+    plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
+  }
+  choose_axes(graph, facts, strategies, spec, cost, plan);
+  place_variables(graph, strategies, plan);
+  add_notes(graph, spec, plan);
+  return plan;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,23 @@
+// From strategies for some layers to axes per factor for all of them: coordinate descent over the
+// layers under the cost of kernels and redistribution.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/strategies.h"
+
+namespace trainctl {
+
+/// Fills factor_axes, choice, reason and would_be of `plan.layers` (stages are set already).
+void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
+               const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan);
+
+/// "strategy [[2, 1], [2, 1]] at job.yaml:31".
+std::string strategy_reason(const StrategySpec& strategy, const SourcePos& pos);
+
+}  // namespace trainctl

@@ -1,0 +1,95 @@
+// Reads the rules of all nodes of a layer, forward and backward, for what a cut must respect.
+#include "engine/plan/sharding_facts.h"
+
+#include <algorithm>
+
+namespace trainctl {
+namespace {
+
+// A dim of several factors can be cut by its major one alone, and an axis cuts a tensor once.
+void note_obstacles(const TensorRule& rule, const std::vector<Factor>& factors, std::vector<std::string>& why_not) {
+  std::vector<int> seen(factors.size(), 0);
+  for (const DimRule& dim : rule) {
+    const int major = cut_factor(dim, factors);
+    for (int f : dim) {
+      if (f != major && factors[f].size > 1 && why_not[f].empty()) {
+        why_not[f] = "it is the minor part of a merged dim";
+      }
+      if (++seen[f] > 1 && why_not[f].empty()) why_not[f] = "it stands for two dims of one tensor";
+    }
+  }
+}
+
+// Follows dim 0 of the data through the forward nodes.
+void find_batch_factors(const Graph& graph, std::vector<LayerFacts>& facts) {
+  std::vector<int> batch_dim(graph.tensors.size(), -1);
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    if (graph.tensors[t].kind == TensorKind::input && !graph.tensors[t].shape.empty()) batch_dim[t] = 0;
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    const std::vector<Factor>& factors = graph.layers[node.layer].factors;
+    int batch = -1;
+    for (size_t i = 0; i < node.inputs.size() && batch < 0; ++i) {
+      const int dim = batch_dim[node.inputs[i]];
+      if (dim >= 0) batch = cut_factor(node.rule.inputs[i][dim], factors);
+    }
+    if (batch < 0) continue;
+    if (facts[node.layer].batch_factor < 0) facts[node.layer].batch_factor = batch;
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const TensorRule& rule = node.rule.outputs[o];
+      for (size_t d = 0; d < rule.size(); ++d) {
+        if (cut_factor(rule[d], factors) == batch) batch_dim[node.outputs[o]] = static_cast<int>(d);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<LayerFacts> sharding_facts(const Graph& graph) {
+  std::vector<LayerFacts> facts(graph.layers.size());
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    for (const Factor& factor : graph.layers[l].factors) {
+      const bool given = factor.cuttable || !factor.why_not.empty();
+      facts[l].why_not.push_back(factor.cuttable ? "" : given ? factor.why_not : "its layer needs the whole dim");
+    }
+  }
+  for (const Node& node : graph.nodes) {
+    LayerFacts& of_layer = facts[node.layer];
+    const std::vector<Factor>& factors = graph.layers[node.layer].factors;
+    for (const TensorRule& rule : node.rule.inputs) note_obstacles(rule, factors, of_layer.why_not);
+    for (const TensorRule& rule : node.rule.outputs) note_obstacles(rule, factors, of_layer.why_not);
+    if (std::find(node.outputs.begin(), node.outputs.end(), graph.loss) != node.outputs.end()) of_layer.is_loss = true;
+  }
+  find_batch_factors(graph, facts);
+  return facts;
+}
+
+TensorId batch_tensor(const Graph& graph) {
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    if (graph.tensors[t].kind == TensorKind::input && !graph.tensors[t].shape.empty()) return static_cast<TensorId>(t);
+  }
+  return -1;
+}
+
+Axes largest_cut(const Mesh& mesh, const Axes& axes, int64_t size) {
+  Axes best;
+  int best_ways = 1;
+  const unsigned subsets = 1u << axes.size();
+  // Counting down with the first axis as the highest bit tries lexicographically earlier sets first.
+  for (unsigned subset = subsets - 1; subset > 0; --subset) {
+    Axes chosen;
+    for (size_t i = 0; i < axes.size(); ++i) {
+      if (subset >> (axes.size() - 1 - i) & 1u) chosen.push_back(axes[i]);
+    }
+    const int ways = mesh.ways(chosen);
+    if (ways > best_ways && size % ways == 0) {
+      best_ways = ways;
+      best = chosen;
+    }
+  }
+  return best;
+}
+
+}  // namespace trainctl

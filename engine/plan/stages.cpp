@@ -1,0 +1,178 @@
+// Stages follow the data: a layer is never in an earlier stage than what it reads.
+#include "engine/plan/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+namespace trainctl {
+namespace {
+
+// The layers in the order in which they compute.
+std::vector<LayerId> execution_order(const Graph& graph) {
+  std::vector<LayerId> order;
+  std::vector<bool> seen(graph.layers.size(), false);
+  for (const Node& node : graph.nodes) {
+    if (!seen[node.layer]) order.push_back(node.layer);
+    seen[node.layer] = true;
+  }
+  for (LayerId l = 0; l < static_cast<LayerId>(seen.size()); ++l) {
+    if (!seen[l]) order.push_back(l);
+  }
+  return order;
+}
+
+int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
+  int stage = 0;
+  for (LayerId l : layers) stage = std::max(stage, stages[l]);
+  return stage;
+}
+
+std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                                 const CostModel& cost, std::vector<Diagnostic>& errors) {
+  const int num_stages = spec.parallel.stages;
+  const std::vector<double> of_node = node_seconds(graph, cost);
+  std::vector<double> of_layer(graph.layers.size(), 0);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) of_layer[graph.nodes[n].layer] += of_node[n];
+  std::vector<LayerId> placed;
+  for (LayerId l : execution_order(graph)) {
+    if (!facts[l].is_loss) placed.push_back(l);
+  }
+  std::vector<int> stages(graph.layers.size(), 0);
+  if (static_cast<int>(placed.size()) < num_stages) {
+    errors.push_back(
+        {spec.position("parallel.stages"), "parallel.stages",
+         fmt::format("{} stages, but the network has {} layers, and every stage needs one", num_stages, placed.size()),
+         fmt::format("at most {}", placed.size())});
+    return stages;
+  }
+  std::vector<double> costs;
+  for (LayerId l : placed) costs.push_back(of_layer[l]);
+  const std::vector<int> parts = balanced_partition(costs, num_stages);
+  for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = parts[i];
+  return stages;
+}
+
+std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                                   const std::vector<std::vector<LayerId>>& producers,
+                                   std::vector<Diagnostic>& errors) {
+  const int num_stages = spec.parallel.stages;
+  std::vector<int> stages(graph.layers.size(), 0);
+  for (LayerId l : execution_order(graph)) {
+    const std::string& name = graph.layers[l].name;
+    stages[l] = latest(stages, producers[l]);
+    const StageRule* rule = rule_for(spec.parallel.stage_config, name, facts[l].is_loss);
+    if (rule == nullptr) continue;
+    if (rule->stage < 0 || rule->stage >= num_stages) {
+      errors.push_back({spec.position(rule->path), rule->path,
+                        fmt::format("{} is put in stage {}, but parallel.stages is {}", name, rule->stage, num_stages),
+                        fmt::format("stages count from 0: 0 to {}", num_stages - 1)});
+      continue;
+    }
+    for (LayerId p : producers[l]) {
+      if (stages[p] <= rule->stage) continue;
+      errors.push_back({spec.position(rule->path), rule->path,
+                        fmt::format("{} is put in stage {}, but it reads {}, which is in stage {}", name, rule->stage,
+                                    graph.layers[p].name, stages[p]),
+                        fmt::format("a stage reads from itself and the stages before it: {} or later", stages[p])});
+      break;
+    }
+    stages[l] = std::max(stages[l], rule->stage);
+  }
+  return stages;
+}
+
+void check_none_empty(const std::vector<int>& stages, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                      std::vector<Diagnostic>& errors) {
+  for (int s = 0; s < spec.parallel.stages; ++s) {
+    bool found = false;
+    for (size_t l = 0; l < stages.size(); ++l) found = found || (stages[l] == s && !facts[l].is_loss);
+    if (found) continue;
+    errors.push_back({spec.position("parallel.stage_config"), "parallel.stage_config",
+                      fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
+                      fmt::format("put a layer there, or set parallel.stages: {}", spec.parallel.stages - 1)});
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<LayerId>> layer_producers(const Graph& graph) {
+  std::vector<std::vector<LayerId>> producers(graph.layers.size());
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    for (TensorId t : node.inputs) {
+      const NodeId p = graph.tensors[t].producer;
+      if (p >= 0 && graph.nodes[p].layer != node.layer) producers[node.layer].push_back(graph.nodes[p].layer);
+    }
+  }
+  for (std::vector<LayerId>& of_layer : producers) {
+    std::sort(of_layer.begin(), of_layer.end());
+    of_layer.erase(std::unique(of_layer.begin(), of_layer.end()), of_layer.end());
+  }
+  return producers;
+}
+
+std::vector<double> node_seconds(const Graph& graph, const CostModel& cost) {
+  std::vector<double> seconds;
+  const auto infos = [&](const std::vector<TensorId>& tensors) {
+    std::vector<TensorInfo> list;
+    for (TensorId t : tensors) list.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
+    return list;
+  };
+  for (const Node& node : graph.nodes) {
+    const OpDef& op = get_op(node.op);
+    const bool has_cost = op.cost != nullptr && !op.collective;
+    seconds.push_back(has_cost ? cost.compute_seconds(op.cost(infos(node.inputs), infos(node.outputs), node.attrs))
+                               : 0.0);
+  }
+  return seconds;
+}
+
+std::vector<int> balanced_partition(const std::vector<double>& costs, int parts) {
+  const int n = static_cast<int>(costs.size());
+  check(parts >= 1 && parts <= n, "every part gets an item");
+  std::vector<double> sum(n + 1, 0);
+  for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
+  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where
+  // the last of those parts begins.
+  std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
+  std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
+  worst[0][0] = 0;
+  for (int p = 1; p <= parts; ++p) {
+    for (int i = p; i <= n - (parts - p); ++i) {
+      for (int begin = i - 1; begin >= p - 1; --begin) {
+        const double largest = std::max(worst[p - 1][begin], sum[i] - sum[begin]);
+        if (largest < worst[p][i]) {
+          worst[p][i] = largest;
+          cut[p][i] = begin;
+        }
+      }
+    }
+  }
+  std::vector<int> part_of(n, 0);
+  for (int p = parts, end = n; p > 0; --p) {
+    for (int i = cut[p][end]; i < end; ++i) part_of[i] = p - 1;
+    end = cut[p][end];
+  }
+  return part_of;
+}
+
+std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                               const CostModel& cost, std::vector<Diagnostic>& errors) {
+  if (spec.parallel.stages == 1 && spec.parallel.stage_config.empty()) {
+    return std::vector<int>(graph.layers.size(), 0);
+  }
+  const std::vector<std::vector<LayerId>> producers = layer_producers(graph);
+  const bool balanced = spec.parallel.stage_config.empty();
+  const size_t errors_before = errors.size();
+  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, cost, errors)
+                                     : configured_stages(graph, facts, spec, producers, errors);
+  for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
+    if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
+  }
+  if (errors.size() == errors_before) check_none_empty(stages, facts, spec, errors);
+  return stages;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,189 @@
+// A layout is packed into one number a dim (four bits an axis), so that the common case, that a
+// tensor is read as it was made, costs a comparison of numbers.
+#include "engine/plan/traffic.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/plan/redistribution.h"
+#include "engine/plan/stages.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kBits = 4;
+
+uint64_t pack_axes(const Axes& axes) {
+  check(axes.size() <= 16, "a dim is cut by at most 16 axes");
+  uint64_t code = 0;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    check(axes[i] < 15, "a stage has at most 15 mesh axes");
+    code |= static_cast<uint64_t>(axes[i] + 1) << (kBits * i);
+  }
+  return code;
+}
+
+Axes unpack_axes(uint64_t code) {
+  Axes axes;
+  for (; code != 0; code >>= kBits) axes.push_back(static_cast<Axis>(code & 15u) - 1);
+  return axes;
+}
+
+std::vector<int> cut_factors(const TensorRule& rule, const std::vector<Factor>& factors) {
+  std::vector<int> cut;
+  for (const DimRule& dim : rule) cut.push_back(cut_factor(dim, factors));
+  return cut;
+}
+
+std::vector<int> factors_in(const std::vector<TensorRule>& rules) {
+  std::vector<int> found;
+  for (const TensorRule& rule : rules) {
+    for (const DimRule& dim : rule) found.insert(found.end(), dim.begin(), dim.end());
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+}  // namespace
+
+Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches)
+    : mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
+  bucketed_.wire_latency_seconds = 0;
+  touched_.resize(graph.layers.size());
+  work_.resize(graph.layers.size());
+  for (const Layer& layer : graph.layers) {
+    codes_.emplace_back(layer.factors.size(), 0);
+    ways_.emplace_back(layer.factors.size(), 1);
+  }
+  std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
+  const std::vector<double> seconds = node_seconds(graph, cost);
+  for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
+    const Node& node = graph.nodes[n];
+    for (TensorId t : node.inputs) consumers[t].push_back(n);
+    std::vector<TensorRule> all = node.rule.inputs;
+    all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
+    work_[node.layer].push_back({seconds[n], factors_in(all)});
+  }
+  for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
+  add_gradient_sums(graph);
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    std::vector<LayerId> layers = {tensors_[t].source.layer};
+    for (const Use& target : tensors_[t].targets) layers.push_back(target.layer);
+    std::sort(layers.begin(), layers.end());
+    layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
+    for (LayerId l : layers) {
+      if (l >= 0) touched_[l].push_back(t);
+    }
+  }
+}
+
+void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<NodeId>& consumers) {
+  const Tensor& tensor = graph.tensors[id];
+  TensorUses& uses = tensors_.emplace_back();
+  const auto shape = std::find(shapes_.begin(), shapes_.end(), std::pair{tensor.shape, tensor.dtype});
+  uses.shape_class = static_cast<uint64_t>(shape - shapes_.begin());
+  if (shape == shapes_.end()) shapes_.emplace_back(tensor.shape, tensor.dtype);
+  // A rank loads any part of the data set's tensors by itself.
+  if (tensor.kind == TensorKind::input) return;
+  const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
+  if (tensor.producer >= 0) {
+    const Node& node = graph.nodes[tensor.producer];
+    const size_t o = std::find(node.outputs.begin(), node.outputs.end(), id) - node.outputs.begin();
+    uses.source = {node.layer, cut_factors(node.rule.outputs[o], graph.layers[node.layer].factors), {}, false};
+    const std::vector<int> made = factors_in({node.rule.outputs[o]});
+    for (int f : factors_in(node.rule.inputs)) {
+      if (!std::binary_search(made.begin(), made.end(), f)) uses.source.summed.push_back(f);
+    }
+  }
+  for (NodeId n : consumers) {
+    const Node& node = graph.nodes[n];
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != id) continue;
+      Use use{node.layer, cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
+      if (uses.source.layer < 0 && kept) uses.source = use;  // the first layer decides how a variable lies
+      if (std::find(uses.targets.begin(), uses.targets.end(), use) == uses.targets.end()) uses.targets.push_back(use);
+    }
+  }
+}
+
+void Traffic::add_gradient_sums(const Graph& graph) {
+  for (const Update& update : graph.updates) {
+    Use home = tensors_[update.parameter].source;
+    if (home.layer < 0) continue;
+    home.once_a_step = true;
+    for (TensorId gradient : update.gradients) tensors_[gradient].targets.push_back(home);
+  }
+}
+
+void Traffic::set(LayerId layer, const FactorAxes& axes) {
+  for (size_t f = 0; f < axes.size(); ++f) {
+    codes_[layer][f] = pack_axes(axes[f]);
+    ways_[layer][f] = mesh_.ways(axes[f]);
+  }
+}
+
+double Traffic::around(LayerId layer) {
+  double seconds = 0;
+  for (const NodeWork& work : work_[layer]) {
+    double ways = 1;
+    for (int f : work.factors) ways *= ways_[layer][f];
+    seconds += work.seconds / ways;
+  }
+  for (size_t t : touched_[layer]) seconds += tensor_seconds(tensors_[t]);
+  return seconds;
+}
+
+void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
+  out.clear();
+  const std::vector<uint64_t>& codes = codes_[use.layer];
+  for (int f : use.dims) out.push_back(f < 0 ? 0 : codes[f]);
+  uint64_t partial = 0;  // a set: one bit an axis
+  for (int f : use.summed) {
+    for (uint64_t code = codes[f]; code != 0; code >>= kBits) partial |= 1u << ((code & 15u) - 1);
+  }
+  out.push_back(partial);
+}
+
+Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
+  Layout layout;
+  for (size_t d = 0; d + 1 < packed.size(); ++d) layout.dims.push_back(unpack_axes(packed[d]));
+  for (Axis a = 0; a < mesh_.num_axes(); ++a) {
+    if (packed.back() >> a & 1u) layout.partial.push_back(a);
+  }
+  return layout;
+}
+
+double Traffic::tensor_seconds(const TensorUses& tensor) {
+  if (tensor.source.layer < 0) return 0;
+  pack(tensor.source, from_);
+  double seconds = 0;
+  counted_.clear();
+  for (const Use& target : tensor.targets) {
+    pack(target, to_);
+    // Two readers of one layout share the tensor as redistributed for the first.
+    if (to_ == from_ || std::find(counted_.begin(), counted_.end(), to_) != counted_.end()) continue;
+    counted_.push_back(to_);
+    seconds += move_seconds(tensor, target);
+  }
+  return seconds;
+}
+
+double Traffic::move_seconds(const TensorUses& tensor, const Use& target) {
+  std::string key;
+  const auto append = [&key](uint64_t code) { key.append(reinterpret_cast<const char*>(&code), sizeof code); };
+  append(tensor.shape_class * 2 + (target.once_a_step ? 1 : 0));
+  for (uint64_t code : from_) append(code);
+  for (uint64_t code : to_) append(code);
+  const auto [known, fresh] = known_.try_emplace(key, 0.0);
+  if (fresh) {
+    const auto& [shape, dtype] = shapes_[tensor.shape_class];
+    const CostModel& cost = target.once_a_step ? bucketed_ : cost_;
+    const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(from_), unpack(to_), cost);
+    known->second = redistribution_seconds(mesh_, shape, dtype, steps, cost);
+    if (target.once_a_step) known->second *= once_a_step_weight_;
+  }
+  return known->second;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,70 @@
+// What a choice of axes costs: the kernels of every node, cut as chosen, and the redistribution of
+// every tensor from the layout it is made in to each layout it is read in, forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/layout.h"
+
+namespace trainctl {
+
+/// Axes per factor, one entry a layer.
+using FactorAxes = std::vector<Axes>;
+
+class Traffic {
+ public:
+  /// What happens once a step (sums of parameter gradients, weights shared by layers that want them
+  /// differently) counts 1/micro_batches here, and without latency, since it goes in large buckets.
+  Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches);
+
+  void set(LayerId layer, const FactorAxes& axes);
+  /// Seconds a micro-batch of the layer's kernels and of every tensor that its nodes make or read.
+  double around(LayerId layer);
+
+ private:
+  struct Use {
+    LayerId layer = -1;
+    std::vector<int> dims;    ///< the factor that cuts each dim, or -1
+    std::vector<int> summed;  ///< factors that leave it partial
+    bool once_a_step = false;
+    friend bool operator==(const Use&, const Use&) = default;
+  };
+  struct TensorUses {
+    Use source;
+    std::vector<Use> targets;
+    uint64_t shape_class = 0;
+  };
+  struct NodeWork {
+    double seconds = 0;
+    std::vector<int> factors;
+  };
+
+  void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
+  void add_gradient_sums(const Graph& graph);
+  double tensor_seconds(const TensorUses& tensor);
+  /// Packed axes of each dim, then of the partial sum.
+  void pack(const Use& use, std::vector<uint64_t>& out) const;
+  Layout unpack(const std::vector<uint64_t>& packed) const;
+  double move_seconds(const TensorUses& tensor, const Use& target);
+
+  const Mesh& mesh_;
+  CostModel cost_;
+  CostModel bucketed_;  ///< without latency
+  double once_a_step_weight_;
+  std::vector<TensorUses> tensors_;
+  std::vector<std::vector<size_t>> touched_;  ///< a layer's tensors
+  std::vector<std::vector<NodeWork>> work_;   ///< a layer's nodes
+  std::vector<std::vector<uint64_t>> codes_;  ///< a layer's packed axes, one a factor
+  std::vector<std::vector<int>> ways_;        ///< and their number of parts
+  std::vector<std::pair<Shape, DType>> shapes_;
+  std::unordered_map<std::string, double> known_;
+  std::vector<uint64_t> from_, to_;  ///< scratch
+  std::vector<std::vector<uint64_t>> counted_;
+};
+
+}  // namespace trainctl
