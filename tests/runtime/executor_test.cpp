@@ -1,0 +1,209 @@
+// The CPU executor on programs made by hand, against a communicator that writes down what it is asked.
+#include "engine/runtime/executor.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+
+using namespace trainctl;
+
+namespace {
+
+class RecordingComm final : public Communicator {
+ public:
+  int rank() const override { return 1; }
+  int num_ranks() const override { return 4; }
+  int open_group(const std::vector<int>& ranks) override {
+    log.push_back("open " + format(ranks));
+    return 100 + ranks.front();
+  }
+  void register_arena(void* base, int64_t bytes) override {
+    arena = base;
+    arena_bytes = bytes;
+  }
+  void all_reduce(int g, const void*, void*, int64_t n, DType) override { call("all_reduce", g, n); }
+  void all_gather(int g, const void*, void*, int64_t n, DType) override { call("all_gather", g, n); }
+  void reduce_scatter(int g, const void*, void*, int64_t n, DType) override { call("reduce_scatter", g, n); }
+  void all_to_all(int g, const void*, void*, int64_t n, DType) override { call("all_to_all", g, n); }
+  void broadcast(int g, const void*, void*, int64_t n, DType, int root) override {
+    call("broadcast from " + std::to_string(root), g, n);
+  }
+  void barrier(int) override {}
+  int64_t send(int peer, const void*, int64_t bytes) override {
+    call("send", peer, bytes);
+    return ++sent;
+  }
+  void wait_send(int peer, int64_t sequence) override { call("wait_send", peer, sequence); }
+  void recv(int peer, void* data, int64_t bytes) override {
+    call("recv", peer, bytes);
+    std::memset(data, 0, static_cast<size_t>(bytes));
+  }
+  void set_position(RankPosition p) override { position = p; }
+  RankPosition position_of(int) const override { return position; }
+
+  std::vector<std::string> log;
+  std::string fail_at;
+  RankPosition position;
+  void* arena = nullptr;
+  int64_t arena_bytes = 0, sent = 0;
+
+ private:
+  static std::string format(const std::vector<int>& ranks) {
+    std::string text;
+    for (int r : ranks) text += std::to_string(r);
+    return text;
+  }
+  void call(const std::string& what, int group, int64_t count) {
+    log.push_back(what + " " + std::to_string(group) + " " + std::to_string(count));
+    if (what != fail_at) return;
+    CommError error("timed out after 30 s");
+    error.missing = {3};
+    throw error;
+  }
+};
+
+struct NoInput final : InputSource {
+  const void* input(const std::string&, int) override { return nullptr; }
+};
+
+Operand floats(int64_t offset, int64_t count) {
+  Operand operand;
+  operand.offset = offset;
+  operand.shape = operand.global_shape = {count};
+  operand.global_offset = {0};
+  return operand;
+}
+
+Instruction instruction(Opcode opcode, const std::string& name) {
+  Instruction i;
+  i.opcode = opcode;
+  i.name = name;
+  i.op = name;
+  return i;
+}
+
+Instruction collective(Collective kind, int64_t in, int64_t out) {
+  Instruction i = instruction(Opcode::collective, std::string(to_string(kind)) + " grad.0");
+  i.collective = kind;
+  i.group = 0;
+  i.root = 1;
+  i.inputs = {floats(128, in)};
+  i.outputs = {floats(192, out)};
+  return i;
+}
+
+Instruction message(Opcode opcode, const std::string& name, int peer) {
+  Instruction i = instruction(opcode, name);
+  i.peer = peer;
+  (opcode == Opcode::send ? i.inputs : i.outputs) = {floats(128, 8)};
+  return i;
+}
+
+Program program(std::vector<Instruction> instructions) {
+  Program p;
+  p.rank = 1;
+  p.arena_bytes = 512;
+  p.groups = {{1, 3}};
+  p.instructions = std::move(instructions);
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("collectives are asked for in counts of one member's block") {
+  RecordingComm comm;
+  const Program p = program({collective(Collective::all_reduce, 8, 8), collective(Collective::all_gather, 4, 8),
+                             collective(Collective::reduce_scatter, 8, 4), collective(Collective::all_to_all, 8, 8),
+                             collective(Collective::broadcast, 8, 8)});
+  NoInput inputs;
+  make_cpu_executor(p, comm, {})->run_step(inputs, {});
+  CHECK(comm.log == std::vector<std::string>{"open 13", "all_reduce 101 8", "all_gather 101 4", "reduce_scatter 101 4",
+                                             "all_to_all 101 4", "broadcast from 1 101 8"});
+}
+
+TEST_CASE("groups are opened in one order that all ranks share, whatever the order of a program") {
+  RecordingComm comm;
+  Program p = program({});
+  p.groups = {{1, 3}, {0, 1, 2}, {0, 1}};
+  make_cpu_executor(p, comm, {});
+  CHECK(comm.log == std::vector<std::string>{"open 01", "open 012", "open 13"});
+}
+
+TEST_CASE("a send's buffer is free where an instruction waits for the send, or at the end of the step") {
+  RecordingComm comm;
+  Instruction wait = instruction(Opcode::wait, "wait");
+  wait.waits = {0};
+  const Program p = program({message(Opcode::send, "send a", 2), message(Opcode::send, "send b", 3), wait,
+                             message(Opcode::recv, "recv c", 0)});
+  NoInput inputs;
+  const auto executor = make_cpu_executor(p, comm, {});
+  comm.log.clear();
+  executor->run_step(inputs, {});
+  executor->run_step(inputs, {});
+  CHECK(comm.log == std::vector<std::string>{"send 2 32", "send 3 32", "wait_send 2 1", "recv 0 32", "wait_send 3 2",
+                                             "send 2 32", "send 3 32", "wait_send 2 3", "recv 0 32", "wait_send 3 4"});
+}
+
+TEST_CASE("a communication error says which rank was at which instruction of which step") {
+  RecordingComm comm;
+  comm.fail_at = "all_reduce";
+  const Program p = program({instruction(Opcode::wait, "wait"), collective(Collective::all_reduce, 8, 8)});
+  NoInput inputs;
+  const auto executor = make_cpu_executor(p, comm, {});
+  try {
+    executor->run_step(inputs, {.step = 412});
+    FAIL("the error was lost");
+  } catch (const CommError& error) {
+    CHECK(std::string(error.what()) == "rank 1: all_reduce grad.0 at step 412: timed out after 30 s");
+    CHECK(error.missing == std::vector<int>{3});
+  }
+  CHECK(comm.position.step == 412);
+  CHECK(comm.position.instruction == 1);
+}
+
+TEST_CASE("loads, kernels and prints see the arena, and hooks see each communication") {
+  struct Ones final : InputSource {
+    std::vector<float> values = std::vector<float>(8, 1.0f);
+    const void* input(const std::string& tensor, int micro_batch) override {
+      CHECK(tensor == "data");
+      CHECK(micro_batch == 2);
+      return values.data();
+    }
+  } inputs;
+  Instruction load = instruction(Opcode::load, "data");
+  load.micro_batch = 2;
+  load.outputs = {floats(128, 8)};
+  Instruction add = instruction(Opcode::kernel, "accumulate");
+  add.inputs = {floats(128, 8)};
+  add.outputs = {floats(192, 8)};
+  add.outputs[0].accumulate = true;
+  Instruction print = instruction(Opcode::print, "sum");
+  print.inputs = add.outputs;
+  Program p = program({load, add, add, print, collective(Collective::all_reduce, 8, 8)});
+  p.loss_offset = 192;
+
+  RecordingComm comm;
+  std::vector<float> printed;
+  std::vector<std::string> communications;
+  ExecutorOptions options;
+  options.print = [&](const Operand& operand, const void* data, int) {
+    printed.assign(static_cast<const float*>(data), static_cast<const float*>(data) + num_elements(operand.shape));
+  };
+  options.on_communication = [&](const Instruction& i) { communications.push_back(i.name); };
+  const auto executor = make_cpu_executor(p, comm, options);
+  executor->run_step(inputs, {});
+  CHECK(printed == std::vector<float>(8, 2.0f));
+  CHECK(communications == std::vector<std::string>{"all_reduce grad.0"});
+  CHECK(executor->loss() == 2.0f);
+  CHECK(comm.arena_bytes == 512);
+  CHECK(comm.position.instruction == -1);
+}
+
+TEST_CASE("a kernel that is not there is an error that names it") {
+  RecordingComm comm;
+  const Program p = program({instruction(Opcode::kernel, "frobnicate")});
+  CHECK_THROWS_WITH_AS(make_cpu_executor(p, comm, {}), doctest::Contains("no CPU kernel 'frobnicate'"), InternalError);
+}
