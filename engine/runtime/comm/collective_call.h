@@ -1,0 +1,40 @@
+// A collective as units of work that any member of the group can do: "sum these blocks of members'
+// buffers into those". Who does which unit changes nothing in the result.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/runtime/comm/segment.h"
+#include "engine/runtime/communicator.h"
+
+namespace trainctl::comm {
+
+enum class CollectiveOp : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, barrier };
+const char* to_string(CollectiveOp op);
+
+/// One rank's call. `in` has in_blocks blocks of `count` elements, `out` has out_blocks.
+struct CollectiveCall {
+  CollectiveOp op;
+  DType dtype = DType::f32;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  int64_t count = 0;
+  int in_blocks = 1, out_blocks = 1;
+  int root = 0;  ///< index in the group
+};
+
+/// What members that wait at the same time can share of a round of `round` elements a block.
+struct WorkPlan {
+  int64_t chunk_elements = 0;
+  uint32_t chunks = 0;
+  int64_t bytes = 0;  ///< read and written by all
+};
+WorkPlan plan_work(CollectiveOp op, int members, int64_t round, DType dtype, int workers);
+
+/// Does chunk number `chunk` of the group's open round. `from` and `to` have room for one pointer a member.
+void do_chunk(const Segment& segment, const Group& group, std::span<const Member> members, uint32_t chunk,
+              std::span<const std::byte*> from, std::span<std::byte*> to);
+
+}  // namespace trainctl::comm

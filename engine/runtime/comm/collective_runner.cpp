@@ -1,0 +1,198 @@
+// See collective_runner.h. A group's phase is even between rounds and odd while one is open: 2k -> 2k+1 (open)
+// -> 2k+2 (done), or straight to 2k+2 where the last to arrive did it all.
+#include "engine/runtime/comm/collective_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl::comm {
+namespace {
+
+// Rounds that move less than this are done by the last to arrive: as much as two ranks move in the time
+// that it takes to hand half of it to the other, when that one is spinning, and when it is asleep.
+constexpr int64_t kAloneBytesSpinning = 32 << 10;
+constexpr int64_t kAloneBytesSleeping = 512 << 10;
+
+bool reached(uint32_t phase, uint32_t wanted) { return static_cast<int32_t>(phase - wanted) >= 0; }
+
+/// A member whose in-buffer nobody reads.
+bool brings_nothing(const CollectiveCall& call, int index) {
+  return call.op == CollectiveOp::broadcast && index != call.root;
+}
+
+}  // namespace
+
+CollectiveRunner::OpenGroup& CollectiveRunner::opened(int group) {
+  check(group >= 0 && static_cast<size_t>(group) < groups_.size(), "a group is opened before it is used");
+  return groups_[static_cast<size_t>(group)];
+}
+
+int CollectiveRunner::open_group(const std::vector<int>& ranks) {
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (groups_[i].ranks == ranks) return static_cast<int>(i);
+  }
+  const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
+  check(mine != ranks.end(), "a rank opens only groups that it is in");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    check(ranks[i] >= 0 && ranks[i] < segment_.num_ranks(), "a group's ranks are ranks of the job");
+    check(std::count(ranks.begin(), ranks.end(), ranks[i]) == 1, "a rank is in a group once");
+  }
+  Group& shared = segment_.open_group(ranks);
+  // This rank is not in a round, so none that has begun can end now: the phase stands still.
+  groups_.push_back({shared, segment_.members(shared), ranks, static_cast<int>(mine - ranks.begin()),
+                     shared.phase.load(), std::vector<const std::byte*>(ranks.size()),
+                     std::vector<std::byte*>(ranks.size())});
+  return static_cast<int>(groups_.size()) - 1;
+}
+
+void CollectiveRunner::run(int group_number, const CollectiveCall& call) {
+  OpenGroup& group = opened(group_number);
+  if (group.ranks.size() == 1) {
+    if (call.in != call.out && call.count > 0) {
+      std::memcpy(call.out, call.in, static_cast<size_t>(call.count * byte_size(call.dtype)));
+    }
+    return;
+  }
+  int64_t done = 0;
+  do {
+    const bool staged = post(group, call, done);
+    const int64_t round = meet(group, call);
+    if (staged) take_staged(group, call, done, round);
+    done += round;
+  } while (done < call.count);
+}
+
+bool CollectiveRunner::post(OpenGroup& group, const CollectiveCall& call, int64_t done) {
+  const int64_t element = byte_size(call.dtype);
+  const int64_t left = call.count - done;
+  Member& me = group.members[static_cast<size_t>(group.index)];
+  me.op = static_cast<uint8_t>(call.op);
+  me.dtype = static_cast<uint8_t>(call.dtype);
+  me.root = static_cast<uint16_t>(call.root);
+  me.count = left;
+  me.in = brings_nothing(call, group.index) ? 0 : segment_.offset_of(call.in, call.in_blocks * call.count * element);
+  me.out = segment_.offset_of(call.out, call.out_blocks * call.count * element);
+  if (call.count == 0 || (me.in >= 0 && me.out >= 0)) {
+    me.in += done * element;
+    me.out += done * element;
+    me.stride = call.count;
+    me.limit = left;
+    return false;
+  }
+  const std::span<std::byte> area = segment_.collective_staging(rank_);
+  const int64_t room = static_cast<int64_t>(area.size()) / ((call.in_blocks + call.out_blocks) * element) / 16 * 16;
+  me.limit = me.stride = std::min(room, left);
+  me.in = segment_.offset_of(area.data(), 0);
+  me.out = me.in + call.in_blocks * me.stride * element;
+  if (!brings_nothing(call, group.index)) {
+    for (int64_t block = 0; block < call.in_blocks; ++block) {
+      std::memcpy(area.data() + block * me.stride * element, call.in + (block * call.count + done) * element,
+                  static_cast<size_t>(me.limit * element));
+    }
+  }
+  return true;
+}
+
+void CollectiveRunner::take_staged(const OpenGroup& group, const CollectiveCall& call, int64_t done, int64_t round) {
+  const int64_t element = byte_size(call.dtype);
+  const Member& me = group.members[static_cast<size_t>(group.index)];
+  for (int64_t block = 0; block < call.out_blocks; ++block) {
+    std::memcpy(call.out + (block * call.count + done) * element, segment_.at(me.out + block * me.stride * element),
+                static_cast<size_t>(round * element));
+  }
+}
+
+int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call) {
+  Group& shared = group.shared;
+  const uint32_t open = group.phase + 1, done = group.phase + 2;
+  Member& me = group.members[static_cast<size_t>(group.index)];
+  me.arrived.store(done, std::memory_order_relaxed);
+  if (shared.arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.size) {
+    open_round(group);
+  } else {
+    wait(
+        group, call, [&] { return reached(shared.phase.load(), open); },
+        [&](const Member& member) { return member.arrived.load(std::memory_order_relaxed) != done; });
+  }
+  if (shared.phase.load() == open) {
+    work(group);
+    wait(
+        group, call, [&] { return reached(shared.phase.load(), done); },
+        [](const Member& member) { return member.working.load(std::memory_order_relaxed) != 0; });
+  }
+  group.phase = done;
+  check(shared.round >= 0, "the members of a group call the same collective with the same count at the same time");
+  return shared.round;
+}
+
+void CollectiveRunner::open_round(OpenGroup& group) {
+  Group& shared = group.shared;
+  const Member& first = group.members[0];
+  const auto op = static_cast<CollectiveOp>(first.op);
+  const auto dtype = static_cast<DType>(first.dtype);
+  shared.arrivals.store(0, std::memory_order_relaxed);
+  shared.round = first.count;
+  for (const Member& member : group.members) {
+    const bool same = member.op == first.op && member.dtype == first.dtype && member.root == first.root &&
+                      member.count == first.count;
+    shared.round = same && shared.round >= 0 ? std::min(shared.round, member.limit) : -1;
+  }
+  const int workers = std::min(cores_, static_cast<int>(shared.size));
+  const WorkPlan plan =
+      plan_work(op, static_cast<int>(shared.size), std::max(shared.round, int64_t{0}), dtype, workers);
+  shared.chunk_elements = plan.chunk_elements;
+  shared.chunks = plan.chunks;
+  if (workers == 1 || plan.bytes <= (waiter_.spins() ? kAloneBytesSpinning : kAloneBytesSleeping)) {
+    for (uint32_t chunk = 0; chunk < plan.chunks; ++chunk) {
+      do_chunk(segment_, shared, group.members, chunk, group.from, group.to);
+    }
+    shared.phase.publish(group.phase + 2);
+    return;
+  }
+  shared.next_chunk.store(0, std::memory_order_relaxed);
+  shared.chunks_done.store(0, std::memory_order_relaxed);
+  // More helpers than cores would only take turns.
+  shared.phase.publish(group.phase + 1, workers - 1);
+}
+
+void CollectiveRunner::work(OpenGroup& group) {
+  Group& shared = group.shared;
+  Member& me = group.members[static_cast<size_t>(group.index)];
+  while (true) {
+    me.working.store(1, std::memory_order_relaxed);
+    const uint32_t chunk = shared.next_chunk.fetch_add(1, std::memory_order_relaxed);
+    // A rank that comes late finds no chunk left, perhaps after the round: it must not look at the plan's
+    // other numbers then. It reads `chunks` safely, since nobody opens another round before it arrives there.
+    if (chunk >= shared.chunks) break;
+    do_chunk(segment_, shared, group.members, chunk, group.from, group.to);
+    if (shared.chunks_done.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.chunks) {
+      shared.phase.publish(group.phase + 2);
+    }
+  }
+  me.working.store(0, std::memory_order_relaxed);
+}
+
+template <typename Ready, typename IsMissing>
+void CollectiveRunner::wait(OpenGroup& group, const CollectiveCall& call, const Ready& ready,
+                            const IsMissing& is_missing) {
+  const auto missing_rank = [&](int rank) {
+    const auto at = std::find(group.ranks.begin(), group.ranks.end(), rank);
+    return at != group.ranks.end() && is_missing(group.members[static_cast<size_t>(at - group.ranks.begin())]);
+  };
+  waiter_.wait(group.shared.phase, ready, [&](double seconds) {
+    const int lost = peers_.lost_rank(missing_rank);
+    // It may have arrived just before it ended.
+    if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
+    std::vector<int> missing;
+    for (int rank : group.ranks) {
+      if (rank != rank_ && missing_rank(rank)) missing.push_back(rank);
+    }
+    throw peers_.give_up(fmt::format("{} over ranks {}", to_string(call.op), format_ranks(group.ranks)), lost, missing);
+  });
+}
+
+}  // namespace trainctl::comm

@@ -1,0 +1,59 @@
+// One rank's side of the collectives of one segment. A call is one or more rounds:
+//
+//   post what I bring -> arrive -> (the last to arrive opens the round) -> share the work -> leave when all is done
+//
+// Small rounds are done by the last to arrive alone; the others sleep or spin once. Large ones are cut into
+// chunks that every awake member takes from until none is left, so nobody waits for a rank that has no core.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/comm/collective_call.h"
+#include "engine/runtime/comm/peers.h"
+#include "engine/runtime/comm/segment.h"
+
+namespace trainctl::comm {
+
+class CollectiveRunner {
+ public:
+  CollectiveRunner(const SharedMemory& memory, int rank, int cores, const Peers& peers, Waiter& waiter)
+      : segment_(memory.segment()), rank_(rank), cores_(cores), peers_(peers), waiter_(waiter) {}
+
+  /// `ranks` in block order; the same list has the same number.
+  int open_group(const std::vector<int>& ranks);
+  int size(int group) { return static_cast<int>(opened(group).ranks.size()); }
+  void run(int group, const CollectiveCall& call);
+
+ private:
+  struct OpenGroup {
+    Group& shared;
+    std::span<Member> members;
+    std::vector<int> ranks;
+    int index;
+    uint32_t phase;  ///< at which the last round that this rank was in ended
+    std::vector<const std::byte*> from;
+    std::vector<std::byte*> to;
+  };
+
+  OpenGroup& opened(int group);
+  bool post(OpenGroup& group, const CollectiveCall& call, int64_t done);
+  void take_staged(const OpenGroup& group, const CollectiveCall& call, int64_t done, int64_t round);
+  int64_t meet(OpenGroup& group, const CollectiveCall& call);
+  void open_round(OpenGroup& group);
+  void work(OpenGroup& group);
+  template <typename Ready, typename IsMissing>
+  void wait(OpenGroup& group, const CollectiveCall& call, const Ready& ready, const IsMissing& is_missing);
+
+  Segment& segment_;
+  int rank_;
+  int cores_;
+  const Peers& peers_;
+  Waiter& waiter_;
+  std::vector<OpenGroup> groups_;
+};
+
+}  // namespace trainctl::comm

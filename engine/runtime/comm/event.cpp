@@ -1,0 +1,33 @@
+// See event.h. Sleeping and waking cannot miss each other: the sleeper counts itself before the kernel
+// compares the value, the publisher stores the value before it reads the count, both sequentially consistent.
+#include "engine/runtime/comm/event.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace trainctl::comm {
+
+void Event::sleep(uint32_t seen, std::chrono::nanoseconds limit) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(limit);
+  const timespec relative{.tv_sec = seconds.count(), .tv_nsec = (limit - seconds).count()};
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  if (value_.load(std::memory_order_seq_cst) == seen) {
+    syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAIT, seen, &relative, nullptr, 0);
+  }
+  sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Event::wake(int count) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&value_), FUTEX_WAKE, count, nullptr, nullptr, 0);
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return CPU_COUNT(&set);
+}
+
+}  // namespace trainctl::comm

@@ -1,0 +1,88 @@
+// Waiting for a number in shared memory to change: spin where a core is free for it, else sleep in the
+// kernel (futex). Works between processes and between threads.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+namespace trainctl::comm {
+
+/// Lives in shared memory; all zero is its first state.
+class Event {
+ public:
+  uint32_t load() const { return value_.load(std::memory_order_acquire); }
+
+  /// What was written before is seen by whoever sees `value`. Wakes up to `max_woken` sleepers; the others
+  /// sleep on, so a later publish must wake them.
+  void publish(uint32_t value, int max_woken = INT32_MAX) {
+    value_.store(value, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(max_woken);
+  }
+
+  /// Sleeps while the value is `seen`, but not much longer than `limit`.
+  void sleep(uint32_t seen, std::chrono::nanoseconds limit);
+
+ private:
+  void wake(int count);
+
+  std::atomic<uint32_t> value_{0};
+  // A process killed in its sleep leaves this too high, which costs system calls and nothing else.
+  std::atomic<uint32_t> sleepers_{0};
+  static_assert(std::atomic<uint32_t>::is_always_lock_free);
+};
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// One rank's way of waiting.
+class Waiter {
+ public:
+  /// Spins only where every rank of the host can have a core.
+  Waiter(int ranks_of_host, int cores) : spins_(ranks_of_host <= cores ? kMaxSpins : 0) {}
+
+  bool spins() const { return spins_ > 0; }
+
+  /// Returns when ready() holds. ready() may change only when `event` is published after it.
+  /// on_idle(seconds waited) is called now and then; it throws to give up.
+  template <typename Ready, typename OnIdle>
+  void wait(Event& event, const Ready& ready, const OnIdle& on_idle) {
+    for (int i = 0; i <= spins_; ++i) {
+      if (ready()) {
+        if (i > spins_ / 2) spins_ = spins_ * 2 < kMaxSpins ? spins_ * 2 : kMaxSpins;
+        return;
+      }
+      pause();
+    }
+    // Spinning in vain costs the peers their core: try less of it next time.
+    if (spins_ > kMinSpins) spins_ /= 2;
+    sleep_until(event, ready, on_idle);
+  }
+
+ private:
+  static constexpr int kMaxSpins = 4096;
+  static constexpr int kMinSpins = 64;
+  static constexpr std::chrono::milliseconds kNap{50};
+
+  template <typename Ready, typename OnIdle>
+  static void sleep_until(Event& event, const Ready& ready, const OnIdle& on_idle) {
+    const auto start = std::chrono::steady_clock::now();
+    while (true) {
+      const uint32_t seen = event.load();
+      if (ready()) return;
+      event.sleep(seen, kNap);
+      if (ready()) return;
+      on_idle(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+  }
+
+  int spins_;
+};
+
+/// Cores that this process may run on.
+int usable_cores();
+
+}  // namespace trainctl::comm

@@ -1,0 +1,127 @@
+// See message_runner.h.
+#include "engine/runtime/comm/message_runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl::comm {
+namespace {
+
+bool reached(uint32_t count, uint32_t wanted) { return static_cast<int32_t>(count - wanted) >= 0; }
+
+constexpr int64_t kStagedPiece = Segment::kSendStaging / 16;
+
+}  // namespace
+
+MessageRunner::MessageRunner(const SharedMemory& memory, int rank, const Peers& peers, Waiter& waiter)
+    : segment_(memory.segment()),
+      rank_(rank),
+      peers_(peers),
+      waiter_(waiter),
+      sent_(static_cast<size_t>(memory.num_ranks()), 0) {
+  // Numbers go on where an earlier Communicator of this rank left them: all that it sent has been taken.
+  for (int peer = 0; peer < memory.num_ranks(); ++peer) {
+    sent_[static_cast<size_t>(peer)] = segment_.channel(rank, peer).messages_taken.load(std::memory_order_acquire);
+  }
+}
+
+Channel& MessageRunner::to(int peer) const {
+  check(peer >= 0 && peer < segment_.num_ranks() && peer != rank_, "a message goes to another rank of the job");
+  return segment_.channel(rank_, peer);
+}
+
+int64_t MessageRunner::send(int peer, const std::byte* data, int64_t bytes) {
+  to(peer);
+  const int64_t offset = segment_.offset_of(data, bytes);
+  if (offset >= 0 || bytes == 0) {
+    post(peer, {offset, bytes, 1});
+  } else {
+    for (int64_t done = 0; done < bytes;) {
+      const int64_t piece = std::min(bytes - done, kStagedPiece);
+      const int64_t at = stage(peer, data + done, piece);
+      done += piece;
+      post(peer, {at, piece, done == bytes});
+    }
+  }
+  return ++sent_[static_cast<size_t>(peer)];
+}
+
+void MessageRunner::post(int peer, Piece piece) {
+  Channel& channel = to(peer);
+  const uint32_t posted = channel.posted.load();
+  wait(
+      channel.taken, peer, [&] { return posted - channel.taken.load() < Channel::kPieces; },
+      [&] { return fmt::format("send to rank {} (its {} places are full)", peer, Channel::kPieces); });
+  channel.pieces[posted % Channel::kPieces] = piece;
+  channel.posted.publish(posted + 1);
+}
+
+int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
+  const std::span<std::byte> area = segment_.send_staging(rank_);
+  const auto size = static_cast<int64_t>(area.size());
+  int64_t begin = (staging_end_ + 63) / 64 * 64;
+  if (begin % size + bytes > size) begin = (begin / size + 1) * size;
+  while (!staged_.empty()) {
+    const Staged oldest = staged_.front();
+    Channel& channel = to(oldest.peer);
+    const auto taken = [&] { return reached(channel.taken.load(), oldest.piece); };
+    if (!taken() && begin + bytes - oldest.begin <= size) break;
+    wait(channel.taken, oldest.peer, taken,
+         [&] { return fmt::format("send to rank {} (waiting for rank {} to make room)", peer, oldest.peer); });
+    staged_.pop_front();
+  }
+  std::byte* copy = area.data() + begin % size;
+  std::memcpy(copy, data, static_cast<size_t>(bytes));
+  staged_.push_back({peer, to(peer).posted.load() + 1, begin});
+  staging_end_ = begin + bytes;
+  return segment_.offset_of(copy, bytes);
+}
+
+void MessageRunner::wait_send(int peer, int64_t sequence) {
+  Channel& channel = to(peer);
+  const int64_t sent = sent_[static_cast<size_t>(peer)];
+  check(sequence <= sent, "only a send that was made is waited for");
+  // The channel counts to 2^32 and round again; what is on its way is far less.
+  const auto taken = [&] {
+    return sent -
+           static_cast<int64_t>(static_cast<uint32_t>(sent) - channel.messages_taken.load(std::memory_order_acquire));
+  };
+  wait(
+      channel.taken, peer, [&] { return taken() >= sequence; },
+      [&] { return fmt::format("send {} to rank {}", sequence, peer); });
+}
+
+void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
+  to(peer);
+  Channel& channel = segment_.channel(peer, rank_);
+  bool last = false;
+  for (int64_t done = 0; !last;) {
+    const uint32_t taken = channel.taken.load();
+    wait(
+        channel.posted, peer, [&] { return channel.posted.load() != taken; },
+        [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
+    const Piece piece = channel.pieces[taken % Channel::kPieces];
+    last = piece.last != 0;
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv is as long as its send");
+    if (piece.bytes > 0) std::memcpy(data + done, segment_.at(piece.offset), static_cast<size_t>(piece.bytes));
+    done += piece.bytes;
+    if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);
+    channel.taken.publish(taken + 1);
+  }
+}
+
+template <typename Ready, typename Describe>
+void MessageRunner::wait(Event& event, int peer, const Ready& ready, const Describe& describe) {
+  waiter_.wait(event, ready, [&](double seconds) {
+    const int lost = peers_.lost_rank([&](int rank) { return rank == peer; });
+    // It may have come just before its sender ended.
+    if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
+    throw peers_.give_up(describe(), lost, {peer});
+  });
+}
+
+}  // namespace trainctl::comm

@@ -1,0 +1,47 @@
+// One rank's sends and receives over the channels of one segment. A send posts where its data lies; the
+// receiver copies straight from there and says so. Data outside the segment is staged in pieces.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/comm/peers.h"
+#include "engine/runtime/comm/segment.h"
+
+namespace trainctl::comm {
+
+class MessageRunner {
+ public:
+  MessageRunner(const SharedMemory& memory, int rank, const Peers& peers, Waiter& waiter);
+
+  int64_t send(int peer, const std::byte* data, int64_t bytes);
+  void wait_send(int peer, int64_t sequence);
+  void recv(int peer, std::byte* data, int64_t bytes);
+
+ private:
+  /// A staged piece that a receiver may not have copied yet; freed in the order of sending.
+  struct Staged {
+    int peer;
+    uint32_t piece;  ///< free when the channel's `taken` has reached this
+    int64_t begin;   ///< staged bytes before it
+  };
+
+  Channel& to(int peer) const;
+  void post(int peer, Piece piece);
+  /// Returns where the copy is, from the start of the segment.
+  int64_t stage(int peer, const std::byte* data, int64_t bytes);
+  template <typename Ready, typename Describe>
+  void wait(Event& event, int peer, const Ready& ready, const Describe& describe);
+
+  Segment& segment_;
+  int rank_;
+  const Peers& peers_;
+  Waiter& waiter_;
+  std::vector<int64_t> sent_;  ///< messages, by peer
+  std::deque<Staged> staged_;
+  int64_t staging_end_ = 0;  ///< bytes staged so far; the area is used round and round
+};
+
+}  // namespace trainctl::comm

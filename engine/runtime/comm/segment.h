@@ -1,0 +1,122 @@
+// What lies in a SharedMemory segment, and how ranks find their common groups and channels in it.
+//
+//   [ header | arena sizes | statuses | groups | members | channels | staging of each rank | arena of each rank ]
+//
+// The layout follows from the number of ranks and the arena sizes alone. A new segment is all zero, which
+// is the empty state of every table; pages that nobody touches take no memory.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/runtime/comm/event.h"
+#include "engine/runtime/comm/shared_memory.h"
+
+namespace trainctl::comm {
+
+struct Header {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t num_ranks;
+  int64_t total_bytes;
+  alignas(64) std::atomic<uint32_t> members_used;
+};
+
+/// One member's place in a group: what it brings to the group's next call. Written by the member before
+/// it arrives, read by all while the call is open.
+struct alignas(64) Member {
+  int32_t rank;
+  std::atomic<uint32_t> arrived;  ///< the phase that ends the last call it came to
+  std::atomic<uint32_t> working;  ///< 1: it holds a chunk
+  uint8_t op, dtype;
+  uint16_t root;
+  int64_t in, out;  ///< bytes from the segment's start
+  int64_t stride;   ///< elements between blocks, in `in` and in `out`
+  int64_t count;    ///< elements (of a block) that are left to do
+  int64_t limit;    ///< how many of them it can take in one round (staged buffers)
+};
+static_assert(sizeof(Member) == 64);
+
+/// Ranks that call collectives together. `phase` counts two a round: odd while a round is open for
+/// work, even when none is.
+struct alignas(64) Group {
+  std::atomic<uint32_t> state;  ///< 0 empty, 1 being filled in, 2 ready
+  uint32_t size;
+  uint32_t first_member;
+  alignas(64) Event phase;
+  alignas(64) std::atomic<uint32_t> arrivals;
+  alignas(64) std::atomic<uint32_t> next_chunk;
+  alignas(64) std::atomic<uint32_t> chunks_done;
+  // Of the open round; written by the last member to arrive.
+  int64_t round;  ///< elements (of a block); -1: the members came with different calls
+  int64_t chunk_elements;
+  uint32_t chunks;
+};
+
+/// A piece of a message, lying in the sender's part of the segment until the receiver has copied it.
+struct Piece {
+  int64_t offset;
+  int64_t bytes;
+  int64_t last;  ///< 1: ends its message
+};
+
+/// Messages from one rank to another, in order: a ring of pieces.
+struct alignas(64) Channel {
+  static constexpr uint32_t kPieces = 1024;
+  Event posted;             ///< pieces that the sender has put in
+  alignas(64) Event taken;  ///< pieces that the receiver has copied
+  std::atomic<uint32_t> messages_taken;
+  alignas(64) Piece pieces[kPieces];
+};
+
+/// The tables of one mapped segment.
+class Segment {
+ public:
+  static constexpr uint32_t kGroups = 4096;
+  static constexpr uint32_t kMembers = 65536;
+  static constexpr int64_t kCollectiveStaging = int64_t{8} << 20;
+  static constexpr int64_t kSendStaging = int64_t{64} << 20;
+
+  static int64_t bytes_needed(const std::vector<int64_t>& arena_bytes);
+  /// Fills in a new segment.
+  static void initialize(std::byte* base, const std::vector<int64_t>& arena_bytes);
+  /// `bytes` is the size of the mapping. EnvError where it is not a segment of this version.
+  Segment(std::byte* base, int64_t bytes);
+
+  int num_ranks() const { return num_ranks_; }
+  RankStatus& status(int rank) const;
+  std::span<std::byte> arena(int rank) const;
+  std::span<std::byte> collective_staging(int rank) const;
+  std::span<std::byte> send_staging(int rank) const;
+
+  /// Found by its rank list, or made. EnvError when the tables are full.
+  Group& open_group(const std::vector<int>& ranks) const;
+  std::span<Member> members(const Group& group) const;
+  Channel& channel(int from, int to) const;
+
+  std::byte* at(int64_t offset) const { return base_ + offset; }
+  /// -1: not in the segment.
+  int64_t offset_of(const void* data, int64_t bytes) const;
+
+ private:
+  struct Layout {
+    explicit Layout(const std::vector<int64_t>& arena_bytes);
+    int64_t sizes, statuses, groups, members, channels, staging;
+    std::vector<int64_t> arenas;
+    int64_t total;
+  };
+  static std::vector<int64_t> read_arena_bytes(const std::byte* base, int64_t bytes);
+  bool holds(const Group& group, const std::vector<int>& ranks) const;
+  void fill_in(Group& group, const std::vector<int>& ranks) const;
+
+  std::byte* base_;
+  int64_t bytes_;
+  std::vector<int64_t> arena_bytes_;
+  Layout layout_;
+  int num_ranks_;
+};
+
+}  // namespace trainctl::comm

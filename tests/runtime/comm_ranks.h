@@ -1,0 +1,106 @@
+// Runs one body as N ranks, each a thread with its own Communicator.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/runtime/comm/gloo_communicator.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+
+namespace trainctl::test {
+
+/// A way for ranks to talk. `arena(rank)` is memory that the transport reaches without copies, if it has such.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual std::unique_ptr<Communicator> connect(int rank) = 0;
+  virtual std::span<std::byte> arena(int rank) = 0;
+  virtual int num_ranks() const = 0;
+};
+
+class SharedMemoryTransport : public Transport {
+ public:
+  SharedMemoryTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
+      : memory(SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(num_ranks), arena_bytes))),
+        timeout_(timeout_seconds) {}
+  std::unique_ptr<Communicator> connect(int rank) override {
+    return make_shared_memory_communicator(memory, rank, timeout_);
+  }
+  std::span<std::byte> arena(int rank) override { return memory->arena(rank); }
+  int num_ranks() const override { return memory->num_ranks(); }
+
+  std::shared_ptr<SharedMemory> memory;
+
+ private:
+  double timeout_;
+};
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
+      : num_ranks_(num_ranks), timeout_(timeout_seconds) {
+    for (int i = 0; i < num_ranks; ++i) arenas_.emplace_back(static_cast<size_t>(arena_bytes));
+  }
+  std::unique_ptr<Communicator> connect(int rank) override {
+    return make_gloo_communicator(store, rank, num_ranks_, {.timeout_seconds = timeout_});
+  }
+  std::span<std::byte> arena(int rank) override { return arenas_[static_cast<size_t>(rank)]; }
+  int num_ranks() const override { return num_ranks_; }
+
+  InMemoryStore store;
+
+ private:
+  int num_ranks_;
+  double timeout_;
+  std::vector<std::vector<std::byte>> arenas_;
+};
+
+using MakeTransport = std::function<std::unique_ptr<Transport>(int num_ranks, double timeout_seconds)>;
+
+struct TransportKind {
+  std::string name;
+  MakeTransport make;
+};
+
+inline constexpr int64_t kTestArena = int64_t{4} << 20;
+
+inline const std::vector<TransportKind>& transports() {
+  static const std::vector<TransportKind> all = {
+      {"shared memory",
+       [](int n, double s) -> std::unique_ptr<Transport> {
+         return std::make_unique<SharedMemoryTransport>(n, s, kTestArena);
+       }},
+      {"gloo",
+       [](int n, double s) -> std::unique_ptr<Transport> { return std::make_unique<GlooTransport>(n, s, kTestArena); }},
+  };
+  return all;
+}
+
+/// Runs body(communicator, rank) on a thread a rank; the first exception of the lowest rank comes out.
+inline void run_ranks(Transport& transport, const std::function<void(Communicator&, int)>& body) {
+  const auto n = static_cast<size_t>(transport.num_ranks());
+  std::vector<std::exception_ptr> errors(n);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const auto comm = transport.connect(static_cast<int>(rank));
+        body(*comm, static_cast<int>(rank));
+      } catch (...) {
+        errors[rank] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+}  // namespace trainctl::test
