@@ -1,0 +1,175 @@
+// See the header.
+#include "tests/equivalence/harness.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <stdexcept>
+#include <thread>
+
+#include "engine/compile/verify_programs.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/parts.h"
+#include "engine/spec/parse.h"
+#include "engine/train/trainer.h"
+#include "tests/equivalence/recording_communicator.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kTimeoutSeconds = 30;
+
+struct Rank {
+  std::unique_ptr<RecordingCommunicator> comm;
+  std::unique_ptr<Trainer> trainer;
+  std::vector<float> losses;
+  std::vector<std::string> first_calls, printed;
+  int calls_per_step = 0;
+  std::exception_ptr error;
+};
+
+std::string printed_text(const Operand& operand, const void* data) {
+  std::string text = operand.tensor + " " + to_string(operand.shape);
+  for (int64_t i = 0; i < num_elements(operand.shape); ++i) {
+    text += " " + std::to_string(static_cast<const float*>(data)[i]);
+  }
+  return text;
+}
+
+void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte> arena, Rank& rank) {
+  TrainHooks hooks;
+  hooks.print = [&](const Operand& operand, const void* data, int) {
+    rank.printed.push_back(printed_text(operand, data));
+  };
+  rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, TrainOptions{.threads = 1, .arena = arena});
+  while (!rank.trainer->done()) {
+    rank.comm->calls.clear();
+    const StepReport report = rank.trainer->run_step();
+    rank.losses.push_back(report.loss);
+    if (report.run_step == 1) {
+      rank.first_calls = rank.comm->calls;
+      rank.calls_per_step = static_cast<int>(rank.first_calls.size());
+    } else if (rank.comm->calls != rank.first_calls) {
+      rank.calls_per_step = -1;
+    }
+  }
+}
+
+/// The first error of all ranks; a rank's own rather than that of one that waited for it.
+void throw_first_error(const std::vector<Rank>& ranks) {
+  std::exception_ptr waited;
+  for (const Rank& rank : ranks) {
+    if (!rank.error) continue;
+    try {
+      std::rethrow_exception(rank.error);
+    } catch (const CommError&) {
+      if (!waited) waited = rank.error;
+    }
+  }
+  if (waited) std::rethrow_exception(waited);
+}
+
+void copy_part(const Variable& variable, std::vector<float>& whole, std::vector<bool>& known, int64_t first,
+               const std::vector<float>& values) {
+  const auto count = static_cast<int64_t>(values.size());
+  for_each_run(
+      variable.global_shape, variable.offset, variable.shape, [&](int64_t in_part, int64_t in_whole, int64_t length) {
+        for (int64_t i = std::max(in_part, first); i < std::min(in_part + length, first + count); ++i) {
+          const auto at = static_cast<size_t>(in_whole + i - in_part);
+          const float value = values[static_cast<size_t>(i - first)];
+          if (known[at] && std::memcmp(&whole[at], &value, sizeof(value)) != 0) {
+            throw std::runtime_error("replicas of " + variable.name + " differ at element " + std::to_string(at));
+          }
+          whole[at] = value;
+          known[at] = true;
+        }
+      });
+}
+
+/// This rank's elements of a variable: all of its part, or at level 3 those in its shard.
+std::pair<int64_t, std::vector<float>> read_variable(const Program& program, const Variable& variable, Executor& from) {
+  int64_t first = 0, count = num_elements(variable.shape), offset = variable.arena_offset;
+  if (offset < 0) {
+    const Bucket& bucket = program.buckets[variable.bucket];
+    const int64_t shard_size = bucket.elements / bucket.shards, shard_first = bucket.shard * shard_size;
+    const int64_t begin = std::max(variable.bucket_element, shard_first);
+    const int64_t end = std::min(variable.bucket_element + count, shard_first + shard_size);
+    first = begin - variable.bucket_element;
+    count = std::max<int64_t>(end - begin, 0);
+    offset = bucket.weights_offset + (begin - shard_first) * 4;
+  }
+  std::vector<float> values(static_cast<size_t>(count));
+  if (count > 0) from.read(offset, values.data(), count * 4);
+  return {first, values};
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<float>> gather_weights(const std::vector<Program>& programs,
+                                                         const std::vector<Executor*>& executors) {
+  std::map<std::string, std::vector<float>> weights;
+  std::map<std::string, std::vector<bool>> known;
+  for (size_t r = 0; r < programs.size(); ++r) {
+    for (const Variable& variable : programs[r].variables) {
+      const auto size = static_cast<size_t>(num_elements(variable.global_shape));
+      std::vector<float>& whole = weights.try_emplace(variable.name, size).first->second;
+      std::vector<bool>& there = known.try_emplace(variable.name, size).first->second;
+      const auto [first, values] = read_variable(programs[r], variable, *executors[r]);
+      copy_part(variable, whole, there, first, values);
+    }
+  }
+  for (const auto& [name, there] : known) {
+    if (std::find(there.begin(), there.end(), false) != there.end()) {
+      throw std::runtime_error("no rank holds all of " + name);
+    }
+  }
+  return weights;
+}
+
+RunResult run_job(const std::string& text, const std::vector<std::string>& overrides) {
+  return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)));
+}
+
+RunResult run_job(PlannedJob planned) {
+  RunResult result;
+  result.job = std::move(planned);
+  result.programs = compile_all(result.job);
+  for (const ProgramFault& fault : verify_programs(result.programs)) {
+    throw std::runtime_error("rank " + std::to_string(fault.rank) + ", instruction " +
+                             std::to_string(fault.instruction) + ": " + fault.message);
+  }
+  std::vector<int64_t> arena_bytes;
+  for (const Program& program : result.programs) arena_bytes.push_back(program.arena_bytes);
+  const auto memory = SharedMemory::create(arena_bytes);
+  std::vector<Rank> ranks(result.programs.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    threads.emplace_back([&, r] {
+      try {
+        ranks[r].comm = std::make_unique<RecordingCommunicator>(
+            make_shared_memory_communicator(memory, static_cast<int>(r), kTimeoutSeconds));
+        run_rank(result.job, result.programs[r], memory->arena(static_cast<int>(r)), ranks[r]);
+      } catch (...) {
+        ranks[r].error = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  throw_first_error(ranks);
+
+  std::vector<Executor*> executors;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    executors.push_back(&ranks[r].trainer->executor());
+    result.calls.push_back(ranks[r].first_calls);
+    result.calls_per_step.push_back(ranks[r].calls_per_step);
+    result.arena_bytes.push_back(ranks[r].comm->arena_bytes);
+    result.printed[static_cast<int>(r)] = ranks[r].printed;
+    if (ranks[r].losses != ranks[0].losses) throw std::runtime_error("ranks disagree on the loss");
+  }
+  result.losses = ranks[0].losses;
+  result.weights = gather_weights(result.programs, executors);
+  return result;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,197 @@
+// The table. Every mode and product of modes has a row; so do the ranks 1, 2, 3, 4, 6, 7, 8 and 12.
+#include "tests/equivalence/plan_cases.h"
+
+#include "tests/equivalence/jobs.h"
+
+namespace trainctl {
+namespace {
+
+using namespace jobs;
+
+const char* const kData = "parallel.mode=data_parallel";
+const char* const kSemi = "parallel.mode=semi_auto_parallel";
+const char* const kHybrid = "parallel.mode=hybrid_parallel";
+const char* const kTwoStages = "parallel.stages=2";
+const char* const kMicro2 = "parallel.micro_batches=2";
+const char* const kMicro4 = "parallel.micro_batches=4";
+const char* const kGpipe = "parallel.schedule=gpipe";
+const char* const kShard1 = "parallel.optimizer_shard={level: 1, min_kb: 0}";
+const char* const kShard2 = "parallel.optimizer_shard={level: 2, min_kb: 0}";
+const char* const kShard3 = "parallel.optimizer_shard={level: 3, min_kb: 0}";
+const char* const kShard2Large = "parallel.optimizer_shard={level: 2, min_kb: 4}";
+const char* const kFull = "parallel.full_batch=true";
+const char* const kNoFull = "parallel.full_batch=false";
+const char* const kMlpStages = "parallel.stage_config={layer1: 0, relu1: 0, layer2: 1, relu2: 1, layer3: 1}";
+const char* const kAdam001 = "optimizer={type: adam, learning_rate: 0.001}";
+const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.3}";
+
+std::string ranks(int n) { return "launch.ranks=" + std::to_string(n); }
+
+}  // namespace
+
+const std::vector<PlanCase>& plan_cases() {
+  static const std::vector<PlanCase> cases = {
+      // data_parallel
+      {"mlp: one rank, recompute", kMlp, {}, {ranks(1), "parallel.recompute=[relu1, relu2]"}},
+      {"mlp: data parallel, 2 ranks", kMlp, {}, {ranks(2), kData}},
+      {"mlp: data parallel, 3 ranks", kMlp, {}, {ranks(3), kData}},
+      {"mlp: data parallel, 4 ranks, whole batches", kMlp, {}, {ranks(4), kData, kFull}},
+      {"mlp: data parallel, 6 ranks, 4 micro-batches", kMlp, {kMicro4}, {ranks(6), kData}},
+      {"mlp: data parallel, 8 ranks", kMlp, {}, {ranks(8), kData, kNoFull}},
+      {"mlp: data parallel, 12 ranks, level 1", kMlp, {}, {ranks(12), kData, kShard1}},
+      {"mlp: data parallel, 4 ranks, level 2, large buckets alone", kMlp, {}, {ranks(4), kData, kShard2Large}},
+      {"mlp: data parallel, 3 ranks, level 3, micro-batches", kMlp, {kMicro2}, {ranks(3), kData, kShard3}},
+      {"mlp: clipped, 4 ranks, level 2", kMlp, {kClip}, {ranks(4), kData, kShard2}},
+      {"mlp: clipped, 4 ranks, level 3", kMlp, {kClip}, {ranks(4), kData, kShard3}},
+      {"mlp: adam, 8 ranks, level 1", kMlp, {kAdam001}, {ranks(8), kData, kShard1}, kAdamTolerance},
+      // semi_auto_parallel, one stage
+      {"mlp: nothing said, 4 ranks", kMlp, {}, {ranks(4), kSemi}},
+      {"mlp: rows of layer1, 2 ranks", kMlp, {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
+      {"mlp: columns of layer2, 3 ranks",
+       kMlp,
+       {},
+       {ranks(3), kSemi, "parallel.strategies={layer2: [[1, 3], [1, 3]]}"}},
+      {"mlp: rows then columns, 4 ranks",
+       kMlp,
+       {},
+       {ranks(4), kSemi, "parallel.strategies={layer1: [[1, 1], [4, 1]], layer2: [[1, 4], [1, 4]]}"}},
+      {"mlp: batch and rows, 8 ranks",
+       kMlp,
+       {},
+       {ranks(8), kSemi, "parallel.strategies={layer1: [[2, 1], [4, 1]], layer2: [[4, 1], [2, 1]]}"}},
+      {"mlp: batch, rows and columns, 12 ranks",
+       kMlp,
+       {},
+       {ranks(12), kSemi, "parallel.strategies={layer1: [[3, 1], [4, 1]], layer2: [[2, 2], [3, 2]]}"}},
+      {"mlp: cut relu, micro-batches, 6 ranks",
+       kMlp,
+       {kMicro2},
+       {ranks(6), kSemi, "parallel.strategies={relu1: [[2, 3]], layer3: [[6, 1], [1, 1]]}", kFull}},
+      {"mlp: batch and rows, level 1, 4 ranks",
+       kMlp,
+       {},
+       {ranks(4), kSemi, "parallel.strategies={layer1: [[2, 1], [2, 1]], layer2: [[2, 1], [2, 1]]}", kShard1}},
+      {"mlp: batch and rows, level 3, clipped, 8 ranks",
+       kMlp,
+       {kClip},
+       {ranks(8), kSemi, "parallel.strategies={layer1: [[4, 1], [2, 1]], layer2: [[4, 2], [1, 2]]}", kShard3}},
+      // stages
+      {"mlp: 2 stages of one rank, 1f1b", kMlp, {kMicro4}, {ranks(2), kSemi, kTwoStages, kMlpStages}},
+      {"mlp: 2 stages of one rank, gpipe", kMlp, {kMicro4}, {ranks(2), kSemi, kTwoStages, kMlpStages, kGpipe}},
+      {"mlp: 3 stages, balanced, 4 micro-batches", kMlp, {kMicro4}, {ranks(3), kSemi, "parallel.stages=3"}},
+      {"mlp: the reference job, 2 stages of 4",
+       kMlp,
+       {kMicro4},
+       {ranks(8), kSemi, kTwoStages, kMlpStages, kFull, "parallel.recompute=[relu1, relu2]", kShard1,
+        "parallel.strategies={layer1: [[4, 1], [1, 1]], relu1: [[4, 1]], layer2: [[2, 1], [2, 1]], relu2: [[2, 2]]}"}},
+      {"mlp: 2 stages of 3, gpipe, level 2",
+       kMlp,
+       {kMicro2},
+       {ranks(6), kSemi, kTwoStages, kMlpStages, kGpipe, kShard2,
+        "parallel.strategies={layer1: [[1, 1], [3, 1]], layer2: [[3, 1], [1, 1]]}"}},
+      {"mlp: 2 stages of 2, level 3, recompute all",
+       kMlp,
+       {kMicro2},
+       {ranks(4), kSemi, kTwoStages, kMlpStages, kShard3, "parallel.recompute=['*']"}},
+      {"mlp: data parallel in 3 stages of 2", kMlp, {kMicro2}, {ranks(6), kData, "parallel.stages=3", kGpipe}},
+      {"mlp: 2 stages of 6, 1f1b, whole batches",
+       kMlp,
+       {kMicro2},
+       {ranks(12), kSemi, kTwoStages, kMlpStages, kFull,
+        "parallel.strategies={layer1: [[2, 1], [3, 1]], layer2: [[3, 2], [1, 2]]}"}},
+      // odd shapes
+      {"odd: data parallel, 3 ranks", kOdd, {}, {ranks(3), kData}},
+      {"odd: rows in 3, batch in 2, 6 ranks",
+       kOdd,
+       {},
+       {ranks(6), kSemi, "parallel.strategies={a: [[2, 1], [3, 1]], b: [[2, 3], [3, 1]]}"}},
+      {"odd: 7 columns of c over 7 ranks",
+       kOdd,
+       {},
+       {ranks(7), kSemi, "parallel.strategies={b: [[1, 1], [1, 7]], c: [[1, 1], [7, 1]]}"}},
+      {"odd: 2 stages of 3, level 2",
+       kOdd,
+       {kMicro2},
+       {ranks(6), kSemi, kTwoStages, kShard2, "parallel.stage_config={a*: 0, b*: 1, c: 1}"}},
+      {"odd: 12 ranks, more than divide some dims",
+       kOdd,
+       {},
+       {ranks(12), kSemi, "parallel.strategies={a: [[4, 1], [3, 1]]}"}},
+      // norms, dropout, adamw with clipping
+      {"classifier: data parallel, 4 ranks", kClassifier, {}, {ranks(4), kData}, kAdamTolerance},
+      {"classifier: data parallel, 3 ranks, level 2", kClassifier, {}, {ranks(3), kData, kShard2}, kAdamTolerance},
+      {"classifier: 8 ranks, level 3, micro-batches",
+       kClassifier,
+       {"parallel.micro_batches=3"},
+       {ranks(8), kData, kShard3},
+       kAdamTolerance},
+      {"classifier: rows of fc1, columns of fc2, 4 ranks",
+       kClassifier,
+       {},
+       {ranks(4), kSemi, "parallel.strategies={fc1: [[2, 1], [2, 1]], fc2: [[2, 2], [1, 2]]}"},
+       kAdamTolerance},
+      {"classifier: 2 stages of 2, recompute, level 1",
+       kClassifier,
+       {kMicro4},
+       {ranks(4), kSemi, kTwoStages, kShard1, "parallel.recompute=[norm1, act1, drop, norm2]",
+        "parallel.strategies={fc2: [[1, 2], [1, 2]]}"},
+       kAdamTolerance},
+      {"batch_norm: data parallel, 4 ranks", kBatchNorm, {}, {ranks(4), kData}},
+      {"batch_norm: data parallel, 6 ranks, 2 micro-batches", kBatchNorm, {kMicro2}, {ranks(6), kData}},
+      {"batch_norm: features cut, 2 ranks", kBatchNorm, {}, {ranks(2), kSemi, "parallel.strategies={bn1: [[1, 2]]}"}},
+      {"batch_norm: batch and features, 8 ranks, level 1",
+       kBatchNorm,
+       {},
+       {ranks(8), kSemi, kShard1, "parallel.strategies={bn1: [[4, 2]], fc2: [[2, 1], [4, 1]]}"}},
+      {"batch_norm: 2 stages of 2, recompute, gpipe",
+       kBatchNorm,
+       {kMicro2},
+       {ranks(4), kSemi, kTwoStages, kGpipe, "parallel.recompute=[bn1, act1, drop1]"}},
+      // shared parameters
+      {"language: data parallel, 4 ranks", kLanguage, {}, {ranks(4), kData}, kAdamTolerance},
+      {"language: tied over 2 stages", kLanguage, {kMicro2}, {ranks(2), kSemi, kTwoStages}, kAdamTolerance},
+      {"language: tied over 2 stages of 3, level 1",
+       kLanguage,
+       {kMicro2},
+       {ranks(6), kSemi, kTwoStages, kShard1},
+       kAdamTolerance},
+      {"language: tied over 3 stages of 2, 1f1b, clipped adamw",
+       kLanguage,
+       {kMicro2, "optimizer={type: adamw, learning_rate: 0.002, weight_decay: 0.01, clip_norm: 0.5}"},
+       {ranks(6), kSemi, "parallel.stages=3", kShard2},
+       kAdamTolerance},
+      {"language: rows of the table cut, 4 ranks",
+       kLanguage,
+       {},
+       {ranks(4), kSemi, "parallel.strategies={embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}"},
+       kAdamTolerance},
+      // attention
+      {"attention: data parallel, 3 ranks", kAttention, {}, {ranks(3), kData}},
+      {"attention: units cut, 4 ranks",
+       kAttention,
+       {},
+       {ranks(4), kSemi,
+        "parallel.strategies={q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], "
+        "[1, 2]]}"}},
+      {"attention: 2 stages of 4, level 2", kAttention, {kMicro2}, {ranks(8), kSemi, kTwoStages, kShard2}},
+      // hybrid_parallel
+      {"hybrid: data parallel by hand, 4 ranks", kMlp, {}, {ranks(4), kHybrid}},
+      {"hybrid: data parallel by hand, 3 ranks, micro-batches, level 1", kMlp, {kMicro2}, {ranks(3), kHybrid, kShard1}},
+      {"hybrid: everybody the whole batch, 2 ranks", kMlp, {}, {ranks(2), kHybrid, kFull}},
+      {"hybrid: tensor parallel by hand, 4 ranks",
+       kHybridTensorParallel,
+       {},
+       {ranks(4)},
+       kSgdTolerance,
+       &kMlpWithoutBias2},
+      {"hybrid: tensor parallel by hand, micro-batches, level 2",
+       kHybridTensorParallel,
+       {kMicro2},
+       {ranks(4), kShard2},
+       kSgdTolerance,
+       &kMlpWithoutBias2},
+  };
+  return cases;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,131 @@
+// Same numbers, whatever the plan: each row trains 100 steps on N ranks and follows the loss curve of the
+// same job on one rank with the same micro-batches. What ran is what the plan's report said would run.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/text.h"
+#include "engine/compile/report.h"
+#include "tests/equivalence/harness.h"
+#include "tests/equivalence/plan_cases.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// One rank, the plain way; kept, since many plans share it.
+const RunResult& reference_run(const PlanCase& plan) {
+  static std::map<std::string, RunResult> runs;
+  const std::string& text = plan.reference ? *plan.reference : plan.job;
+  const std::string key = text + join(plan.same);
+  const auto found = runs.find(key);
+  return found != runs.end() ? found->second : runs.emplace(key, run_job(text, plan.same)).first->second;
+}
+
+RunResult run_plan(const PlanCase& plan) {
+  std::vector<std::string> overrides = plan.same;
+  overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
+  return run_job(plan.job, overrides);
+}
+
+void check_losses(const RunResult& run, const RunResult& reference, double tolerance) {
+  REQUIRE(run.losses.size() == 100);
+  REQUIRE(reference.losses.size() == 100);
+  double worst = 0;
+  size_t at = 0;
+  for (size_t i = 0; i < run.losses.size(); ++i) {
+    const double difference =
+        std::abs(double(run.losses[i]) - reference.losses[i]) / std::abs(double(reference.losses[i]));
+    if (!(difference <= worst)) {  // also where it is not a number
+      worst = difference;
+      at = i;
+    }
+  }
+  CAPTURE(at);
+  CHECK(worst < tolerance);
+  MESSAGE("largest relative difference ", worst, " at step ", at + 1);
+}
+
+/// Weights are compared by the largest element: rounding moves small ones by more of themselves.
+void check_weights(const RunResult& run, const RunResult& reference, double tolerance) {
+  REQUIRE(run.weights.size() == reference.weights.size());
+  for (const auto& [name, expected] : reference.weights) {
+    CAPTURE(name);
+    REQUIRE(run.weights.contains(name));
+    const std::vector<float>& values = run.weights.at(name);
+    REQUIRE(values.size() == expected.size());
+    double largest = 0, worst = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::abs(double(expected[i])));
+      worst = std::max(worst, std::abs(double(values[i]) - expected[i]));
+    }
+    CHECK(worst <= 100 * tolerance * std::max(largest, 1e-3));
+  }
+}
+
+std::string row_text(const nlohmann::ordered_json& row) {
+  const std::string head = row.at("kind").get<std::string>() + " " + std::to_string(row.at("bytes").get<int64_t>());
+  if (row.contains("group")) return head + " " + format_list(row.at("group").get<std::vector<int64_t>>());
+  const char* way = row.at("kind") == "send" ? " to " : " from ";
+  return head + way + std::to_string(row.at("peer").get<int>());
+}
+
+void check_communications(const RunResult& run) {
+  const auto report = plan_report(run.job.spec, run.job.graph, run.job.plan, run.programs);
+  const auto& ranks = report.at("rank_programs");
+  REQUIRE(ranks.size() == run.calls.size());
+  for (size_t r = 0; r < run.calls.size(); ++r) {
+    CAPTURE(r);
+    std::vector<std::string> said;
+    for (const auto& row : ranks[r].at("communication")) said.push_back(row_text(row));
+    CHECK(run.calls[r] == said);
+    CHECK(run.calls_per_step[r] == static_cast<int>(said.size()));
+    CHECK(run.arena_bytes[r] == ranks[r].at("arena_bytes").get<int64_t>());
+  }
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+TEST_CASE("every plan follows the one-rank loss, and runs the communications and the arena of its report") {
+  for (const PlanCase& plan : plan_cases()) {
+    SUBCASE(plan.name) {
+      const RunResult& reference = reference_run(plan);
+      const RunResult run = run_plan(plan);
+      check_losses(run, reference, plan.tolerance);
+      check_weights(run, reference, plan.tolerance);
+      check_communications(run);
+    }
+  }
+}
+
+TEST_CASE("a plan run twice gives the same bits") {
+  for (const PlanCase& plan : plan_cases()) {
+    SUBCASE(plan.name) {
+      const RunResult first = run_plan(plan), second = run_plan(plan);
+      CHECK(same_bits(first.losses, second.losses));
+      for (const auto& [name, values] : first.weights) {
+        CAPTURE(name);
+        CHECK(same_bits(values, second.weights.at(name)));
+      }
+    }
+  }
+}
+
+TEST_CASE("the table has the plans that the project promises") {
+  CHECK(plan_cases().size() >= 45);
+  std::map<std::string, int> ranks;
+  for (const PlanCase& plan : plan_cases()) {
+    for (const std::string& item : plan.plan) {
+      if (item.starts_with("launch.ranks=")) ++ranks[item.substr(13)];
+    }
+  }
+  for (const char* count : {"1", "2", "3", "4", "6", "8", "12"}) CHECK(ranks[count] > 0);
+}
