@@ -28,22 +28,22 @@ struct TransformSpec {
 };
 
 struct DatasetSpec {
-  std::string type;                ///< mnist | random | constant
-  std::string path;                ///< mnist: a folder, made absolute or relative to the working directory
+  std::string type;  ///< mnist | random | constant
+  std::string path;  ///< mnist: a folder, made absolute or relative to the working directory
   std::vector<TransformSpec> transforms;
-  std::string label_dtype = "i32"; ///< f32 | i32
-  int64_t batch = 32;              ///< global
+  std::string label_dtype = "i32";  ///< f32 | i32
+  int64_t batch = 32;               ///< global
   bool shuffle = true;
   bool drop_last = true;
-  int64_t repeat = 1;              ///< times the set is gone through in an epoch
+  int64_t repeat = 1;  ///< times the set is gone through in an epoch
   // random and constant sets; shapes are per sample
   Ints shape;
-  std::string dtype = "f32";       ///< of data: f32 | i32
-  Ints label_shape;                ///< [] = one number a sample
-  int64_t samples = 0;             ///< 0: one batch an epoch
-  int64_t classes = 0;             ///< random: integers (i32 data, i32 labels) are in [0, classes)
-  double value = 1.0;              ///< constant: data
-  double label_value = 0.0;        ///< constant: label
+  std::string dtype = "f32";  ///< of data: f32 | i32
+  Ints label_shape;           ///< [] = one number a sample
+  int64_t samples = 0;        ///< 0: one batch an epoch
+  int64_t classes = 0;        ///< random: integers (i32 data, i32 labels) are in [0, classes)
+  double value = 1.0;         ///< constant: data
+  double label_value = 0.0;   ///< constant: label
 };
 
 /// A layer after modules and repeat are unrolled: names are full ("h.3.ln1") and unique.
@@ -58,31 +58,31 @@ struct LayerSpec {
 struct LossSpec {
   std::string type;  ///< mae | mse | softmax_cross_entropy
   Attrs attrs;
-  std::string input; ///< layer whose output is the prediction; default: the last layer
+  std::string input;  ///< layer whose output is the prediction; default: the last layer
 };
 
 struct ScheduleSpec {
   std::string type = "constant";  ///< constant | step | cosine
   double base = 0.01;
-  int64_t warmup_steps = 0;       ///< linear from 0 up to base
-  int64_t total_steps = 0;        ///< cosine; 0: all steps of the run
-  double min = 0.0;               ///< cosine
-  int64_t step_size = 0;          ///< step: every so many steps …
-  double gamma = 0.1;             ///< … times this
+  int64_t warmup_steps = 0;  ///< linear from 0 up to base
+  int64_t total_steps = 0;   ///< cosine; 0: all steps of the run
+  double min = 0.0;          ///< cosine
+  int64_t step_size = 0;     ///< step: every so many steps …
+  double gamma = 0.1;        ///< … times this
 };
 
 struct OptimizerSpec {
-  std::string type = "sgd";       ///< sgd | adam | adamw
+  std::string type = "sgd";  ///< sgd | adam | adamw
   ScheduleSpec learning_rate;
   double momentum = 0, weight_decay = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   bool nesterov = false;
-  double clip_norm = 0;           ///< by global norm; 0: off
+  double clip_norm = 0;  ///< by global norm; 0: off
 };
 
 struct TrainSpec {
   int64_t epochs = 1;
-  int64_t steps = 0;              ///< stop after so many; 0: all epochs
-  int64_t log_every = 1;          ///< steps between loss lines
+  int64_t steps = 0;      ///< stop after so many; 0: all epochs
+  int64_t log_every = 1;  ///< steps between loss lines
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -118,16 +118,16 @@ struct ParallelSpec {
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   bool full_batch = false;
-  int64_t max_memory = 0;         ///< bytes a rank; 0: no limit
+  int64_t max_memory = 0;  ///< bytes a rank; 0: no limit
 };
 
 struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
   std::string log_dir = "log_output";
-  std::string comm = "auto";      ///< auto | shm | gloo
-  double timeout_seconds = 60;    ///< start-up, and a collective's
-  double grace_seconds = 10;      ///< between SIGTERM and SIGKILL
+  std::string comm = "auto";    ///< auto | shm | gloo
+  double timeout_seconds = 60;  ///< start-up, and a collective's
+  double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
 };
 
 struct JobSpec {
@@ -142,8 +142,8 @@ struct JobSpec {
   LaunchSpec launch;
   std::vector<std::string> print;  ///< layer names
 
-  std::string file;                ///< as the user named it
-  std::string source;              ///< its text, for excerpts in errors
+  std::string file;                            ///< as the user named it
+  std::string source;                          ///< its text, for excerpts in errors
   std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> where it stands
 
   /// Where a field stands; the nearest enclosing field where it was left to its default.

@@ -1,0 +1,102 @@
+// How the field table reads in messages, docs and the schema.
+#include "engine/spec/fields.h"
+
+#include "engine/base/text.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+namespace {
+
+/// A default-made struct of each section, to read the defaults from.
+const void* default_object(const Section* section) {
+  static JobSpec job;
+  if (section == nullptr || section->name.empty()) return &job;
+  if (section->name == "dataset") return &job.dataset;
+  if (section->name == "optimizer") return &job.optimizer;
+  if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
+  if (section->name == "train") return &job.train;
+  if (section->name == "parallel") return &job.parallel;
+  if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
+  if (section->name == "launch") return &job.launch;
+  return nullptr;
+}
+
+std::string kind_name(const Field& field) {
+  switch (field.kind) {
+    case FieldKind::flag:
+      return "true or false";
+    case FieldKind::integer:
+      return "integer";
+    case FieldKind::number:
+      return "number";
+    case FieldKind::text:
+      return "text";
+    case FieldKind::choice:
+      return join(field.choices, " | ");
+    case FieldKind::ints:
+      return "list of integers";
+    case FieldKind::numbers:
+      return "list of numbers";
+    case FieldKind::int_lists:
+      return "list of lists of integers";
+    case FieldKind::bytes:
+      return "bytes (25GB, 512MiB)";
+    case FieldKind::seconds:
+      return "time (10s, 2m)";
+    case FieldKind::section:
+      return field.stands_for.empty() ? "mapping" : field.stands_for + " or mapping";
+    case FieldKind::names:
+      return "list of layer names";
+    case FieldKind::patterns:
+      return "list of names or globs";
+    case FieldKind::transforms:
+      return "list of transforms";
+    case FieldKind::modules:
+      return "mapping of lists of layers";
+    case FieldKind::layers:
+      return "list of layers";
+    case FieldKind::stage_map:
+      return "mapping of name or glob to stage";
+    case FieldKind::strategy_map:
+      return "mapping of name or glob to cuts";
+  }
+  return "";
+}
+
+bool finite(double v) { return v > -1e300 && v < 1e300; }
+
+std::string limit_text(double v) {
+  return v == static_cast<double>(static_cast<int64_t>(v)) ? std::to_string(static_cast<int64_t>(v))
+                                                           : to_string(Value(v));
+}
+
+template <class T>
+std::vector<std::string> names(const std::vector<T>& all) {
+  std::vector<std::string> result;
+  for (const T& one : all) result.push_back(one.name);
+  return result;
+}
+
+}  // namespace
+
+std::string kind_text(const Field& field) {
+  std::string text = kind_name(field);
+  if (field.length) text += " (" + std::to_string(field.length) + ")";
+  if (finite(field.min)) text += (field.min_open ? ", above " : ", at least ") + limit_text(field.min);
+  // The limit of a C++ int is nothing that a reader needs.
+  if (finite(field.max) && field.max < 2147483647.0)
+    text += (field.max_open ? ", below " : ", at most ") + limit_text(field.max);
+  return text;
+}
+
+std::string default_text(const Field& field, const Section* section) {
+  if (field.is_required) return "";
+  if (field.fallback) return to_string(*field.fallback);
+  const void* object = section && field.get ? default_object(section) : nullptr;
+  return object ? to_string(field.get(object)) : "";
+}
+
+std::vector<std::string> names_of(const std::vector<Field>& fields) { return names(fields); }
+std::vector<std::string> names_of(const std::vector<EntryType>& types) { return names(types); }
+
+}  // namespace trainctl

@@ -1,0 +1,57 @@
+// Names of the choices, and looking up positions.
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+// Past the last value each gives "": the field table counts them that way.
+
+std::string_view to_string(ParallelMode mode) {
+  switch (mode) {
+    case ParallelMode::stand_alone:
+      return "stand_alone";
+    case ParallelMode::data_parallel:
+      return "data_parallel";
+    case ParallelMode::semi_auto_parallel:
+      return "semi_auto_parallel";
+    case ParallelMode::auto_parallel:
+      return "auto_parallel";
+    case ParallelMode::hybrid_parallel:
+      return "hybrid_parallel";
+  }
+  return "";
+}
+
+std::string_view to_string(Schedule schedule) {
+  switch (schedule) {
+    case Schedule::gpipe:
+      return "gpipe";
+    case Schedule::one_f_one_b:
+      return "1f1b";
+  }
+  return "";
+}
+
+std::string_view to_string(Device device) {
+  switch (device) {
+    case Device::automatic:
+      return "auto";
+    case Device::cpu:
+      return "cpu";
+    case Device::cuda:
+      return "cuda";
+  }
+  return "";
+}
+
+SourcePos JobSpec::position(std::string_view path) const {
+  std::string at(path);
+  while (!at.empty()) {
+    if (const auto found = positions.find(at); found != positions.end()) return found->second;
+    const size_t cut = at.find_last_of(".[");
+    at.resize(cut == std::string::npos ? 0 : cut);
+  }
+  const auto root = positions.find("");
+  return root == positions.end() ? SourcePos{file, 0, 0} : root->second;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,47 @@
+// The layers of a job: reading them, and unrolling modules and repeats into one flat list.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/spec/fields.h"
+#include "engine/spec/job_spec.h"
+#include "engine/spec/problems.h"
+#include "engine/spec/yaml_tree.h"
+
+namespace trainctl {
+
+inline constexpr size_t kMaxLayers = 10'000;
+
+/// An item of `network` or of a module, as written.
+struct LayerEntry {
+  std::string name;                 ///< within its list; defaults filled in, unique
+  const EntryType* type = nullptr;  ///< null: a module, or a type that does not exist
+  std::string module;               ///< the block to put here
+  int64_t repeat = 0;               ///< 0: not given, one copy without a number in its names
+  std::vector<std::string> inputs;  ///< as written; empty: the layer before
+  std::vector<SourcePos> input_pos;
+  Attrs attrs;
+  std::string path;
+  SourcePos pos;  ///< of the type or module, for what is wrong with the whole
+  SourcePos module_pos, share_pos;
+};
+
+using LayerList = std::vector<LayerEntry>;
+using Modules = std::map<std::string, LayerList>;
+
+LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems);
+Modules read_modules(const YamlNode& node, const std::string& path, Problems& problems);
+
+struct Network {
+  std::vector<LayerSpec> layers;
+  std::vector<std::string> print_names;        ///< what names in `print` and `loss.input` may be
+  std::map<std::string, std::string> outputs;  ///< layer or module -> the layer that makes its output
+  bool complete = true;                        ///< false: some names could not be made
+};
+
+/// Modules in place, inputs and shares resolved to full names.
+Network unroll(const LayerList& layers, const Modules& modules, Problems& problems);
+
+}  // namespace trainctl

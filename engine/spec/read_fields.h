@@ -1,0 +1,23 @@
+// Reading a mapping by its fields: unknown keys, missing ones, and those of another type.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/spec/fields.h"
+#include "engine/spec/problems.h"
+#include "engine/spec/yaml_tree.h"
+
+namespace trainctl {
+
+/// A problem for each key that is none of `known`, at the key, with the nearest name.
+/// `what` takes the fields: "relu", "parallel".
+void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
+                         const std::string& path, Problems& problems);
+
+/// The fields of a layer or transform into Attrs, defaults filled in.
+Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const std::string& what,
+                 const std::string& path, Problems& problems);
+
+}  // namespace trainctl

@@ -1,0 +1,257 @@
+// The tree as a JobSpec, section by section as the field table says.
+#include "engine/spec/read_job.h"
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/network.h"
+#include "engine/spec/read_fields.h"
+#include "engine/spec/read_value.h"
+
+namespace trainctl {
+namespace {
+
+class JobReader {
+ public:
+  JobReader(JobSpec& job, Problems& problems) : job_(job), problems_(problems) {}
+
+  void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
+    if (!node.is_map() && !node.is_null()) {
+      problems_.add(node.pos, path, "must be a mapping, not " + describe(node));
+      return;
+    }
+    const std::string what = section.name.empty() ? "a job" : section.name;
+    refuse_unknown_keys(node, names_of(section.fields), what, path, problems_);
+    for (const Field& field : section.fields) {
+      const auto entry = std::find_if(node.entries.begin(), node.entries.end(),
+                                      [&](const YamlNode::Entry& e) { return e.key == field.name; });
+      const bool given = entry != node.entries.end() && !entry->value.is_null();
+      const std::string where = at_key(path, field.name);
+      if (!belongs(field, section, object, path)) {
+        if (given) refuse_field(field, section, object, entry->key_pos, where);
+      } else if (given) {
+        read(entry->value, field, object, where);
+      } else if (field.is_required) {
+        problems_.add(entry != node.entries.end() ? entry->value.pos : node.pos, where,
+                      what + " needs '" + field.name + "'", field.name + ": " + kind_text(field));
+      }
+    }
+  }
+
+  void finish_network() {
+    if (!job_.loss) return;
+    LossSpec& loss = *job_.loss;
+    if (loss.input.empty()) {
+      if (!job_.network.empty()) loss.input = job_.network.back().name;
+    } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
+      loss.input = known->second;
+    } else if (network_.complete) {
+      problems_.add(job_.position("loss.input"), "loss.input", "no layer is called '" + loss.input + "'",
+                    did_you_mean(loss.input, network_.print_names));
+    }
+  }
+
+ private:
+  static std::string type_of(const Section& section, const void* object) {
+    return section.fields.empty() ? "" : std::get<std::string>(section.fields.front().get(object));
+  }
+
+  /// Fields of another `type` of the section do not belong. Where the type itself is wrong, all do.
+  bool belongs(const Field& field, const Section& section, const void* object, const std::string& path) const {
+    if (field.only.empty() || problems_.touch(at_key(path, "type"))) return true;
+    const std::string type = type_of(section, object);
+    return type.empty() || std::find(field.only.begin(), field.only.end(), type) != field.only.end();
+  }
+
+  void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
+                    const std::string& where) {
+    problems_.add(pos, where,
+                  "'" + field.name + "' is for " + join(field.only, " and ") + ", not for " + type_of(section, object));
+  }
+
+  void read(const YamlNode& node, const Field& field, void* object, const std::string& path) {
+    switch (field.kind) {
+      case FieldKind::section:
+        return subsection(node, field, object, path);
+      case FieldKind::names:
+        return print(node, path);
+      case FieldKind::patterns:
+        return recompute(node, path);
+      case FieldKind::transforms:
+        return transforms(node, path);
+      case FieldKind::modules:
+        modules_ = read_modules(node, path, problems_);
+        return;
+      case FieldKind::layers:
+        return network(node, path);
+      case FieldKind::stage_map:
+        return stage_config(node, path);
+      case FieldKind::strategy_map:
+        return strategies(node, path);
+      default:
+        if (const std::optional<Value> value = read_value(node, field, path, problems_)) field.set(object, *value);
+    }
+  }
+
+  void subsection(const YamlNode& node, const Field& field, void* object, const std::string& path) {
+    void* inner = field.object(object, true);
+    if (node.is_scalar() && !field.stands_for.empty()) {
+      for (const Field& one : field.section->fields)
+        if (one.name == field.stands_for) read(node, one, inner, path);
+    } else {
+      section(node, *field.section, inner, path);
+    }
+  }
+
+  void network(const YamlNode& node, const std::string& path) {
+    const LayerList layers = read_layers(node, path, problems_);
+    network_ = unroll(layers, modules_, problems_);
+    job_.network = std::move(network_.layers);
+  }
+
+  void print(const YamlNode& node, const std::string& path) {
+    const std::vector<std::string> names = read_texts(node, path, "the name of a layer", problems_);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const auto known = network_.outputs.find(names[i]);
+      if (known != network_.outputs.end()) {
+        job_.print.push_back(known->second);
+      } else if (network_.complete) {
+        problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
+                      "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
+      }
+    }
+  }
+
+  /// A name or glob must mean some layer.
+  void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
+    if (!network_.complete) return;
+    for (const LayerSpec& layer : job_.network)
+      if (glob_match(pattern, layer.name)) return;
+    if (problems_.touch("network") || problems_.touch("modules")) return;
+    if (is_glob(pattern)) {
+      problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
+    } else if (network_.outputs.contains(pattern)) {
+      problems_.add(pos, path, "'" + pattern + "' is a module, not a layer", "for all its layers: '" + pattern + ".*'");
+    } else {
+      problems_.add(pos, path, "no layer is called '" + pattern + "'", nearest_layer(pattern));
+    }
+  }
+
+  std::string nearest_layer(const std::string& pattern) const {
+    std::vector<std::string> names;
+    for (const LayerSpec& layer : job_.network) names.push_back(layer.name);
+    const std::string guess = did_you_mean(pattern, names);
+    if (!guess.empty()) return guess;
+    constexpr size_t kShown = 12;
+    const bool more = names.size() > kShown;
+    names.resize(std::min(names.size(), kShown));
+    return "layers are " + join(names) + (more ? ", ..." : "");
+  }
+
+  void recompute(const YamlNode& node, const std::string& path) {
+    const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
+    if (problems_.touch(path)) return;
+    for (size_t i = 0; i < patterns.size(); ++i) {
+      const std::string where = node.is_list() ? at_index(path, i) : path;
+      demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
+      job_.parallel.recompute.push_back({patterns[i], where});
+    }
+  }
+
+  bool demand_map(const YamlNode& node, const std::string& path, const std::string& example) {
+    if (!node.is_map()) problems_.add(node.pos, path, "must be a mapping, not " + describe(node), example);
+    return node.is_map();
+  }
+
+  void stage_config(const YamlNode& node, const std::string& path) {
+    if (!demand_map(node, path, "e.g. {layer1: 0, 'h.*': 1}")) return;
+    Field stage;
+    stage.kind = FieldKind::integer;
+    stage.min = 0;
+    stage.max = 65535;
+    for (const YamlNode::Entry& entry : node.entries) {
+      const std::string where = at_key(path, entry.key);
+      demand_match(entry.key, entry.key_pos, where);
+      if (const std::optional<Value> value = read_value(entry.value, stage, where, problems_))
+        job_.parallel.stage_config.push_back({entry.key, static_cast<int>(std::get<int64_t>(*value)), where});
+    }
+  }
+
+  void strategies(const YamlNode& node, const std::string& path) {
+    if (!demand_map(node, path, "e.g. {layer1: [[2, 1], [2, 1]]}")) return;
+    for (const YamlNode::Entry& entry : node.entries) {
+      const std::string where = at_key(path, entry.key);
+      demand_match(entry.key, entry.key_pos, where);
+      if (std::optional<std::vector<Ints>> cuts = read_int_lists(entry.value, 1, where, problems_))
+        job_.parallel.strategies.push_back({entry.key, std::move(*cuts), where});
+    }
+  }
+
+  void transforms(const YamlNode& node, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{resize: [28, 28]}, hwc2chw]");
+      return;
+    }
+    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], at_index(path, i));
+  }
+
+  /// `hwc2chw`, `{resize: [28, 28]}` or `{rescale: {scale: 2}}`.
+  void transform(const YamlNode& node, const std::string& path) {
+    const bool one_key = node.is_map() && node.entries.size() == 1;
+    if (!one_key && !node.is_scalar()) {
+      problems_.add(node.pos, path, "must be one transform, not " + describe(node),
+                    "e.g. {resize: [28, 28]} or hwc2chw");
+      return;
+    }
+    const std::string name = one_key ? node.entries[0].key : node.text;
+    const std::vector<std::string> all = names_of(transform_types());
+    const EntryType* type = find_transform_type(name);
+    if (!type) {
+      const std::string guess = did_you_mean(name, all);
+      problems_.add(one_key ? node.entries[0].key_pos : node.pos, path, "unknown transform '" + name + "'",
+                    guess.empty() ? "one of " + join(all) : guess);
+      return;
+    }
+    static const YamlNode kNothing;
+    const YamlNode& value = one_key ? node.entries[0].value : kNothing;
+    TransformSpec spec{name, {}, path};
+    if (value.is_map()) {
+      refuse_unknown_keys(value, names_of(type->fields), name, path, problems_);
+      spec.attrs = read_attrs(value, type->fields, name, path, problems_);
+    } else if (value.is_null()) {
+      YamlNode empty;
+      empty.pos = node.pos;
+      spec.attrs = read_attrs(empty, type->fields, name, path, problems_);
+    } else if (type->fields.size() == 1) {
+      if (std::optional<Value> read = read_value(value, type->fields[0], path, problems_))
+        spec.attrs.set(type->fields[0].name, std::move(*read));
+    } else {
+      problems_.add(value.pos, path, name + " takes a mapping, not " + describe(value),
+                    type->fields.empty() ? "write just " + name : "fields: " + join(names_of(type->fields)));
+    }
+    job_.dataset.transforms.push_back(std::move(spec));
+  }
+
+  JobSpec& job_;
+  Problems& problems_;
+  Modules modules_;
+  Network network_;
+};
+
+void record_positions(const YamlNode& node, const std::string& path, JobSpec& job) {
+  job.positions[path] = node.pos;
+  for (size_t i = 0; i < node.items.size(); ++i) record_positions(node.items[i], at_index(path, i), job);
+  for (const YamlNode::Entry& entry : node.entries) record_positions(entry.value, at_key(path, entry.key), job);
+}
+
+}  // namespace
+
+void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
+  record_positions(root, "", job);
+  JobReader reader(job, problems);
+  reader.section(root, job_section(), &job, "");
+  reader.finish_network();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,13 @@
+// The tree as a JobSpec, section by section as the field table says.
+#pragma once
+
+#include "engine/spec/job_spec.h"
+#include "engine/spec/problems.h"
+#include "engine/spec/yaml_tree.h"
+
+namespace trainctl {
+
+/// Fills in everything but file and source. What is wrong goes to `problems`.
+void read_job(const YamlNode& root, JobSpec& job, Problems& problems);
+
+}  // namespace trainctl

@@ -1,0 +1,167 @@
+// YAML lists of layers, as written: types, fields and names, but nothing that needs another layer.
+#include <algorithm>
+#include <set>
+
+#include "engine/base/text.h"
+#include "engine/spec/network.h"
+#include "engine/spec/read_fields.h"
+#include "engine/spec/read_value.h"
+
+namespace trainctl {
+namespace {
+
+bool is_name(const std::string& text) {
+  return !text.empty() &&
+         std::all_of(text.begin(), text.end(),
+                     [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+                              c == '-' || c == '.';
+                     }) &&
+         text.front() != '.' && text.back() != '.' && text.size() <= 200;
+}
+
+const std::set<std::string> kReserved = {"data", "label", "input", "loss"};
+
+void check_name(const std::string& name, const SourcePos& pos, const std::string& path, Problems& problems) {
+  if (!is_name(name))
+    problems.add(pos, path, "'" + name + "' is no name", "a name has letters, digits, '_', '-' and '.' inside");
+  else if (kReserved.contains(name))
+    problems.add(pos, path,
+                 "the name '" + name + "' is taken: it means the " + (name == "loss" ? "loss" : "input") + " itself",
+                 "give the layer another name");
+}
+
+void read_inputs(const YamlNode& node, LayerEntry& entry, Problems& problems) {
+  const std::string path = at_key(entry.path, "inputs");
+  entry.inputs = read_texts(node, path, "the name of a layer", problems);
+  for (size_t i = 0; i < entry.inputs.size(); ++i)
+    entry.input_pos.push_back(node.is_list() && node.items.size() == entry.inputs.size() ? node.items[i].pos
+                                                                                         : node.pos);
+  if (node.is_list() && node.items.empty()) problems.add(node.pos, path, "must name at least one layer");
+}
+
+std::vector<std::string> with_common(const std::vector<Field>& fields) {
+  std::vector<std::string> names = names_of(common_layer_fields());
+  const std::vector<std::string> own = names_of(fields);
+  names.insert(names.end(), own.begin(), own.end());
+  return names;
+}
+
+void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
+  const YamlNode* type = node.find("type");
+  if (!type || type->is_null()) {
+    problems.add(type ? type->pos : node.pos, entry.path, "a layer needs 'type'",
+                 "one of " + join(names_of(layer_types())));
+    return;
+  }
+  entry.pos = type->pos;
+  entry.type = type->is_scalar() ? find_layer_type(type->text) : nullptr;
+  if (!entry.type) {
+    std::string hint = type->is_scalar() ? did_you_mean(type->text, names_of(layer_types())) : "";
+    if (hint.empty()) hint = "one of " + join(names_of(layer_types()));
+    problems.add(type->pos, at_key(entry.path, "type"), "unknown layer type " + describe(*type), hint);
+    return;
+  }
+  refuse_unknown_keys(node, with_common(entry.type->fields), entry.type->name, entry.path, problems);
+  entry.attrs = read_attrs(node, entry.type->fields, entry.type->name, entry.path, problems);
+  if (const YamlNode* share = node.find("share")) entry.share_pos = share->pos;
+}
+
+void read_module_use(const YamlNode& node, LayerEntry& entry, Problems& problems) {
+  refuse_unknown_keys(node, names_of(module_use_fields()), "the use of a module", entry.path, problems);
+  for (const Field& field : module_use_fields()) {
+    const YamlNode* value = node.find(field.name);
+    if (!value || value->is_null() || field.name == "name" || field.name == "inputs") continue;
+    const std::optional<Value> read = read_value(*value, field, at_key(entry.path, field.name), problems);
+    if (!read) continue;
+    if (field.name == "repeat")
+      entry.repeat = std::get<int64_t>(*read);
+    else
+      entry.module = std::get<std::string>(*read);
+  }
+  entry.pos = entry.module_pos = node.find("module")->pos;
+}
+
+LayerEntry read_entry(const YamlNode& node, const std::string& path, Problems& problems) {
+  LayerEntry entry;
+  entry.path = path;
+  entry.pos = node.pos;
+  if (!node.is_map()) {
+    problems.add(node.pos, path, "must be a layer, not " + describe(node), "e.g. {type: dense, units: 10}");
+    return entry;
+  }
+  const YamlNode* module = node.find("module");
+  if (module && !module->is_null())
+    read_module_use(node, entry, problems);
+  else
+    read_layer(node, entry, problems);
+  if (const YamlNode* name = node.find("name"); name && !name->is_null()) {
+    if (name->is_scalar())
+      check_name(entry.name = name->text, name->pos, at_key(path, "name"), problems);
+    else
+      problems.add(name->pos, at_key(path, "name"), "must be text, not " + describe(*name));
+  }
+  if (const YamlNode* inputs = node.find("inputs"); inputs && !inputs->is_null()) read_inputs(*inputs, entry, problems);
+  return entry;
+}
+
+/// relu, relu_1, … for those that were given none. Then every name of the list must be unique.
+void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) {
+  std::set<std::string> taken;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    LayerEntry& layer = layers[i];
+    if (layer.name.empty() || taken.insert(layer.name).second) continue;
+    const YamlNode* name = node.items[i].find("name");
+    const auto first =
+        std::find_if(layers.begin(), layers.end(), [&](const LayerEntry& l) { return l.name == layer.name; });
+    const SourcePos& other = first->pos;
+    problems.add(name->pos, at_key(layer.path, "name"), "the name '" + layer.name + "' is used twice",
+                 other.known() ? "the other one is in line " + std::to_string(other.line) : "");
+  }
+  std::map<std::string, int> counters;  // so that ten thousand relus do not try ten thousand names each
+  for (LayerEntry& layer : layers) {
+    if (!layer.name.empty()) continue;
+    const std::string base = layer.type ? layer.type->name : layer.module.empty() ? "layer" : layer.module;
+    int& n = counters[base];
+    do {
+      layer.name = n == 0 ? base : base + "_" + std::to_string(n);
+      ++n;
+    } while (!taken.insert(layer.name).second);
+  }
+}
+
+}  // namespace
+
+LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems) {
+  LayerList layers;
+  if (!node.is_list()) {
+    problems.add(node.pos, path, "must be a list of layers, not " + describe(node), "e.g. - {type: dense, units: 10}");
+    return layers;
+  }
+  if (node.items.empty()) problems.add(node.pos, path, "must have at least one layer");
+  if (node.items.size() > kMaxLayers) {
+    problems.add(
+        node.pos, path,
+        "has " + std::to_string(node.items.size()) + " layers; " + std::to_string(kMaxLayers) + " is the most");
+    return layers;
+  }
+  for (size_t i = 0; i < node.items.size(); ++i)
+    layers.push_back(read_entry(node.items[i], at_index(path, i), problems));
+  fill_in_names(node, layers, problems);
+  return layers;
+}
+
+Modules read_modules(const YamlNode& node, const std::string& path, Problems& problems) {
+  Modules modules;
+  if (!node.is_map()) {
+    problems.add(node.pos, path, "must be a mapping of module names to lists of layers, not " + describe(node));
+    return modules;
+  }
+  for (const YamlNode::Entry& entry : node.entries) {
+    check_name(entry.key, entry.key_pos, at_key(path, entry.key), problems);
+    modules[entry.key] = read_layers(entry.value, at_key(path, entry.key), problems);
+  }
+  return modules;
+}
+
+}  // namespace trainctl

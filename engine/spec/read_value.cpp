@@ -1,0 +1,271 @@
+// One YAML value as the kind that a field wants.
+#include "engine/spec/read_value.h"
+
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+std::optional<double> parse_number(const std::string& text) {
+  // from_chars knows no leading plus; strtod knows too much (hex, nan, the locale's comma).
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  double value = 0;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
+  return value;
+}
+
+struct Unit {
+  const char* name;
+  double factor;
+};
+
+/// "1.5GB" with the units given; a bare number counts in the first unit's factor of 1.
+std::optional<double> parse_with_unit(const std::string& text, const std::vector<Unit>& units) {
+  const size_t at = text.find_last_of("0123456789.");
+  if (at == std::string::npos) return {};
+  const std::optional<double> number = parse_number(text.substr(0, at + 1));
+  std::string unit = text.substr(at + 1);
+  unit.erase(0, unit.find_first_not_of(' ') == std::string::npos ? unit.size() : unit.find_first_not_of(' '));
+  if (!number) return {};
+  if (unit.empty()) return number;
+  for (const Unit& u : units)
+    if (unit == u.name) return *number * u.factor;
+  return {};
+}
+
+std::optional<double> parse_bytes(const std::string& text) {
+  static const std::vector<Unit> kUnits = {
+      {"B", 1},           {"KB", 1e3},           {"MB", 1e6},
+      {"GB", 1e9},        {"TB", 1e12},          {"KiB", 1024.0},
+      {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
+  };
+  const std::optional<double> bytes = parse_with_unit(text, kUnits);
+  if (!bytes || std::abs(*bytes) > 9e18) return {};
+  return bytes;
+}
+
+std::optional<double> parse_seconds(const std::string& text) {
+  static const std::vector<Unit> kUnits = {{"s", 1}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}};
+  const std::optional<double> seconds = parse_with_unit(text, kUnits);
+  if (!seconds || std::abs(*seconds) > 1e8) return {};
+  return seconds;
+}
+
+/// Reads values for one field: knows its range and where to complain.
+class ValueReader {
+ public:
+  ValueReader(const Field& field, Problems& problems) : field_(field), problems_(problems) {}
+
+  std::optional<Value> read(const YamlNode& node, const std::string& path) {
+    switch (field_.kind) {
+      case FieldKind::flag:
+        return flag(node, path);
+      case FieldKind::integer:
+        return wrap(integer(node, path));
+      case FieldKind::number:
+        return wrap(number(node, path));
+      case FieldKind::text:
+        return text(node, path);
+      case FieldKind::choice:
+        return choice(node, path);
+      case FieldKind::ints:
+        return wrap(list<int64_t>(node, path, [&](const YamlNode& n, const std::string& p) { return integer(n, p); }));
+      case FieldKind::numbers:
+        return numbers(node, path);
+      case FieldKind::int_lists:
+        return wrap(read_int_lists(node, static_cast<int64_t>(field_.min), path, problems_));
+      case FieldKind::bytes:
+        return bytes(node, path);
+      case FieldKind::seconds:
+        return seconds(node, path);
+      default:
+        check(false, "a field of kind " + kind_text(field_) + " is not one value");
+    }
+    return {};
+  }
+
+ private:
+  template <class T>
+  static std::optional<Value> wrap(std::optional<T> value) {
+    return value ? std::optional<Value>(std::move(*value)) : std::nullopt;
+  }
+
+  std::nullopt_t wrong(const YamlNode& node, const std::string& path, const std::string& expected,
+                       const std::string& hint = {}) {
+    problems_.add(node.pos, path, "must be " + expected + ", not " + describe(node), hint);
+    return std::nullopt;
+  }
+
+  std::optional<Value> flag(const YamlNode& node, const std::string& path) {
+    if (node.is_scalar() && !node.quoted) {
+      if (node.text == "true" || node.text == "True" || node.text == "TRUE") return Value(true);
+      if (node.text == "false" || node.text == "False" || node.text == "FALSE") return Value(false);
+    }
+    return wrong(node, path, "true or false");
+  }
+
+  std::optional<int64_t> integer(const YamlNode& node, const std::string& path) {
+    const std::optional<int64_t> value = node.is_scalar() && !node.quoted ? parse_integer(node.text) : std::nullopt;
+    if (!value) {
+      const bool quoted_number = node.is_scalar() && node.quoted && parse_integer(node.text);
+      return wrong(node, path, "an integer", quoted_number ? "leave the quotes out" : "");
+    }
+    if (!in_range(node, static_cast<double>(*value), path)) return {};
+    return value;
+  }
+
+  std::optional<double> number(const YamlNode& node, const std::string& path) {
+    const std::optional<double> value = node.is_scalar() && !node.quoted ? parse_number(node.text) : std::nullopt;
+    if (!value) {
+      const bool quoted_number = node.is_scalar() && node.quoted && parse_number(node.text);
+      return wrong(node, path, "a number", quoted_number ? "leave the quotes out" : "");
+    }
+    if (!in_range(node, *value, path)) return {};
+    return value;
+  }
+
+  std::optional<Value> text(const YamlNode& node, const std::string& path) {
+    if (!node.is_scalar()) return wrong(node, path, "text");
+    if (node.text.empty()) return wrong(node, path, "text that is not empty");
+    return Value(node.text);
+  }
+
+  std::optional<Value> choice(const YamlNode& node, const std::string& path) {
+    if (!node.is_scalar()) return wrong(node, path, "one of " + join(field_.choices));
+    for (const std::string& allowed : field_.choices)
+      if (node.text == allowed) return Value(node.text);
+    return wrong(node, path, "one of " + join(field_.choices), did_you_mean(node.text, field_.choices));
+  }
+
+  template <class T, class F>
+  std::optional<std::vector<T>> list(const YamlNode& node, const std::string& path, F&& item) {
+    const std::string kind = std::is_same_v<T, int64_t> ? "integers" : "numbers";
+    const std::string expected =
+        field_.length ? "a list of " + std::to_string(field_.length) + " " + kind : "a list of " + kind;
+    if (!node.is_list()) return wrong(node, path, expected, node.is_scalar() ? "write [" + node.text + "]" : "");
+    if (field_.length && node.items.size() != static_cast<size_t>(field_.length)) {
+      problems_.add(node.pos, path, "must be " + expected + ", not of " + std::to_string(node.items.size()));
+      return {};
+    }
+    std::vector<T> values;
+    bool good = true;
+    for (size_t i = 0; i < node.items.size(); ++i) {
+      const std::optional<T> value = item(node.items[i], at_index(path, i));
+      good = good && value;
+      if (value) values.push_back(*value);
+    }
+    if (!good) return {};
+    return values;
+  }
+
+  std::optional<Value> numbers(const YamlNode& node, const std::string& path) {
+    if (node.is_scalar() && field_.length == 0) {
+      const std::optional<double> one = number(node, path);
+      return one ? std::optional<Value>(std::vector<double>{*one}) : std::nullopt;
+    }
+    return wrap(list<double>(node, path, [&](const YamlNode& n, const std::string& p) { return number(n, p); }));
+  }
+
+  std::optional<Value> bytes(const YamlNode& node, const std::string& path) {
+    const std::optional<double> value = node.is_scalar() ? parse_bytes(node.text) : std::nullopt;
+    if (!value) return wrong(node, path, "a number of bytes", "e.g. 25GB, 512MiB or 1048576");
+    if (!in_range(node, *value, path)) return {};
+    // Integers past 2^53 must not go through a double.
+    if (const std::optional<int64_t> exact = parse_integer(node.text)) return Value(*exact);
+    return Value(static_cast<int64_t>(*value));
+  }
+
+  std::optional<Value> seconds(const YamlNode& node, const std::string& path) {
+    const std::optional<double> value = node.is_scalar() ? parse_seconds(node.text) : std::nullopt;
+    if (!value) return wrong(node, path, "a time", "e.g. 10s, 2m, 500ms or 30 (seconds)");
+    if (!in_range(node, *value, path)) return {};
+    return Value(*value);
+  }
+
+  bool in_range(const YamlNode& node, double value, const std::string& path) {
+    const auto limit = [](double v) {
+      return v == std::floor(v) && std::abs(v) < 1e15 ? std::to_string(static_cast<int64_t>(v)) : to_string(Value(v));
+    };
+    std::string expected;
+    if (value < field_.min || (field_.min_open && value == field_.min))
+      expected = (field_.min_open ? "above " : "at least ") + limit(field_.min);
+    else if (value > field_.max || (field_.max_open && value == field_.max))
+      expected = (field_.max_open ? "below " : "at most ") + limit(field_.max);
+    if (expected.empty()) return true;
+    problems_.add(node.pos, path, "must be " + expected + ", not " + node.text);
+    return false;
+  }
+
+  const Field& field_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::string at_index(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
+
+std::string at_key(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
+std::optional<int64_t> parse_integer(const std::string& text) {
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  int64_t value = 0;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  if (error != std::errc() || stop != end || begin == end) return {};
+  if (text.starts_with("+-")) return {};
+  return value;
+}
+
+std::optional<Value> read_value(const YamlNode& node, const Field& field, const std::string& path, Problems& problems) {
+  return ValueReader(field, problems).read(node, path);
+}
+
+std::vector<std::string> read_texts(const YamlNode& node, const std::string& path, const std::string& what,
+                                    Problems& problems) {
+  std::vector<std::string> texts;
+  const auto take = [&](const YamlNode& item, const std::string& where) {
+    if (item.is_scalar() && !item.text.empty())
+      texts.push_back(item.text);
+    else
+      problems.add(item.pos, where, "must be " + what + ", not " + describe(item));
+  };
+  if (node.is_scalar()) {
+    take(node, path);
+  } else if (node.is_list()) {
+    for (size_t i = 0; i < node.items.size(); ++i) take(node.items[i], at_index(path, i));
+  } else {
+    problems.add(node.pos, path, "must be a list, each item " + what + ", not " + describe(node));
+  }
+  return texts;
+}
+
+std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, int64_t min, const std::string& path,
+                                                Problems& problems) {
+  if (!node.is_list()) {
+    problems.add(node.pos, path, "must be a list of lists of integers, not " + describe(node), "e.g. [[2, 1], [2, 1]]");
+    return {};
+  }
+  Field inner;
+  inner.kind = FieldKind::ints;
+  inner.min = static_cast<double>(min);
+  std::vector<Ints> lists;
+  for (size_t i = 0; i < node.items.size(); ++i) {
+    if (node.items[i].is_scalar()) {
+      problems.add(node.items[i].pos, at_index(path, i), "must be a list of integers, not " + describe(node.items[i]),
+                   "this is a list of lists: [[2, 1], [2, 1]]");
+      return {};
+    }
+    if (std::optional<Value> list = read_value(node.items[i], inner, at_index(path, i), problems))
+      lists.push_back(std::get<Ints>(*list));
+  }
+  if (lists.size() != node.items.size()) return {};
+  return lists;
+}
+
+}  // namespace trainctl

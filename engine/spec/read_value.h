@@ -1,0 +1,32 @@
+// One YAML value as the kind that a field wants.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/spec/fields.h"
+#include "engine/spec/problems.h"
+#include "engine/spec/yaml_tree.h"
+
+namespace trainctl {
+
+/// The value, or nothing and a problem at the value that is wrong. For kinds with a Value: flag up to seconds.
+std::optional<Value> read_value(const YamlNode& node, const Field& field, const std::string& path, Problems& problems);
+
+/// A list of texts; one text stands for a list of one. `what` is what each is: "a layer name".
+std::vector<std::string> read_texts(const YamlNode& node, const std::string& path, const std::string& what,
+                                    Problems& problems);
+
+/// A list of lists of integers, each at least `min`.
+std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, int64_t min, const std::string& path,
+                                                Problems& problems);
+
+std::optional<int64_t> parse_integer(const std::string& text);
+
+/// "path[3]".
+std::string at_index(const std::string& path, size_t index);
+/// "path.key"; the key alone at the root.
+std::string at_key(const std::string& path, const std::string& key);
+
+}  // namespace trainctl

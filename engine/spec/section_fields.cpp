@@ -1,0 +1,321 @@
+// The field table of the job's sections. Defaults are the initialisers of job_spec.h.
+#include "engine/base/error.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+namespace {
+
+template <class>
+struct MemberOf;
+template <class C, class T>
+struct MemberOf<T C::*> {
+  using Class = C;
+  using Type = T;
+};
+
+template <class E>
+std::vector<std::string> enum_names() {
+  std::vector<std::string> names;
+  for (int i = 0; !to_string(static_cast<E>(i)).empty(); ++i) names.emplace_back(to_string(static_cast<E>(i)));
+  return names;
+}
+
+template <class E>
+E enum_value(const std::string& name) {
+  for (int i = 0; !to_string(static_cast<E>(i)).empty(); ++i)
+    if (to_string(static_cast<E>(i)) == name) return static_cast<E>(i);
+  check(false, "the value of a choice is one of its choices");
+  return {};
+}
+
+template <class T>
+constexpr FieldKind kind_of() {
+  if constexpr (std::is_same_v<T, bool>)
+    return FieldKind::flag;
+  else if constexpr (std::is_enum_v<T>)
+    return FieldKind::choice;
+  else if constexpr (std::is_integral_v<T>)
+    return FieldKind::integer;
+  else if constexpr (std::is_same_v<T, double>)
+    return FieldKind::number;
+  else if constexpr (std::is_same_v<T, Ints>)
+    return FieldKind::ints;
+  else
+    return FieldKind::text;
+}
+
+/// A field that lives in one member; its kind follows from the member's type.
+template <auto Member>
+Field field(std::string name, std::string doc) {
+  using C = typename MemberOf<decltype(Member)>::Class;
+  using T = typename MemberOf<decltype(Member)>::Type;
+  Field f;
+  f.name = std::move(name);
+  f.doc = std::move(doc);
+  f.kind = kind_of<T>();
+  if constexpr (std::is_enum_v<T>) f.choices = enum_names<T>();
+  if constexpr (std::is_same_v<T, int>) f.max = std::numeric_limits<int>::max();
+  f.set = [](void* object, const Value& value) {
+    T& member = static_cast<C*>(object)->*Member;
+    if constexpr (std::is_enum_v<T>)
+      member = enum_value<T>(std::get<std::string>(value));
+    else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      member = static_cast<T>(std::get<int64_t>(value));
+    else
+      member = std::get<T>(value);
+  };
+  f.get = [](const void* object) -> Value {
+    const T& member = static_cast<const C*>(object)->*Member;
+    if constexpr (std::is_enum_v<T>)
+      return std::string(to_string(member));
+    else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>)
+      return static_cast<int64_t>(member);
+    else
+      return member;
+  };
+  return f;
+}
+
+template <auto Member>
+Field subsection(std::string name, const Section& section, std::string doc) {
+  using C = typename MemberOf<decltype(Member)>::Class;
+  Field f;
+  f.name = std::move(name);
+  f.doc = std::move(doc);
+  f.kind = FieldKind::section;
+  f.section = &section;
+  f.object = [](void* enclosing, bool) -> void* { return &(static_cast<C*>(enclosing)->*Member); };
+  return f;
+}
+
+Field special(std::string name, FieldKind kind, std::string doc) {
+  Field f;
+  f.name = std::move(name);
+  f.kind = kind;
+  f.doc = std::move(doc);
+  return f;
+}
+
+const Section& dataset_section() {
+  using D = DatasetSpec;
+  static const Section section{
+      "dataset",
+      "Where samples come from.",
+      {
+          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant make samples up.")
+              .one_of({"mnist", "random", "constant"})
+              .required(),
+          field<&D::path>("path", "Folder of the IDX files, relative to the job file.").for_type({"mnist"}).required(),
+          special("transforms", FieldKind::transforms, "What is done to each sample, in order.").for_type({"mnist"}),
+          field<&D::label_dtype>("label_dtype", "Type of a label: mae and mse want f32, softmax_cross_entropy i32.")
+              .one_of({"f32", "i32"}),
+          field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.").at_least(1),
+          field<&D::shuffle>("shuffle", "A new order each epoch, from the seed and the epoch alone."),
+          field<&D::drop_last>("drop_last", "Leave out the last samples where they do not fill a batch."),
+          field<&D::repeat>("repeat", "Times the set is gone through in an epoch.").at_least(1),
+          field<&D::shape>("shape", "Shape of one sample.").for_type({"random", "constant"}).at_least(1).required(),
+          field<&D::dtype>("dtype", "Type of the data.").one_of({"f32", "i32"}).for_type({"random", "constant"}),
+          field<&D::label_shape>("label_shape", "Shape of one label; [] is one number.")
+              .for_type({"random", "constant"})
+              .at_least(1),
+          field<&D::samples>("samples", "Samples in the set; 0: one batch.")
+              .for_type({"random", "constant"})
+              .at_least(0),
+          field<&D::classes>("classes", "Integers are drawn from 0 up to this, exclusive.")
+              .for_type({"random"})
+              .at_least(0),
+          field<&D::value>("value", "Every element of the data.").for_type({"constant"}),
+          field<&D::label_value>("label_value", "Every element of the labels.").for_type({"constant"}),
+      }};
+  return section;
+}
+
+const Section& loss_section() {
+  using L = LossSpec;
+  static const Section section{
+      "loss",
+      "What is minimised. Without it the job runs forward only. A bare name stands for {type: name}.",
+      {
+          field<&L::type>("type", "mae: mean |p - l|; mse: mean (p - l)^2; softmax_cross_entropy: over integer labels.")
+              .one_of({"mae", "mse", "softmax_cross_entropy"})
+              .required(),
+          field<&L::input>("input", "The layer whose output is the prediction; the last layer where left out."),
+      }};
+  return section;
+}
+
+const Section& learning_rate_section() {
+  using S = ScheduleSpec;
+  static const Section section{
+      "optimizer.learning_rate",
+      "The learning rate over the steps. A bare number stands for {base: number}.",
+      {
+          field<&S::type>("type", "constant; step: times gamma every step_size steps; cosine: from base down to min.")
+              .one_of({"constant", "step", "cosine"}),
+          field<&S::base>("base", "The rate after warm-up.").above(0),
+          field<&S::warmup_steps>("warmup_steps", "Steps of a linear rise from 0 to base.").at_least(0),
+          field<&S::total_steps>("total_steps", "Steps until min is reached; 0: all steps of the run.")
+              .for_type({"cosine"})
+              .at_least(0),
+          field<&S::min>("min", "Where the cosine ends.").for_type({"cosine"}).at_least(0),
+          field<&S::step_size>("step_size", "Steps between two decays.").for_type({"step"}).required().at_least(1),
+          field<&S::gamma>("gamma", "Factor of one decay.").for_type({"step"}).above(0),
+      }};
+  return section;
+}
+
+Field betas() {
+  Field f = special("betas", FieldKind::numbers, "Decay of the two moments.");
+  f.length = 2;
+  f.min = 0;
+  f.max = 1;
+  f.max_open = true;
+  f.only = {"adam", "adamw"};
+  f.set = [](void* object, const Value& value) {
+    auto* optimizer = static_cast<OptimizerSpec*>(object);
+    const auto& numbers = std::get<std::vector<double>>(value);
+    optimizer->beta1 = numbers[0];
+    optimizer->beta2 = numbers[1];
+  };
+  f.get = [](const void* object) -> Value {
+    const auto* optimizer = static_cast<const OptimizerSpec*>(object);
+    return std::vector<double>{optimizer->beta1, optimizer->beta2};
+  };
+  return f;
+}
+
+const Section& optimizer_section() {
+  using O = OptimizerSpec;
+  static const Section section{
+      "optimizer",
+      "How weights follow their gradients; each as in PyTorch.",
+      {
+          field<&O::type>("type", "sgd, adam or adamw.").one_of({"sgd", "adam", "adamw"}),
+          subsection<&O::learning_rate>("learning_rate", learning_rate_section(), "A number or a schedule.")
+              .shorthand("base"),
+          field<&O::momentum>("momentum", "Share of the last update that goes on.")
+              .for_type({"sgd"})
+              .at_least(0)
+              .below(1),
+          field<&O::nesterov>("nesterov", "Look ahead along the momentum.").for_type({"sgd"}),
+          field<&O::weight_decay>("weight_decay",
+                                  "Added to the gradient times the weight; adamw: taken off the weight itself.")
+              .at_least(0),
+          betas(),
+          field<&O::eps>("eps", "Keeps the division finite.").for_type({"adam", "adamw"}).above(0),
+          field<&O::clip_norm>("clip_norm", "Largest norm of all gradients together; 0: no clipping.").at_least(0),
+      }};
+  return section;
+}
+
+const Section& train_section() {
+  using T = TrainSpec;
+  static const Section section{
+      "train",
+      "How long to train.",
+      {
+          field<&T::epochs>("epochs", "Times through the data set.").at_least(1),
+          field<&T::steps>("steps", "Stop after so many steps; 0: after all epochs.").at_least(0),
+          field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
+      }};
+  return section;
+}
+
+const Section& optimizer_shard_section() {
+  using S = OptimizerShardSpec;
+  static const Section section{
+      "parallel.optimizer_shard",
+      "Cuts what data-parallel ranks would hold twice (hsdp, ZeRO).",
+      {
+          field<&S::level>("level", "0: nothing, 1: optimizer state, 2: and gradients, 3: and weights.")
+              .at_least(0)
+              .at_most(3),
+          field<&S::min_kb>("min_kb", "Parameters under so many KiB are left whole.").at_least(0),
+      }};
+  return section;
+}
+
+const Section& parallel_section() {
+  using P = ParallelSpec;
+  static const Section section{
+      "parallel",
+      "How the network runs on several ranks. Nothing here changes the numbers.",
+      {
+          field<&P::mode>("mode", "Who decides: see the modes below."),
+          field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1),
+          special("stage_config", FieldKind::stage_map,
+                  "The stage of each layer, by name or glob; balanced where left out."),
+          field<&P::micro_batches>("micro_batches", "Parts a batch goes through the stages in; divides dataset.batch.")
+              .at_least(1),
+          field<&P::schedule>("schedule", "Order of forward and backward of the micro-batches."),
+          special("strategies", FieldKind::strategy_map, "For each input of a layer (weights count), cuts per dim."),
+          special("recompute", FieldKind::patterns,
+                  "Layers, by name or glob, that run again in the backward pass instead of keeping their output."),
+          subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
+                                          "Cuts optimizer state, gradients, weights.")
+              .shorthand("level"),
+          field<&P::full_batch>(
+              "full_batch", "Each rank reads the whole batch and takes its slice; false: it reads its slice alone."),
+          field<&P::max_memory>("max_memory", "What a rank may use; 0: no limit.").is(FieldKind::bytes).at_least(0),
+      }};
+  return section;
+}
+
+const Section& launch_section() {
+  using L = LaunchSpec;
+  static const Section section{
+      "launch",
+      "Where the ranks run.",
+      {
+          field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(65536),
+          field<&L::device>("device", "What the kernels run on."),
+          field<&L::log_dir>("log_dir", "Holds one folder a run, with one folder a rank."),
+          field<&L::comm>("comm", "How ranks talk: shm is shared memory of one host.").one_of({"auto", "shm", "gloo"}),
+          field<&L::timeout_seconds>("timeout", "For start-up, and for each collective.")
+              .is(FieldKind::seconds)
+              .above(0),
+          field<&L::grace_seconds>("grace", "Between the request to stop and the end by force.")
+              .is(FieldKind::seconds)
+              .at_least(0),
+      }};
+  return section;
+}
+
+Field loss_field() {
+  Field f = special("loss", FieldKind::section, "A name or a mapping.");
+  f.section = &loss_section();
+  f.stands_for = "type";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& loss = static_cast<JobSpec*>(enclosing)->loss;
+    if (make && !loss) loss.emplace();
+    return loss ? &*loss : nullptr;
+  };
+  return f;
+}
+
+}  // namespace
+
+const Section& job_section() {
+  using J = JobSpec;
+  // modules before network, network before what names its layers: the reader goes in this order.
+  static const Section section{
+      "",
+      "The whole job.",
+      {
+          field<&J::name>("name", "For people."),
+          field<&J::seed>("seed", "Weights, dropout and shuffling follow from it.").at_least(0),
+          subsection<&J::dataset>("dataset", dataset_section(), "The samples.").required(),
+          special("modules", FieldKind::modules, "Blocks of layers that the network uses by name."),
+          special("network", FieldKind::layers, "The layers, in order.").required(),
+          loss_field(),
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule."),
+          subsection<&J::train>("train", train_section(), "How long."),
+          subsection<&J::parallel>("parallel", parallel_section(), "How it is cut."),
+          subsection<&J::launch>("launch", launch_section(), "Where it runs."),
+          special("print", FieldKind::names, "Layers whose output each rank writes to its stdout."),
+      }};
+  return section;
+}
+
+}  // namespace trainctl

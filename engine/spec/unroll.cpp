@@ -1,0 +1,237 @@
+// Modules and repeats into one flat list of layers with full names and inputs.
+//
+//   modules: {block: [{name: fc, type: dense, units: 8}, {type: relu}]}
+//   network: [{module: block, name: h, repeat: 2}]      ->   h.0.fc  h.0.relu  h.1.fc  h.1.relu
+//
+// Outside, "h" is the output of the last copy, "h.0" of the first, "h.0.fc" any layer of it.
+#include <algorithm>
+#include <set>
+
+#include "engine/base/text.h"
+#include "engine/spec/network.h"
+#include "engine/spec/read_value.h"
+
+namespace trainctl {
+namespace {
+
+constexpr size_t kMaxModuleDepth = 8;
+
+/// Local names of one list of layers, each with the full name of the layer that makes its output.
+struct Scope {
+  const LayerList* layers = nullptr;
+  std::string prefix;  ///< "h.0." or ""
+  std::string input;   ///< what the first layer takes: "data", or the module's input
+  std::map<std::string, std::string> outputs;
+};
+
+class Unroller {
+ public:
+  Unroller(const Modules& modules, Problems& problems) : modules_(modules), problems_(problems) {}
+
+  Network run(const LayerList& layers) {
+    Scope top;
+    top.layers = &layers;
+    top.input = "data";
+    top_ = &top;
+    expand(top, 0);
+    refuse_names_inside_names();
+    for (const auto& [name, output] : top.outputs) network_.print_names.push_back(name);
+    network_.outputs = std::move(top.outputs);
+    return std::move(network_);
+  }
+
+ private:
+  void expand(Scope& scope, size_t depth) {
+    std::string before = scope.input;
+    for (size_t i = 0; i < scope.layers->size(); ++i) {
+      const LayerEntry& entry = (*scope.layers)[i];
+      if (network_.layers.size() >= kMaxLayers || ++entries_ > 4 * kMaxLayers) return refuse_size(entry);
+      const std::vector<std::string> inputs = resolve_inputs(scope, i, before);
+      if (entry.module.empty())
+        add_layer(scope, entry, inputs);
+      else
+        add_module(scope, entry, inputs, depth);
+      const auto output = scope.outputs.find(entry.name);
+      if (output != scope.outputs.end()) before = output->second;
+    }
+  }
+
+  std::vector<std::string> resolve_inputs(const Scope& scope, size_t index, const std::string& before) {
+    const LayerEntry& entry = (*scope.layers)[index];
+    if (entry.inputs.empty()) return {before};
+    std::vector<std::string> full;
+    for (size_t i = 0; i < entry.inputs.size(); ++i) {
+      const std::string path = at_index(at_key(entry.path, "inputs"), i);
+      full.push_back(resolve(scope, entry.inputs[i], index, entry.input_pos[i], path));
+    }
+    return full;
+  }
+
+  std::string resolve(const Scope& scope, const std::string& name, size_t index, const SourcePos& pos,
+                      const std::string& path) {
+    if (name == "data" || name == "label") return name;
+    if (name == "input" && !scope.prefix.empty()) return scope.input;
+    if (const auto known = scope.outputs.find(name); known != scope.outputs.end()) return known->second;
+    const auto later = std::find_if(scope.layers->begin() + static_cast<std::ptrdiff_t>(index), scope.layers->end(),
+                                    [&](const LayerEntry& l) { return l.name == name; });
+    if (later == scope.layers->begin() + static_cast<std::ptrdiff_t>(index)) {
+      problems_.add(pos, path, "layer '" + name + "' cannot be its own input");
+    } else if (later != scope.layers->end()) {
+      problems_.add(pos, path,
+                    "layer '" + name + "' comes later" + in_line(later->pos) + "; an input must come before");
+    } else if (network_.complete) {
+      problems_.add(pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
+    }
+    return name;
+  }
+
+  static std::string in_line(const SourcePos& pos) {
+    return pos.known() ? " (line " + std::to_string(pos.line) + ")" : "";
+  }
+
+  std::string suggest(const Scope& scope, const std::string& name) const {
+    std::vector<std::string> names = {"data", "label"};
+    if (!scope.prefix.empty()) names.push_back("input");
+    for (const auto& [local, output] : scope.outputs) names.push_back(local);
+    return did_you_mean(name, names);
+  }
+
+  void add_layer(Scope& scope, const LayerEntry& entry, const std::vector<std::string>& inputs) {
+    const std::string full = scope.prefix + entry.name;
+    scope.outputs[entry.name] = full;
+    if (!entry.type) return;
+    check_input_count(entry);
+    LayerSpec layer{full, entry.type->name, inputs, entry.attrs, entry.path};
+    if (entry.attrs.has("share")) resolve_share(scope, entry, layer);
+    index_[full] = network_.layers.size();
+    pos_.push_back(entry.pos);
+    network_.layers.push_back(std::move(layer));
+  }
+
+  void check_input_count(const LayerEntry& entry) {
+    const int given = entry.inputs.empty() ? 1 : static_cast<int>(entry.inputs.size());
+    int least = entry.type->min_inputs, most = entry.type->max_inputs;
+    if (problems_.touch(at_key(entry.path, "inputs")) || problems_.touch(at_key(entry.path, "units"))) return;
+    // Only matmul leaves the number open: with units it has an own weight for the second.
+    if (least != most) least = most = entry.attrs.has("units") ? 1 : 2;
+    if (given >= least && given <= most) return;
+    std::string message = entry.type->name + " takes " + std::to_string(least) + (least == 1 ? " input" : " inputs");
+    if (entry.type->min_inputs != entry.type->max_inputs)
+      message += entry.attrs.has("units") ? " where 'units' gives it an own weight" : " where it has no 'units'";
+    message += ", not " + std::to_string(given);
+    const SourcePos pos = entry.input_pos.empty() ? entry.pos : entry.input_pos.back();
+    problems_.add(pos, at_key(entry.path, "inputs"), message, least == 2 ? "name them: inputs: [a, b]" : "");
+  }
+
+  /// A weight may be shared by layers whose weights are alike: a dense layer's is [units, features], an
+  /// embedding's table [vocab, units], so language models can tie them.
+  void resolve_share(const Scope& scope, const LayerEntry& entry, LayerSpec& layer) {
+    const std::string name = layer.attrs.text("share"), path = at_key(entry.path, "share");
+    std::string full;
+    for (const Scope* s : {&scope, static_cast<const Scope*>(top_)}) {
+      const auto known = s->outputs.find(name);
+      if (known == s->outputs.end() || (s == &scope && known->second == layer.name)) continue;
+      full = known->second;
+      break;
+    }
+    const auto at = index_.find(full);
+    if (at == index_.end()) {
+      if (!network_.complete || (!full.empty() && full != layer.name)) return;  // the other one is wrong itself
+      problems_.add(entry.share_pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
+      return;
+    }
+    const LayerSpec& other = network_.layers[at->second];
+    if (other.type != "dense" && other.type != "embedding")
+      problems_.add(entry.share_pos, path,
+                    "'" + name + "' is a " + other.type + " layer, which has no weight to share with " + layer.type);
+    else if (other.attrs.has("share"))
+      problems_.add(entry.share_pos, path,
+                    "'" + name + "' itself uses the weight of '" + other.attrs.text("share") + "'", "share that one");
+    layer.attrs.set("share", full);
+  }
+
+  void add_module(Scope& scope, const LayerEntry& entry, const std::vector<std::string>& inputs, size_t depth) {
+    const auto module = modules_.find(entry.module);
+    if (module == modules_.end()) {
+      std::vector<std::string> names;
+      for (const auto& [name, layers] : modules_) names.push_back(name);
+      std::string hint = did_you_mean(entry.module, names);
+      if (hint.empty()) hint = names.empty() ? "define it under modules:" : "modules are " + join(names);
+      fail_module(scope, entry, "no module is called '" + entry.module + "'", hint);
+      return;
+    }
+    if (std::find(open_.begin(), open_.end(), entry.module) != open_.end() || depth >= kMaxModuleDepth) {
+      fail_module(scope, entry, "module '" + entry.module + "' uses itself, or modules nest too deep", "");
+      return;
+    }
+    if (inputs.size() != 1) {
+      problems_.add(entry.input_pos.back(), at_key(entry.path, "inputs"),
+                    "a module takes 1 input, not " + std::to_string(inputs.size()));
+    }
+    if (module->second.empty()) {
+      network_.complete = false;
+      return;
+    }
+    open_.push_back(entry.module);
+    std::string before = inputs.front();
+    for (int64_t i = 0; i < std::max<int64_t>(1, entry.repeat) && !too_large_; ++i) {
+      const std::string local = entry.repeat > 0 ? entry.name + "." + std::to_string(i) : entry.name;
+      Scope inner;
+      inner.layers = &module->second;
+      inner.prefix = scope.prefix + local + ".";
+      inner.input = before;
+      expand(inner, depth + 1);
+      for (const auto& [name, output] : inner.outputs) scope.outputs[local + "." + name] = output;
+      const auto last = inner.outputs.find(inner.layers->back().name);
+      if (last == inner.outputs.end()) break;
+      before = scope.outputs[local] = scope.outputs[entry.name] = last->second;
+    }
+    open_.pop_back();
+  }
+
+  void refuse_size(const LayerEntry& entry) {
+    problems_.add(entry.pos, entry.path,
+                  "the network has more than " + std::to_string(kMaxLayers) + " layers with its modules unrolled",
+                  "repeat fewer");
+    network_.complete = false;
+    too_large_ = true;
+  }
+
+  void fail_module(Scope& scope, const LayerEntry& entry, const std::string& message, const std::string& hint) {
+    problems_.add(entry.module_pos, at_key(entry.path, "module"), message, hint);
+    scope.outputs[entry.name] = scope.prefix + entry.name;
+    network_.complete = false;
+  }
+
+  /// A layer "a" has inner tensors "a.weight", "a.matmul"; a layer "a.weight" would get in their way.
+  void refuse_names_inside_names() {
+    for (size_t i = 0; i < network_.layers.size(); ++i) {
+      const LayerSpec& layer = network_.layers[i];
+      for (size_t dot = layer.name.find('.'); dot != std::string::npos; dot = layer.name.find('.', dot + 1)) {
+        const auto outer = index_.find(std::string_view(layer.name).substr(0, dot));
+        if (outer == index_.end()) continue;
+        problems_.add(pos_[i], layer.path,
+                      "the name '" + layer.name + "' lies inside that of layer '" + outer->first + "'",
+                      "rename one of them");
+      }
+    }
+  }
+
+  const Modules& modules_;
+  Problems& problems_;
+  Network network_;
+  Scope* top_ = nullptr;
+  std::map<std::string, size_t, std::less<>> index_;  ///< full name -> network_.layers
+  std::vector<SourcePos> pos_;                        ///< of each layer
+  std::vector<std::string> open_;                     ///< modules being expanded
+  size_t entries_ = 0;
+  bool too_large_ = false;
+};
+
+}  // namespace
+
+Network unroll(const LayerList& layers, const Modules& modules, Problems& problems) {
+  return Unroller(modules, problems).run(layers);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,225 @@
+// What must hold between fields: one function a rule.
+#include "engine/spec/validate.h"
+
+#include <set>
+#include <string>
+
+#include "engine/base/text.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/read_value.h"
+
+namespace trainctl {
+namespace {
+
+struct Rules {
+  const JobSpec& job;
+  Problems& problems;
+
+  void wrong(const std::string& path, const std::string& message, const std::string& hint = {}) {
+    problems.add(job.position(path), path, message, hint);
+  }
+
+  bool fine(std::initializer_list<const char*> paths) const {
+    for (const char* path : paths)
+      if (problems.touch(path)) return false;
+    return true;
+  }
+
+  int ranks_per_stage() const { return job.launch.ranks / job.parallel.stages; }
+};
+
+std::string number(int64_t value) { return std::to_string(value); }
+
+std::string divisors(int64_t value) {
+  std::vector<std::string> all;
+  for (int64_t d = 1; d <= value && all.size() < 12; ++d)
+    if (value % d == 0) all.push_back(number(d));
+  return join(all);
+}
+
+void mode_is_there(Rules& r) {
+  if (!r.fine({"parallel.mode"}) || r.job.parallel.mode != ParallelMode::auto_parallel) return;
+  r.wrong("parallel.mode", "auto_parallel is not there yet",
+          "use semi_auto_parallel: it needs strategies only where you want to decide");
+}
+
+void stand_alone_is_one_rank(Rules& r) {
+  if (!r.fine({"parallel.mode", "launch.ranks", "parallel.stages"})) return;
+  if (r.job.parallel.mode != ParallelMode::stand_alone) return;
+  if (r.job.parallel.stages > 1)
+    r.wrong("parallel.stages", "stand_alone has one stage, not " + number(r.job.parallel.stages),
+            "set parallel.mode: data_parallel or semi_auto_parallel");
+  else if (r.job.launch.ranks > 1)
+    r.wrong("launch.ranks", "stand_alone runs on one rank, not " + number(r.job.launch.ranks),
+            "set parallel.mode: data_parallel or semi_auto_parallel");
+}
+
+void stages_divide_ranks(Rules& r) {
+  if (!r.fine({"launch.ranks", "parallel.stages"})) return;
+  const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
+  if (ranks % stages == 0) return;
+  r.wrong("parallel.stages", number(ranks) + " ranks do not divide into " + number(stages) + " stages",
+          "stages for " + number(ranks) + " ranks: " + divisors(ranks));
+}
+
+void stage_numbers_exist(Rules& r) {
+  if (!r.fine({"parallel.stages"})) return;
+  for (const StageRule& rule : r.job.parallel.stage_config) {
+    if (rule.stage < r.job.parallel.stages) continue;
+    r.wrong(rule.path, "stage " + number(rule.stage) + " does not exist: there are " + number(r.job.parallel.stages) +
+                           " stages, counted from 0");
+  }
+}
+
+void micro_batches_divide_the_batch(Rules& r) {
+  if (!r.fine({"dataset.batch", "parallel.micro_batches"})) return;
+  const int64_t batch = r.job.dataset.batch, parts = r.job.parallel.micro_batches;
+  if (batch % parts != 0) {
+    r.wrong("parallel.micro_batches",
+            "a batch of " + number(batch) + " does not divide into " + number(parts) + " micro-batches",
+            "for this batch: " + divisors(batch));
+    return;
+  }
+  if (r.job.parallel.mode != ParallelMode::hybrid_parallel || r.job.parallel.full_batch) return;
+  if (!r.fine({"launch.ranks", "parallel.stages", "parallel.full_batch"}) || r.job.launch.ranks % r.job.parallel.stages)
+    return;
+  const int ranks = r.ranks_per_stage();
+  if ((batch / parts) % ranks == 0) return;
+  r.wrong("dataset.batch",
+          "hybrid_parallel gives each rank its part of the batch, but a micro-batch of " + number(batch / parts) +
+              " does not divide by the " + number(ranks) + " ranks of a stage",
+          "or set parallel.full_batch: true, then each rank gets all of it");
+}
+
+void collectives_only_in_hybrid(Rules& r) {
+  if (!r.fine({"parallel.mode"}) || r.job.parallel.mode == ParallelMode::hybrid_parallel) return;
+  for (const LayerSpec& layer : r.job.network) {
+    if (!find_layer_type(layer.type)->collective) continue;
+    r.wrong(layer.path + ".type", layer.type + " layers are for hybrid_parallel; " +
+                                      std::string(to_string(r.job.parallel.mode)) + " puts collectives in by itself");
+  }
+}
+
+/// Each rank of the stage is in exactly one list, and the lists are of one length.
+std::string group_fault(const std::vector<Ints>& groups, int ranks) {
+  std::set<int64_t> seen;
+  for (const Ints& group : groups) {
+    if (group.size() != groups.front().size()) return "all lists must be of one length";
+    for (const int64_t rank : group) {
+      if (rank >= ranks) return "rank " + number(rank) + " does not exist: a stage has ranks 0 to " + number(ranks - 1);
+      if (!seen.insert(rank).second) return "rank " + number(rank) + " is in it twice";
+    }
+  }
+  if (seen.size() != static_cast<size_t>(ranks))
+    return "each of the " + number(ranks) + " ranks of a stage must be in one list, but " +
+           number(static_cast<int64_t>(seen.size())) + " are";
+  return "";
+}
+
+void groups_cover_the_stage(Rules& r) {
+  if (!r.fine({"launch.ranks", "parallel.stages", "parallel.mode"}) || r.job.launch.ranks % r.job.parallel.stages)
+    return;
+  if (r.job.parallel.mode != ParallelMode::hybrid_parallel) return;
+  for (const LayerSpec& layer : r.job.network) {
+    const std::string path = layer.path + ".group";
+    if (!find_layer_type(layer.type)->collective) continue;
+    size_t size = static_cast<size_t>(r.ranks_per_stage());
+    if (layer.attrs.has("group")) {
+      if (!r.fine({path.c_str()})) continue;
+      std::vector<Ints> groups;
+      for (const auto& [name, value] : layer.attrs)
+        if (name == "group") groups = std::get<std::vector<Ints>>(value);
+      const std::string fault =
+          groups.empty() ? "must have at least one list" : group_fault(groups, r.ranks_per_stage());
+      if (!fault.empty()) {
+        r.wrong(path, fault, "e.g. [[0, 1], [2, 3]]");
+        continue;
+      }
+      size = groups.front().size();
+    }
+    if (layer.attrs.integer("root", 0) >= static_cast<int64_t>(size))
+      r.wrong(layer.path + ".root", "root " + number(layer.attrs.integer("root")) + " does not exist: the group has " +
+                                        number(static_cast<int64_t>(size)) + " ranks, counted from 0");
+  }
+}
+
+void labels_suit_the_loss(Rules& r) {
+  if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
+  const bool classes = r.job.loss->type == "softmax_cross_entropy";
+  const std::string wanted = classes ? "i32" : "f32";
+  if (r.job.dataset.label_dtype != wanted)
+    r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
+            r.job.loss->type + " takes " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
+            "set dataset.label_dtype: " + wanted);
+}
+
+void random_integers_have_classes(Rules& r) {
+  const DatasetSpec& d = r.job.dataset;
+  if (!r.fine({"dataset.type", "dataset.dtype", "dataset.label_dtype", "dataset.classes"}) || d.type != "random")
+    return;
+  if (d.classes > 0 || !(d.dtype == "i32" || (r.job.loss && d.label_dtype == "i32"))) return;
+  r.wrong("dataset.classes", "a random set of integers needs 'classes'",
+          "integers are drawn from 0 up to classes, exclusive");
+}
+
+void nesterov_has_momentum(Rules& r) {
+  const OptimizerSpec& o = r.job.optimizer;
+  if (r.fine({"optimizer"}) && o.nesterov && o.momentum == 0)
+    r.wrong("optimizer.nesterov", "nesterov looks ahead along the momentum, but momentum is 0",
+            "set optimizer.momentum: 0.9");
+}
+
+void schedules_fit(Rules& r) {
+  const ScheduleSpec& s = r.job.optimizer.learning_rate;
+  if (!r.fine({"optimizer"}) || s.type != "cosine") return;
+  if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
+    r.wrong("optimizer.learning_rate.warmup_steps",
+            "warm-up of " + number(s.warmup_steps) + " steps leaves nothing of total_steps: " + number(s.total_steps));
+  if (s.min > s.base)
+    r.wrong("optimizer.learning_rate.min",
+            "min " + to_string(Value(s.min)) + " is above base " + to_string(Value(s.base)));
+}
+
+void reshapes_have_one_unknown(Rules& r) {
+  for (const LayerSpec& layer : r.job.network) {
+    if (layer.type != "reshape" || r.problems.touch(layer.path)) continue;
+    int unknown = 0;
+    for (const int64_t size : layer.attrs.ints("shape")) {
+      if (size == 0) r.wrong(layer.path + ".shape", "a dim cannot have size 0");
+      if (size == -1) ++unknown;
+    }
+    if (unknown > 1) r.wrong(layer.path + ".shape", "only one dim can be -1, not " + number(unknown));
+  }
+}
+
+void perms_are_permutations(Rules& r) {
+  for (const LayerSpec& layer : r.job.network) {
+    if (layer.type != "transpose" || r.problems.touch(layer.path)) continue;
+    const Ints perm = layer.attrs.ints("perm");
+    const std::set<int64_t> dims(perm.begin(), perm.end());
+    if (dims.size() == perm.size() && (dims.empty() || *dims.rbegin() == static_cast<int64_t>(perm.size()) - 1))
+      continue;
+    r.wrong(layer.path + ".perm", format_list(perm) + " is no permutation of the dims 0 to n-1");
+  }
+}
+
+}  // namespace
+
+void validate(const JobSpec& job, Problems& problems) {
+  Rules r{job, problems};
+  mode_is_there(r);
+  stand_alone_is_one_rank(r);
+  stages_divide_ranks(r);
+  stage_numbers_exist(r);
+  micro_batches_divide_the_batch(r);
+  collectives_only_in_hybrid(r);
+  groups_cover_the_stage(r);
+  labels_suit_the_loss(r);
+  random_integers_have_classes(r);
+  nesterov_has_momentum(r);
+  schedules_fit(r);
+  reshapes_have_one_unknown(r);
+  perms_are_permutations(r);
+}
+
+}  // namespace trainctl
