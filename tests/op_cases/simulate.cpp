@@ -1,0 +1,276 @@
+// Slices follow from a node's rule alone: a dim is cut as often as its cut factor is.
+#include "tests/op_cases/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "engine/base/error.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/random.h"
+#include "tests/op_cases/reference.h"
+
+namespace trainctl {
+namespace {
+
+/// This rank's block number of each factor: ranks count through the factors, the last one fastest.
+std::vector<int> coordinates(int rank, const Cuts& cuts) {
+  std::vector<int> at(cuts.size());
+  for (size_t f = cuts.size(); f-- > 0;) {
+    at[f] = rank % cuts[f];
+    rank /= cuts[f];
+  }
+  return at;
+}
+
+int num_ranks(const Cuts& cuts) { return std::accumulate(cuts.begin(), cuts.end(), 1, std::multiplies<>()); }
+
+/// One operand of one rank: memory with the values of its slice.
+struct Slice {
+  TensorArg arg;
+  std::vector<uint32_t> words;
+};
+
+Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& layer, const Cuts& cuts, int rank) {
+  const std::vector<int> at = coordinates(rank, cuts);
+  Slice slice;
+  slice.arg.dtype = tensor.dtype;
+  slice.arg.global_shape = slice.arg.shape = tensor.shape;
+  slice.arg.offset.assign(tensor.shape.size(), 0);
+  for (size_t d = 0; d < tensor.shape.size(); ++d) {
+    const int factor = cut_factor(rule[d], layer.factors);
+    if (factor < 0) continue;
+    slice.arg.shape[d] /= cuts[factor];
+    slice.arg.offset[d] = slice.arg.shape[d] * at[factor];
+  }
+  const auto nan = std::bit_cast<uint32_t>(std::numeric_limits<float>::quiet_NaN());
+  slice.words.assign(static_cast<size_t>(slice.arg.size()), nan);
+  slice.arg.data = slice.words.data();
+  return slice;
+}
+
+/// f(place in the slice, place in the whole tensor) for each element.
+template <class F>
+void for_each_element(const TensorArg& arg, F f) {
+  for (int64_t i = 0; i < arg.size(); ++i) {
+    int64_t rest = i, whole = 0, stride = 1;
+    for (size_t d = arg.shape.size(); d-- > 0;) {
+      whole += (rest % arg.shape[d] + arg.offset[d]) * stride;
+      rest /= arg.shape[d];
+      stride *= arg.global_shape[d];
+    }
+    f(static_cast<size_t>(i), static_cast<size_t>(whole));
+  }
+}
+
+void scatter(const std::vector<double>& whole, Slice& slice) {
+  check(!whole.empty(), "a node reads a tensor that nothing made");
+  for_each_element(slice.arg, [&](size_t i, size_t w) {
+    slice.words[i] = slice.arg.dtype == DType::i32 ? static_cast<uint32_t>(static_cast<int32_t>(whole[w]))
+                                                   : std::bit_cast<uint32_t>(static_cast<float>(whole[w]));
+  });
+}
+
+void add_to(const Slice& slice, std::vector<double>& whole) {
+  for_each_element(slice.arg, [&](size_t i, size_t w) { whole[w] += std::bit_cast<float>(slice.words[i]); });
+}
+
+bool has_factor(const TensorRule& rule, int factor, const Layer& layer) {
+  return std::any_of(rule.begin(), rule.end(),
+                     [&](const DimRule& dim) { return cut_factor(dim, layer.factors) == factor; });
+}
+
+/// Whether this rank's part of an output counts: of ranks that hold the same, the first. Ranks that differ in
+/// a factor that only inputs have hold terms of a sum, so each of them counts.
+bool counts(const Node& node, const TensorRule& output, const Layer& layer, const Cuts& cuts, int rank) {
+  const std::vector<int> at = coordinates(rank, cuts);
+  for (size_t f = 0; f < cuts.size(); ++f) {
+    const int factor = static_cast<int>(f);
+    if (at[f] == 0 || has_factor(output, factor, layer)) continue;
+    const bool contracted = std::any_of(node.rule.inputs.begin(), node.rule.inputs.end(),
+                                        [&](const TensorRule& input) { return has_factor(input, factor, layer); });
+    if (!contracted) return false;
+  }
+  return true;
+}
+
+bool can_share(const Node& node, const Graph& graph) {
+  return find_op(node.op)->in_place &&
+         num_elements(graph.tensors[node.inputs[0]].shape) == num_elements(graph.tensors[node.outputs[0]].shape);
+}
+
+/// Runs one node on one rank. Inputs that it updates are changed in `in`.
+void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out, const Graph& graph,
+              const RunOptions& options) {
+  const OpDef& op = *find_op(node.op);
+  const StepScalars scalars{.step = kCaseStep};
+  KernelCall call{.attrs = node.attrs, .scalars = &scalars, .micro_batch = kCaseMicroBatch, .seed = kCaseSeed};
+  call.threads = options.threads;
+  if (options.in_place && can_share(node, graph)) {
+    out[0].words = in[0].words;
+    out[0].arg.data = out[0].words.data();
+    in[0].arg.data = out[0].words.data();
+  }
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (!options.accumulate || (op.can_accumulate >> i & 1) == 0) continue;
+    out[i].arg.accumulate = true;
+    std::fill(out[i].words.begin(), out[i].words.end(), std::bit_cast<uint32_t>(kBefore));
+  }
+  for (const Slice& s : in) call.in.push_back(s.arg);
+  for (const Slice& s : out) call.out.push_back(s.arg);
+  const CpuKernelDef* kernel = find_cpu_kernel(node.op);
+  if (kernel == nullptr) check(false, "no CPU kernel of op " + node.op);
+  kernel->prepare(call)();
+}
+
+void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
+  const Layer& layer = graph.layers[node.layer];
+  const unsigned updates = find_op(node.op)->updates_input;
+  Values made(node.outputs.size()), updated(node.inputs.size());
+  for (size_t o = 0; o < made.size(); ++o) made[o].resize(num_elements(graph.tensors[node.outputs[o]].shape));
+  for (size_t i = 0; i < updated.size(); ++i) updated[i].resize(num_elements(graph.tensors[node.inputs[i]].shape));
+  for (int rank = 0; rank < num_ranks(cuts); ++rank) {
+    std::vector<Slice> in, out;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      in.push_back(make_slice(graph.tensors[node.inputs[i]], node.rule.inputs[i], layer, cuts, rank));
+      scatter(values[node.inputs[i]], in.back());
+    }
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      out.push_back(make_slice(graph.tensors[node.outputs[o]], node.rule.outputs[o], layer, cuts, rank));
+    }
+    run_rank(node, in, out, graph, options);
+    for (size_t o = 0; o < out.size(); ++o) {
+      if (counts(node, node.rule.outputs[o], layer, cuts, rank)) add_to(out[o], made[o]);
+    }
+    for (size_t i = 0; i < in.size(); ++i) {
+      const bool first = (updates >> i & 1) != 0 && counts(node, node.rule.inputs[i], layer, cuts, rank);
+      if (first) add_to(in[i], updated[i]);
+    }
+  }
+  for (size_t o = 0; o < made.size(); ++o) values[node.outputs[o]] = std::move(made[o]);
+  for (size_t i = 0; i < updated.size(); ++i) {
+    if ((updates >> i & 1) != 0) values[node.inputs[i]] = std::move(updated[i]);
+  }
+}
+
+/// Whether a factor is the one that is cut wherever it stands.
+bool is_major(const Graph& graph, int factor) {
+  const auto fits = [&](const TensorRule& rule) {
+    return std::all_of(rule.begin(), rule.end(), [&](const DimRule& dim) {
+      const bool there = std::find(dim.begin(), dim.end(), factor) != dim.end();
+      return !there || cut_factor(dim, graph.layers[0].factors) == factor;
+    });
+  };
+  return std::all_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return std::all_of(node.rule.inputs.begin(), node.rule.inputs.end(), fits) &&
+           std::all_of(node.rule.outputs.begin(), node.rule.outputs.end(), fits);
+  });
+}
+
+}  // namespace
+
+CaseGraph build_case(const OpCase& op_case, bool backward) {
+  CaseGraph built;
+  Graph& graph = built.graph;
+  graph.layers.push_back({.name = "layer", .type = op_case.op});
+  for (size_t i = 0; i < op_case.inputs.size(); ++i) {
+    const CaseInput& in = op_case.inputs[i];
+    built.inputs.push_back(static_cast<TensorId>(graph.tensors.size()));
+    graph.tensors.push_back({.name = fmt::format("in{}", i), .shape = in.shape, .dtype = in.dtype});
+  }
+  LayerBuilder layer(graph, 0);
+  if (op_case.build != nullptr) {
+    op_case.build(layer, built.inputs, op_case.attrs);
+  } else {
+    layer.emit(op_case.op, built.inputs, op_case.attrs);
+  }
+  built.last = static_cast<NodeId>(graph.nodes.size()) - 1;
+  built.in_grads.assign(op_case.inputs.size(), -1);
+  if (!backward || op_case.fused) return built;
+
+  const Node last = graph.nodes[built.last];
+  built.out_grad = static_cast<TensorId>(graph.tensors.size());
+  graph.tensors.push_back({.name = "dy", .shape = graph.tensors[last.outputs[0]].shape});
+  std::vector<TensorId> out_grads(last.outputs.size(), -1);
+  out_grads[0] = built.out_grad;
+  std::vector<std::string> names;
+  for (TensorId input : last.inputs) {
+    const bool wanted = input < static_cast<TensorId>(op_case.inputs.size()) && op_case.inputs[input].differentiable;
+    names.push_back(wanted ? "grad." + graph.tensors[input].name : "");
+  }
+  GradBuilder grad(graph, built.last, out_grads, names);
+  find_op(last.op)->backward(grad);
+  for (size_t i = 0; i < last.inputs.size(); ++i) {
+    if (last.inputs[i] < static_cast<TensorId>(op_case.inputs.size())) {
+      built.in_grads[last.inputs[i]] = grad.in_grads()[i];
+    }
+  }
+  return built;
+}
+
+Values initial_values(const OpCase& op_case, const CaseGraph& built) {
+  Values values(built.graph.tensors.size());
+  for (size_t i = 0; i < op_case.inputs.size(); ++i) values[built.inputs[i]] = case_values(op_case, i);
+  for (size_t t = 0; t < built.graph.tensors.size(); ++t) {
+    const Tensor& tensor = built.graph.tensors[t];
+    if (tensor.kind == TensorKind::state) values[t].assign(num_elements(tensor.shape), tensor.init.value);
+  }
+  if (built.out_grad >= 0) {
+    // A loss is 1 of itself; its backward does not ask.
+    const bool loss = built.graph.tensors[built.out_grad].shape == Shape{1};
+    auto& dy = values[built.out_grad];
+    dy.resize(num_elements(built.graph.tensors[built.out_grad].shape), 1.0);
+    for (size_t i = 0; i < dy.size() && !loss; ++i) dy[i] = 2.0 * philox_uniform(kCaseSeed, i, 1) - 1.0;
+  }
+  return values;
+}
+
+Cuts uncut(const Graph& graph) { return Cuts(graph.layers[0].factors.size(), 1); }
+
+std::vector<Cuts> permitted_cuts(const Graph& graph) {
+  const std::vector<Factor>& factors = graph.layers[0].factors;
+  const auto may_cut = [&](size_t f, int ways) {
+    return factors[f].cuttable && factors[f].size % ways == 0 && is_major(graph, static_cast<int>(f));
+  };
+  std::vector<Cuts> all;
+  for (size_t f = 0; f < factors.size(); ++f) {
+    for (int ways : {2, 3, 4}) {
+      if (!may_cut(f, ways)) continue;
+      all.push_back(uncut(graph));
+      all.back()[f] = ways;
+    }
+    for (size_t g = f + 1; g < factors.size(); ++g) {
+      if (!may_cut(f, 2) || !may_cut(g, 2)) continue;
+      all.push_back(uncut(graph));
+      all.back()[f] = all.back()[g] = 2;
+    }
+  }
+  return all;
+}
+
+std::string to_string(const Cuts& cuts, const Graph& graph) {
+  std::string text;
+  for (size_t f = 0; f < cuts.size(); ++f)
+    text += fmt::format("{}{}:{}", f > 0 ? " " : "", graph.layers[0].factors[f].name, cuts[f]);
+  return text;
+}
+
+void run_graph(const Graph& graph, const Cuts& cuts, Values& values, const RunOptions& options) {
+  for (const Node& node : graph.nodes) run_node(graph, node, cuts, values, options);
+}
+
+void run_reference(const Graph& graph, NodeId last, Values& values) {
+  for (NodeId id = 0; id <= last; ++id) {
+    const Node& node = graph.nodes[id];
+    std::vector<Tensor64> inputs;
+    for (TensorId input : node.inputs) inputs.push_back({graph.tensors[input].shape, values[input]});
+    const std::vector<Tensor64> outputs = reference(node.op, inputs, node.attrs);
+    check(outputs.size() == node.outputs.size(), "the reference makes as many outputs as the op");
+    for (size_t o = 0; o < outputs.size(); ++o) values[node.outputs[o]] = outputs[o].values;
+  }
+}
+
+}  // namespace trainctl

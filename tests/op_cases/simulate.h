@@ -1,0 +1,47 @@
+// A row's graph, and its run on simulated ranks: the layer's factors are cut, each rank runs each node's kernel
+// on its slices, and what the ranks made is put together again.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "tests/op_cases/op_case.h"
+
+namespace trainctl {
+
+/// The layer of a row; with `backward`, followed by the nodes that differentiate its last node.
+struct CaseGraph {
+  Graph graph;
+  std::vector<TensorId> inputs;
+  NodeId last = -1;                ///< the last forward node
+  TensorId out_grad = -1;          ///< the gradient of its first output: an input of the graph
+  std::vector<TensorId> in_grads;  ///< one a row's input; -1: not differentiable
+};
+CaseGraph build_case(const OpCase& op_case, bool backward);
+
+/// Whole tensors by id, i32 too. Empty: not there yet.
+using Values = std::vector<std::vector<double>>;
+/// Values of the row's inputs, states and output gradient.
+Values initial_values(const OpCase& op_case, const CaseGraph& built);
+
+/// Ways each factor of the layer is cut: the ranks are their product.
+using Cuts = std::vector<int>;
+Cuts uncut(const Graph& graph);
+/// Every legal way to cut one factor 2, 3 or 4 ways, or two factors 2 ways each.
+std::vector<Cuts> permitted_cuts(const Graph& graph);
+std::string to_string(const Cuts& cuts, const Graph& graph);
+
+struct RunOptions {
+  bool in_place = false;    ///< output 0 in the memory of input 0, where the op says that it may be
+  bool accumulate = false;  ///< onto kBefore, where the op says that it can
+  int threads = 1;
+};
+inline constexpr float kBefore = 0.75f;
+
+/// Runs all nodes in order. Memory that a kernel does not write is left as NaN.
+void run_graph(const Graph& graph, const Cuts& cuts, Values& values, const RunOptions& options = {});
+
+/// The forward nodes with the reference in double.
+void run_reference(const Graph& graph, NodeId last, Values& values);
+
+}  // namespace trainctl
