@@ -34,7 +34,14 @@ std::string_view to_string(Opcode opcode);
 
 /// What moved the bytes: for plans, counts and messages.
 enum class Purpose : uint8_t {
-  none, redistribute, pipeline, gradient, weights, clip, loss, layer  ///< layer: hybrid's own collectives
+  none,
+  redistribute,
+  pipeline,
+  gradient,
+  weights,
+  clip,
+  loss,
+  layer  ///< layer: hybrid's own collectives
 };
 std::string_view to_string(Purpose purpose);
 
@@ -46,9 +53,9 @@ struct Operand {
   int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 but for ranges inside a bucket
   Shape shape;         ///< this rank's part
   DType dtype = DType::f32;
-  Shape global_shape;  ///< the whole tensor, same ndim
-  Shape global_offset; ///< of this part in the whole
-  std::string tensor;  ///< name, for people
+  Shape global_shape;       ///< the whole tensor, same ndim
+  Shape global_offset;      ///< of this part in the whole
+  std::string tensor;       ///< name, for people
   bool accumulate = false;  ///< outputs: add to what is there
 
   int64_t bytes() const { return num_elements(shape) * byte_size(dtype); }
@@ -56,19 +63,19 @@ struct Operand {
 
 struct Instruction {
   Opcode opcode = Opcode::kernel;
-  std::string name;   ///< "layer1.matmul", "all_reduce grad.0"
-  std::string op;     ///< kernel name; load, print: tensor name
+  std::string name;  ///< "layer1.matmul", "all_reduce grad.0"
+  std::string op;    ///< kernel name; load, print: tensor name
   Attrs attrs;
   std::vector<Operand> inputs, outputs;
   Phase phase = Phase::forward;
-  int micro_batch = -1;  ///< -1: once a step
+  int micro_batch = -1;    ///< -1: once a step
   bool recompute = false;  ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
-  int group = -1;        ///< index into Program::groups
-  int root = 0;          ///< broadcast: index in the group
+  int group = -1;  ///< index into Program::groups
+  int root = 0;    ///< broadcast: index in the group
   Purpose purpose = Purpose::none;
-  int peer = -1;         ///< send, recv: global rank
+  int peer = -1;  ///< send, recv: global rank
 
   Stream stream = Stream::compute;
   std::vector<int> waits;  ///< indices of earlier instructions, of other streams, and of sends
@@ -84,8 +91,8 @@ struct Variable {
   Init init;
   DType dtype = DType::f32;
   Shape global_shape;
-  Shape shape, offset;     ///< this rank's part of the whole (before optimizer sharding)
-  int bucket = -1;         ///< parameters: index into Program::buckets; states: -1
+  Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
+  int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
   int64_t bucket_element = 0;  ///< first element in the bucket's flat range
   int64_t arena_offset = -1;   ///< states; parameters that are not level-3 sharded: bytes from the arena's start
 };
@@ -94,17 +101,18 @@ struct Variable {
 /// [p0 | p1 | … | padding up to a multiple of shards * 16 elements].
 struct Bucket {
   std::string name;
-  int64_t elements = 0;       ///< with padding
-  int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
-  int shards = 1, shard = 0;  ///< this rank's: elements [shard, shard + 1) * elements / shards
-  int level = 0;              ///< optimizer_shard level of this bucket (0 where it is under min_kb)
-  int64_t weights_offset = -1;   ///< whole range, or at level 3 this rank's shard alone
-  int64_t gradients_offset = -1; ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
+  int64_t elements = 0;         ///< with padding
+  int reduce_group = -1;        ///< the group the gradients are summed over once a step; -1: one rank makes them alone
+  int shard_group = -1;         ///< the group the optimizer is cut over; -1: not sharded
+  int shards = 1, shard = 0;    ///< this rank's: elements [shard, shard + 1) * elements / shards
+  int level = 0;                ///< optimizer_shard level of this bucket (0 where it is under min_kb)
+  int64_t weights_offset = -1;  ///< whole range, or at level 3 this rank's shard alone
+  int64_t gradients_offset = -1;  ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
   std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard
 };
 
 struct Memory {
-  int64_t weights = 0;      ///< parameters and states
+  int64_t weights = 0;  ///< parameters and states
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< the most that tensors of the forward and backward pass take at one time

@@ -15,6 +15,9 @@ struct ProgramFault {
   std::string message;  ///< "recv act.layer1 from rank 0: rank 0 never sends it"
 };
 
+/// "rank 3, instruction 12: recv act.layer1 from rank 0: rank 0 never sends it".
+std::string to_string(const ProgramFault& fault);
+
 /// Empty when all hold:
 ///  1. every operand lies in the arena, and in its bucket where it names one;
 ///  2. nothing is read before it is written, and no buffer is overwritten while it is still to be

@@ -1,0 +1,33 @@
+// A value for every byte of the arena, stored as ranges of equal history.
+#pragma once
+
+#include <cstdint>
+#include <iterator>
+#include <map>
+
+namespace trainctl {
+
+template <class T>
+class ByteMap {
+ public:
+  /// Calls f(T&) for each stretch of [begin, end); bytes never touched have T{}. Stretches are split at
+  /// the ends, so f may change them.
+  template <class F>
+  void for_each(int64_t begin, int64_t end, F f) {
+    if (begin >= end) return;
+    split(begin);
+    split(end);
+    for (auto it = stretches_.find(begin); it->first < end; ++it) f(it->second);
+  }
+
+ private:
+  void split(int64_t at) {
+    const auto next = stretches_.upper_bound(at);
+    const auto here = std::prev(next);
+    if (here->first != at) stretches_.emplace_hint(next, at, here->second);
+  }
+
+  std::map<int64_t, T> stretches_ = {{INT64_MIN, T{}}};  // first byte -> value up to the next
+};
+
+}  // namespace trainctl

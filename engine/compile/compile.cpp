@@ -1,0 +1,35 @@
+// Plan -> Program, as a table of contents.
+#include "engine/compile/compile.h"
+
+#include "engine/base/error.h"
+#include "engine/compile/passes.h"
+#include "engine/compile/verify_programs.h"
+
+namespace trainctl {
+
+Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
+  Compiler c(graph, plan, spec, cost, rank);
+  lay_out_variables(c);
+  lower_stage(c);
+  fuse_matmul(c);
+  order_sends(c);
+  reuse_buffers(c);
+  place_buffers(c);
+  order_streams(c);
+  return std::move(c.program);
+}
+
+std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+  std::vector<Program> programs;
+  programs.reserve(plan.ranks);
+  for (int rank = 0; rank < plan.ranks; ++rank) programs.push_back(compile(graph, plan, spec, cost, rank));
+  const std::vector<ProgramFault> faults = verify_programs(programs);
+  if (!faults.empty()) {
+    std::string text = "the compiled programs are wrong:";
+    for (const ProgramFault& fault : faults) text += "\n  " + to_string(fault);
+    check(false, text);
+  }
+  return programs;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,97 @@
+// Groups, buffers and operands of one rank's program while it is made.
+#include "engine/compile/compiler.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostModel& c, int of_rank)
+    : graph(g),
+      plan(p),
+      spec(s),
+      cost(c),
+      rank(of_rank),
+      stage(of_rank / p.mesh.size()),
+      rank_in_stage(of_rank % p.mesh.size()) {
+  check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(), "the rank is of the plan");
+  program.rank = rank;
+  program.stage = stage;
+  program.rank_in_stage = rank_in_stage;
+}
+
+int Compiler::group_of(const std::vector<int>& ranks) {
+  check(std::find(ranks.begin(), ranks.end(), rank) != ranks.end(), "a rank is in each of its groups");
+  const auto found = std::find(program.groups.begin(), program.groups.end(), ranks);
+  if (found == program.groups.end()) {
+    program.groups.push_back(ranks);
+    return static_cast<int>(program.groups.size()) - 1;
+  }
+  return static_cast<int>(found - program.groups.begin());
+}
+
+int Compiler::all_ranks() {
+  std::vector<int> ranks(plan.ranks);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return group_of(ranks);
+}
+
+BufferId Compiler::new_buffer(BufferKind kind, int64_t bytes) {
+  buffers.push_back({kind, bytes, -1});
+  return static_cast<BufferId>(buffers.size()) - 1;
+}
+
+void Compiler::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
+  VirtualInstruction v;
+  v.code = std::move(instruction);
+  v.code.inputs.reserve(inputs.size());
+  v.code.outputs.reserve(outputs.size());
+  for (const View& view : inputs) {
+    v.inputs.push_back(view.buffer);
+    v.code.inputs.push_back(view.operand);
+    v.code.inputs.back().accumulate = false;
+  }
+  for (const View& view : outputs) {
+    v.outputs.push_back(view.buffer);
+    v.code.outputs.push_back(view.operand);
+  }
+  code.push_back(std::move(v));
+}
+
+Shape Compiler::local_shape(TensorId tensor, const Layout& layout) const {
+  const Shape& shape = graph.tensors[tensor].shape;
+  return plan.hybrid() ? shape : layout.local_shape(plan.mesh, shape);
+}
+
+Operand Compiler::operand(TensorId tensor, const Layout& layout) const {
+  const Tensor& t = graph.tensors[tensor];
+  Operand o;
+  o.shape = local_shape(tensor, layout);
+  o.dtype = t.dtype;
+  o.global_shape = t.shape;
+  o.global_offset = plan.hybrid() ? Shape(t.shape.size(), 0) : layout.local_offset(plan.mesh, t.shape, rank_in_stage);
+  o.tensor = t.name;
+  return o;
+}
+
+int Compiler::variable_index(TensorId tensor) const {
+  const std::string& name = graph.tensors[tensor].name;
+  for (size_t i = 0; i < program.variables.size(); ++i) {
+    if (program.variables[i].name == name) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+View Compiler::flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name) const {
+  Operand o;
+  o.offset = first_element * byte_size(DType::f32);
+  o.shape = {elements};
+  o.global_shape = {elements};
+  o.global_offset = {0};
+  o.tensor = std::move(name);
+  return {buffer, std::move(o)};
+}
+
+}  // namespace trainctl

@@ -1,0 +1,89 @@
+// What the passes of compile() share: one rank's program while its buffers have no place yet.
+// Operand offsets are bytes from the start of their buffer; place_buffers makes them arena offsets.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compile/buckets.h"
+#include "engine/compile/program.h"
+
+namespace trainctl {
+
+using BufferId = int;
+
+enum class BufferKind : uint8_t {
+  weights,
+  state,
+  gradients,
+  optimizer,
+  scalars,     ///< live as long as the program
+  activation,  ///< tensors of the forward and backward pass
+  scratch,     ///< gathered weights, packing, per-micro-batch gradients
+};
+constexpr bool is_persistent(BufferKind kind) { return kind < BufferKind::activation; }
+
+struct VirtualBuffer {
+  BufferKind kind = BufferKind::activation;
+  int64_t bytes = 0;
+  int64_t offset = -1;  ///< in the arena, once placed
+};
+
+/// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written,
+/// also where a reshape reads it under another.
+struct View {
+  BufferId buffer = -1;
+  Operand operand;
+};
+
+struct VirtualInstruction {
+  Instruction code;
+  std::vector<BufferId> inputs, outputs;  ///< of code.inputs, code.outputs
+};
+
+/// A bucket on this rank: its plan, and its persistent buffers.
+struct RankBucket {
+  const BucketPlan* plan = nullptr;
+  BufferId weights = -1, gradients = -1;
+  std::vector<BufferId> optimizer;
+
+  int64_t shard_elements(const Bucket& bucket) const { return bucket.elements / bucket.shards; }
+};
+
+struct Compiler {
+  Compiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
+  Compiler(const Compiler&) = delete;
+  Compiler& operator=(const Compiler&) = delete;
+
+  const Graph& graph;
+  const Plan& plan;
+  const JobSpec& spec;
+  const CostModel& cost;
+  const int rank, stage, rank_in_stage;
+
+  Program program;  ///< groups, variables and buckets as they become known; instructions at the end
+  std::vector<BucketPlan> bucket_plans;  ///< of all stages
+  std::vector<RankBucket> buckets;       ///< one a program.buckets
+  BufferId scalars = -1, loss = -1;
+  std::vector<BufferId> states;  ///< one a program.variables; -1: a parameter
+  std::vector<VirtualBuffer> buffers;
+  std::vector<VirtualInstruction> code;
+
+  bool trains() const { return graph.loss >= 0; }
+  int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
+  int group_of(const std::vector<int>& ranks);  ///< index into program.groups
+  int all_ranks();                              ///< the group of every rank
+  BufferId new_buffer(BufferKind kind, int64_t bytes);
+  void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
+
+  /// This rank's part of a tensor. In hybrid_parallel the graph's shape is what a rank holds.
+  Shape local_shape(TensorId tensor, const Layout& layout) const;
+  Operand operand(TensorId tensor, const Layout& layout) const;
+  /// Index into program.variables; -1: this stage does not have it.
+  int variable_index(TensorId tensor) const;
+  /// `elements` f32 of a flat range, from `first_element` of the buffer on.
+  View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name) const;
+};
+
+}  // namespace trainctl

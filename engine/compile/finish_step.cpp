@@ -1,0 +1,160 @@
+// After the last task: what is reduced over stages, the loss, clipping, updates. Every rank goes through
+// these in the same order, so collectives over any group meet.
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/lowering.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+Instruction once_a_step(Opcode opcode, std::string name, std::string op = "") {
+  Instruction i;
+  i.opcode = opcode;
+  i.name = std::move(name);
+  i.op = std::move(op);
+  i.phase = Phase::backward;
+  return i;
+}
+
+/// In-place sum of one number over all ranks.
+void all_reduce_number(Lowering& l, const std::string& name, Purpose purpose, const View& number) {
+  if (l.c.plan.ranks == 1) return;
+  Instruction i = once_a_step(Opcode::collective, name);
+  i.collective = Collective::all_reduce;
+  i.group = l.c.all_ranks();
+  i.purpose = purpose;
+  l.c.emit(std::move(i), {number}, {number});
+}
+
+void finish_loss(Lowering& l) {
+  const View loss = l.c.flat(l.c.loss, 0, 1, "loss");
+  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", "zero"), {}, {loss});
+  all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
+}
+
+/// Elements [begin, end) of a bucket.
+struct Range {
+  int64_t begin = 0, end = 0;
+
+  Range part(int64_t index, int64_t parts) const {
+    const int64_t n = end - begin;
+    return {begin + n * index / parts, begin + n * (index + 1) / parts};
+  }
+  Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
+};
+
+/// What of a bucket this rank adds to the gradient norm. Each stretch of parameters lies the same way on
+/// the mesh; ranks that hold the same elements of it share the work evenly:
+///  - those that summed it together, by shards where it is sharded;
+///  - those along axes that neither cut the parameter nor summed its gradient.
+std::vector<Range> counted_ranges(const Lowering& l, int bucket) {
+  const Mesh& mesh = l.c.plan.mesh;
+  const BucketPlan& plan = *l.c.buckets[bucket].plan;
+  const Bucket& b = l.c.program.buckets[bucket];
+  const std::vector<int> group = plan.reduce_ranks(mesh, l.c.rank_in_stage);
+  const auto index = std::find(group.begin(), group.end(), l.c.rank) - group.begin();
+  const int64_t shard = b.elements / b.shards;
+  std::vector<Range> counted;
+  for (size_t first = 0, next; first < plan.parameters.size(); first = next) {
+    const Axes replicas = plan.parameters[first].gradient_layout.replica_axes(mesh);
+    for (next = first + 1; next < plan.parameters.size(); ++next) {
+      if (plan.parameters[next].gradient_layout.replica_axes(mesh) != replicas) break;
+    }
+    const BucketParameter& last = plan.parameters[next - 1];
+    const Range stretch{plan.parameters[first].first_element, last.first_element + last.elements};
+    const Range mine = b.shard_group >= 0 ? stretch.intersected({b.shard * shard, (b.shard + 1) * shard})
+                                          : stretch.part(index, static_cast<int64_t>(group.size()));
+    if (mine.begin >= mine.end) continue;
+    const Range part = mine.part(mesh.index(l.c.rank_in_stage, replicas), mesh.ways(replicas));
+    if (part.begin < part.end) counted.push_back(part);
+  }
+  return counted;
+}
+
+View sum_of_squares(Lowering& l) {
+  View norm = l.c.flat(l.c.new_buffer(BufferKind::scratch, kFloat), 0, 1, "clip_norm");
+  for (size_t b = 0; b < l.c.buckets.size(); ++b) {
+    if (!l.c.buckets[b].plan->updated) continue;
+    const Bucket& bucket = l.c.program.buckets[b];
+    const int64_t start = bucket.level >= 2 ? bucket.shard * (bucket.elements / bucket.shards) : 0;
+    for (const Range& range : counted_ranges(l, static_cast<int>(b))) {
+      const View part =
+          l.c.flat(l.c.buckets[b].gradients, range.begin - start, range.end - range.begin, "grad." + bucket.name);
+      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
+      norm.operand.accumulate = true;
+    }
+  }
+  const bool empty = !norm.operand.accumulate;
+  norm.operand.accumulate = false;
+  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", "zero"), {}, {norm});
+  all_reduce_number(l, "all_reduce clip_norm", Purpose::clip, norm);
+  return norm;
+}
+
+Instruction update_instruction(const Lowering& l, const Bucket& bucket) {
+  const OptimizerSpec& o = l.c.spec.optimizer;
+  Instruction i = once_a_step(Opcode::kernel, "update " + bucket.name, o.type == "sgd" ? "sgd_update" : "adam_update");
+  i.attrs = {{"weight_decay", o.weight_decay}, {"clip_norm", o.clip_norm}};
+  if (o.type == "sgd") {
+    i.attrs.set("momentum", o.momentum);
+    i.attrs.set("nesterov", o.nesterov);
+  } else {
+    i.attrs.set("beta1", o.beta1);
+    i.attrs.set("beta2", o.beta2);
+    i.attrs.set("eps", o.eps);
+    i.attrs.set("decoupled", o.type == "adamw");
+  }
+  return i;
+}
+
+/// The whole bucket, or this rank's shard of it and then everybody's weights again.
+void update(Lowering& l, int b, const std::optional<View>& norm) {
+  const RankBucket& buffers = l.c.buckets[b];
+  const Bucket& bucket = l.c.program.buckets[b];
+  const int64_t elements = bucket.elements / bucket.shards, first = bucket.shard * elements;
+  const auto part = [&](BufferId buffer, bool whole, const std::string& name) {
+    return l.c.flat(buffer, whole ? first : 0, elements, name + bucket.name);
+  };
+  std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.")};
+  if (norm) inputs.push_back(*norm);
+  const View weights = part(buffers.weights, bucket.level <= 2, "weights.");
+  std::vector<View> outputs = {weights};
+  const std::vector<std::string> names =
+      buffers.optimizer.size() == 1 ? std::vector<std::string>{"momentum."} : std::vector<std::string>{"m.", "v."};
+  for (size_t s = 0; s < buffers.optimizer.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, names[s]));
+  l.c.emit(update_instruction(l, bucket), inputs, outputs);
+
+  if (bucket.level != 1 && bucket.level != 2) return;
+  Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + bucket.name);
+  gather.collective = Collective::all_gather;
+  gather.group = bucket.shard_group;
+  gather.purpose = Purpose::weights;
+  l.c.emit(std::move(gather), {weights}, {l.c.flat(buffers.weights, 0, bucket.elements, "weights." + bucket.name)});
+}
+
+}  // namespace
+
+bool counts_loss(const Lowering& l) {
+  const NodeId producer = l.c.graph.tensors[l.c.graph.loss].producer;
+  const Node& node = l.c.graph.nodes[producer];
+  if (l.c.plan.stage_of(node) != l.c.stage) return false;
+  const Axes replicas = output_layout(l.c.graph, l.c.plan, node, 0).replica_axes(l.c.plan.mesh);
+  return std::all_of(replicas.begin(), replicas.end(),
+                     [&](Axis axis) { return l.c.plan.mesh.coordinate(l.c.rank_in_stage, axis) == 0; });
+}
+
+void finish_step(Lowering& l) {
+  if (!l.c.trains()) return;
+  reduce_remaining_buckets(l);
+  finish_loss(l);
+  std::optional<View> norm;
+  if (l.c.spec.optimizer.clip_norm > 0) norm = sum_of_squares(l);
+  for (size_t b = 0; b < l.c.buckets.size(); ++b) {
+    if (l.c.buckets[b].plan->updated) update(l, static_cast<int>(b), norm);
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,190 @@
+// From the gradient of each use of a parameter in each micro-batch to one reduced range a bucket.
+//
+//   levels 0, 1   contributions add up in the bucket's range; all_reduce after the step's last one
+//   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
+//                 each micro-batch; the shards add up
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/lowering.h"
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+const BucketPlan& plan_of(const Lowering& l, int bucket) { return *l.c.buckets[bucket].plan; }
+bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucket).level >= 2; }
+
+int64_t used_elements(const BucketPlan& plan) {
+  return plan.parameters.back().first_element + plan.parameters.back().elements;
+}
+
+void zero(Lowering& l, const std::string& name, const View& view) {
+  l.emit_kernel("zero " + name, "zero", {}, {}, {view});
+}
+
+/// The range that contributions of this task go to. A fresh one has padding that nobody else writes.
+BufferId target(Lowering& l, int bucket) {
+  GradientState& state = l.gradients[bucket];
+  if (state.target >= 0) return state.target;
+  const BucketPlan& plan = plan_of(l, bucket);
+  state.target = l.c.new_buffer(BufferKind::scratch, plan.elements * kFloat);
+  const int64_t used = used_elements(plan);
+  if (used < plan.elements)
+    zero(l, "padding of grad." + plan.name, l.c.flat(state.target, used, plan.elements - used, "grad." + plan.name));
+  return state.target;
+}
+
+/// A parameter's range; accumulates from the second contribution on.
+View parameter_range(Lowering& l, int bucket, int parameter) {
+  const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
+  View view{target(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
+  view.operand.offset = p.first_element * kFloat;
+  view.operand.tensor = "grad." + view.operand.tensor;
+  view.operand.accumulate = l.gradients[bucket].written[parameter];
+  return view;
+}
+
+void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
+  const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
+  const View from = bring(l, gradient, l.id(p.gradient_layout));
+  const View to = parameter_range(l, bucket, parameter);
+  l.gradients[bucket].written[parameter] = true;
+  if (to.operand.accumulate) return l.emit_kernel("accumulate " + to.operand.tensor, "accumulate", {}, {from}, {to});
+  const int64_t elements = num_elements(from.operand.shape);
+  l.emit_kernel("copy " + to.operand.tensor, "copy_slice",
+                {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", elements}}, {from},
+                {to});
+}
+
+/// What no contribution of this stage reached is zero.
+void fill_unwritten(Lowering& l, int bucket) {
+  for (size_t p = 0; p < l.gradients[bucket].written.size(); ++p) {
+    if (l.gradients[bucket].written[p]) continue;
+    const View view = parameter_range(l, bucket, static_cast<int>(p));
+    zero(l, view.operand.tensor, view);
+    l.gradients[bucket].written[p] = true;
+  }
+}
+
+void all_reduce(Lowering& l, int bucket) {
+  const Bucket& b = l.c.program.buckets[bucket];
+  if (b.reduce_group < 0) return;
+  const View whole = l.c.flat(l.gradients[bucket].target, 0, b.elements, "grad." + b.name);
+  Instruction i;
+  i.opcode = Opcode::collective;
+  i.name = "all_reduce grad." + b.name;
+  i.collective = Collective::all_reduce;
+  i.group = b.reduce_group;
+  i.purpose = Purpose::gradient;
+  i.phase = Phase::backward;
+  l.c.emit(std::move(i), {whole}, {whole});
+}
+
+/// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range,
+/// at this rank's block, and is added from there.
+void reduce_scatter(Lowering& l, int bucket) {
+  GradientState& state = l.gradients[bucket];
+  const Bucket& b = l.c.program.buckets[bucket];
+  const int64_t elements = b.elements / b.shards;
+  const std::string name = "grad." + b.name;
+  const View whole = l.c.flat(state.target, 0, b.elements, name);
+  const View block = l.c.flat(state.target, b.shard * elements, elements, name);
+  View shard = l.c.flat(l.c.buckets[bucket].gradients, 0, elements, name);
+  l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
+                    state.shard_written ? block : shard, Purpose::gradient);
+  if (state.shard_written) {
+    shard.operand.accumulate = true;
+    l.emit_kernel("accumulate " + name, "accumulate", {}, {block}, {shard});
+  }
+  state.shard_written = true;
+  state.target = -1;
+  std::fill(state.written.begin(), state.written.end(), false);
+}
+
+bool spans_stages(const Lowering& l, int bucket) { return plan_of(l, bucket).stages.size() > 1; }
+
+}  // namespace
+
+void start_gradients(Lowering& l) {
+  l.gradients.resize(l.c.buckets.size());
+  l.gathered.assign(l.c.buckets.size(), -1);
+  for (size_t b = 0; b < l.c.buckets.size(); ++b) {
+    const BucketPlan& plan = *l.c.buckets[b].plan;
+    GradientState& state = l.gradients[b];
+    if (plan.level < 2) state.target = l.c.buckets[b].gradients;
+    state.written.assign(plan.parameters.size(), false);
+    for (size_t p = 0; p < plan.parameters.size(); ++p) {
+      for (TensorId gradient : plan.parameters[p].gradients) {
+        const NodeId producer = l.c.graph.tensors[gradient].producer;
+        if (l.c.plan.stage_of(l.c.graph.nodes[producer]) != l.c.stage) continue;
+        l.destinations.emplace(gradient, std::pair(static_cast<int>(b), static_cast<int>(p)));
+        state.last_node = std::max(state.last_node, producer);
+      }
+    }
+  }
+}
+
+std::optional<View> gradient_target(Lowering& l, NodeId node, int o) {
+  const Node& n = l.c.graph.nodes[node];
+  const TensorId tensor = n.outputs[o];
+  if (l.destinations.count(tensor) != 1 || l.num_consumers[tensor] > 0 || l.printed[tensor]) return std::nullopt;
+  const auto [bucket, parameter] = l.destinations.find(tensor)->second;
+  const bool as_it_is =
+      l.c.plan.hybrid() || l.id(plan_of(l, bucket).parameters[parameter].gradient_layout) == l.node_outputs[node][o];
+  const bool adds = (get_op(n.op).can_accumulate >> o & 1u) != 0;
+  if (!as_it_is || (l.gradients[bucket].written[parameter] && !adds)) return std::nullopt;
+  View view = parameter_range(l, bucket, parameter);
+  l.gradients[bucket].written[parameter] = true;
+  return view;
+}
+
+void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct) {
+  const std::vector<TensorId>& outputs = l.c.graph.nodes[node].outputs;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (direct[o]) continue;
+    const auto [begin, end] = l.destinations.equal_range(outputs[o]);
+    for (auto it = begin; it != end; ++it) add_gradient(l, outputs[o], it->second.first, it->second.second);
+  }
+}
+
+void reduce_finished_buckets(Lowering& l, NodeId node) {
+  for (int b = 0; b < static_cast<int>(l.gradients.size()); ++b) {
+    if (l.gradients[b].last_node != node || spans_stages(l, b)) continue;
+    if (is_per_micro_batch(l, b)) {
+      fill_unwritten(l, b);
+      reduce_scatter(l, b);
+    } else if (l.last_backward) {
+      fill_unwritten(l, b);
+      all_reduce(l, b);
+      l.gradients[b].reduced = true;
+    }
+  }
+}
+
+void reduce_remaining_buckets(Lowering& l) {
+  for (int b = 0; b < static_cast<int>(l.gradients.size()); ++b) {
+    if (!plan_of(l, b).updated || l.gradients[b].reduced || l.gradients[b].shard_written) continue;
+    fill_unwritten(l, b);
+    is_per_micro_batch(l, b) ? reduce_scatter(l, b) : all_reduce(l, b);
+  }
+}
+
+View gathered_weights(Lowering& l, int bucket) {
+  const Bucket& b = l.c.program.buckets[bucket];
+  const std::string name = "weights." + b.name;
+  const bool is_new = l.gathered[bucket] < 0;
+  if (is_new) l.gathered[bucket] = l.c.new_buffer(BufferKind::scratch, b.elements * kFloat);
+  const View whole = l.c.flat(l.gathered[bucket], 0, b.elements, name);
+  if (!is_new) return whole;
+  const View shard = l.c.flat(l.c.buckets[bucket].weights, 0, b.elements / b.shards, name);
+  const bool outer = l.recomputing;
+  l.recomputing = false;
+  l.emit_collective("all_gather " + name, Collective::all_gather, b.shard_group, shard, whole, Purpose::weights);
+  l.recomputing = outer;
+  return whole;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,89 @@
+// The persistent half of the arena: parameters in buckets, states, gradients, optimizer, scalars.
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/passes.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+int optimizer_states(const OptimizerSpec& optimizer) {
+  if (optimizer.type == "sgd") return optimizer.momentum != 0 ? 1 : 0;
+  return 2;
+}
+
+Variable variable_of(const Compiler& c, const VariablePlan& plan) {
+  const Tensor& tensor = c.graph.tensors[plan.tensor];
+  Variable v;
+  v.name = tensor.name;
+  v.kind = tensor.kind;
+  v.init = tensor.init;
+  v.dtype = tensor.dtype;
+  v.global_shape = plan.global_shape;
+  v.shape = plan.layout.local_shape(c.plan.mesh, plan.global_shape);
+  v.offset = plan.layout.local_offset(c.plan.mesh, plan.global_shape, c.rank_in_stage);
+  check(!c.plan.hybrid() || v.shape == tensor.shape, "in hybrid_parallel a variable's part has the graph's shape");
+  return v;
+}
+
+Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
+  Bucket b;
+  b.name = plan.name;
+  b.elements = plan.elements;
+  b.level = plan.level;
+  const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
+  if (plan.updated && ranks.size() > 1) b.reduce_group = c.group_of(ranks);
+  if (plan.level == 0) return b;
+  b.shard_group = b.reduce_group;
+  b.shards = static_cast<int>(ranks.size());
+  b.shard = static_cast<int>(std::find(ranks.begin(), ranks.end(), c.rank) - ranks.begin());
+  return b;
+}
+
+void add_bucket(Compiler& c, const BucketPlan& plan) {
+  check(plan.parameters.empty() || c.graph.tensors[plan.parameters[0].tensor].dtype == DType::f32,
+        "parameters are f32");
+  const Bucket bucket = bucket_of(c, plan);
+  const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
+  RankBucket r;
+  r.plan = &plan;
+  r.weights = c.new_buffer(BufferKind::weights, plan.level == 3 ? shard : whole);
+  if (plan.updated) {
+    r.gradients = c.new_buffer(BufferKind::gradients, plan.level >= 2 ? shard : whole);
+    for (int i = 0; i < optimizer_states(c.spec.optimizer); ++i) {
+      r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
+    }
+  }
+  c.program.buckets.push_back(bucket);
+  c.buckets.push_back(std::move(r));
+}
+
+}  // namespace
+
+void lay_out_variables(Compiler& c) {
+  c.bucket_plans = plan_buckets(c.graph, c.plan);
+  for (const BucketPlan& plan : c.bucket_plans) {
+    if (plan.in_stage(c.stage)) add_bucket(c, plan);
+  }
+  for (const VariablePlan& plan : c.plan.variables) {
+    if (std::find(plan.stages.begin(), plan.stages.end(), c.stage) == plan.stages.end()) continue;
+    Variable v = variable_of(c, plan);
+    for (size_t b = 0; b < c.buckets.size(); ++b) {
+      for (const BucketParameter& p : c.buckets[b].plan->parameters) {
+        if (p.tensor != plan.tensor) continue;
+        v.bucket = static_cast<int>(b);
+        v.bucket_element = p.first_element;
+      }
+    }
+    const int64_t bytes = num_elements(v.shape) * byte_size(v.dtype);
+    c.states.push_back(v.kind == TensorKind::state ? c.new_buffer(BufferKind::state, bytes) : -1);
+    c.program.variables.push_back(std::move(v));
+  }
+  c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
+  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, kFloat);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,123 @@
+// One node of the graph on one micro-batch.
+#include "engine/base/error.h"
+#include "engine/compile/lowering.h"
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+namespace {
+
+/// The same bytes under another shape: no instruction.
+View reshaped(const View& from, const Operand& as) {
+  View view = from;
+  check(as.bytes() == from.operand.bytes(), "a reshape keeps this rank's elements: " + as.tensor);
+  view.operand.shape = as.shape;
+  view.operand.global_shape = as.global_shape;
+  view.operand.global_offset = as.global_offset;
+  return view;
+}
+
+/// The loss of the step so far: micro-batches add up in it.
+View step_loss(const Lowering& l) {
+  View view = l.c.flat(l.c.loss, 0, 1, "loss");
+  view.operand.accumulate = l.task.micro_batch > 0;
+  return view;
+}
+
+/// The loss has nobody but the step's sum to go to.
+bool only_summed(const Lowering& l, TensorId tensor) {
+  return tensor == l.c.graph.loss && l.num_consumers[tensor] == 0 && !l.printed[tensor];
+}
+
+void add_to_loss(Lowering& l, TensorId tensor, const OpDef& op) {
+  if (only_summed(l, tensor) && (op.can_accumulate & 1u)) return;  // written there directly
+  const View& made = l.have(tensor).front().view;
+  const View sum = step_loss(l);
+  if (sum.operand.accumulate) return l.emit_kernel("accumulate loss", "accumulate", {}, {made}, {sum});
+  l.emit_kernel("copy loss", "copy_slice",
+                {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", int64_t{1}}}, {made},
+                {sum});
+}
+
+void print(Lowering& l, const Node& node) {
+  for (TensorId tensor : node.outputs) {
+    if (!l.printed[tensor]) continue;
+    Layout whole = l.layout(l.have(tensor).front().layout);
+    whole.partial.clear();
+    View view = bring(l, tensor, l.id(whole));
+    Instruction i;
+    i.opcode = Opcode::print;
+    i.op = l.c.graph.tensors[tensor].name;
+    i.name = "print " + i.op;
+    view.operand.tensor = i.op;
+    l.emit(std::move(i), {view}, {});
+  }
+}
+
+class NodeLowering {
+ public:
+  NodeLowering(Lowering& l, NodeId id) : l_(l), id_(id), node_(l.c.graph.nodes[id]), op_(get_op(node_.op)) {}
+
+  void lower() {
+    check(!l_.recomputing || op_.updates_input == 0, "running statistics are updated once: " + node_.name);
+    std::vector<View> inputs;
+    for (size_t i = 0; i < node_.inputs.size(); ++i) {
+      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i]));
+    }
+    if (node_.op == "reshape") {
+      const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
+      keep(0, reshaped(inputs[0], as));
+      direct_.assign(1, false);
+    } else {
+      run(inputs);
+    }
+    if (l_.recomputing) return;
+    contribute(l_, id_, direct_);
+    print(l_, node_);
+    send_outputs(l_, node_);
+  }
+
+ private:
+  void run(const std::vector<View>& inputs) {
+    const std::vector<View> outputs = places();
+    const bool is_loss = !node_.outputs.empty() && node_.outputs[0] == l_.c.graph.loss;
+    const bool idle = is_loss && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
+    if (op_.collective) {
+      lower_layer_collective(l_, node_, inputs[0], outputs[0]);
+    } else if (!idle) {
+      l_.emit_kernel(node_.name, node_.op, node_.attrs, inputs, outputs);
+    }
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!direct_[o]) keep(o, outputs[o]);
+    }
+    if (is_loss && counts_loss(l_)) add_to_loss(l_, node_.outputs[0], op_);
+  }
+
+  /// A fresh buffer for each output, or the range where its sum is kept.
+  std::vector<View> places() {
+    std::vector<View> outputs;
+    for (size_t o = 0; o < node_.outputs.size(); ++o) {
+      const TensorId tensor = node_.outputs[o];
+      const auto gradient = op_.collective ? std::nullopt : gradient_target(l_, id_, static_cast<int>(o));
+      const bool is_sum = only_summed(l_, tensor) && (op_.can_accumulate & 1u);
+      direct_.push_back(gradient.has_value());
+      outputs.push_back(gradient ? *gradient : is_sum ? step_loss(l_) : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
+    }
+    return outputs;
+  }
+
+  void keep(size_t output, const View& view) {
+    l_.have(node_.outputs[output]).push_back({l_.node_outputs[id_][output], view});
+  }
+
+  Lowering& l_;
+  const NodeId id_;
+  const Node& node_;
+  const OpDef& op_;
+  std::vector<bool> direct_;  // by output: already added to its bucket
+};
+
+}  // namespace
+
+void lower_node(Lowering& l, NodeId node) { NodeLowering(l, node).lower(); }
+
+}  // namespace trainctl

@@ -1,0 +1,91 @@
+// What every part of lower_stage uses: layouts by number, ways between them, and emitting.
+#include "engine/compile/lowering.h"
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+Lowering::Lowering(Compiler& compiler) : c(compiler) {
+  const size_t tensors = c.graph.tensors.size(), nodes = c.graph.nodes.size();
+  node_inputs.resize(nodes);
+  node_outputs.resize(nodes);
+  num_consumers.resize(tensors);
+  printed.resize(tensors);
+  values.assign(c.plan.micro_batches, std::vector<std::vector<Located>>(tensors));
+  for (TensorId tensor : c.graph.prints) printed[tensor] = true;
+  for (size_t n = 0; n < nodes; ++n) {
+    const Node& node = c.graph.nodes[n];
+    for (TensorId tensor : node.inputs) ++num_consumers[tensor];
+    if (c.plan.stage_of(node) != c.stage) continue;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      node_inputs[n].push_back(id(input_layout(c.graph, c.plan, node, static_cast<int>(i))));
+    }
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      node_outputs[n].push_back(id(output_layout(c.graph, c.plan, node, static_cast<int>(o))));
+    }
+  }
+  for (Transfer& transfer : plan_transfers(c.graph, c.plan, c.cost)) {
+    if (transfer.from == c.stage) outgoing.push_back(transfer);
+    if (transfer.to == c.stage) incoming.push_back(std::move(transfer));
+  }
+}
+
+LayoutId Lowering::id(const Layout& layout) {
+  const auto [entry, is_new] = ids_.try_emplace(layout, static_cast<LayoutId>(layouts_.size()));
+  if (is_new) layouts_.push_back(&entry->first);
+  return entry->second;
+}
+
+const Way& Lowering::way(TensorId tensor, LayoutId from, LayoutId to) {
+  const auto [entry, is_new] = ways_.try_emplace({tensor, from, to});
+  Way& way = entry->second;
+  if (is_new) {
+    const Tensor& t = c.graph.tensors[tensor];
+    way.steps = plan_redistribution(c.plan.mesh, t.shape, t.dtype, layout(from), layout(to), c.cost);
+    way.seconds = redistribution_seconds(c.plan.mesh, t.shape, t.dtype, way.steps, c.cost);
+  }
+  return way;
+}
+
+bool Lowering::is_recomputed(TensorId tensor) const {
+  const NodeId producer = c.graph.tensors[tensor].producer;
+  if (producer < 0) return false;
+  const Node& node = c.graph.nodes[producer];
+  return node.phase == Phase::forward && c.plan.layers[node.layer].recompute && c.plan.stage_of(node) == c.stage;
+}
+
+void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
+  instruction.phase = recomputing ? Phase::forward : task.phase;
+  instruction.micro_batch = task.micro_batch;
+  instruction.recompute = recomputing;
+  c.emit(std::move(instruction), inputs, outputs);
+}
+
+void Lowering::emit_kernel(std::string name, std::string op, Attrs attrs, const std::vector<View>& inputs,
+                           const std::vector<View>& outputs, Purpose purpose) {
+  Instruction i;
+  i.name = std::move(name);
+  i.op = std::move(op);
+  i.attrs = std::move(attrs);
+  i.purpose = purpose;
+  emit(std::move(i), inputs, outputs);
+}
+
+void Lowering::emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
+                               Purpose purpose) {
+  Instruction i;
+  i.opcode = Opcode::collective;
+  i.name = std::move(name);
+  i.collective = kind;
+  i.group = group;
+  i.purpose = purpose;
+  emit(std::move(i), {input}, {output});
+}
+
+View Lowering::new_tensor(TensorId tensor, LayoutId layout_id) {
+  Operand operand = c.operand(tensor, layout(layout_id));
+  const BufferId buffer = c.new_buffer(BufferKind::activation, operand.bytes());
+  return {buffer, std::move(operand)};
+}
+
+}  // namespace trainctl

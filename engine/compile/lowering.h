@@ -1,0 +1,119 @@
+// The state of lower_stage: what (tensor, layout) of which micro-batch lies in which buffer, what is still
+// to be received, and how far the gradients are.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "engine/compile/compiler.h"
+#include "engine/compile/transfers.h"
+#include "engine/plan/redistribution.h"
+
+namespace trainctl {
+
+/// Layouts are compared often: each distinct one has a number.
+using LayoutId = int;
+
+/// A tensor of a micro-batch in one layout.
+struct Located {
+  LayoutId layout = -1;
+  View view;
+};
+
+struct Way {
+  std::vector<RedistributionStep> steps;
+  double seconds = 0;
+};
+
+/// How far this rank's part of a bucket's gradients is.
+struct GradientState {
+  BufferId target = -1;        ///< the whole range: persistent below level 2, else of this task
+  std::vector<bool> written;   ///< by parameter
+  NodeId last_node = -1;       ///< of this stage that contributes; -1: none
+  bool shard_written = false;  ///< level 2 and 3: an earlier micro-batch is in the shard
+  bool reduced = false;
+};
+
+struct Lowering {
+  explicit Lowering(Compiler& compiler);
+
+  Compiler& c;
+  Task task;
+  bool last_backward = false;  ///< no backward task comes after this one
+  bool recomputing = false;
+
+  std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< of this stage's nodes
+  std::vector<int> num_consumers;                                ///< by tensor, all stages
+  std::vector<bool> printed;                                     ///< by tensor
+  std::vector<std::vector<std::vector<Located>>> values;         ///< by micro-batch and tensor
+
+  std::vector<Transfer> outgoing, incoming;
+  std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task
+
+  std::vector<GradientState> gradients;  ///< by bucket
+  std::vector<BufferId> gathered;        ///< by bucket, level 3: the whole weights, in this task
+  /// Where a gradient of the graph goes: (bucket, parameter in it).
+  std::multimap<TensorId, std::pair<int, int>> destinations;
+
+  const Layout& layout(LayoutId id) const { return *layouts_[id]; }
+  LayoutId id(const Layout& layout);
+  const Way& way(TensorId tensor, LayoutId from, LayoutId to);
+  std::vector<Located>& have(TensorId tensor) { return values[task.micro_batch][tensor]; }
+  /// Made by a recompute layer of this stage: not kept from the forward to the backward pass.
+  bool is_recomputed(TensorId tensor) const;
+
+  /// Fills in what all instructions of a task have in common.
+  void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
+  void emit_kernel(std::string name, std::string op, Attrs attrs, const std::vector<View>& inputs,
+                   const std::vector<View>& outputs, Purpose purpose = Purpose::none);
+  void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
+                       Purpose purpose);
+  View new_tensor(TensorId tensor, LayoutId layout);
+
+ private:
+  std::map<Layout, LayoutId> ids_;
+  std::vector<const Layout*> layouts_;
+  std::map<std::tuple<TensorId, LayoutId, LayoutId>, Way> ways_;
+};
+
+// values.cpp
+/// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or
+/// made again.
+View bring(Lowering& l, TensorId tensor, LayoutId layout);
+/// What the task leaves behind: nothing after a backward task, what is not recomputed after a forward one.
+void forget(Lowering& l);
+
+// redistribute.cpp
+View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step);
+
+// lower_node.cpp
+void lower_node(Lowering& l, NodeId node);
+
+// lower_layer_collective.cpp
+void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output);
+
+// pipeline.cpp
+void start_receiving(Lowering& l);
+bool receive(Lowering& l, TensorId tensor);  ///< false: it does not come in this task
+void receive_rest(Lowering& l);
+void send_outputs(Lowering& l, const Node& node);
+
+// gradients.cpp
+void start_gradients(Lowering& l);
+/// Where output o of a node writes straight into its bucket, if it may.
+std::optional<View> gradient_target(Lowering& l, NodeId node, int o);
+/// Adds the gradients among a node's outputs to their buckets, but for those in `direct` (by output).
+void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct);
+/// Reduces the buckets whose last contribution in this task is this node's.
+void reduce_finished_buckets(Lowering& l, NodeId node);
+/// The others: of several stages, or without a contribution.
+void reduce_remaining_buckets(Lowering& l);
+View gathered_weights(Lowering& l, int bucket);
+
+// finish_step.cpp
+bool counts_loss(const Lowering& l);
+void finish_step(Lowering& l);
+
+}  // namespace trainctl

@@ -1,0 +1,135 @@
+// Streams, final offsets, and the waits between streams. Whatever two instructions do to the same byte, if
+// one of them writes, must be ordered by stream order and waits. Each instruction gets the waits that its
+// bytes demand and that do not follow from what it, or what it waits for, has waited for already.
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/compile/accesses.h"
+#include "engine/compile/byte_map.h"
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kStreams = 5;
+
+Stream stream_of(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::collective:
+      return Stream::comm;
+    case Opcode::send:
+      return Stream::send;
+    case Opcode::recv:
+      return Stream::recv;
+    default:
+      return Stream::compute;
+  }
+}
+
+/// What is known to have happened before an instruction starts.
+struct Clock {
+  std::array<int, kStreams> done;  ///< by stream: the last instruction that has finished
+  std::vector<int> received;       ///< by channel: the last send that its peer has received
+
+  explicit Clock(size_t channels) : received(channels, -1) { done.fill(-1); }
+  void merge(const Clock& other) {
+    for (int s = 0; s < kStreams; ++s) done[s] = std::max(done[s], other.done[s]);
+    for (size_t c = 0; c < received.size(); ++c) received[c] = std::max(received[c], other.received[c]);
+  }
+};
+
+/// The last to write a byte, and who read it since.
+struct History {
+  int writer = -1;
+  std::array<int, kStreams> readers = {-1, -1, -1, -1, -1};
+  std::vector<int> sends;
+};
+
+class StreamOrder {
+ public:
+  explicit StreamOrder(std::vector<Instruction>& code) : code_(code) {
+    for (const Instruction& i : code_) {
+      if (i.opcode == Opcode::send) channels_.try_emplace(i.peer, channels_.size());
+    }
+  }
+
+  void order() {
+    std::vector<Clock> now(kStreams, Clock(channels_.size()));  // after the last instruction of each stream
+    clocks_.reserve(code_.size());
+    for (int i = 0; i < static_cast<int>(code_.size()); ++i) {
+      Instruction& code = code_[i];
+      const int stream = static_cast<int>(code.stream);
+      Clock& clock = now[stream];
+      const std::vector<int> given = std::move(code.waits);
+      code.waits.clear();
+      for (int send : given) wait(code, clock, send);
+      std::vector<int> needed = conflicts(i);
+      std::sort(needed.rbegin(), needed.rend());
+      for (int earlier : needed) wait(code, clock, earlier);
+      std::sort(code.waits.begin(), code.waits.end());
+      clock.done[stream] = i;
+      clocks_.push_back(clock);
+    }
+  }
+
+ private:
+  bool is_send(int i) const { return code_[i].opcode == Opcode::send; }
+
+  void wait(Instruction& code, Clock& clock, int earlier) {
+    int& known = is_send(earlier) ? clock.received[channels_.at(code_[earlier].peer)]
+                                  : clock.done[static_cast<int>(code_[earlier].stream)];
+    if (known >= earlier) return;
+    known = earlier;
+    code.waits.push_back(earlier);
+    clock.merge(clocks_[earlier]);
+  }
+
+  /// Earlier instructions that this one must come after, for its bytes' sake.
+  std::vector<int> conflicts(int i) {
+    std::vector<int> found;
+    const auto add = [&](int earlier) {
+      if (earlier >= 0 && earlier != i && std::find(found.begin(), found.end(), earlier) == found.end())
+        found.push_back(earlier);
+    };
+    const std::vector<Access> list = accesses(code_[i]);
+    for (const Access& access : list) {
+      history_.for_each(access.begin(), access.end(), [&](History& h) {
+        add(h.writer);
+        if (access.writes) {
+          for (int reader : h.readers) add(reader);
+          for (int send : h.sends) add(send);
+          h = History{};
+          h.writer = i;
+        } else if (is_send(i)) {
+          h.sends.push_back(i);
+        } else {
+          h.readers[static_cast<int>(code_[i].stream)] = i;
+        }
+      });
+    }
+    return found;
+  }
+
+  std::vector<Instruction>& code_;
+  std::map<int, size_t> channels_;
+  std::vector<Clock> clocks_;  // after each instruction
+  ByteMap<History> history_;
+};
+
+}  // namespace
+
+void order_streams(Compiler& c) {
+  std::vector<Instruction>& code = c.program.instructions;
+  code.reserve(c.code.size());
+  for (VirtualInstruction& v : c.code) {
+    for (size_t i = 0; i < v.inputs.size(); ++i) v.code.inputs[i].offset += c.buffers[v.inputs[i]].offset;
+    for (size_t o = 0; o < v.outputs.size(); ++o) v.code.outputs[o].offset += c.buffers[v.outputs[o]].offset;
+    v.code.stream = stream_of(v.code.opcode);
+    code.push_back(std::move(v.code));
+  }
+  StreamOrder(code).order();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,23 @@
+// The passes of compile(), in order. Each takes the program as the one before left it.
+#pragma once
+
+#include "engine/compile/compiler.h"
+
+namespace trainctl {
+
+/// Buckets, variables and everything else that lives as long as the program.
+void lay_out_variables(Compiler& c);
+/// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
+void lower_stage(Compiler& c);
+/// matmul, add_bias, relu in a row become one matmul.
+void fuse_matmul(Compiler& c);
+/// Which instruction waits for which send, so that the sent buffer is free again.
+void order_sends(Compiler& c);
+/// The output of an in-place op takes the buffer of an input that dies there.
+void reuse_buffers(Compiler& c);
+/// An offset for each buffer, arena_bytes and Memory.
+void place_buffers(Compiler& c);
+/// Streams, operands' arena offsets, and the waits that order the streams. Fills program.instructions.
+void order_streams(Compiler& c);
+
+}  // namespace trainctl

@@ -1,0 +1,195 @@
+// An offset for every buffer: what lives as long as the program first, then the rest by lifetime. Two
+// greedy orders are tried, and the smaller arena kept: by first use, and by size.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "engine/compile/lifetimes.h"
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Trying every placed buffer costs the square of their number.
+constexpr size_t kSortBySizeUpTo = 1500;
+
+struct Placement {
+  std::vector<int64_t> offsets;
+  int64_t bytes = 0;
+};
+
+/// Free stretches between buffers that are alive; time goes forward only.
+class FreeList {
+ public:
+  explicit FreeList() { free_[0] = INT64_MAX; }
+
+  /// The smallest stretch that fits; the lowest of equals.
+  int64_t take(int64_t bytes) {
+    auto best = free_.end();
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second < bytes) continue;
+      if (best == free_.end() || it->second < best->second) best = it;
+    }
+    const auto [offset, size] = *best;
+    free_.erase(best);
+    if (size > bytes) free_[offset + bytes] = size == INT64_MAX ? size : size - bytes;
+    return offset;
+  }
+
+  void give(int64_t offset, int64_t bytes) {
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && offset + bytes == next->first) {
+      bytes = next->second == INT64_MAX ? INT64_MAX : bytes + next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        before->second = bytes == INT64_MAX ? INT64_MAX : before->second + bytes;
+        return;
+      }
+    }
+    free_[offset] = bytes;
+  }
+
+ private:
+  std::map<int64_t, int64_t> free_;  // offset -> bytes; the last goes on for ever
+};
+
+Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
+  std::vector<BufferId> order = buffers;
+  std::stable_sort(order.begin(), order.end(), [&](BufferId a, BufferId b) { return lives[a].first < lives[b].first; });
+  std::multimap<int, BufferId> ends;
+  FreeList free;
+  for (BufferId buffer : order) {
+    while (!ends.empty() && ends.begin()->first < lives[buffer].first) {
+      const BufferId dead = ends.begin()->second;
+      free.give(p.offsets[dead], aligned(c.buffers[dead].bytes));
+      ends.erase(ends.begin());
+    }
+    p.offsets[buffer] = free.take(aligned(c.buffers[buffer].bytes));
+    p.bytes = std::max(p.bytes, p.offsets[buffer] + aligned(c.buffers[buffer].bytes));
+    ends.emplace(lives[buffer].last, buffer);
+  }
+  return p;
+}
+
+/// The lowest place between the buffers, sorted by offset, that live at the same time.
+int64_t lowest_gap(const std::vector<std::pair<int64_t, int64_t>>& taken, int64_t bytes) {
+  int64_t at = 0;
+  for (const auto& [begin, end] : taken) {
+    if (begin - at >= bytes) break;
+    at = std::max(at, end);
+  }
+  return at;
+}
+
+Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
+  std::vector<BufferId> order = buffers;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](BufferId a, BufferId b) { return c.buffers[a].bytes > c.buffers[b].bytes; });
+  std::vector<BufferId> placed;  // by offset
+  std::vector<std::pair<int64_t, int64_t>> taken;
+  for (BufferId buffer : order) {
+    taken.clear();
+    for (BufferId other : placed) {
+      if (!lives[other].overlaps(lives[buffer])) continue;
+      taken.emplace_back(p.offsets[other], p.offsets[other] + aligned(c.buffers[other].bytes));
+    }
+    const int64_t bytes = aligned(c.buffers[buffer].bytes);
+    p.offsets[buffer] = lowest_gap(taken, bytes);
+    p.bytes = std::max(p.bytes, p.offsets[buffer] + bytes);
+    const auto above = std::upper_bound(placed.begin(), placed.end(), buffer,
+                                        [&](BufferId a, BufferId b) { return p.offsets[a] < p.offsets[b]; });
+    placed.insert(above, buffer);
+  }
+  return p;
+}
+
+int64_t place_persistent(Compiler& c) {
+  int64_t end = 0;
+  for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
+    for (VirtualBuffer& buffer : c.buffers) {
+      if (buffer.kind != static_cast<BufferKind>(kind)) continue;
+      buffer.offset = end;
+      end += aligned(buffer.bytes);
+    }
+  }
+  return end;
+}
+
+/// The most bytes of activations at one time.
+int64_t activation_peak(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  std::vector<int64_t> change(c.code.size() + 1);
+  for (BufferId buffer : buffers) {
+    if (c.buffers[buffer].kind != BufferKind::activation) continue;
+    change[lives[buffer].first] += c.buffers[buffer].bytes;
+    change[lives[buffer].last + 1] -= c.buffers[buffer].bytes;
+  }
+  int64_t now = 0, peak = 0;
+  for (int64_t by : change) peak = std::max(peak, now += by);
+  return peak;
+}
+
+int64_t bytes_of(const Compiler& c, std::initializer_list<BufferKind> kinds) {
+  int64_t bytes = 0;
+  for (const VirtualBuffer& buffer : c.buffers) {
+    if (std::find(kinds.begin(), kinds.end(), buffer.kind) != kinds.end()) bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+/// Program's own records of where things are.
+void note_offsets(Compiler& c) {
+  Program& p = c.program;
+  const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
+  p.scalars_offset = offset(c.scalars);
+  p.loss_offset = offset(c.loss);
+  for (size_t b = 0; b < p.buckets.size(); ++b) {
+    p.buckets[b].weights_offset = offset(c.buckets[b].weights);
+    p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
+    for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
+  }
+  for (size_t v = 0; v < p.variables.size(); ++v) {
+    Variable& variable = p.variables[v];
+    if (variable.bucket < 0) {
+      variable.arena_offset = offset(c.states[v]);
+    } else if (p.buckets[variable.bucket].level < 3) {
+      variable.arena_offset =
+          p.buckets[variable.bucket].weights_offset + variable.bucket_element * byte_size(variable.dtype);
+    }
+  }
+}
+
+}  // namespace
+
+void place_buffers(Compiler& c) {
+  const int64_t persistent = place_persistent(c);
+  const std::vector<Lifetime> lives = lifetimes(c);
+  std::vector<BufferId> buffers;
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    if (!is_persistent(c.buffers[b].kind) && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
+  }
+  Placement placement = by_first_use(c, lives, buffers);
+  if (buffers.size() <= kSortBySizeUpTo) {
+    Placement other = by_size(c, lives, buffers);
+    if (other.bytes < placement.bytes) placement = std::move(other);
+  }
+  for (BufferId buffer : buffers) c.buffers[buffer].offset = persistent + placement.offsets[buffer];
+
+  Program& p = c.program;
+  p.arena_bytes = persistent + placement.bytes;
+  p.memory.weights = bytes_of(c, {BufferKind::weights, BufferKind::state});
+  p.memory.gradients = bytes_of(c, {BufferKind::gradients});
+  p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
+  p.memory.activations = activation_peak(c, lives, buffers);
+  p.memory.buffers = p.arena_bytes - p.memory.weights - p.memory.gradients - p.memory.optimizer - p.memory.activations;
+  note_offsets(c);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,121 @@
+// Groups parameters into buckets by what is done to them together.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/base/error.h"
+#include "engine/compile/buckets.h"
+
+namespace trainctl {
+namespace {
+
+/// What all parameters of a bucket have in common.
+using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId>;
+
+struct Candidate {
+  BucketParameter parameter;
+  BucketKey key;
+};
+
+/// The axes over which this contribution is a partial sum and may stay so in the parameter's layout.
+Axes partial_axes(const Graph& graph, const Plan& plan, TensorId gradient, const Layout& variable) {
+  const NodeId producer = graph.tensors[gradient].producer;
+  check(producer >= 0, "a gradient has a node that makes it: " + graph.tensors[gradient].name);
+  const Node& node = graph.nodes[producer];
+  const auto output = std::find(node.outputs.begin(), node.outputs.end(), gradient) - node.outputs.begin();
+  Axes axes;
+  for (Axis axis : output_layout(graph, plan, node, static_cast<int>(output)).partial) {
+    if (!variable.uses(axis)) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+/// Contributions that are partial over the same axes stay so until the bucket is reduced; where they
+/// differ, each is reduced as it arises.
+Axes common_partial_axes(const Graph& graph, const Plan& plan, const std::vector<TensorId>& gradients,
+                         const Layout& variable) {
+  Axes common;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Axes axes = partial_axes(graph, plan, gradients[i], variable);
+    if (i == 0) common = axes;
+    if (axes != common) return {};
+  }
+  return common;
+}
+
+Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
+                    const std::vector<TensorId>& gradients) {
+  Candidate c;
+  BucketParameter& p = c.parameter;
+  p.tensor = variable.tensor;
+  p.gradients = gradients;
+  p.gradient_layout = variable.layout;
+  p.gradient_layout.partial = common_partial_axes(graph, plan, gradients, variable.layout);
+  p.elements = num_elements(variable.layout.local_shape(plan.mesh, variable.global_shape));
+
+  const bool updated = !gradients.empty();
+  const Axes& sum_axes = p.gradient_layout.partial;
+  const bool several = plan.mesh.ways(sum_axes) * variable.stages.size() > 1;
+  const bool large = p.elements * byte_size(graph.tensors[p.tensor].dtype) >= plan.optimizer_shard_min_bytes;
+  int level = updated && several && large ? plan.optimizer_shard_level : 0;
+  if (variable.stages.size() > 1) level = std::min(level, 1);
+
+  const std::vector<NodeId> users = graph.consumers(variable.tensor);
+  const LayerId layer = level == 3 && !users.empty() ? graph.nodes[users.front()].layer : -1;
+  c.key = {variable.stages, sum_axes, level, updated, layer};
+  return c;
+}
+
+int64_t padded(const BucketPlan& bucket, const Mesh& mesh) {
+  if (bucket.level == 0) return bucket.elements;
+  const int64_t unit = 16 * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
+  return (bucket.elements + unit - 1) / unit * unit;
+}
+
+}  // namespace
+
+bool BucketPlan::in_stage(int stage) const { return std::find(stages.begin(), stages.end(), stage) != stages.end(); }
+
+std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) const {
+  std::vector<int> ranks;
+  for (int stage : stages) {
+    for (int r : mesh.group(rank_in_stage, sum_axes)) ranks.push_back(stage * mesh.size() + r);
+  }
+  return ranks;
+}
+
+std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
+  std::map<TensorId, std::vector<TensorId>> gradients;
+  if (graph.loss >= 0) {
+    for (const Update& update : graph.updates) gradients[update.parameter] = update.gradients;
+  }
+  std::vector<BucketPlan> buckets;
+  std::map<BucketKey, size_t> open;
+  for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
+    if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
+    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
+    const auto found = open.find(key);
+    const int level = std::get<2>(key);
+    const bool fits = found != open.end() &&
+                      (level == 3 || (buckets[found->second].elements + parameter.elements) * 4 <= kBucketBytes);
+    if (!fits) {
+      open[key] = buckets.size();
+      BucketPlan bucket;
+      bucket.name = "bucket" + std::to_string(buckets.size());
+      bucket.stages = variable->stages;
+      bucket.sum_axes = parameter.gradient_layout.partial;
+      bucket.level = level;
+      bucket.updated = std::get<3>(key);
+      buckets.push_back(std::move(bucket));
+    }
+    BucketPlan& bucket = buckets[open[key]];
+    parameter.first_element = bucket.elements;
+    bucket.elements += parameter.elements;
+    bucket.parameters.push_back(std::move(parameter));
+  }
+  for (BucketPlan& bucket : buckets) bucket.elements = padded(bucket, plan.mesh);
+  return buckets;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,31 @@
+// Names of the parts of a Program.
+#include "engine/compile/program.h"
+
+#include <algorithm>
+
+namespace trainctl {
+
+std::string_view to_string(Opcode opcode) {
+  static constexpr std::string_view kNames[] = {"kernel", "load", "collective", "send", "recv", "print", "wait"};
+  return kNames[static_cast<int>(opcode)];
+}
+
+std::string_view to_string(Purpose purpose) {
+  static constexpr std::string_view kNames[] = {"none",    "redistribute", "pipeline", "gradient",
+                                                "weights", "clip",         "loss",     "layer"};
+  return kNames[static_cast<int>(purpose)];
+}
+
+std::string_view to_string(Stream stream) {
+  static constexpr std::string_view kNames[] = {"compute", "comm", "send", "recv", "copy"};
+  return kNames[static_cast<int>(stream)];
+}
+
+int64_t Instruction::bytes() const {
+  int64_t in = 0, out = 0;
+  for (const Operand& operand : inputs) in += operand.bytes();
+  for (const Operand& operand : outputs) out += operand.bytes();
+  return std::max(in, out);
+}
+
+}  // namespace trainctl

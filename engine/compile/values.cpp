@@ -1,0 +1,124 @@
+// Where a tensor of a micro-batch comes from when an instruction wants it in some layout.
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/lowering.h"
+
+namespace trainctl {
+namespace {
+
+/// A data set tensor, straight into the layout that is wanted. In hybrid_parallel the graph's shape is one
+/// rank's; without full_batch the whole batch is that many times larger.
+View load(Lowering& l, TensorId tensor, LayoutId layout) {
+  const View view = l.new_tensor(tensor, layout);
+  Instruction i;
+  i.opcode = Opcode::load;
+  i.op = view.operand.tensor;
+  i.name = "load " + i.op;
+  View part = view;
+  if (l.c.plan.hybrid() && !l.c.spec.parallel.full_batch && !part.operand.shape.empty()) {
+    part.operand.global_shape[0] *= l.c.plan.mesh.size();
+    part.operand.global_offset[0] = part.operand.shape[0] * l.c.rank_in_stage;
+  }
+  l.emit(std::move(i), {}, {part});
+  return view;
+}
+
+/// A parameter or state where it lives; at level 3 gathered for this task.
+Located variable_value(Lowering& l, TensorId tensor) {
+  const int index = l.c.variable_index(tensor);
+  check(index >= 0, "a stage has the variables that its nodes use: " + l.c.graph.tensors[tensor].name);
+  const Variable& variable = l.c.program.variables[index];
+  const Layout& layout = l.c.plan.variable(tensor).layout;
+  View view{l.c.states[index], l.c.operand(tensor, layout)};
+  if (variable.bucket >= 0) {
+    const bool gathered = l.c.program.buckets[variable.bucket].level == 3;
+    view.buffer = gathered ? gathered_weights(l, variable.bucket).buffer : l.c.buckets[variable.bucket].weights;
+    view.operand.offset = variable.bucket_element * byte_size(variable.dtype);
+  }
+  return {l.id(layout), std::move(view)};
+}
+
+/// Runs the node that makes a tensor once more, in the backward task that needs it.
+void make_again(Lowering& l, TensorId tensor) {
+  check(l.task.phase == Phase::backward && l.is_recomputed(tensor),
+        "only what a recompute layer made is made again: " + l.c.graph.tensors[tensor].name);
+  const bool outer = l.recomputing;
+  l.recomputing = true;
+  lower_node(l, l.c.graph.tensors[tensor].producer);
+  l.recomputing = outer;
+}
+
+/// At least one layout of the tensor.
+void make_available(Lowering& l, TensorId tensor, LayoutId wanted) {
+  const TensorKind kind = l.c.graph.tensors[tensor].kind;
+  if (kind == TensorKind::input) {
+    View view = load(l, tensor, wanted);
+    l.have(tensor).push_back({wanted, std::move(view)});
+  } else if (kind == TensorKind::parameter || kind == TensorKind::state) {
+    if (l.have(tensor).empty()) l.have(tensor).push_back(variable_value(l, tensor));
+  } else if (l.have(tensor).empty() && !receive(l, tensor)) {
+    make_again(l, tensor);
+  }
+}
+
+const Located* find(const std::vector<Located>& values, LayoutId layout) {
+  for (const Located& value : values) {
+    if (value.layout == layout) return &value;
+  }
+  return nullptr;
+}
+
+/// A sum may stay partial, but what is summed never becomes partial again.
+bool reaches(const Layout& from, const Layout& to) {
+  return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
+}
+
+/// The one with the cheapest way to `layout`; the first of equals.
+Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout) {
+  const Located* best = nullptr;
+  double best_seconds = 0;
+  for (const Located& value : l.have(tensor)) {
+    if (!reaches(l.layout(value.layout), l.layout(layout))) continue;
+    const double seconds = l.way(tensor, value.layout, layout).seconds;
+    if (best == nullptr || seconds < best_seconds) best = &value, best_seconds = seconds;
+  }
+  check(best != nullptr, "some layout of a tensor reaches the one wanted: " + l.c.graph.tensors[tensor].name);
+  return *best;
+}
+
+}  // namespace
+
+View bring(Lowering& l, TensorId tensor, LayoutId layout) {
+  if (const Located* value = find(l.have(tensor), layout)) return value->view;
+  make_available(l, tensor, layout);
+  // In hybrid_parallel every rank holds what it holds; nothing is redistributed.
+  if (l.c.plan.hybrid()) return l.have(tensor).front().view;
+  if (const Located* value = find(l.have(tensor), layout)) return value->view;
+
+  Located now = nearest_value(l, tensor, layout);
+  const bool outer = l.recomputing;
+  l.recomputing = outer || (l.task.phase == Phase::backward && l.is_recomputed(tensor));
+  for (const RedistributionStep& step : l.way(tensor, now.layout, layout).steps) {
+    View next = redistribute(l, tensor, now.view, step);
+    now = {l.id(step.after), std::move(next)};
+    l.have(tensor).push_back(now);
+  }
+  l.recomputing = outer;
+  return now.view;
+}
+
+void forget(Lowering& l) {
+  const bool all = l.task.phase == Phase::backward || !l.c.trains();
+  std::vector<std::vector<Located>>& values = l.values[l.task.micro_batch];
+  for (size_t tensor = 0; tensor < values.size(); ++tensor) {
+    const auto id = static_cast<TensorId>(tensor);
+    const int variable = values[tensor].empty() || l.c.graph.tensors[id].producer >= 0 ? -1 : l.c.variable_index(id);
+    const int bucket = variable < 0 ? -1 : l.c.program.variables[variable].bucket;
+    const bool gathered = bucket >= 0 && l.c.program.buckets[bucket].level == 3;
+    if (all || gathered || l.is_recomputed(id)) values[tensor].clear();
+  }
+  l.gathered.assign(l.gathered.size(), -1);
+}
+
+}  // namespace trainctl

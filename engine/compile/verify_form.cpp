@@ -1,0 +1,137 @@
+// Each instruction by itself: indices, operands inside the arena, sizes that fit a collective.
+#include <algorithm>
+
+#include "engine/compile/verify.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+namespace {
+
+std::string range_text(int64_t begin, int64_t end) {
+  return "[" + std::to_string(begin) + ", " + std::to_string(end) + ")";
+}
+
+class Form {
+ public:
+  Form(const Program& program, int num_ranks, Faults& faults)
+      : p_(program), num_ranks_(num_ranks), faults_(faults), regions_(persistent_regions(program)) {}
+
+  void verify() {
+    arena();
+    for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
+      const Instruction& i = p_.instructions[index_];
+      for (const Operand& operand : i.inputs) place(i, operand);
+      for (const Operand& operand : i.outputs) place(i, operand);
+      for (int w : i.waits) {
+        if (w < 0 || w >= index_)
+          fault(i.name + " waits for instruction " + std::to_string(w) + ", which is not earlier");
+      }
+      if (i.opcode == Opcode::collective) collective(i);
+      if (i.opcode == Opcode::send || i.opcode == Opcode::recv) message(i);
+    }
+  }
+
+ private:
+  void arena() {
+    index_ = -1;
+    if (p_.memory.total() != p_.arena_bytes)
+      fault("memory adds up to " + std::to_string(p_.memory.total()) + " bytes, the arena has " +
+            std::to_string(p_.arena_bytes));
+    for (size_t r = 0; r < regions_.size(); ++r) {
+      const Region& region = regions_[r];
+      if (region.begin < 0 || region.end > p_.arena_bytes)
+        fault(region.name + " " + range_text(region.begin, region.end) + " is not in the arena of " +
+              std::to_string(p_.arena_bytes) + " bytes");
+      if (r > 0 && regions_[r - 1].end > region.begin) fault(region.name + " overlaps " + regions_[r - 1].name);
+    }
+  }
+
+  void place(const Instruction& i, const Operand& operand) {
+    const int64_t begin = operand.offset, end = begin + operand.bytes();
+    const std::string what = i.name + ": operand " + operand.tensor + " " + range_text(begin, end);
+    if (begin < 0 || end > p_.arena_bytes || end < begin)
+      return fault(what + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
+    const Region* region = region_at(begin, end);
+    if (region == nullptr) {
+      if (begin % 64 != 0) fault(what + " does not start at a multiple of 64");
+      return;
+    }
+    if (begin < region->begin || end > region->end)
+      return fault(what + " is only partly in " + region->name + " " + range_text(region->begin, region->end));
+    for (const Variable& v : p_.variables) {
+      if (v.name != operand.tensor || v.arena_offset < 0) continue;
+      const int64_t v_end = v.arena_offset + num_elements(v.shape) * byte_size(v.dtype);
+      if (begin < v.arena_offset || end > v_end)
+        fault(what + " is not where " + v.name + " lies, " + range_text(v.arena_offset, v_end));
+    }
+  }
+
+  /// The first region that shares a byte with [begin, end).
+  const Region* region_at(int64_t begin, int64_t end) const {
+    const auto after =
+        std::partition_point(regions_.begin(), regions_.end(), [begin](const Region& r) { return r.end <= begin; });
+    return after != regions_.end() && after->begin < end ? &*after : nullptr;
+  }
+
+  void collective(const Instruction& i) {
+    if (i.group < 0 || i.group >= static_cast<int>(p_.groups.size()))
+      return fault(i.name + " names group " + std::to_string(i.group) + " of " + std::to_string(p_.groups.size()));
+    const std::vector<int>& ranks = p_.groups[i.group];
+    if (std::find(ranks.begin(), ranks.end(), p_.rank) == ranks.end())
+      fault(i.name + ": this rank is not in the group");
+    for (int r : ranks) {
+      if (r < 0 || r >= num_ranks_) fault(i.name + ": there is no rank " + std::to_string(r));
+    }
+    if (i.inputs.size() != 1 || i.outputs.size() != 1) return fault(i.name + " needs one input and one output");
+    const auto size = static_cast<int64_t>(ranks.size());
+    int64_t in = i.inputs[0].bytes(), out = i.outputs[0].bytes();
+    if (i.collective == Collective::all_gather) in *= size;
+    if (i.collective == Collective::reduce_scatter) out *= size;
+    const bool in_blocks = i.collective != Collective::all_reduce && i.collective != Collective::broadcast;
+    if (in != out || (in_blocks && in % size != 0))
+      fault(i.name + ": " + std::to_string(i.inputs[0].bytes()) + " bytes in and " +
+            std::to_string(i.outputs[0].bytes()) + " out do not fit " + std::string(to_string(i.collective)) +
+            " over " + std::to_string(size) + " ranks");
+  }
+
+  void message(const Instruction& i) {
+    if (i.peer < 0 || i.peer >= num_ranks_ || i.peer == p_.rank)
+      fault(i.name + ": " + std::to_string(i.peer) + " is not another rank");
+    const auto& operands = i.opcode == Opcode::send ? i.inputs : i.outputs;
+    if (operands.size() != 1) fault(i.name + " needs one operand");
+  }
+
+  void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
+
+  const Program& p_;
+  const int num_ranks_;
+  Faults& faults_;
+  const std::vector<Region> regions_;
+  int index_ = -1;
+};
+
+}  // namespace
+
+std::vector<Region> persistent_regions(const Program& program) {
+  std::vector<Region> regions;
+  const auto add = [&](std::string name, int64_t begin, int64_t bytes, bool holds) {
+    if (begin >= 0 && bytes > 0) regions.push_back({std::move(name), begin, begin + bytes, holds});
+  };
+  for (const Bucket& b : program.buckets) {
+    const int64_t whole = b.elements * byte_size(DType::f32), shard = whole / b.shards;
+    add("weights." + b.name, b.weights_offset, b.level == 3 ? shard : whole, true);
+    add("grad." + b.name, b.gradients_offset, b.level >= 2 ? shard : whole, false);
+    for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
+  }
+  for (const Variable& v : program.variables) {
+    if (v.bucket < 0) add(v.name, v.arena_offset, num_elements(v.shape) * byte_size(v.dtype), true);
+  }
+  add("scalars", program.scalars_offset, sizeof(StepScalars), true);
+  add("loss", program.loss_offset, byte_size(DType::f32), false);
+  std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
+  return regions;
+}
+
+void verify_form(const Program& program, int num_ranks, Faults& faults) { Form(program, num_ranks, faults).verify(); }
+
+}  // namespace trainctl

@@ -1,0 +1,149 @@
+// Once a step every gradient is summed over its group and every parameter updated, no more and no less.
+#include <algorithm>
+#include <set>
+
+#include "engine/compile/accesses.h"
+#include "engine/compile/verify.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+bool is_update(const Instruction& i) {
+  return i.opcode == Opcode::kernel && (i.op == "sgd_update" || i.op == "adam_update");
+}
+
+struct Range {
+  int64_t begin = 0, end = 0;
+  bool is(const Operand& o) const { return o.offset == begin && o.offset + o.bytes() == end; }
+  bool touches(const Operand& o) const { return o.offset < end && begin < o.offset + o.bytes(); }
+};
+
+class BucketUpdates {
+ public:
+  BucketUpdates(const Program& program, int bucket, Faults& faults)
+      : p_(program), bucket_(bucket), b_(program.buckets[bucket]), faults_(faults) {
+    const int64_t whole = b_.elements * kFloat, shard = whole / b_.shards;
+    gradients_ = {b_.gradients_offset, b_.gradients_offset + (b_.level >= 2 ? shard : whole)};
+    weights_ = {b_.weights_offset, b_.weights_offset + (b_.level == 3 ? shard : whole)};
+    updated_ = b_.level == 1 || b_.level == 2
+                   ? Range{b_.weights_offset + b_.shard * shard, b_.weights_offset + (b_.shard + 1) * shard}
+                   : weights_;
+  }
+
+  void verify() {
+    for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
+      const Instruction& i = p_.instructions[index_];
+      if (is_update(i) && weights_.touches(i.outputs[0])) {
+        update(i);
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
+        reduce(i);
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && weights_.is(i.outputs[0])) {
+        gathers_ += updates_ > 0;
+      } else if (b_.gradients_offset >= 0) {
+        contribute(i);
+      }
+    }
+    at_the_end();
+  }
+
+ private:
+  std::string gradient_name() const { return "grad." + b_.name; }
+
+  bool sums_this(const Instruction& i) const {
+    return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
+  }
+
+  void reduce(const Instruction& i) {
+    if (i.group != b_.reduce_group)
+      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+    if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !gradients_.is(i.outputs[0])))
+      fault(i.name + " does not sum the whole of " + gradient_name());
+    if (b_.level < 2 && reduces_ > 0) fault(i.name + ": " + gradient_name() + " is reduced twice in one step");
+    if (b_.level >= 2 && !reduced_micro_batches_.insert(i.micro_batch).second)
+      fault(i.name + ": " + gradient_name() + " of micro-batch " + std::to_string(i.micro_batch) + " is reduced twice");
+    if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
+    if (b_.level >= 2 && gradients_.touches(i.outputs[0])) ++additions_;
+    ++reduces_;
+  }
+
+  /// Anything else that writes gradients: kernels of the backward pass.
+  void contribute(const Instruction& i) {
+    for (const Operand& out : i.outputs) {
+      if (!gradients_.touches(out)) {
+        // At levels 2 and 3 contributions go to a range of the micro-batch.
+        if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
+        continue;
+      }
+      if (b_.level >= 2) {
+        if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites what " + gradient_name() + " has added up");
+        ++additions_;
+        continue;
+      }
+      if (reduces_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was reduced");
+      if (!out.accumulate && !first_.insert(out.offset).second)
+        fault(i.name + " overwrites the contributions that " + out.tensor + " has added up");
+    }
+  }
+
+  bool is_part(const Operand& out) const {
+    if (!out.tensor.starts_with("grad.")) return false;
+    return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
+      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0;
+    });
+  }
+
+  void update(const Instruction& i) {
+    if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
+    const Range gradient = b_.level == 1 ? Range{b_.gradients_offset + b_.shard * shard_bytes(),
+                                                 b_.gradients_offset + (b_.shard + 1) * shard_bytes()}
+                                         : gradients_;
+    if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
+    if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
+    if (!gradient.is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
+    for (size_t s = 0; s < b_.optimizer_offsets.size(); ++s) {
+      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != b_.optimizer_offsets[s])
+        fault(i.name + " does not use the optimizer state of " + b_.name);
+    }
+    if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
+  }
+
+  void at_the_end() {
+    index_ = -1;
+    if (b_.gradients_offset < 0) return;
+    if (updates_ == 0) fault(b_.name + " is never updated");
+    if (b_.reduce_group >= 0 && reduces_ == 0) fault(gradient_name() + " is never reduced");
+    if ((b_.level == 1 || b_.level == 2) && gathers_ != 1)
+      fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) +
+            " times after the update, not once");
+    if (b_.level < 2) return;
+    if (additions_ != reduces_)
+      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are made, " + std::to_string(additions_) +
+            " are added up");
+    for (int m : contributed_micro_batches_) {
+      if (!reduced_micro_batches_.contains(m))
+        fault(gradient_name() + " of micro-batch " + std::to_string(m) + " is never reduced");
+    }
+  }
+
+  int64_t shard_bytes() const { return b_.elements / b_.shards * kFloat; }
+  void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
+
+  const Program& p_;
+  const int bucket_;
+  const Bucket& b_;
+  Faults& faults_;
+  Range gradients_, weights_, updated_;
+  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0;
+  std::set<int64_t> first_;
+  std::set<int> contributed_micro_batches_, reduced_micro_batches_;
+};
+
+}  // namespace
+
+void verify_updates(const Program& program, Faults& faults) {
+  for (size_t b = 0; b < program.buckets.size(); ++b) BucketUpdates(program, static_cast<int>(b), faults).verify();
+}
+
+}  // namespace trainctl
