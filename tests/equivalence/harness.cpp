@@ -26,7 +26,6 @@ struct Rank {
   std::vector<float> losses;
   std::vector<std::string> first_calls, printed;
   int calls_per_step = 0;
-  std::exception_ptr error;
 };
 
 std::string printed_text(const Operand& operand, const void* data) {
@@ -56,15 +55,14 @@ void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte
   }
 }
 
-/// The first error of all ranks; a rank's own rather than that of one that waited for it.
-void throw_first_error(const std::vector<Rank>& ranks) {
+void throw_first_error(const std::vector<std::exception_ptr>& errors) {
   std::exception_ptr waited;
-  for (const Rank& rank : ranks) {
-    if (!rank.error) continue;
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
     try {
-      std::rethrow_exception(rank.error);
+      std::rethrow_exception(error);
     } catch (const CommError&) {
-      if (!waited) waited = rank.error;
+      if (!waited) waited = error;
     }
   }
   if (waited) std::rethrow_exception(waited);
@@ -131,36 +129,51 @@ RunResult run_job(const std::string& text, const std::vector<std::string>& overr
   return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)));
 }
 
-RunResult run_job(PlannedJob planned) {
-  RunResult result;
-  result.job = std::move(planned);
-  result.programs = compile_all(result.job);
-  for (const ProgramFault& fault : verify_programs(result.programs)) {
+std::vector<Program> compile_verified(const PlannedJob& job) {
+  std::vector<Program> programs = compile_all(job);
+  for (const ProgramFault& fault : verify_programs(programs)) {
     throw std::runtime_error("rank " + std::to_string(fault.rank) + ", instruction " +
                              std::to_string(fault.instruction) + ": " + fault.message);
   }
+  return programs;
+}
+
+void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
   std::vector<int64_t> arena_bytes;
-  for (const Program& program : result.programs) arena_bytes.push_back(program.arena_bytes);
+  for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes);
   const auto memory = SharedMemory::create(arena_bytes);
-  std::vector<Rank> ranks(result.programs.size());
+  std::vector<std::exception_ptr> errors(programs.size());
   std::vector<std::thread> threads;
-  for (size_t r = 0; r < ranks.size(); ++r) {
+  for (int r = 0; r < static_cast<int>(programs.size()); ++r) {
     threads.emplace_back([&, r] {
       try {
-        ranks[r].comm = std::make_unique<RecordingCommunicator>(
-            make_shared_memory_communicator(memory, static_cast<int>(r), kTimeoutSeconds));
-        run_rank(result.job, result.programs[r], memory->arena(static_cast<int>(r)), ranks[r]);
+        body(r, make_shared_memory_communicator(memory, r, kTimeoutSeconds), memory->arena(r));
       } catch (...) {
-        ranks[r].error = std::current_exception();
+        errors[static_cast<size_t>(r)] = std::current_exception();
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  throw_first_error(ranks);
+  throw_first_error(errors);
+  if (after) after();
+}
 
-  std::vector<Executor*> executors;
+RunResult run_job(PlannedJob planned) {
+  RunResult result;
+  result.job = std::move(planned);
+  result.programs = compile_verified(result.job);
+  std::vector<Rank> ranks(result.programs.size());
+  const auto body = [&](int r, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
+    Rank& rank = ranks[static_cast<size_t>(r)];
+    rank.comm = std::make_unique<RecordingCommunicator>(std::move(comm));
+    run_rank(result.job, result.programs[static_cast<size_t>(r)], arena, rank);
+  };
+  run_ranks(result.programs, body, [&] {
+    std::vector<Executor*> executors;
+    for (Rank& rank : ranks) executors.push_back(&rank.trainer->executor());
+    result.weights = gather_weights(result.programs, executors);
+  });
   for (size_t r = 0; r < ranks.size(); ++r) {
-    executors.push_back(&ranks[r].trainer->executor());
     result.calls.push_back(ranks[r].first_calls);
     result.calls_per_step.push_back(ranks[r].calls_per_step);
     result.arena_bytes.push_back(ranks[r].comm->arena_bytes);
@@ -168,7 +181,6 @@ RunResult run_job(PlannedJob planned) {
     if (ranks[r].losses != ranks[0].losses) throw std::runtime_error("ranks disagree on the loss");
   }
   result.losses = ranks[0].losses;
-  result.weights = gather_weights(result.programs, executors);
   return result;
 }
 

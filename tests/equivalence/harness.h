@@ -1,10 +1,14 @@
 // Runs a job on all its ranks as threads of one process and keeps everything that can be compared.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "engine/runtime/communicator.h"
+#include "engine/runtime/executor.h"
 #include "engine/train/job.h"
 
 namespace trainctl {
@@ -26,8 +30,16 @@ RunResult run_job(const std::string& text, const std::vector<std::string>& overr
 /// The same from what has been planned before.
 RunResult run_job(PlannedJob job);
 
-/// All variables whole, from each rank's arena (read through its program), as after initialisation.
-class Executor;
+/// compile_all, and verify_programs; a fault is thrown as a runtime_error.
+std::vector<Program> compile_verified(const PlannedJob& job);
+
+/// Runs `body` once a rank, on a thread of its own, with a communicator over shared memory and the rank's
+/// arena in it, which lives until `after` has run. Throws the first error: a rank's own rather than
+/// that of one that waited for it.
+using RankBody = std::function<void(int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena)>;
+void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after = {});
+
+/// All variables whole, from each rank's arena (read through its program).
 std::map<std::string, std::vector<float>> gather_weights(const std::vector<Program>& programs,
                                                          const std::vector<Executor*>& executors);
 
