@@ -20,8 +20,8 @@ const RankReport& report_of(const Outcome& outcome, int rank) { return outcome.r
 
 /// "at step 412, all_reduce grad.0", from its own words or from what was seen of it.
 std::string where(const RankReport& report) {
-  if (report.error && report.error->step >= 0) {
-    std::string text = " at step " + std::to_string(report.error->step + 1);
+  if (report.error && report.error->step > 0) {
+    std::string text = " at step " + std::to_string(report.error->step);
     if (!report.error->instruction.empty()) text += ", in " + report.error->instruction;
     return text;
   }

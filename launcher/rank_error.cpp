@@ -30,7 +30,7 @@ std::string to_json(const RankError& error) {
   json["what"] = error.what;
   if (!error.instruction.empty()) json["instruction"] = error.instruction;
   if (error.instruction_index >= 0) json["instruction_index"] = error.instruction_index;
-  if (error.step >= 0) json["step"] = error.step;
+  if (error.step > 0) json["step"] = error.step;
   if (!error.missing.empty()) json["missing"] = error.missing;
   json["time"] = error.time;
   if (!error.stack.empty()) json["stack"] = error.stack;
@@ -48,7 +48,7 @@ std::optional<RankError> parse_rank_error(std::string_view text) {
     error.what = json.value("what", "");
     error.instruction = json.value("instruction", "");
     error.instruction_index = json.value("instruction_index", -1);
-    error.step = json.value("step", -1L);
+    error.step = json.value("step", 0L);
     error.missing = json.value("missing", std::vector<int>{});
     error.time = json.value("time", 0.0);
     error.stack = json.value("stack", "");

@@ -20,7 +20,7 @@ struct RankError {
   std::string what;
   std::string instruction;  ///< its name; empty: not in a step
   int instruction_index = -1;
-  long step = -1;            ///< -1: before the first
+  long step = 0;             ///< from 1; 0: before the first
   std::vector<int> missing;  ///< comm: the ranks that it waited for
   double time = 0;           ///< unix seconds
   std::string stack;         ///< bugs only

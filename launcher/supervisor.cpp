@@ -1,7 +1,6 @@
 // The event loop around Supervision.
 #include "launcher/supervisor.h"
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -29,11 +28,12 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 class Supervisor {
  public:
-  Supervisor(const Launch& launch, ProcessRunner& runner)
+  Supervisor(const Launch& launch, ProcessRunner& runner, asio::io_context& loop)
       : launch_(launch),
         runner_(runner),
         guardian_(launch.cluster.num_ranks()),
         supervision_(launch.cluster.num_ranks(), launch.limits, [this](int rank, int signal) { send(rank, signal); }),
+        loop_(loop),
         children_(loop_, SIGCHLD),
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
@@ -198,7 +198,7 @@ class Supervisor {
   const Clock::time_point start_ = Clock::now();
   Guardian guardian_;
   Supervision supervision_;
-  asio::io_context loop_;
+  asio::io_context& loop_;
   asio::signal_set children_, interrupts_;
   asio::steady_timer timer_;
   std::map<int, Rank> ranks_;
@@ -208,6 +208,8 @@ class Supervisor {
 
 }  // namespace
 
-Outcome supervise(const Launch& launch, ProcessRunner& runner) { return Supervisor(launch, runner).run(); }
+Outcome supervise(const Launch& launch, ProcessRunner& runner, asio::io_context& loop) {
+  return Supervisor(launch, runner, loop).run();
+}
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 // decisions of Supervision carried out on real processes.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -41,7 +42,8 @@ struct Outcome {
 };
 
 /// Starts all ranks and returns when none is left. SIGINT, SIGTERM and SIGHUP ask the ranks to stop;
-/// a second one kills them. Throws EnvError when it cannot even begin.
-Outcome supervise(const Launch& launch, ProcessRunner& runner);
+/// a second one kills them. Runs `loop`, and with it whatever else lives there (the store). Throws
+/// EnvError when it cannot even begin.
+Outcome supervise(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop);
 
 }  // namespace trainctl

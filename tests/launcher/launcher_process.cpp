@@ -29,7 +29,8 @@ int start_launcher(const std::string& log_dir, const std::vector<std::string>& s
                 }};
   launch.limits.grace_seconds = grace_seconds;
   PosixProcessRunner runner;
-  const Outcome outcome = supervise(launch, runner);
+  boost::asio::io_context loop;
+  const Outcome outcome = supervise(launch, runner, loop);
   std::ofstream(log_dir + "/report") << failure_report(outcome, launch.cluster, launch.directory);
   _exit(outcome.exit_code);
 }

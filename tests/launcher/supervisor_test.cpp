@@ -173,7 +173,8 @@ TEST_CASE("a program that is not there is named") {
                         return ProcessCommand{.argv = {"no-such-program-at-all"}};
                       }};
   PosixProcessRunner runner;
-  const Outcome outcome = supervise(launch, runner);
+  boost::asio::io_context loop;
+  const Outcome outcome = supervise(launch, runner, loop);
   CHECK(outcome.exit_code == kExitRankFailed);
   const std::string report = failure_report(outcome, launch.cluster, directory);
   CHECK(report.find("rank 0 (") != std::string::npos);

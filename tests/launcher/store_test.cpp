@@ -1,0 +1,193 @@
+// The store and its language, over real sockets.
+#include "launcher/store.h"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "launcher/protocol.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// A server on a loop of its own thread.
+class Server {
+ public:
+  explicit Server(std::string token = "secret") : store_(loop_, std::move(token)), thread_([this] { loop_.run(); }) {}
+  ~Server() {
+    loop_.stop();
+    thread_.join();
+  }
+  uint16_t port() const { return store_.port(); }
+
+ private:
+  boost::asio::io_context loop_;
+  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{loop_.get_executor()};
+  StoreServer store_;
+  std::thread thread_;
+};
+
+/// A client with no manners.
+class RawSocket {
+ public:
+  explicit RawSocket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  }
+  RawSocket(const RawSocket&) = delete;
+  RawSocket& operator=(const RawSocket&) = delete;
+  ~RawSocket() { close(fd_); }
+  void send_text(const std::string& text) const { (void)!::send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  /// All bytes until the server closes, or `most` of them.
+  std::string receive(size_t most = SIZE_MAX) const {
+    std::string all;
+    char byte = 0;
+    while (all.size() < most && recv(fd_, &byte, 1, 0) == 1) all += byte;
+    return all;
+  }
+
+ private:
+  int fd_;
+};
+
+constexpr size_t kHelloBytes = 4 + 32;
+
+}  // namespace
+
+TEST_CASE("what one client sets another gets") {
+  const Server server;
+  StoreClient a(server.port(), "secret"), b(server.port(), "secret");
+  const std::string value("bytes\0and\nmore", 14);
+  a.set("key", value);
+  CHECK(b.get("key", 5) == value);
+  a.set("key", "");
+  CHECK(b.get("key", 5).empty());
+}
+
+TEST_CASE("a get waits for its key, and other calls of the same client go on meanwhile") {
+  const Server server;
+  StoreClient client(server.port(), "secret");
+  std::string got;
+  std::thread waiter([&] { got = client.get("late", 30); });
+  client.set("other", "x");
+  CHECK(client.get("other", 5) == "x");
+  client.set("late", "here");
+  waiter.join();
+  CHECK(got == "here");
+}
+
+TEST_CASE("a key that nobody sets is an error that names it, in time") {
+  const Server server;
+  StoreClient client(server.port(), "secret");
+  try {
+    client.get("rank.7.address", 0.05);
+    FAIL("the key is not there");
+  } catch (const EnvError& error) {
+    CHECK(std::string(error.what()).find("rank.7.address") != std::string::npos);
+  }
+  client.set("a", "b");  // the connection is still good
+  CHECK(client.get("a", 1) == "b");
+}
+
+TEST_CASE("many clients and values at once") {
+  const Server server;
+  std::vector<std::thread> ranks;
+  std::atomic<int> right{0};
+  for (int rank = 0; rank < 16; ++rank) {
+    ranks.emplace_back([&, rank] {
+      StoreClient client(server.port(), "secret");
+      client.set("rank." + std::to_string(rank), std::string(static_cast<size_t>(1000 * rank), 'x'));
+      for (int other = 0; other < 16; ++other) {
+        right += client.get("rank." + std::to_string(other), 30).size() == static_cast<size_t>(1000 * other) ? 1 : 0;
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  CHECK(right == 16 * 16);
+}
+
+TEST_CASE("a client with another token is refused, and a server with another token too") {
+  const Server server;
+  StoreClient stranger(server.port(), "guess");
+  CHECK_THROWS_AS(stranger.get("key", 1), EnvError);
+  CHECK_THROWS_AS(stranger.set("key", "value"), EnvError);
+}
+
+TEST_CASE("a client that proves nothing learns nothing but a nonce") {
+  const Server server;
+  StoreClient(server.port(), "secret").set("key", "the secret value");
+  for (const std::string& attack :
+       {store::encode(store::Request{store::Request::Kind::get, "key", "", 100}), store::frame(std::string(64, '\0')),
+        store::frame(""), std::string("\xff\xff\xff\xff", 4) + std::string(100, 'x'),
+        std::string("GET / HTTP/1.1\r\n\r\n")}) {
+    const RawSocket socket(server.port());
+    socket.send_text(attack);
+    CHECK(socket.receive().size() == kHelloBytes);
+  }
+}
+
+TEST_CASE("no nonce comes twice, so a proof cannot be played again") {
+  const Server server;
+  CHECK(RawSocket(server.port()).receive(kHelloBytes) != RawSocket(server.port()).receive(kHelloBytes));
+}
+
+TEST_CASE("after the welcome, a frame that is too large or not in the language closes the connection") {
+  const Server server;
+  for (const std::string& bad : {store::frame("what?"), store::frame("S\x05"), std::string("\x01\x00\x10\x00", 4)}) {
+    const RawSocket socket(server.port());
+    const std::string hello = socket.receive(kHelloBytes);
+    store::Nonce server_nonce{};
+    std::copy(hello.begin() + 4, hello.end(), server_nonce.begin());
+    const store::Nonce nonce = store::random_nonce();
+    const store::Mac mac = store::client_mac("secret", server_nonce, nonce);
+    socket.send_text(store::frame(std::string(nonce.begin(), nonce.end()) + std::string(mac.begin(), mac.end())));
+    CHECK(socket.receive(kHelloBytes).size() == kHelloBytes);  // the welcome
+    socket.send_text(bad);
+    CHECK(socket.receive().empty());
+  }
+}
+
+TEST_CASE("a store that is gone is an error of the environment") {
+  uint16_t port = 0;
+  {
+    const Server server;
+    port = server.port();
+  }
+  StoreClient client(port, "secret");
+  CHECK_THROWS_AS(client.set("a", "b"), EnvError);
+}
+
+TEST_CASE("requests come back as they were encoded") {
+  using store::Request;
+  for (const Request& request :
+       {Request{Request::Kind::set, "k", "value", 0}, Request{Request::Kind::get, "key", "", 70000},
+        Request{Request::Kind::set, std::string(1024, 'k'), "", 0}}) {
+    const std::string bytes = store::encode(request);
+    CHECK(store::parse_size(std::span<const char, 4>(bytes.data(), 4)) == bytes.size() - 4);
+    const auto parsed = store::parse_request(std::string_view(bytes).substr(4));
+    REQUIRE(parsed.has_value());
+    CHECK(parsed->kind == request.kind);
+    CHECK(parsed->key == request.key);
+    CHECK(parsed->value == request.value);
+    CHECK(parsed->timeout_ms == request.timeout_ms);
+  }
+}
+
+TEST_CASE("requests that are cut short, or have no key or too long a one, are none") {
+  const std::string bytes = store::encode(store::Request{store::Request::Kind::get, "key", "", 5}).substr(4);
+  for (size_t size = 0; size < bytes.size(); ++size)
+    CHECK_FALSE(store::parse_request(bytes.substr(0, size)).has_value());
+  CHECK_FALSE(store::parse_request(bytes + "x").has_value());  // a get has no value
+  CHECK_FALSE(store::parse_request(std::string("S\0\0value", 8)).has_value());
+  CHECK_FALSE(store::parse_request("S\xff\xff" + std::string(70000, 'k')).has_value());
+}
