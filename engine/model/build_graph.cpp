@@ -1,0 +1,154 @@
+// JobSpec -> Graph, layer by layer. Reports every layer that is wrong, but for those that only read
+// what a wrong layer makes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/model/backward.h"
+#include "engine/model/layers.h"
+#include "engine/model/loss.h"
+#include "engine/model/model.h"
+
+namespace trainctl {
+namespace {
+
+class Model {
+ public:
+  Model(const JobSpec& spec, const DataShapes& data) : spec_(spec), data_(data) {
+    hybrid_ = spec.parallel.mode == ParallelMode::hybrid_parallel;
+    ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
+    batch_ = micro_batch_size();
+  }
+
+  Graph build() {
+    input("data");
+    for (const LayerSpec& layer : spec_.network) check_name(layer);
+    for (const LayerSpec& layer : spec_.network) add_layer(layer);
+    if (spec_.loss) add_loss();
+    add_prints();
+    if (!errors_.empty()) throw SpecError(std::move(errors_));
+    if (graph_.loss >= 0) build_backward(graph_);
+    verify_graph(graph_);
+    return std::move(graph_);
+  }
+
+ private:
+  void error(const std::string& path, std::string message, std::string hint = {}) {
+    errors_.push_back({spec_.position(path), path, std::move(message), std::move(hint)});
+  }
+
+  /// What one pass sees: the global batch, or in hybrid_parallel what one rank reads, by micro-batch.
+  int64_t micro_batch_size() {
+    const int64_t ranks = hybrid_ && !spec_.parallel.full_batch ? ranks_in_stage_ : 1;
+    const int64_t parts = ranks * spec_.parallel.micro_batches;
+    if (parts > 0 && spec_.dataset.batch % parts == 0) return spec_.dataset.batch / parts;
+    const std::string by_ranks = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "";
+    error("dataset.batch",
+          fmt::format("batch {} does not divide into {} micro-batches{}", spec_.dataset.batch,
+                      spec_.parallel.micro_batches, by_ranks),
+          fmt::format("take a multiple of {}", parts));
+    throw SpecError(std::move(errors_));
+  }
+
+  TensorId input(const std::string& name) {
+    if (const auto found = outputs_.find(name); found != outputs_.end()) return found->second;
+    const bool label = name == "label";
+    Tensor tensor{.name = name, .shape = label ? data_.label : data_.data};
+    tensor.shape.insert(tensor.shape.begin(), batch_);
+    tensor.dtype = (label ? data_.label_is_integer : data_.data_is_integer) ? DType::i32 : DType::f32;
+    tensor.kind = TensorKind::input;
+    graph_.tensors.push_back(tensor);
+    return outputs_[name] = static_cast<TensorId>(graph_.tensors.size() - 1);
+  }
+
+  /// The tensor a layer or the loss names; nothing where a layer that makes it is wrong itself.
+  std::optional<TensorId> find(const std::string& name, const std::string& path) {
+    if (name == "data" || name == "label") return input(name);
+    if (const auto found = outputs_.find(name); found != outputs_.end()) {
+      return found->second < 0 ? std::nullopt : std::optional(found->second);
+    }
+    std::vector<std::string> names;
+    for (const auto& [known, tensor] : outputs_) names.push_back(known);
+    error(path, fmt::format("there is no layer '{}' before this", name), did_you_mean(name, names));
+    return std::nullopt;
+  }
+
+  /// Tensors and nodes of a layer are named "<layer>.…", so no other layer may be.
+  void check_name(const LayerSpec& layer) {
+    if (layer.name == "data" || layer.name == "label" || layer.name == "grad" || layer.name.starts_with("grad.")) {
+      error(layer.path, fmt::format("a layer cannot be named '{}'", layer.name), "data, label and grad.* are taken");
+    }
+    if (names_.empty()) {
+      for (const LayerSpec& other : spec_.network) names_.insert(other.name);
+      if (spec_.loss) names_.insert("loss");
+    }
+    for (size_t dot = layer.name.find('.'); dot != std::string::npos; dot = layer.name.find('.', dot + 1)) {
+      const std::string prefix = layer.name.substr(0, dot);
+      if (!names_.contains(prefix)) continue;
+      error(layer.path,
+            fmt::format("layer {}: names that begin with '{}.' belong to layer {}", layer.name, prefix, prefix));
+    }
+  }
+
+  void add_layer(const LayerSpec& layer) {
+    std::vector<TensorId> inputs;
+    bool all = true;
+    for (const std::string& name : layer.inputs) {
+      const auto tensor = find(name, layer.path);
+      all = all && tensor.has_value();
+      inputs.push_back(tensor.value_or(-1));
+    }
+    outputs_[layer.name] = -1;
+    if (!all) return;
+    graph_.layers.push_back({.name = layer.name, .type = layer.type, .pos = spec_.position(layer.path)});
+    LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1));
+    LayerContext context{graph_, builder, layer, inputs, ranks_in_stage_, hybrid_};
+    try {
+      const TensorId output = lower_layer(context);
+      builder.finish(output);
+      outputs_[layer.name] = output;
+    } catch (const ShapeError& problem) {
+      error(layer.path, fmt::format("layer {}: {}", layer.name, problem.what()));
+    }
+  }
+
+  void add_loss() {
+    std::string name = spec_.loss->input;
+    if (name.empty() && !spec_.network.empty()) name = spec_.network.back().name;
+    const auto prediction = find(name, "loss");
+    if (!prediction) return;
+    const double shares = static_cast<double>(spec_.parallel.micro_batches) * (hybrid_ ? ranks_in_stage_ : 1);
+    try {
+      graph_.loss = build_loss({graph_, spec_, data_, batch_, shares}, *prediction);
+    } catch (const ShapeError& problem) {
+      error("loss", problem.what());
+    }
+  }
+
+  void add_prints() {
+    for (size_t i = 0; i < spec_.print.size(); ++i) {
+      const auto tensor = find(spec_.print[i], fmt::format("print[{}]", i));
+      if (tensor) graph_.prints.push_back(*tensor);
+    }
+  }
+
+  const JobSpec& spec_;
+  const DataShapes& data_;
+  bool hybrid_ = false;
+  int ranks_in_stage_ = 1;
+  int64_t batch_ = 1;
+  Graph graph_;
+  std::map<std::string, TensorId> outputs_;  ///< of layers and inputs by name; -1: that layer is wrong
+  std::set<std::string> names_;              ///< of all layers
+  std::vector<Diagnostic> errors_;
+};
+
+}  // namespace
+
+Graph build_graph(const JobSpec& spec, const DataShapes& data) { return Model(spec, data).build(); }
+
+}  // namespace trainctl

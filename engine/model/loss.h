@@ -1,0 +1,24 @@
+// The loss as the graph's last layer.
+#pragma once
+
+#include "engine/ops/grad_builder.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+struct DataShapes;
+
+/// How the loss is scaled, and the label that belongs to a prediction.
+struct LossContext {
+  Graph& graph;
+  const JobSpec& spec;
+  const DataShapes& data;
+  int64_t batch = 1;  ///< of the graph
+  double shares = 1;  ///< micro-batches (in hybrid_parallel times the ranks of a stage)
+};
+
+/// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch.
+/// Makes input "label" where no layer reads it yet. Throws ShapeError.
+TensorId build_loss(LossContext context, TensorId prediction);
+
+}  // namespace trainctl
