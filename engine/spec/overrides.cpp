@@ -51,7 +51,10 @@ class Walk {
     rest_.remove_prefix(length);
   }
 
-  std::string here() const { return path_.empty() ? "the job" : path_; }
+  std::string here() const {
+    if (path_.empty()) return "the job";
+    return path_.ends_with('.') ? path_.substr(0, path_.size() - 1) : path_;
+  }
 
   void step_index(std::string& error) {
     const size_t end = rest_.find(']');

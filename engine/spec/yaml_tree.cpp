@@ -39,6 +39,13 @@ class Lines {
                : at(static_cast<size_t>(std::max(0, mark.line)), static_cast<size_t>(std::max(0, mark.column)));
   }
 
+  std::string_view line(const YAML::Mark& mark) const {
+    const auto number = static_cast<size_t>(std::max(0, mark.line));
+    if (mark.is_null() || number >= starts_.size()) return {};
+    const std::string_view rest = text_.substr(starts_[number]);
+    return rest.substr(0, rest.find('\n'));
+  }
+
   SourcePos at_byte(size_t offset) const {
     const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
     const size_t line = static_cast<size_t>(next - starts_.begin()) - 1;
@@ -248,6 +255,14 @@ void demand_text(std::string_view text, const Lines& lines) {
   }
 }
 
+/// yaml-cpp says what it stumbled over; this says what people most often did.
+std::string syntax_hint(const std::string& message, std::string_view line) {
+  const std::string_view indent = line.substr(0, line.find_first_not_of(" \t"));
+  if (indent.find('\t') != std::string_view::npos) return "YAML is indented with spaces, not tabs";
+  if (message.find("flow not found") != std::string::npos) return "an opening '[' or '{' before this is not closed";
+  return "";
+}
+
 }  // namespace
 
 const YamlNode* YamlNode::find(std::string_view key) const {
@@ -294,7 +309,7 @@ YamlNode read_yaml(std::string_view text, const std::string& file) {
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    throw SpecError(lines.at(e.mark), "", "this is not YAML: " + e.msg);
+    throw SpecError(lines.at(e.mark), "", "this is not YAML: " + e.msg, syntax_hint(e.msg, lines.line(e.mark)));
   }
   return builder.take();
 }
