@@ -28,10 +28,10 @@ std::string format_ranks(const std::vector<int>& ranks) {
   return "{" + text + "}";
 }
 
-CommError timed_out(const std::string& call, double seconds, RankPosition mine,
-                    const std::vector<MissingRank>& missing) {
+CommError blocked_call(const std::string& call, const std::string& event, RankPosition mine,
+                       const std::vector<MissingRank>& missing) {
   constexpr size_t most = 8;
-  std::string text = fmt::format("{} timed out after {:g} s", call, seconds);
+  std::string text = call + " " + event;
   if (mine.step > 0) text += fmt::format(" at step {}", mine.step);
   for (size_t i = 0; i < missing.size() && i < most; ++i) {
     text += fmt::format("; rank {} has not arrived: {}", missing[i].rank, missing[i].where);
@@ -46,7 +46,7 @@ CommError Peers::give_up(const std::string& call, int lost, const std::vector<in
   if (lost < 0) {
     std::vector<MissingRank> ranks;
     for (int rank : missing) ranks.push_back({rank, describe(rank)});
-    return timed_out(call, timeout_seconds_, position(rank_), ranks);
+    return blocked_call(call, fmt::format("timed out after {:g} s", timeout_seconds_), position(rank_), ranks);
   }
   const RankState state = memory_.status(lost).state.load(std::memory_order_acquire);
   const std::string how = state == RankState::failed ? "has failed"

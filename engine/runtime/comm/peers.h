@@ -22,8 +22,9 @@ struct MissingRank {
 };
 
 /// "all_reduce over ranks {1,5} timed out after 30 s at step 412; rank 1 has not arrived: it is at step 411, …".
-CommError timed_out(const std::string& call, double seconds, RankPosition mine,
-                    const std::vector<MissingRank>& missing);
+/// `event` is what ended the call: "timed out after 30 s".
+CommError blocked_call(const std::string& call, const std::string& event, RankPosition mine,
+                       const std::vector<MissingRank>& missing);
 
 /// The ranks of one segment as one of them sees them. Allocates nothing but to report.
 class Peers {

@@ -1,0 +1,60 @@
+// Gloo contexts of one rank, made through a KeyValueStore, and what the store knows of ranks that are late.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/comm/gloo_communicator.h"
+
+namespace gloo {
+class Context;
+namespace transport {
+class Device;
+}
+}  // namespace gloo
+
+namespace trainctl::comm {
+
+/// Ranks that are connected each to each.
+struct GlooGroup {
+  std::string name;  ///< the same on all members: part of its keys in the store
+  std::vector<int> ranks;
+  int index = 0;                           ///< this rank's
+  std::shared_ptr<gloo::Context> context;  ///< none until the first call
+  uint32_t calls = 0;
+};
+
+class GlooLinks {
+ public:
+  GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options);
+
+  int rank() const { return rank_; }
+  std::chrono::milliseconds timeout() const;
+  GlooGroup make_group(const std::vector<int>& ranks, const std::string& name) const;
+  /// Blocks until every member does the same, for `call`. CommError names those that do not.
+  void connect(GlooGroup& group, const std::string& call) const;
+
+  /// The store hears of a position at most once a second.
+  void set_position(RankPosition position);
+  RankPosition position_of(int rank) const;
+
+  /// The error for a call that ended with `reason` (Gloo's own words). The members that are blocked in the same
+  /// call say so through the store; whoever is silent is missing.
+  CommError blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
+                    const std::string& reason) const;
+
+ private:
+  std::string key(const std::string& rest) const { return options_.prefix + "/" + rest; }
+  void publish_position() const;
+
+  KeyValueStore& store_;
+  int rank_;
+  GlooOptions options_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  RankPosition position_;
+  std::chrono::steady_clock::time_point next_publish_;
+};
+
+}  // namespace trainctl::comm

@@ -1,0 +1,136 @@
+// Every collective over every transport, compared to the bit with a direct computation.
+#include <algorithm>
+#include <atomic>
+
+#include "tests/runtime/comm_expected.h"
+#include "tests/runtime/comm_ranks.h"
+
+using namespace trainctl;
+using namespace trainctl::test;
+
+namespace {
+
+constexpr double kPatience = 60;  // seconds: sanitizers on a busy machine are slow
+
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+TEST_CASE("every collective gives each rank the same bits as adding in group order") {
+  const std::vector<std::vector<int>> groups = {
+      {3}, {5, 1}, {2, 0, 7}, {4, 6, 0, 3}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const auto transport = kind.make(8, kPatience);
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      auto* memory = reinterpret_cast<uint32_t*>(transport->arena(rank).data());
+      comm.register_arena(memory, kTestArena);
+      uint64_t salt = 0;
+      for (const std::vector<int>& ranks : groups) {
+        for (int op = 0; op < 6; ++op) {
+          for (int64_t count : {1, 7, 1023}) {
+            for (DType dtype : {DType::f32, DType::i32}) {
+              const Case c{.op = static_cast<Op>(op),
+                           .ranks = ranks,
+                           .count = op == 5 ? 0 : count,
+                           .dtype = dtype,
+                           .root = static_cast<int>(ranks.size()) - 1,
+                           .salt = ++salt,
+                           .in_place = count != 7};
+              if (contains(ranks, rank)) check_case(comm, c, memory);
+            }
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("any sequence of calls over any groups, from shared or own memory, is right") {
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const bool shared = kind.name == "shared memory";
+    const uint64_t calls = shared ? 3000 : 150;
+    const std::vector<int64_t> counts = {0, 1, 7, 64, 1023, 4096, 20011};
+    const auto transport = kind.make(8, kPatience);
+    std::atomic<int> checked = 0;
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      auto* arena = reinterpret_cast<uint32_t*>(transport->arena(rank).data());
+      std::vector<uint32_t> own(kTestArena / 4);
+      for (uint64_t i = 0; i < calls; ++i) {
+        const Case c = random_case(i, 8, counts);
+        if (!contains(c.ranks, rank)) continue;
+        // Each rank for itself: neither changes what its peers get.
+        const bool staged = (i * 7 + static_cast<uint64_t>(rank)) % 5 == 0;
+        check_case(comm, c, staged ? own.data() : arena + i % 3);
+        ++checked;
+      }
+    });
+    CHECK(checked > static_cast<int>(calls));
+  }
+}
+
+TEST_CASE("groups without common ranks do not wait for each other") {
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const auto transport = kind.make(4, kPatience);
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      auto* memory = reinterpret_cast<uint32_t*>(transport->arena(rank).data());
+      const std::vector<int> ranks = rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{3, 2};
+      // A different number of calls in each.
+      for (uint64_t i = 0; i < (rank < 2 ? 20 : 50); ++i)
+        check_case(comm, {.ranks = ranks, .count = 300, .salt = i}, memory);
+      check_case(comm, {.ranks = {0, 1, 2, 3}, .count = 5, .salt = 99}, memory);
+    });
+  }
+}
+
+TEST_CASE("buffers outside the arena may be larger than the staging area") {
+  constexpr int64_t count = 3 * 1000 * 1000 + 1;  // 12 MB in, 12 MB out, 8 MiB of staging
+  SharedMemoryTransport transport(2, kPatience, 16 << 20);
+  run_ranks(transport, [&](Communicator& comm, int rank) {
+    std::vector<uint32_t> own(3 * count);
+    for (Op op : {Op::all_reduce, Op::all_gather, Op::broadcast}) {
+      check_case(comm, {.op = op, .ranks = {1, 0}, .count = count, .salt = 5}, own.data());
+    }
+    // One rank's buffer in the arena, the other's not.
+    auto* arena = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
+    const Case mixed{.ranks = {0, 1}, .count = count, .salt = 6, .in_place = true};
+    check_case(comm, mixed, rank == 0 ? arena : own.data());
+  });
+}
+
+TEST_CASE("bf16 is summed in f32 and rounded once, to nearest even") {
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const auto transport = kind.make(3, kPatience);
+    std::vector<std::vector<uint16_t>> results(3);
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      // 256 + 1 + 1: in bf16 (8 bits) 256 + 1 stays 256; in f32 the sum is 258.
+      // 256 + 0.5 + 0.5 = 257 lies half way between 256 and 258, and 256 is the even one.
+      const std::vector<uint16_t> in =
+          rank == 0 ? std::vector<uint16_t>{0x4380, 0x4380, 0x7fc0} : std::vector<uint16_t>{0x3f80, 0x3f00, 0x3f80};
+      std::vector<uint16_t> out(3);
+      comm.all_reduce(comm.open_group({0, 1, 2}), in.data(), out.data(), 3, DType::bf16);
+      results[static_cast<size_t>(rank)] = out;
+    });
+    for (const auto& out : results) CHECK(out == std::vector<uint16_t>{0x4381, 0x4380, 0x7fc0});
+  }
+}
+
+TEST_CASE("members that come with different calls are told so, all of them") {
+  SharedMemoryTransport transport(3, kPatience, 4096);
+  std::atomic<int> told = 0;
+  run_ranks(transport, [&](Communicator& comm, int rank) {
+    auto* memory = reinterpret_cast<float*>(transport.arena(rank).data());
+    const int group = comm.open_group({0, 1, 2});
+    try {
+      comm.all_reduce(group, memory, memory, rank == 1 ? 5 : 6, DType::f32);
+    } catch (const InternalError&) {
+      ++told;
+    }
+  });
+  CHECK(told == 3);
+}
