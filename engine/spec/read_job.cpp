@@ -123,9 +123,9 @@ class JobReader {
     }
   }
 
-  /// A name or glob must mean some layer.
+  /// A name or glob must mean some layer; the loss is one too, by its name "loss".
   void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
-    if (!network_.complete) return;
+    if (!network_.complete || (pattern == "loss" && job_.loss)) return;
     for (const LayerSpec& layer : job_.network)
       if (glob_match(pattern, layer.name)) return;
     if (problems_.touch("network") || problems_.touch("modules")) return;
