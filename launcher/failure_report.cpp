@@ -2,10 +2,10 @@
 #include "launcher/failure_report.h"
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/text.h"
+#include "launcher/log_reader.h"
 
 namespace trainctl {
 namespace {
@@ -82,6 +82,10 @@ std::string failure_report(const Outcome& outcome, const Cluster& cluster, const
   return text + "  its last words, in " + log + ":\n" + indented(words);
 }
 
+std::string outcome_json(const Outcome& outcome) {
+  return nlohmann::ordered_json{{"exit_code", outcome.exit_code}, {"seconds", outcome.seconds}}.dump() + "\n";
+}
+
 std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
   nlohmann::ordered_json json;
   json["exit_code"] = outcome.exit_code;
@@ -102,23 +106,6 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
     json["ranks"].push_back(std::move(entry));
   }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-}
-
-std::string tail_of_file(const std::string& path, int lines) {
-  constexpr std::streamoff kLongest = 16384;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return "";
-  const std::streamoff size = file.tellg();
-  const std::streamoff from = std::max<std::streamoff>(0, size - kLongest);
-  std::string text(static_cast<size_t>(size - from), '\0');
-  file.seekg(from);
-  file.read(text.data(), size - from);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  size_t at = text.size();
-  for (int line = 0; line < lines && at != std::string::npos; ++line) {
-    at = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
-  }
-  return at == std::string::npos ? text : text.substr(at + 1);
 }
 
 }  // namespace trainctl

@@ -10,10 +10,10 @@ namespace trainctl {
 /// Several lines; empty where nothing failed.
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory);
 
+/// The run's outcome.json: exit code and seconds.
+std::string outcome_json(const Outcome& outcome);
+
 /// The run's error.json: the cause, and how every rank ended.
 std::string failure_json(const Outcome& outcome, const Cluster& cluster);
-
-/// The last `lines` lines of a text file, without reading all of it.
-std::string tail_of_file(const std::string& path, int lines);
 
 }  // namespace trainctl

@@ -1,7 +1,10 @@
 // Run folders: taking a number, and finding what is there.
 #include "launcher/run_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "engine/base/error.h"
@@ -69,6 +73,31 @@ void RunDirectory::write(std::string_view name, std::string_view text) const {
 }
 
 std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }
+
+std::string_view to_string(RunState state) {
+  static constexpr std::string_view kNames[] = {"running", "done", "failed", "lost"};
+  return kNames[static_cast<int>(state)];
+}
+
+RunState state_of(const RunDirectory& directory) {
+  const int fd = open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool locked = fd >= 0 && flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (fd >= 0) close(fd);
+  if (locked) return RunState::running;
+  std::ifstream file(directory.file("outcome.json"));
+  const auto outcome = nlohmann::json::parse(file, nullptr, false);
+  if (!outcome.is_object() || !outcome.contains("exit_code")) return RunState::lost;
+  return outcome["exit_code"] == 0 ? RunState::done : RunState::failed;
+}
+
+RunLock::RunLock(const RunDirectory& directory)
+    : fd_(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (fd_ >= 0) flock(fd_, LOCK_EX | LOCK_NB);
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) close(fd_);
+}
 
 std::vector<int> list_runs(const std::string& log_dir) { return numbered_folders(log_dir, ""); }
 

@@ -3,7 +3,7 @@
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
 //                    plan.json        what trainctl plan --json says
 //                    metrics.jsonl    a line a logged step
-//                    outcome.json     how it ended
+//                    outcome.json     how it ended    error.json   and why, where it failed
 //                    rank.<N>/stdout, stderr, error.json
 #pragma once
 
@@ -37,6 +37,25 @@ class RunDirectory {
  private:
   std::string log_dir_;
   int run_;
+};
+
+enum class RunState { running, done, failed, lost };
+std::string_view to_string(RunState state);
+
+/// running: a launcher holds its RunLock; done, failed: as outcome.json says; lost: neither, so the launcher was
+/// killed.
+RunState state_of(const RunDirectory& directory);
+
+/// Held by a run's launcher; the kernel lets go of it however the launcher ends.
+class RunLock {
+ public:
+  explicit RunLock(const RunDirectory& directory);
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  ~RunLock();
+
+ private:
+  int fd_;
 };
 
 /// Numbers of the runs in a log directory, ascending; none where it does not exist.

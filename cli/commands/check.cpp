@@ -1,0 +1,32 @@
+// trainctl check: is the job file right? Plans it too, since strategies that do not fit show only there.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+void add_check_command(CLI::App& app, Action& chosen) {
+  auto job = std::make_shared<JobArguments>();
+  auto* command = app.add_subcommand("check", "Validate a job file and say everything that is wrong");
+  job->add_to(*command);
+  command->footer(R"(Reads the job, builds its graph, plans it, and verifies the programs of all ranks. Starts nothing.
+
+Examples:
+  trainctl check job.yaml
+  trainctl check job.yaml launch.ranks=12     would it still do with 12 ranks?)");
+  command->callback([&chosen, job] {
+    chosen = [job] {
+      const PlannedJob planned = plan_job(job->load());
+      const auto programs = compile_all(planned);
+      std::cout << job->file << ": right (" << planned.graph.layers.size() << " layers, " << programs.size()
+                << (programs.size() == 1 ? " rank)\n" : " ranks)\n");
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,28 @@
+// The commands. Each adds itself to the parser and, when it is the one given, sets what to do.
+#pragma once
+
+#include <array>
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace trainctl {
+
+/// Does the command's work and returns the exit code. May throw SpecError, EnvError, InternalError.
+using Action = std::function<int()>;
+
+void add_run_command(CLI::App& app, Action& chosen);
+void add_plan_command(CLI::App& app, Action& chosen);
+void add_check_command(CLI::App& app, Action& chosen);
+void add_show_command(CLI::App& app, Action& chosen);
+void add_schema_command(CLI::App& app, Action& chosen);
+void add_init_command(CLI::App& app, Action& chosen);
+void add_logs_command(CLI::App& app, Action& chosen);
+void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: what `run` starts once a rank
+
+inline constexpr std::array kCommands = {add_run_command,    add_plan_command, add_check_command, add_show_command,
+                                         add_schema_command, add_init_command, add_logs_command,  add_worker_command};
+
+}  // namespace trainctl

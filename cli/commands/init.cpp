@@ -1,0 +1,71 @@
+// trainctl init: a commented job file to start from. The templates are part of the binary.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/job_templates.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<std::string> template_names() {
+  std::vector<std::string> names;
+  for (const JobTemplate& item : job_templates()) names.emplace_back(item.name);
+  return names;
+}
+
+std::string_view find_template(const std::string& name) {
+  for (const JobTemplate& item : job_templates()) {
+    if (item.name == name) return item.text;
+  }
+  const std::string near = did_you_mean(name, template_names());
+  throw SpecError({}, "init", "there is no template '" + name + "'",
+                  near + (near.empty() ? "" : " ") + "templates: " + join(template_names()));
+}
+
+/// Never over a file that is there.
+void write_file(const std::string& path, std::string_view text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0 && errno == EEXIST) throw EnvError(path + " is there already; choose another name with -o");
+  const bool written = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (!written) throw EnvError("cannot write " + path + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+void add_init_command(CLI::App& app, Action& chosen) {
+  struct Options {
+    std::string name = "mlp";
+    std::string file;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("init", "Write a commented job file to start from");
+  command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
+  command->add_option("-o,--output", options->file, "File to write; stdout where it is left out");
+  command->footer(R"(Examples:
+  trainctl init mlp -o job.yaml && trainctl check job.yaml)");
+  command->callback([&chosen, options] {
+    chosen = [options] {
+      const std::string_view text = find_template(options->name);
+      if (options->file.empty()) {
+        std::cout << text;
+      } else {
+        write_file(options->file, text);
+        std::cout << options->file << ": written; next: trainctl plan " << options->file << "\n";
+      }
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace trainctl

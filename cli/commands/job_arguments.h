@@ -1,0 +1,24 @@
+// JOB.yaml [a.b=c …]: the arguments of every command that reads a job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+
+namespace CLI {
+class App;
+}
+
+namespace trainctl {
+
+struct JobArguments {
+  std::string file;
+  std::vector<std::string> overrides;
+
+  void add_to(CLI::App& command);
+  /// Reads and validates it. Throws SpecError.
+  JobSpec load() const;
+};
+
+}  // namespace trainctl

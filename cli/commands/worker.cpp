@@ -1,0 +1,96 @@
+// trainctl worker: one rank of a run. Started by `trainctl run`, never by hand.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/commands/commands.h"
+#include "cli/errors.h"
+#include "cli/worker/rank_failure.h"
+#include "cli/worker/rank_output.h"
+#include "cli/worker/rendezvous.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
+#include "engine/train/trainer.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::string log_dir;
+  int run = 0;
+  int rank = 0;
+  int memory_fd = -1;
+  bool record = false;
+};
+
+int kernel_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  return text == nullptr ? 1 : std::max(1, std::atoi(text));
+}
+
+/// The rank's parts, which outlive its training so that a failure can be told from them.
+class Worker {
+ public:
+  explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
+
+  void train_rank() {
+    memory_ = SharedMemory::attach(options_.memory_fd);
+    RankStatus& status = memory_->status(options_.rank);
+    status.state = RankState::loading;
+    job_ = plan_job(load_job(directory_.file("job.yaml")));
+    program_ = compile(*job_, options_.rank);
+
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    RankOutput output(job_->spec, *program_, status, directory_, options_.record);
+    TrainOptions train_options;
+    train_options.threads = kernel_threads();
+    train_options.arena = memory_->arena(options_.rank);
+    status.state = RankState::training;
+    train(*job_, *program_, rendezvous.communicator(), output.hooks(), train_options);
+    status.state = RankState::done;
+  }
+
+  /// In a catch block.
+  void write_failure() const {
+    const RankStatus* status = memory_ ? &memory_->status(options_.rank) : nullptr;
+    write_rank_error(directory_.rank_path(options_.rank), current_rank_error(status, program_ ? &*program_ : nullptr));
+  }
+
+ private:
+  const Options options_;
+  const RunDirectory directory_;
+  std::shared_ptr<SharedMemory> memory_;
+  std::optional<PlannedJob> job_;
+  std::optional<Program> program_;
+};
+
+int work(const Options& options) {
+  Worker worker(options);
+  try {
+    worker.train_rank();
+    return kExitDone;
+  } catch (...) {
+    worker.write_failure();
+    return report_current_exception();
+  }
+}
+
+}  // namespace
+
+void add_worker_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("worker", "One rank of a run; started by trainctl run");
+  command->group("");  // hidden
+  command->add_option("log_dir", options->log_dir)->required();
+  command->add_option("run", options->run)->required();
+  command->add_option("--rank", options->rank)->required();
+  command->add_option("--memory-fd", options->memory_fd)->required();
+  command->add_flag("--record", options->record);
+  command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
+}
+
+}  // namespace trainctl

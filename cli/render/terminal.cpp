@@ -1,0 +1,31 @@
+// Escape sequences and the questions before them.
+#include "cli/render/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace trainctl {
+
+bool is_terminal(int fd) { return isatty(fd) == 1; }
+
+bool colors(int fd) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  const bool refused = no_color != nullptr && *no_color != '\0';
+  return !refused && is_terminal(fd) && term != nullptr && std::string_view(term) != "dumb";
+}
+
+std::string paint(int fd, Paint paint, std::string_view text) {
+  static constexpr std::string_view kCodes[] = {"31", "32", "33", "34", "35", "36", "2", "1"};
+  if (!colors(fd)) return std::string(text);
+  return "\033[" + std::string(kCodes[static_cast<int>(paint)]) + "m" + std::string(text) + "\033[0m";
+}
+
+int terminal_width(int fd) {
+  winsize size{};
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+}  // namespace trainctl

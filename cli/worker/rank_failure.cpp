@@ -1,0 +1,79 @@
+// Exceptions of a rank, for the launcher.
+#include "cli/worker/rank_failure.h"
+
+#include <new>
+
+#include "engine/base/error.h"
+#include "engine/runtime/communicator.h"
+
+namespace trainctl {
+namespace {
+
+const Instruction* instruction_at(const RankStatus& status, const Program& program) {
+  const int index = status.instruction.load();
+  const bool in_step = index >= 0 && index < static_cast<int>(program.instructions.size());
+  return in_step ? &program.instructions[static_cast<size_t>(index)] : nullptr;
+}
+
+void describe_current_exception(RankError& error) {
+  try {
+    throw;
+  } catch (const CommError& caught) {
+    error.kind = ErrorKind::comm;
+    error.what = caught.what();
+    error.missing = caught.missing;
+  } catch (const SpecError& caught) {
+    error.kind = ErrorKind::spec;
+    error.what = caught.what();
+  } catch (const EnvError& caught) {
+    error.kind = ErrorKind::env;
+    error.what = caught.what();
+  } catch (const std::bad_alloc&) {
+    error.kind = ErrorKind::env;
+    error.what = "this host has not enough memory";
+  } catch (const std::exception& caught) {
+    error.kind = ErrorKind::bug;
+    error.what = caught.what();
+  } catch (...) {
+    error.what = "an exception of no known type";
+  }
+}
+
+}  // namespace
+
+RankError current_rank_error(const RankStatus* status, const Program* program) {
+  RankError error;
+  error.time = wall_seconds();
+  describe_current_exception(error);
+  if (status == nullptr || program == nullptr) return error;
+  error.step = status->step.load();
+  if (const Instruction* instruction = instruction_at(*status, *program)) {
+    error.instruction = instruction->name;
+    error.instruction_index = status->instruction.load();
+  }
+  return error;
+}
+
+std::string describe_position(const RankStatus& status, const Program& program) {
+  switch (status.state.load()) {
+    case RankState::starting:
+      return "start-up";
+    case RankState::loading:
+      return "loading";
+    case RankState::done:
+      return "its end";
+    case RankState::training:
+    case RankState::failed:
+      break;
+  }
+  const uint32_t step = status.step.load();
+  const Instruction* instruction = instruction_at(status, program);
+  if (step == 0 && instruction == nullptr) return "loading";
+  std::string text = "step " + std::to_string(step);
+  if (instruction != nullptr) {
+    text += ", " + instruction->name + " (instruction " + std::to_string(status.instruction.load()) + ")";
+  }
+  return text;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,71 @@
+// A rank's lines and files.
+#include "cli/worker/rank_output.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "cli/render/tensor_text.h"
+#include "engine/compile/report.h"
+
+namespace trainctl {
+namespace {
+
+/// One write a line, so that lines arrive whole and at once.
+void write_line(std::string text) {
+  text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+RankOutput::RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
+                       bool record)
+    : spec_(spec), program_(program), status_(status), recording_(record) {
+  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
+  if (record) collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
+}
+
+TrainHooks RankOutput::hooks() {
+  TrainHooks hooks;
+  hooks.on_step = [this](const StepReport& report) { on_step(report); };
+  hooks.on_epoch = [](const EpochReport& report) {
+    if (report.has_loss) write_line(epoch_line(report));
+  };
+  hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
+    print_tensor(operand, data, micro_batch);
+  };
+  if (recording_) hooks.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
+  return hooks;
+}
+
+void RankOutput::on_step(const StepReport& report) {
+  constexpr double kSmoothing = 0.1;
+  step_seconds_ += (report.seconds - step_seconds_) * (report.run_step == 1 ? 1.0 : kSmoothing);
+  status_.epoch = static_cast<uint32_t>(report.epoch);
+  status_.total_steps = static_cast<uint32_t>(report.run_steps);
+  status_.loss = report.loss;
+  if (step_seconds_ > 0)
+    status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
+
+  if (recording_) collectives_.flush();
+  recording_ = false;  // the first step says it all: they are all alike
+
+  const bool last = report.run_step == report.run_steps;
+  if (report.run_step % spec_.train.log_every != 0 && !last) return;
+  if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
+  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+}
+
+void RankOutput::on_communication(const Instruction& instruction) {
+  if (recording_) collectives_ << communication_json(instruction, program_).dump() << '\n';
+}
+
+void RankOutput::print_tensor(const Operand& operand, const void* data, int micro_batch) {
+  std::string prefix = operand.tensor + " (rank " + std::to_string(program_.rank);
+  if (spec_.parallel.micro_batches > 1) prefix += ", micro-batch " + std::to_string(micro_batch);
+  prefix += "): ";
+  write_line(prefix + tensor_text(data, operand.shape, operand.dtype, static_cast<int>(prefix.size())));
+}
+
+}  // namespace trainctl

@@ -1,0 +1,40 @@
+// All that a rank writes while it trains: loss lines and printed tensors to stdout, metrics.jsonl (the
+// first rank), collectives.jsonl (run --record), and its status for the launcher's progress line.
+#pragma once
+
+#include <fstream>
+#include <string>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/spec/job_spec.h"
+#include "engine/train/trainer.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+
+class RankOutput {
+ public:
+  /// All of them must outlive it.
+  RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
+             bool record);
+  RankOutput(const RankOutput&) = delete;
+  RankOutput& operator=(const RankOutput&) = delete;
+
+  /// They refer to this object.
+  TrainHooks hooks();
+
+ private:
+  void on_step(const StepReport& report);
+  void on_communication(const Instruction& instruction);
+  void print_tensor(const Operand& operand, const void* data, int micro_batch);
+
+  const JobSpec& spec_;
+  const Program& program_;
+  RankStatus& status_;
+  bool recording_;
+  std::ofstream metrics_, collectives_;
+  double step_seconds_ = 0;  ///< moving average
+};
+
+}  // namespace trainctl
