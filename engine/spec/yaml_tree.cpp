@@ -155,7 +155,6 @@ class TreeBuilder : public YAML::EventHandler {
   void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     refuse_tag(mark, tag);
     if (static_cast<int>(open_.size()) >= kMaxYamlDepth) too_deep(mark);
-    if (wants_key()) fail(mark, "a key must be a name, not a list or a mapping");
     spend(1, mark);
     Open opened;
     opened.node.kind = kind;

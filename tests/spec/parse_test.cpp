@@ -1,0 +1,209 @@
+// Reading jobs that are right: defaults, kinds, positions, and writing them out again.
+#include "engine/spec/parse.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/error.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kData = "dataset: {type: random, shape: [8], label_dtype: f32}\n";
+const std::string kJob = kData + "network:\n  - {name: fc, type: dense, units: 4}\n";
+
+void check_same(const JobSpec& a, const JobSpec& b) {
+  CHECK(a.name == b.name);
+  CHECK(a.seed == b.seed);
+  CHECK(a.dataset.path == b.dataset.path);
+  CHECK(a.dataset.batch == b.dataset.batch);
+  CHECK(a.dataset.shape == b.dataset.shape);
+  REQUIRE(a.dataset.transforms.size() == b.dataset.transforms.size());
+  for (size_t i = 0; i < a.dataset.transforms.size(); ++i) {
+    CHECK(a.dataset.transforms[i].name == b.dataset.transforms[i].name);
+    CHECK(a.dataset.transforms[i].attrs == b.dataset.transforms[i].attrs);
+  }
+  REQUIRE(a.network.size() == b.network.size());
+  for (size_t i = 0; i < a.network.size(); ++i) {
+    CHECK(a.network[i].name == b.network[i].name);
+    CHECK(a.network[i].type == b.network[i].type);
+    CHECK(a.network[i].inputs == b.network[i].inputs);
+    CHECK(a.network[i].attrs == b.network[i].attrs);
+  }
+  REQUIRE(a.loss.has_value() == b.loss.has_value());
+  if (a.loss) CHECK((a.loss->type == b.loss->type && a.loss->input == b.loss->input));
+  CHECK(a.optimizer.learning_rate.base == b.optimizer.learning_rate.base);
+  CHECK(a.optimizer.beta2 == b.optimizer.beta2);
+  CHECK(a.parallel.mode == b.parallel.mode);
+  REQUIRE(a.parallel.strategies.size() == b.parallel.strategies.size());
+  for (size_t i = 0; i < a.parallel.strategies.size(); ++i) {
+    CHECK(a.parallel.strategies[i].pattern == b.parallel.strategies[i].pattern);
+    CHECK(a.parallel.strategies[i].cuts == b.parallel.strategies[i].cuts);
+  }
+  CHECK(a.parallel.stage_config.size() == b.parallel.stage_config.size());
+  CHECK(a.parallel.recompute.size() == b.parallel.recompute.size());
+  CHECK(a.parallel.max_memory == b.parallel.max_memory);
+  CHECK(a.print == b.print);
+}
+
+}  // namespace
+
+TEST_CASE("what is left out takes the default of job_spec.h") {
+  const JobSpec job = parse_job(kJob, "job.yaml");
+  CHECK(job.name == "job");
+  CHECK(job.seed == 1);
+  CHECK(job.dataset.batch == 32);
+  CHECK_FALSE(job.loss);
+  CHECK(job.optimizer.type == "sgd");
+  CHECK(job.optimizer.learning_rate.base == 0.01);
+  CHECK(job.parallel.mode == ParallelMode::stand_alone);
+  CHECK(job.launch.ranks == 1);
+  REQUIRE(job.network.size() == 1);
+  CHECK(job.network[0].inputs == std::vector<std::string>{"data"});
+  CHECK(job.network[0].attrs.flag("bias"));
+  CHECK_FALSE(job.network[0].attrs.has("init_std"));
+}
+
+TEST_CASE("a layer takes the one before it, and a name of its type and a counter") {
+  const JobSpec job = parse_job(kData +
+                                    "network: [{type: relu}, {type: relu}, {name: relu_2, type: tanh}, {type: relu},\n"
+                                    "  {type: add, inputs: [relu, data]}]\n",
+                                "job.yaml");
+  std::vector<std::string> names;
+  for (const LayerSpec& layer : job.network) names.push_back(layer.name);
+  CHECK(names == std::vector<std::string>{"relu", "relu_1", "relu_2", "relu_3", "add"});
+  CHECK(job.network[3].inputs == std::vector<std::string>{"relu_2"});
+  CHECK(job.network[4].inputs == std::vector<std::string>{"relu", "data"});
+}
+
+TEST_CASE("short forms mean what they stand for") {
+  const JobSpec job = parse_job(kJob +
+                                    "loss: mae\noptimizer: {learning_rate: 0.5}\nprint: fc\n"
+                                    "parallel: {optimizer_shard: 2, recompute: fc, max_memory: 512MiB}\n"
+                                    "launch: {timeout: 2m, grace: 500ms}\n",
+                                "job.yaml");
+  CHECK(job.loss->type == "mae");
+  CHECK(job.loss->input == "fc");
+  CHECK(job.optimizer.learning_rate.base == 0.5);
+  CHECK(job.optimizer.learning_rate.type == "constant");
+  CHECK(job.parallel.optimizer_shard.level == 2);
+  CHECK(job.parallel.recompute[0].pattern == "fc");
+  CHECK(job.parallel.max_memory == 512ll * 1024 * 1024);
+  CHECK(job.launch.timeout_seconds == 120);
+  CHECK(job.launch.grace_seconds == 0.5);
+  CHECK(job.print == std::vector<std::string>{"fc"});
+}
+
+TEST_CASE("bytes take decimal and binary units, and whole numbers exactly") {
+  const auto bytes = [](const std::string& text) {
+    return parse_job(kJob + "parallel: {max_memory: " + text + "}\n", "j").parallel.max_memory;
+  };
+  CHECK(bytes("25GB") == 25'000'000'000);
+  CHECK(bytes("1.5 KiB") == 1536);
+  CHECK(bytes("9007199254740993") == 9007199254740993);  // 2^53 + 1
+  CHECK_THROWS_AS(bytes("99999TB TB"), SpecError);
+  CHECK_THROWS_AS(bytes("-1"), SpecError);
+}
+
+TEST_CASE("null is as good as leaving a field out") {
+  const JobSpec job = parse_job(kJob + "loss: null\nparallel:\ntrain: {epochs: ~}\n", "job.yaml");
+  CHECK_FALSE(job.loss);
+  CHECK(job.train.epochs == 1);
+}
+
+TEST_CASE("anchors, aliases and merge keys are resolved") {
+  const JobSpec job = parse_job(kData +
+                                    "network:\n  - &fc {name: a, type: dense, units: 4, bias: false}\n"
+                                    "  - {<<: *fc, name: b}\n",
+                                "job.yaml");
+  CHECK(job.network[1].name == "b");
+  CHECK(job.network[1].attrs == job.network[0].attrs);
+}
+
+TEST_CASE("every field knows where it stands, and a default where its section stands") {
+  const JobSpec job =
+      parse_job(kJob + "parallel:\n  mode: hybrid_parallel\n  strategies: {f*: [[1, 1], [2, 1]]}\n", "job.yaml");
+  CHECK(job.position("network[0].units") == SourcePos{"job.yaml", 3, 36});
+  CHECK(job.position("network[0].bias") == SourcePos{"job.yaml", 3, 5});
+  CHECK(job.position("parallel.strategies.f*[1][0]") == SourcePos{"job.yaml", 6, 30});
+  CHECK(job.position("parallel.stages") == SourcePos{"job.yaml", 5, 3});
+  CHECK(job.position("launch.ranks") == SourcePos{"job.yaml", 1, 1});
+  CHECK(job.parallel.strategies[0].path == "parallel.strategies.f*");
+}
+
+TEST_CASE("columns count characters, not bytes, and a byte order mark counts nothing") {
+  try {
+    parse_job("\xEF\xBB\xBFname: \"\xC3\xA4\xC3\xB6\" \n" + kJob + "print: [\"\xC3\xBC\", x]\n", "job.yaml");
+    FAIL("accepted");
+  } catch (const SpecError& e) {
+    REQUIRE(e.diagnostics().size() == 2);
+    CHECK(e.diagnostics()[0].pos.column == 9);
+    CHECK(e.diagnostics()[1].pos.column == 14);
+  }
+}
+
+TEST_CASE("the path of the data set is relative to the job file and comes out absolute") {
+  const std::string text = "dataset: {type: mnist, path: data/x}\nnetwork: [{type: relu}]\n";
+  CHECK(parse_job(text, "/a/b/job.yaml").dataset.path == "/a/b/data/x");
+  CHECK(parse_job(text, "job.yaml").dataset.path == (fs::current_path() / "data/x").string());
+  CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.path == "/d");
+}
+
+TEST_CASE("jobs that run as they are: each reads, and reads back the same from its YAML") {
+  int jobs = 0;
+  for (const char* folder : {"configs", "templates"}) {
+    for (const auto& entry : fs::directory_iterator(fs::path(TRAINCTL_SOURCE_DIR) / folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      INFO(entry.path().string());
+      ++jobs;
+      const JobSpec job = load_job(entry.path().string());
+      const std::string yaml = to_yaml(job);
+      const JobSpec again = parse_job(yaml, "elsewhere/job.yaml");
+      check_same(job, again);
+      CHECK(to_yaml(again) == yaml);
+    }
+  }
+  CHECK(jobs >= 6);
+}
+
+TEST_CASE("text that looks like something else keeps its quotes when written") {
+  const JobSpec job =
+      parse_job("name: \"true\"\n" + kJob + "launch: {log_dir: \"a: #b\\\\ \\\"q\\\"\\n\"}\n", "job.yaml");
+  const JobSpec again = parse_job(to_yaml(job), "job.yaml");
+  CHECK(again.name == "true");
+  CHECK(again.launch.log_dir == "a: #b\\ \"q\"\n");
+}
+
+TEST_CASE("a file that cannot be read is the user's to fix") {
+  CHECK_THROWS_WITH_AS(load_job("no/such/job.yaml"), doctest::Contains("cannot read the job file"), SpecError);
+  CHECK_THROWS_WITH_AS(load_job(TRAINCTL_SOURCE_DIR), doctest::Contains("it is a folder"), SpecError);
+  CHECK_THROWS_WITH_AS(parse_job("", "job.yaml"), doctest::Contains("the job file is empty"), SpecError);
+}
+
+TEST_CASE("a file that is too large is refused before it is read as YAML") {
+  const std::string text = kJob + "#" + std::string(size_t{1} << 20, 'x') + "\n";
+  CHECK_THROWS_WITH_AS(parse_job(text, "job.yaml"), doctest::Contains("a job file has at most 1048576"), SpecError);
+}
+
+TEST_CASE("a tied weight may be an embedding's") {
+  const JobSpec job = parse_job(
+      "dataset: {type: random, shape: [4], dtype: i32, classes: 9, label_shape: [4]}\n"
+      "network:\n  - {name: wte, type: embedding, vocab: 9, units: 8}\n"
+      "  - {name: head, type: dense, units: 9, bias: false, share: wte}\n"
+      "loss: softmax_cross_entropy\n",
+      "job.yaml");
+  CHECK(job.network[1].attrs.text("share") == "wte");
+}
+
+TEST_CASE("the loss may be placed like a layer") {
+  const JobSpec job =
+      parse_job(kJob +
+                    "loss: mae\nparallel: {mode: data_parallel, stages: 2, stage_config: {fc: 0, loss: 1}}\n"
+                    "launch: {ranks: 2}\n",
+                "job.yaml");
+  CHECK(job.parallel.stage_config[1].pattern == "loss");
+}

@@ -1,0 +1,48 @@
+// The JSON Schema against the field table.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/spec/fields.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+using Json = nlohmann::json;
+
+namespace {
+
+void check_section(const Section& section, const Json& schema) {
+  INFO("section '" << section.name << "'");
+  CHECK(schema.at("additionalProperties") == false);
+  CHECK(schema.at("properties").size() == section.fields.size());
+  for (const Field& field : section.fields) {
+    INFO("field " << field.name);
+    REQUIRE(schema.at("properties").contains(field.name));
+    const Json& property = schema["properties"][field.name];
+    CHECK(property.at("description") == field.doc);
+    if (field.section) check_section(*field.section, property.contains("anyOf") ? property["anyOf"].back() : property);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the schema is JSON of draft 2020-12 and has every field with its meaning") {
+  const Json schema = Json::parse(job_schema());
+  CHECK(schema["$schema"] == "https://json-schema.org/draft/2020-12/schema");
+  check_section(job_section(), schema);
+  CHECK(schema["required"] == Json{"dataset", "network"});
+  CHECK(schema["properties"]["train"]["properties"]["epochs"]["default"] == 1);
+  CHECK(schema["properties"]["launch"]["properties"]["log_dir"]["default"] == "log_output");
+  CHECK(schema["properties"]["parallel"]["properties"]["schedule"]["enum"] == Json{"gpipe", "1f1b"});
+}
+
+TEST_CASE("the schema has one shape for each layer type and for the use of a module") {
+  const Json schema = Json::parse(job_schema());
+  const Json& shapes = schema["$defs"]["layer"]["oneOf"];
+  REQUIRE(shapes.size() == layer_types().size() + 1);
+  for (size_t i = 0; i < layer_types().size(); ++i) {
+    CHECK(shapes[i]["properties"]["type"]["const"] == layer_types()[i].name);
+    for (const Field& field : layer_types()[i].fields) CHECK(shapes[i]["properties"].contains(field.name));
+  }
+  CHECK(shapes.back()["properties"].contains("repeat"));
+}
