@@ -31,15 +31,15 @@ class Propagation {
         links_(find_links(graph)),
         traffic_(graph, plan.mesh, cost, plan.micro_batches) {}
 
+  // Coordinate descent stops where no single layer gains, so it starts twice: from the neighbours of
+  // the user's layers outwards, and from data parallel everywhere else.
   void choose() {
-    for (LayerId l = 0; l < num_layers(); ++l) {
-      take(l, strategies_[l] ? assignments(plan_.mesh, strategies_[l]->factor_ways, 1).front() : data_parallel(l));
-    }
-    bool changed = true;
-    for (int sweep = 0; sweep < kMaxSweeps && changed; ++sweep) {
-      changed = false;
-      for (LayerId i = 0; i < num_layers(); ++i) changed |= improve(sweep % 2 == 0 ? i : num_layers() - 1 - i);
-    }
+    descend(false);
+    const double following = traffic_.total();
+    const std::vector<LayerPlan> found = plan_.layers;
+    descend(true);
+    if (traffic_.total() < following * (1 - 1e-9)) return;
+    plan_.layers = found;
   }
 
   void explain(LayerId l) {
@@ -60,6 +60,23 @@ class Propagation {
   }
 
  private:
+  void descend(bool from_data_parallel) {
+    for (LayerId l = 0; l < num_layers(); ++l) {
+      traffic_.unset(l);
+      plan_.layers[l].factor_axes.clear();
+    }
+    for (LayerId l = 0; l < num_layers(); ++l) {
+      if (strategies_[l]) take(l, assignments(plan_.mesh, strategies_[l]->factor_ways, 1).front());
+      if (!strategies_[l] && from_data_parallel) take(l, data_parallel(l));
+    }
+    bool changed = true;
+    for (int sweep = 0; sweep < kMaxSweeps && changed; ++sweep) {
+      changed = false;
+      for (LayerId i = 0; i < num_layers(); ++i) changed |= improve(sweep % 2 == 0 ? i : num_layers() - 1 - i);
+    }
+  }
+
+  bool is_chosen(LayerId l) const { return plan_.layers[l].factor_axes.size() == graph_.layers[l].factors.size(); }
   LayerId num_layers() const { return static_cast<LayerId>(graph_.layers.size()); }
   FactorAxes data_parallel(LayerId l) const { return data_parallel_axes(plan_.mesh, graph_.layers[l], facts_[l]); }
 
@@ -111,21 +128,28 @@ class Propagation {
       const auto add_nearest = [&](const FactorAxes& wish) {
         for (FactorAxes& axes : nearest_assignment(plan_.mesh, ways, wish)) add(std::move(axes));
       };
-      for (const Link& link : links_.in[l]) add_nearest(after_producer(link).axes);
-      for (const Link& link : links_.out[l]) add_nearest(before_consumer(link).axes);
+      for (const Link& link : links_.in[l]) {
+        if (is_chosen(link.from)) add_nearest(after_producer(link).axes);
+      }
+      for (const Link& link : links_.out[l]) {
+        if (is_chosen(link.to)) add_nearest(before_consumer(link).axes);
+      }
       for (FactorAxes& axes : assignments(plan_.mesh, ways, kMaxAssignments)) add(std::move(axes));
       return choices;
     }
-    bool just_follows = links_.passes_through[l] && !links_.in[l].empty();
+    bool just_follows = links_.passes_through[l];
     for (const Link& link : links_.in[l]) {
+      if (!is_chosen(link.from)) continue;
       Following following = after_producer(link);
       just_follows = just_follows && following.whole && !made(link).is_partial();
       add(std::move(following.axes));
     }
-    if (just_follows) return choices;
+    if (just_follows && !choices.empty()) return choices;
     const size_t followed = choices.size();
     for (size_t c = 0; c < followed; ++c) add(without_contractions(graph_.layers[l], choices[c]));
-    for (const Link& link : links_.out[l]) add(before_consumer(link).axes);
+    for (const Link& link : links_.out[l]) {
+      if (is_chosen(link.to)) add(before_consumer(link).axes);
+    }
     add(data_parallel(l));
     return choices;
   }

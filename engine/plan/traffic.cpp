@@ -52,6 +52,7 @@ Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, in
   bucketed_.wire_latency_seconds = 0;
   touched_.resize(graph.layers.size());
   work_.resize(graph.layers.size());
+  is_set_.resize(graph.layers.size(), false);
   for (const Layer& layer : graph.layers) {
     codes_.emplace_back(layer.factors.size(), 0);
     ways_.emplace_back(layer.factors.size(), 1);
@@ -117,20 +118,35 @@ void Traffic::add_gradient_sums(const Graph& graph) {
 }
 
 void Traffic::set(LayerId layer, const FactorAxes& axes) {
+  is_set_[layer] = true;
   for (size_t f = 0; f < axes.size(); ++f) {
     codes_[layer][f] = pack_axes(axes[f]);
     ways_[layer][f] = mesh_.ways(axes[f]);
   }
 }
 
-double Traffic::around(LayerId layer) {
+double Traffic::work_seconds(LayerId layer) const {
   double seconds = 0;
   for (const NodeWork& work : work_[layer]) {
     double ways = 1;
     for (int f : work.factors) ways *= ways_[layer][f];
     seconds += work.seconds / ways;
   }
+  return seconds;
+}
+
+double Traffic::around(LayerId layer) {
+  double seconds = work_seconds(layer);
   for (size_t t : touched_[layer]) seconds += tensor_seconds(tensors_[t]);
+  return seconds;
+}
+
+double Traffic::total() {
+  double seconds = 0;
+  for (LayerId l = 0; l < static_cast<LayerId>(work_.size()); ++l) {
+    if (is_set_[l]) seconds += work_seconds(l);
+  }
+  for (const TensorUses& tensor : tensors_) seconds += tensor_seconds(tensor);
   return seconds;
 }
 
@@ -155,11 +171,12 @@ Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
 }
 
 double Traffic::tensor_seconds(const TensorUses& tensor) {
-  if (tensor.source.layer < 0) return 0;
+  if (tensor.source.layer < 0 || !is_set_[tensor.source.layer]) return 0;
   pack(tensor.source, from_);
   double seconds = 0;
   counted_.clear();
   for (const Use& target : tensor.targets) {
+    if (!is_set_[target.layer]) continue;
     pack(target, to_);
     // Two readers of one layout share the tensor as redistributed for the first.
     if (to_ == from_ || std::find(counted_.begin(), counted_.end(), to_) != counted_.end()) continue;

@@ -22,9 +22,14 @@ class Traffic {
   /// differently) counts 1/micro_batches here, and without latency, since it goes in large buckets.
   Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches);
 
+  /// A layer that was never set, or is unset again, costs nothing, and neither does what it makes or
+  /// reads.
   void set(LayerId layer, const FactorAxes& axes);
+  void unset(LayerId layer) { is_set_[layer] = false; }
   /// Seconds a micro-batch of the layer's kernels and of every tensor that its nodes make or read.
   double around(LayerId layer);
+  /// The same of all layers, each tensor once.
+  double total();
 
  private:
   struct Use {
@@ -46,6 +51,7 @@ class Traffic {
 
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
   void add_gradient_sums(const Graph& graph);
+  double work_seconds(LayerId layer) const;
   double tensor_seconds(const TensorUses& tensor);
   /// Packed axes of each dim, then of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
@@ -61,6 +67,7 @@ class Traffic {
   std::vector<std::vector<NodeWork>> work_;   ///< a layer's nodes
   std::vector<std::vector<uint64_t>> codes_;  ///< a layer's packed axes, one a factor
   std::vector<std::vector<int>> ways_;        ///< and their number of parts
+  std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::string, double> known_;
   std::vector<uint64_t> from_, to_;  ///< scratch

@@ -1,0 +1,134 @@
+// Jobs that cannot be planned: what is wrong, where, and what would be legal.
+#include <doctest/doctest.h>
+
+#include "engine/spec/parse.h"
+#include "tests/plan/planned.h"
+
+using namespace trainctl;
+
+namespace {
+
+// The strategy of layer1 stands on line 12, from column 14 on.
+std::string job(const std::string& strategy, int ranks = 8) {
+  return dataset(32, "[784]") + R"(network:
+  - {name: layer1, type: dense, units: 512}
+  - {name: soft, type: softmax}
+  - {name: layer2, type: dense, units: 1}
+loss: mae
+launch: {ranks: )" +
+         std::to_string(ranks) + R"(}
+parallel:
+  mode: semi_auto_parallel
+  strategies:
+    # the next line is what the tests are about
+    )" + strategy +
+         "\n";
+}
+
+std::vector<std::string> errors(const std::string& strategy, int ranks = 8) {
+  return plan_errors(job(strategy, ranks));
+}
+
+std::string only(const std::vector<std::string>& lines) {
+  return lines.size() == 1 ? lines[0]
+                           : std::to_string(lines.size()) + " errors" + (lines.empty() ? "" : ": " + lines[0]);
+}
+
+}  // namespace
+
+TEST_CASE("a cut that does not divide its dim is shown with the legal ones") {
+  CHECK(only(errors("layer1: [[1, 1], [3, 1]]")) ==
+        "12:23: parallel.strategies.layer1: dim 0 of weight [512, 784] is cut 3 ways, but 512 is not divisible by 3 | "
+        "legal cuts of this dim: 1, 2, 4, 8");
+}
+
+TEST_CASE("a cut must divide the ranks of a stage") {
+  CHECK(only(errors("layer1: [[1, 1], [4, 1]]", 6)) ==
+        "12:23: parallel.strategies.layer1: dim 0 of weight [512, 784] is cut 4 ways, but the job has 6 ranks, which 4 "
+        "does not divide | legal cuts of this dim: 1, 2");
+}
+
+TEST_CASE("an index that two inputs share is cut alike in both") {
+  CHECK(only(errors("layer1: [[1, 4], [2, 2]]")) ==
+        "12:26: parallel.strategies.layer1: dim 1 of weight [512, 784] is cut 2 ways, but dim 1 of data [32, 784], "
+        "which runs over the same index, is cut 4 ways | write 4 here, or 2 there");
+}
+
+TEST_CASE("what may not be cut says why") {
+  const std::string error = only(errors("soft: [[1, 4]]"));
+  CAPTURE(error);
+  CHECK(
+      error.starts_with("12:16: parallel.strategies.soft: dim 1 of layer1 [32, 512] is cut 4 ways, but it cannot be "
+                        "cut: "));
+  CHECK(error.ends_with(" | legal cuts of this dim: 1"));
+}
+
+TEST_CASE("the cuts of a layer together divide the ranks") {
+  CHECK(
+      only(errors("layer1: [[8, 1], [4, 1]]")) ==
+      "12:13: parallel.strategies.layer1: layer1 is cut 8 x 4 = 32 ways in all, but the job has 8 ranks | the product "
+      "of the cuts must divide the ranks of a stage");
+}
+
+TEST_CASE("a strategy has no more inputs than its layer, and as many cuts as dims") {
+  CHECK(
+      only(errors("layer1: [[1, 1], [1, 1], [1], [1]]")) ==
+      "12:13: parallel.strategies.layer1: 4 entries, but layer1 has 3 inputs: data [32, 784], weight [512, 784], bias "
+      "[512] | one list of cuts an input, in this order; trailing ones may be left out");
+  CHECK(
+      only(errors("layer1: [[1, 1, 1]]")) ==
+      "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number a dim; [1, 1] cuts "
+      "nothing");
+}
+
+TEST_CASE("a pattern says which of its layers does not fit, and all errors come at once") {
+  const std::vector<std::string> lines = errors("layer*: [[1, 1], [8, 1]]\n    soft: [[64, 1]]");
+  REQUIRE(lines.size() == 2);
+  CHECK(lines[1].find("layer2: dim 0 of weight [1, 512] is cut 8 ways") != std::string::npos);
+}
+
+TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
+  // The parser says so too; a plan does not rely on it.
+  JobSpec spec = parse_job(job("layer1: [[1, 1]]"), "job.yaml");
+  const Graph graph = graph_of(spec);
+  spec.launch.ranks = 3;
+  spec.parallel.stages = 2;
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("3 ranks cannot be shared by 2"),
+                       SpecError);
+  spec.parallel.mode = ParallelMode::stand_alone;
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("runs on 1 rank"), SpecError);
+}
+
+TEST_CASE("stages do not run backwards, exist, and are not empty") {
+  const auto with = [](const std::string& stage_config) {
+    return dataset(32, "[784]") + R"(network:
+  - {name: layer1, type: dense, units: 512}
+  - {name: relu1, type: relu}
+  - {name: layer2, type: dense, units: 1}
+loss: mae
+launch: {ranks: 4}
+parallel:
+  mode: semi_auto_parallel
+  stages: 2
+  micro_batches: 2
+  stage_config:
+)" + stage_config;
+  };
+  CHECK(only(plan_errors(with("    layer1: 1\n    layer2: 0\n"))) ==
+        "14:13: parallel.stage_config.layer2: layer2 is put in stage 0, but it reads relu1, which is in stage 1 | a "
+        "stage reads from itself and the stages before it: 1 or later");
+  CHECK(only(plan_errors(with("    layer1: 0\n    relu1: 0\n"))).find("no layer is in stage 1 of 2") !=
+        std::string::npos);
+}
+
+TEST_CASE("data_parallel wants a batch that all ranks share") {
+  const std::string error = only(plan_errors(job("layer1: [[1, 1]]", 3), {"parallel.mode=data_parallel"}));
+  CHECK(
+      error.find("dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which 3 ranks cannot share | "
+                 "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
+}
+
+TEST_CASE("in hybrid_parallel a strategy cuts parameters alone") {
+  const std::string error = only(plan_errors(job("layer1: [[2, 1], [1, 1]]", 8), {"parallel.mode=hybrid_parallel"}));
+  CHECK(error.find("in hybrid_parallel a strategy cuts parameters alone") != std::string::npos);
+}
