@@ -81,7 +81,7 @@ class BackwardPass {
 
   std::string gradient_name(TensorId tensor) {
     const std::string& name = graph_.tensors[tensor].name;
-    return uses_[tensor] > 1 ? fmt::format("grad.{}.{}", name, named_[tensor]++) : "grad." + name;
+    return uses_[tensor] > 1 ? fmt::format("grad.{}.use{}", name, named_[tensor]++) : "grad." + name;
   }
 
   /// The whole gradient of an activation, -1 where it has none.

@@ -110,6 +110,14 @@ std::string broken_rule(const Planned& planned) {
     }
   }
   for (const Node& node : graph.nodes) {
+    for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
+      const Layout layout = input_layout(graph, plan, node, i);
+      layout.local_shape(plan.mesh, graph.tensors[node.inputs[i]].shape);  // throws where a cut does not divide
+      if (layout.is_partial()) return node.name + ": reads a partial sum";
+    }
+    for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
+      output_layout(graph, plan, node, o).local_shape(plan.mesh, graph.tensors[node.outputs[o]].shape);
+    }
     for (TensorId t : node.inputs) {
       const NodeId producer = graph.tensors[t].producer;
       if (node.phase == Phase::forward && producer >= 0 && plan.stage_of(graph.nodes[producer]) > plan.stage_of(node)) {
