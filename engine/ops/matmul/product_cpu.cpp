@@ -1,79 +1,125 @@
-// Matrix products with oneDNN: prepared once, run with prebuilt arguments and our own scratch memory.
+// Which tiles make a product, how threads share it, and whose scratch memory they use.
 #include "engine/ops/matmul/product_cpu.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
-#include <string>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu_threads.h"
 
 namespace trainctl::cpu {
 namespace {
 
-using Dims = dnnl::memory::dims;
-
-dnnl::memory::desc matrix(const Product& p, int64_t rows, int64_t cols, bool transposed, int64_t step) {
-  const Dims strides = transposed ? Dims{1, rows} : Dims{cols, 1};
-  if (p.batch == 1) return {Dims{rows, cols}, dnnl::memory::data_type::f32, strides};
-  return {Dims{step == 0 ? 1 : p.batch, rows, cols}, dnnl::memory::data_type::f32,
-          Dims{std::max<int64_t>(step, rows * cols), strides[0], strides[1]}};
-}
-
-/// What one run needs, at fixed addresses.
-struct Prepared {
-  dnnl::matmul primitive;
-  dnnl::stream stream;
-  std::vector<dnnl::memory> memories;
-  std::unique_ptr<void, void (*)(void*)> scratch{nullptr, std::free};
-  std::vector<dnnl_exec_arg_t> args;
-
-  void bind(int arg, const dnnl::memory::desc& desc, const void* data) {
-    memories.emplace_back(desc, stream.get_engine(), const_cast<void*>(data));
-    args.push_back({arg, memories.back().get()});
+/// Grows while kernels are prepared; where it lies is looked up by each run.
+class Scratch {
+ public:
+  ~Scratch() { std::free(data_); }
+  void reserve(int64_t floats) {
+    if (floats <= size_) return;
+    std::free(data_);
+    data_ = static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>((floats + 15) / 16 * 64)));
+    check(data_ != nullptr, "out of memory for the scratch of matrix products");
+    size_ = floats;
   }
+  float* data() const { return data_; }
+
+ private:
+  float* data_ = nullptr;
+  int64_t size_ = 0;
 };
 
-std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::primitive_attr attr;
-  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  dnnl::post_ops after;
-  if (p.accumulate) after.append_sum(1.0f);
-  if (p.relu) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
-  attr.set_post_ops(after);
-  const auto a = matrix(p, p.m, p.k, p.transpose_a, p.a_step);
-  const auto b = matrix(p, p.k, p.n, p.transpose_b, p.b_step);
-  const auto c = matrix(p, p.m, p.n, false, p.c_step);
-  const dnnl::memory::desc bias(p.batch == 1 ? Dims{1, p.n} : Dims{1, 1, p.n}, dnnl::memory::data_type::f32,
-                                p.batch == 1 ? Dims{p.n, 1} : Dims{p.n, p.n, 1});
-  const auto desc = p.bias != nullptr ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-  const dnnl::matmul::primitive_desc made(desc, attr, engine);
+/// One for all products that this thread prepares, for as long as any of them lives.
+std::shared_ptr<Scratch> scratch_of_this_thread() {
+  static thread_local std::weak_ptr<Scratch> shared;
+  std::shared_ptr<Scratch> scratch = shared.lock();
+  if (scratch == nullptr) shared = scratch = std::make_shared<Scratch>();
+  return scratch;
+}
 
-  auto prepared = std::make_shared<Prepared>();
-  prepared->primitive = dnnl::matmul(made);
-  prepared->stream = dnnl::stream(engine);
-  prepared->bind(DNNL_ARG_SRC, a, p.a);
-  prepared->bind(DNNL_ARG_WEIGHTS, b, p.b);
-  prepared->bind(DNNL_ARG_DST, c, p.c);
-  if (p.bias != nullptr) prepared->bind(DNNL_ARG_BIAS, bias, p.bias);
-  const size_t scratch = made.scratchpad_desc().get_size();
-  if (scratch > 0) {
-    prepared->scratch.reset(std::aligned_alloc(64, (scratch + 63) / 64 * 64));
-    prepared->bind(DNNL_ARG_SCRATCHPAD, made.scratchpad_desc(), prepared->scratch.get());
+const Tiles* tiles_of_this_processor() {
+  static const Tiles* const tiles = tiles_avx512() != nullptr ? tiles_avx512() : tiles_avx2();
+  return tiles;
+}
+
+/// Row strides filled in, and vectors read the way that suits the tiles: a column that lies contiguously is the
+/// row of the transposed matrix.
+Product normal_form(Product p) {
+  if (p.a_row == 0) p.a_row = p.transpose_a ? p.m : p.k;
+  if (p.b_row == 0) p.b_row = p.transpose_b ? p.k : p.n;
+  if (p.c_row == 0) p.c_row = p.n;
+  if (p.transpose_a && p.m == 1 && p.a_row == 1) {
+    p.transpose_a = false;
+    p.a_row = p.k;
   }
-  return prepared;
+  if (!p.transpose_b && p.n == 1 && p.b_row == 1) {
+    p.transpose_b = true;
+    p.b_row = p.k;
+  } else if (p.transpose_b && p.k == 1 && p.b_row == 1) {
+    p.transpose_b = false;
+    p.b_row = p.n;
+  }
+  return p;
+}
+
+/// Rows or columns [first, first + count) of the product.
+Product rows_of(Product p, int64_t first, int64_t count) {
+  p.m = count;
+  p.a += p.transpose_a ? first : first * p.a_row;
+  p.c += first * p.c_row;
+  return p;
+}
+
+Product columns_of(Product p, int64_t first, int64_t count) {
+  p.n = count;
+  p.b += p.transpose_b ? first * p.b_row : first;
+  p.c += first;
+  if (p.bias != nullptr) p.bias += first;
+  return p;
+}
+
+/// A part a thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread
+/// takes as long as a few hundred thousand multiplications.
+std::vector<Product> shares(const Product& p) {
+  constexpr int64_t kWorthAThread = 1 << 20;
+  const int64_t longer = std::max(p.m, p.n);
+  const int64_t worth = std::max<int64_t>(1, p.m * p.n * p.k / kWorthAThread);
+  const int64_t parts = std::min<int64_t>({p.threads, worth, (longer + 15) / 16});
+  std::vector<Product> all;
+  for (int64_t i = 0; i < parts; ++i) {
+    const int64_t first = longer * i / parts / 16 * 16;
+    const int64_t end = i + 1 == parts ? longer : longer * (i + 1) / parts / 16 * 16;
+    if (end > first) all.push_back(p.n >= p.m ? columns_of(p, first, end - first) : rows_of(p, first, end - first));
+  }
+  return all;
 }
 
 }  // namespace
 
-CpuKernel prepare_product(const Product& p) {
-  if (p.m == 0 || p.n == 0 || p.batch == 0) return [] {};
-  check(p.k > 0, "a product over nothing");
-  return [prepared = prepare_with_onednn(p)] {
-    const dnnl_status_t status = dnnl_primitive_execute(prepared->primitive.get(), prepared->stream.get(),
-                                                        static_cast<int>(prepared->args.size()), prepared->args.data());
-    check(status == dnnl_success, "oneDNN could not run a matmul");
+CpuKernel prepare_product(const Product& product) {
+  if (product.m == 0 || product.n == 0 || product.batch == 0) return [] {};
+  check(product.k > 0, "a product over nothing");
+  const Tiles* tiles = tiles_of_this_processor();
+  if (tiles == nullptr) return prepare_product_with_onednn(product);
+
+  const Product p = normal_form(product);
+  std::vector<Product> parts = shares(p);
+  int64_t floats = 0;  // a part
+  for (const Product& part : parts) floats = std::max(floats, (tiles->scratch_floats(part) + 15) / 16 * 16);
+  const std::shared_ptr<Scratch> scratch = scratch_of_this_thread();
+  scratch->reserve(floats * static_cast<int64_t>(parts.size()));
+  start_workers(static_cast<int>(parts.size()));
+  if (p.batch == 1 && parts.size() == 1) return [=] { tiles->run(p, scratch->data()); };
+  return [=] {
+    run_parts(static_cast<int>(parts.size()), [&](int part) {
+      Product one = parts[static_cast<size_t>(part)];
+      for (int64_t i = 0; i < p.batch; ++i) {
+        tiles->run(one, scratch->data() + part * floats);
+        one.a += p.a_step;
+        one.b += p.b_step;
+        one.c += p.c_step;
+      }
+    });
   };
 }
 

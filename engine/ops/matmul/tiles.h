@@ -1,0 +1,412 @@
+// Matrix products from register tiles, in the compiler's vector types. Included by one file per instruction
+// set, which defines kLanes (floats a vector), kRows, kWideRows and kDotRows; all of it is internal to that file.
+//
+//   outer  C tile [R, V vectors] = sum over k of A[r,k] (broadcast) * B[k, V vectors]
+//   dot    C tile [R, S]         = sum over vectors of k of A[r,k] * B[s,k]
+//
+//   A B      outer, from memory as it lies; a panel of B is packed first where many rows use it
+//   A^T B    the same: A is walked down instead of along
+//   A B^T    few rows or columns: dot. Else (B A^T)^T by outer: A is packed transposed, and B, the weights
+//            of a layer, is read once and never copied
+//   A^T B^T  A B^T after A is packed transposed
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "engine/ops/matmul/product_cpu.h"
+
+namespace trainctl::cpu {
+namespace {
+
+typedef float Vec __attribute__((vector_size(4 * kLanes)));
+typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
+typedef float Quad __attribute__((vector_size(16)));
+
+constexpr int64_t kBlockK = 1024;     ///< of k: what is packed at a time stays in the second level cache
+constexpr int64_t kBlockRows = 256;   ///< of A packed transposed
+constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the second level cache beside the rest
+constexpr int64_t kDotLimit = 12;     ///< up to so many rows or columns, A B^T is made of dots
+
+inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
+inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
+inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// v[i][j] and v[j][i] change places: in log2 rounds, each interleaves the halves of the block.
+template <int... L>
+inline __attribute__((always_inline)) void transpose(Vec (&v)[kLanes], std::integer_sequence<int, L...>) {
+#pragma GCC unroll 8
+  for (int round = kLanes; round > 1; round /= 2) {
+    Vec next[kLanes];
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes / 2; ++i) {
+      next[2 * i] = __builtin_shufflevector(v[i], v[i + kLanes / 2], (L % 2 * kLanes + L / 2)...);
+      next[2 * i + 1] = __builtin_shufflevector(v[i], v[i + kLanes / 2], (L % 2 * kLanes + L / 2 + kLanes / 2)...);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kLanes; ++i) v[i] = next[i];
+  }
+}
+
+inline __attribute__((always_inline)) void transpose(Vec (&v)[kLanes]) {
+  transpose(v, std::make_integer_sequence<int, kLanes>());
+}
+
+/// A matrix: element (r, c) at p[r * row + c * col].
+struct View {
+  const float* p;
+  int64_t row, col;
+  const float* at(int64_t r, int64_t c) const { return p + r * row + c * col; }
+};
+
+/// What happens to sums on their way to C.
+struct Finish {
+  bool add;           ///< to what is there
+  const float* bias;  ///< of the tile's first column of C; null: none
+  bool relu;
+
+  Finish from(int64_t column) const { return {add, bias == nullptr ? nullptr : bias + column, relu}; }
+  float apply(float sum, float there, int64_t column) const {
+    if (bias != nullptr) sum += bias[column];
+    if (add) sum += there;
+    return relu && sum < 0.0f ? 0.0f : sum;
+  }
+};
+
+/// tile[r][:] = sum over k of a[r, k] * b[k, :], in registers.
+template <int R, int V>
+inline __attribute__((always_inline)) void outer_product(View a, const float* b, int64_t b_row, int64_t k,
+                                                         Vec (&tile)[R][V]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) tile[r][v] = Vec{};
+  }
+  const float* from = a.p;
+  for (int64_t i = 0; i < k; ++i) {
+    Vec row[V];
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) row[v] = load(b + v * kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Vec x = from[r * a.row] - Vec{};
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) tile[r][v] += x * row[v];
+    }
+    from += a.col;
+    b += b_row;
+  }
+}
+
+/// Column j of the tile to row j of C.
+template <int R, int V>
+inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
+  float bias[R] = {};
+  if (finish.bias != nullptr) {
+    for (int r = 0; r < R; ++r) bias[r] = finish.bias[r];
+  }
+  for (int64_t first = 0; first < columns; first += kLanes) {
+    Vec block[kLanes] = {};
+    const int v = static_cast<int>(first / kLanes);
+#pragma GCC unroll 16
+    for (int r = 0; r < R && r < kLanes; ++r) block[r] = tile[r][v];
+    transpose(block);
+    for (int64_t j = 0; j < smaller(kLanes, columns - first); ++j) {
+      float* to = c + (first + j) * c_row;
+      const float* sum = reinterpret_cast<const float*>(&block[j]);
+      for (int r = 0; r < R; ++r) {
+        float value = sum[r] + bias[r];
+        if (finish.add) value += to[r];
+        to[r] = finish.relu && value < 0.0f ? 0.0f : value;
+      }
+    }
+  }
+}
+
+/// C[R, columns] from one outer product; columns <= V * kLanes. `transposed`: C is [columns, R] instead, and
+/// the bias runs along R.
+template <int R, int V, bool kTransposed>
+void outer_tile(View a, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row, const Finish& finish,
+                int64_t columns) {
+  Vec tile[R][V];
+  outer_product<R, V>(a, b, b_row, k, tile);
+  if (!kTransposed && columns == V * kLanes) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      const Vec bias = finish.bias != nullptr ? load(finish.bias + v * kLanes) : Vec{};
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        float* to = c + r * c_row + v * kLanes;
+        Vec sum = tile[r][v] + bias;
+        if (finish.add) sum += load(to);
+        if (finish.relu) sum = sum < Vec{} ? Vec{} : sum;
+        store(to, sum);
+      }
+    }
+    return;
+  }
+  if (kTransposed) {
+    store_transposed<R, V>(tile, c, c_row, finish, columns);
+    return;
+  }
+  float sums[R][V * kLanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) store(&sums[r][v * kLanes], tile[r][v]);
+  }
+  for (int r = 0; r < R; ++r) {
+    float* to = c + r * c_row;
+    for (int64_t j = 0; j < columns; ++j) to[j] = finish.apply(sums[r][j], to[j], j);
+  }
+}
+
+using OuterTile = void (*)(View a, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row,
+                           const Finish& finish, int64_t columns);
+
+/// The tile of 1 to kMax rows.
+template <int V, bool kTransposed, int... R>
+OuterTile tile_of(int64_t rows, std::integer_sequence<int, R...>) {
+  static constexpr OuterTile kTiles[] = {outer_tile<R + 1, V, kTransposed>...};
+  return kTiles[rows - 1];
+}
+
+/// `vectors` is 1, 2, or for few rows 4.
+template <bool kTransposed>
+OuterTile tile_of(int64_t rows, int64_t vectors) {
+  if (vectors == 4) return tile_of<4, kTransposed>(rows, std::make_integer_sequence<int, kWideRows>());
+  if (vectors == 2) return tile_of<2, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
+  return tile_of<1, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
+}
+
+/// f(first, count) over n in the fewest parts of at most `most`, all of nearly the same size.
+template <class F>
+void for_each_part(int64_t n, int64_t most, F f) {
+  const int64_t parts = (n + most - 1) / most;
+  for (int64_t i = 0, first = 0; i < parts; ++i) {
+    const int64_t count = n / parts + (i < n % parts ? 1 : 0);
+    f(first, count);
+    first += count;
+  }
+}
+
+/// to[k, 0 .. width) = from[k, 0 .. columns) and zeros.
+void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns, int64_t width, float* to) {
+  for (int64_t i = 0; i < k; ++i) {
+    if (columns == width) {
+      for (int64_t j = 0; j < width; j += kLanes) store(to + j, load(from + j));
+    } else {
+      for (int64_t j = 0; j < width; ++j) to[j] = j < columns ? from[j] : 0.0f;
+    }
+    from += from_row;
+    to += width;
+  }
+}
+
+/// C = A B for B contiguous along its columns. `panel`: scratch of kBlockK x 2 vectors.
+void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row,
+                   const Finish& finish, float* panel) {
+  const int64_t blocks = (m + kRows - 1) / kRows;
+  const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
+  const auto tile = [&](int64_t i, int64_t rows, int64_t j, int64_t vectors, const float* from, int64_t from_row) {
+    tile_of<false>(rows, vectors)({a.at(i, 0), a.row, a.col}, from, from_row, k, c + i * c_row + j, c_row,
+                                  finish.from(j), smaller(vectors * kLanes, n - j));
+  };
+  const auto vectors_at = [&](int64_t j) {
+    int64_t vectors = widest;
+    while (vectors > 1 && vectors * kLanes > n - j) vectors /= 2;
+    return vectors;
+  };
+  const int64_t whole = n / kLanes * kLanes;  // columns that fill vectors
+  if (k * n <= kSmallB) {
+    // B stays in the cache: C is what moves, so its rows are written along.
+    for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
+      for (int64_t j = 0; j < whole; j += vectors_at(j) * kLanes) tile(i, rows, j, vectors_at(j), b + j, b_row);
+    });
+  } else {
+    const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
+    for (int64_t j = 0; j < whole;) {
+      const int64_t vectors = vectors_at(j), width = vectors * kLanes;
+      if (reused) pack_panel(b + j, b_row, k, width, width, panel);
+      const float* from = reused ? panel : b + j;
+      const int64_t from_row = reused ? width : b_row;
+      for_each_part(m, kRows, [&](int64_t i, int64_t rows) { tile(i, rows, j, vectors, from, from_row); });
+      j += width;
+    }
+  }
+  if (whole == n) return;
+  pack_panel(b + whole, b_row, k, n - whole, kLanes, panel);
+  for_each_part(m, kRows, [&](int64_t i, int64_t rows) { tile(i, rows, whole, 1, panel, kLanes); });
+}
+
+/// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
+void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
+  int64_t i = 0;
+  if (from.col == 1 && rows == kLanes) {
+    for (; i + kLanes <= k; i += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) block[r] = load(from.at(r, i));
+      transpose(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) store(to + (i + r) * to_row, block[r]);
+    }
+  }
+  for (; i < k; ++i) {
+    for (int64_t r = 0; r < kLanes; ++r) to[i * to_row + r] = r < rows ? *from.at(r, i) : 0.0f;
+  }
+}
+
+/// to[panel][k][lane] = from[row, k] with the rows of A as lanes: panels of 2 vectors, a last one of 1 where
+/// that holds what is left. Returns nothing; panel p starts at p * 2 * kLanes * k.
+void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
+  for (int64_t first = 0; first < rows;) {
+    const int64_t width = rows - first > kLanes ? 2 * kLanes : kLanes;
+    const int64_t count = smaller(width, rows - first);
+    for (int64_t r = 0; r < width; r += kLanes) {
+      pack_lanes({from.at(first + r, 0), from.row, from.col}, smaller(kLanes, count - r), k, to + r, width);
+    }
+    to += width * k;
+    first += count;
+  }
+}
+
+/// C = A B^T as (B A^T)^T. `packed`: scratch of kBlockK x kBlockRows.
+void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
+                float* packed) {
+  for_each_part(m, kBlockRows, [&](int64_t first, int64_t count) {
+    pack_transposed({a.at(first, 0), a.row, a.col}, count, k, packed);
+    for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
+      const Finish here = finish.from(j);
+      const float* panel = packed;
+      for (int64_t i = 0; i < count;) {
+        const int64_t vectors = count - i > kLanes ? 2 : 1;
+        const int64_t columns = smaller(vectors * kLanes, count - i);
+        tile_of<true>(rows, vectors)({b.at(j, 0), b.row, b.col}, panel, vectors * kLanes, k,
+                                     c + (first + i) * c_row + j, c_row, here, columns);
+        panel += vectors * kLanes * k;
+        i += columns;
+      }
+    });
+  });
+}
+
+/// The sum of the lanes of four vectors.
+inline Quad sum_lanes(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
+  Quad four[4];
+  const Vec* from[4] = {&a, &b, &c, &d};
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    Quad part[kLanes / 4];
+    __builtin_memcpy(part, from[i], sizeof(part));
+#pragma GCC unroll 4
+    for (int half = kLanes / 8; half > 0; half /= 2) {
+      for (int j = 0; j < half; ++j) part[j] += part[j + half];
+    }
+    four[i] = part[0];
+  }
+  // Two rounds of adding neighbours, as a 4x4 transpose would.
+  const Quad ab =
+      __builtin_shufflevector(four[0], four[1], 0, 4, 1, 5) + __builtin_shufflevector(four[0], four[1], 2, 6, 3, 7);
+  const Quad cd =
+      __builtin_shufflevector(four[2], four[3], 0, 4, 1, 5) + __builtin_shufflevector(four[2], four[3], 2, 6, 3, 7);
+  return __builtin_shufflevector(ab, cd, 0, 1, 4, 5) + __builtin_shufflevector(ab, cd, 2, 3, 6, 7);
+}
+
+/// C[R, S] = A[R, k] . B[S, k].
+template <int R, int S>
+void dot_tile(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row,
+              const Finish& finish) {
+  Vec tile[4][4];
+#pragma GCC unroll 16
+  for (int r = 0; r < 4; ++r) {
+#pragma GCC unroll 16
+    for (int s = 0; s < 4; ++s) tile[r][s] = Vec{};
+  }
+  int64_t i = 0;
+  for (; i + kLanes <= k; i += kLanes) {
+    Vec col[S];
+#pragma GCC unroll 16
+    for (int s = 0; s < S; ++s) col[s] = load(b + s * b_row + i);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const Vec x = load(a + r * a_row + i);
+#pragma GCC unroll 16
+      for (int s = 0; s < S; ++s) tile[r][s] += x * col[s];
+    }
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    const Quad sums = sum_lanes(tile[r][0], tile[r][1], tile[r][2], tile[r][3]);
+    float* to = c + r * c_row;
+    for (int s = 0; s < S; ++s) {
+      float sum = sums[s];
+      for (int64_t j = i; j < k; ++j) sum += a[r * a_row + j] * b[s * b_row + j];
+      to[s] = finish.apply(sum, to[s], s);
+    }
+  }
+}
+
+using DotTile = void (*)(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t k, float* c,
+                         int64_t c_row, const Finish& finish);
+
+template <int... R>
+DotTile dot_of(int64_t rows, int64_t columns, std::integer_sequence<int, R...>) {
+  static constexpr DotTile kDots[][4] = {
+      {dot_tile<R + 1, 1>, dot_tile<R + 1, 2>, dot_tile<R + 1, 3>, dot_tile<R + 1, 4>}...};
+  return kDots[rows - 1][columns - 1];
+}
+
+/// C = A B^T for contiguous rows of both.
+void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c,
+          int64_t c_row, const Finish& finish) {
+  const auto block = [&](int64_t i, int64_t rows, int64_t j, int64_t columns) {
+    dot_of(rows, columns, std::make_integer_sequence<int, kDotRows>())(a + i * a_row, a_row, b + j * b_row, b_row, k,
+                                                                       c + i * c_row + j, c_row, finish.from(j));
+  };
+  // The longer side outside: its rows are read once.
+  if (n >= m) {
+    for_each_part(n, 4, [&](int64_t j, int64_t columns) {
+      for_each_part(m, kDotRows, [&](int64_t i, int64_t rows) { block(i, rows, j, columns); });
+    });
+  } else {
+    for_each_part(m, kDotRows, [&](int64_t i, int64_t rows) {
+      for_each_part(n, 4, [&](int64_t j, int64_t columns) { block(i, rows, j, columns); });
+    });
+  }
+}
+
+bool takes_dots(const Product& p) { return p.transpose_b && !p.transpose_a && (p.m <= kDotLimit || p.n <= kDotLimit); }
+
+int64_t scratch_floats(const Product& p) {
+  const int64_t k = smaller(p.k, kBlockK);
+  if (takes_dots(p)) return 0;
+  return p.transpose_b ? k * round_up(smaller(p.m, kBlockRows), kLanes) : k * 2 * kLanes;
+}
+
+/// One product (batch is 1), k in blocks: the first sets C, the others add to it, the last one finishes.
+void run_product(const Product& p, float* scratch) {
+  const View a = p.transpose_a ? View{p.a, 1, p.a_row} : View{p.a, p.a_row, 1};
+  const View b = p.transpose_b ? View{p.b, p.b_row, 1} : View{p.b, 1, p.b_row};  // [n, k]
+  if (takes_dots(p)) {
+    dots(p.a, p.a_row, p.b, p.b_row, p.m, p.n, p.k, p.c, p.c_row, {p.accumulate, p.bias, p.relu});
+    return;
+  }
+  for_each_part(p.k, kBlockK, [&](int64_t first, int64_t count) {
+    const bool last = first + count == p.k;
+    const Finish finish{p.accumulate || first > 0, last ? p.bias : nullptr, last && p.relu};
+    const View a_part{a.at(0, first), a.row, a.col};
+    if (p.transpose_b) {
+      outer_rows(a_part, {b.at(0, first), b.row, b.col}, p.m, p.n, count, p.c, p.c_row, finish, scratch);
+    } else {
+      outer_columns(a_part, b.at(0, first), p.b_row, p.m, p.n, count, p.c, p.c_row, finish, scratch);
+    }
+  });
+}
+
+constexpr Tiles kTileKernels = {scratch_floats, run_product};
+
+}  // namespace
+}  // namespace trainctl::cpu
