@@ -1,6 +1,8 @@
 // Mapping layouts onto a layer's factors, and spreading cuts over axes by backtracking.
 #include "engine/plan/candidates.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace trainctl {
@@ -89,6 +91,14 @@ FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerF
     axes[batch] = largest_cut(mesh, all_axes(mesh), layer.factors[batch].size);
   }
   return axes;
+}
+
+std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const LayerFacts& facts) {
+  const int batch = facts.batch_factor;
+  if (batch < 0) return "it has no batch dim: every rank computes all of it";
+  if (!facts.why_not[batch].empty()) return "its batch dim cannot be cut: " + facts.why_not[batch];
+  return fmt::format("data parallel: {} rows cut {} ways", layer.factors[batch].size,
+                     mesh.ways(data_parallel_axes(mesh, layer, facts)[batch]));
 }
 
 FactorAxes without_contractions(const Layer& layer, FactorAxes axes) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/graph/graph.h"
@@ -22,6 +23,8 @@ Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, 
 
 /// The batch cut by all axes, or by as many as divide it.
 FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
+/// "data parallel: 32 rows cut 4 ways", or why there is nothing to cut.
+std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
 
 /// `axes` without those of factors that no output of the layer has.
 FactorAxes without_contractions(const Layer& layer, FactorAxes axes);

@@ -77,15 +77,7 @@ void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Pla
     LayerPlan& layer = plan.layers[l];
     layer.choice = Choice::data_parallel;
     layer.factor_axes = data_parallel_axes(plan.mesh, graph.layers[l], facts[l]);
-    const int batch = facts[l].batch_factor;
-    if (batch < 0) {
-      layer.reason = "it has no batch dim: every rank computes all of it";
-    } else if (!facts[l].why_not[batch].empty()) {
-      layer.reason = "its batch dim cannot be cut: " + facts[l].why_not[batch];
-    } else {
-      layer.reason = fmt::format("data parallel: {} rows cut {} ways", graph.layers[l].factors[batch].size,
-                                 plan.mesh.ways(layer.factor_axes[batch]));
-    }
+    layer.reason = data_parallel_reason(plan.mesh, graph.layers[l], facts[l]);
   }
 }
 

@@ -45,13 +45,14 @@ class Propagation {
   void explain(LayerId l) {
     LayerPlan& chosen = plan_.layers[l];
     const bool is_data_parallel = chosen.factor_axes == data_parallel(l);
-    const LayerId model = model_of(l, is_data_parallel);
-    if (model >= 0) {
+    const Model model = model_of(l, is_data_parallel);
+    if (model.layer >= 0) {
       chosen.choice = Choice::propagated;
-      chosen.reason = "follows " + graph_.layers[model].name + ", " + input_moves(l);
+      chosen.reason = fmt::format("{} {}, {}", model.is_consumer ? "suits" : "follows", graph_.layers[model.layer].name,
+                                  input_moves(l));
     } else if (is_data_parallel) {
       chosen.choice = Choice::data_parallel;
-      chosen.reason = data_parallel_reason(l);
+      chosen.reason = data_parallel_reason(plan_.mesh, graph_.layers[l], facts_[l]);
     } else {
       chosen.choice = Choice::propagated;
       chosen.reason = "the cheapest between its neighbours, " + input_moves(l);
@@ -154,19 +155,23 @@ class Propagation {
     return choices;
   }
 
-  // The neighbour whose layout the layer has, or -1. Data parallel after data parallel follows nobody.
-  LayerId model_of(LayerId l, bool is_data_parallel) const {
+  // The neighbour whose layout the layer has. Data parallel after data parallel follows nobody.
+  struct Model {
+    LayerId layer = -1;
+    bool is_consumer = false;
+  };
+  Model model_of(LayerId l, bool is_data_parallel) const {
     const FactorAxes& axes = plan_.layers[l].factor_axes;
     for (const Link& link : links_.in[l]) {
       const FactorAxes followed = after_producer(link).axes;
       const bool same = followed == axes || without_contractions(graph_.layers[l], followed) == axes;
       const bool idle = is_data_parallel && plan_.layers[link.from].choice == Choice::data_parallel;
-      if (same && !idle) return link.from;
+      if (same && !idle) return {link.from, false};
     }
     for (const Link& link : links_.out[l]) {
-      if (before_consumer(link).axes == axes && (!is_data_parallel || strategies_[link.to])) return link.to;
+      if (before_consumer(link).axes == axes && (!is_data_parallel || strategies_[link.to])) return {link.to, true};
     }
-    return -1;
+    return {};
   }
 
   std::string input_moves(LayerId l) const {
@@ -181,29 +186,22 @@ class Propagation {
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 
-  std::string data_parallel_reason(LayerId l) const {
-    const int batch = facts_[l].batch_factor;
-    if (batch < 0) return "it has no batch dim: every rank computes all of it";
-    const Factor& factor = graph_.layers[l].factors[batch];
-    if (!facts_[l].why_not[batch].empty()) return "its batch dim cannot be cut: " + facts_[l].why_not[batch];
-    return fmt::format("data parallel: {} rows cut {} ways", factor.size,
-                       plan_.mesh.ways(plan_.layers[l].factor_axes[batch]));
-  }
-
   // What was given up because a size is not divisible.
   std::string would_be(LayerId l) const {
     const Layer& layer = graph_.layers[l];
     const LayerPlan& chosen = plan_.layers[l];
-    const auto text = [](const std::string& what, int64_t size, int64_t have, int64_t want) {
+    const auto near = [](int64_t size, int64_t want) {
       const int64_t below = size / want * want;
-      const std::string near = below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
-      return fmt::format("{} of size {} is cut {} of {} ways; {} would be cut {} ways", what, size, have, want, near,
-                         want);
+      return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
     };
     const int batch = facts_[l].batch_factor;
     if (chosen.choice == Choice::data_parallel && batch >= 0 && facts_[l].why_not[batch].empty()) {
+      const int64_t rows = layer.factors[batch].size;
       const int have = plan_.mesh.ways(chosen.factor_axes[batch]);
-      if (have < plan_.mesh.size()) return text("a micro-batch", layer.factors[batch].size, have, plan_.mesh.size());
+      const int want = plan_.mesh.size();
+      if (have == want) return "";
+      return fmt::format("the {} rows of a micro-batch are cut {} ways on {} ranks; {} would be cut {} ways", rows,
+                         have, want, near(rows, want), want);
     }
     for (const Link& link : links_.in[l]) {
       const Layout arriving = made(link);
@@ -211,8 +209,9 @@ class Propagation {
         const int f = cut_factor(link.read[d], layer.factors);
         const int want = plan_.mesh.ways(arriving.dims[d]);
         if (f < 0 || !facts_[l].why_not[f].empty() || layer.factors[f].size % want == 0) continue;
-        return text(fmt::format("dim {} of {}", d, graph_.tensors[link.tensor].name), layer.factors[f].size,
-                    plan_.mesh.ways(chosen.factor_axes[f]), want);
+        return fmt::format("{}: dim {} of {} is {}, which cannot be cut {} ways; {} could", layer.name, d,
+                           graph_.tensors[link.tensor].name, layer.factors[f].size, want,
+                           near(layer.factors[f].size, want));
       }
     }
     return "";

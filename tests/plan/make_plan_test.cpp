@@ -114,7 +114,8 @@ TEST_CASE("a batch that does not divide is cut as far as it does, and the plan s
   const Planned p = planned(mlp(6, "{mode: semi_auto_parallel}", 4));
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("relu1") == "[[2, 1]]");
-  CHECK(p.layer("relu1").would_be == "a micro-batch of size 6 is cut 2 of 4 ways; 4 or 8 would be cut 4 ways");
+  CHECK(p.layer("relu1").would_be ==
+        "the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 would be cut 4 ways");
   CHECK(p.plan.notes.size() == 1);
   const Planned odd = planned(mlp(9, "{mode: semi_auto_parallel}", 12));
   CHECK(odd.cuts("relu1") == "[[3, 1]]");
