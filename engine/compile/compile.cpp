@@ -7,6 +7,8 @@
 
 namespace trainctl {
 
+constexpr size_t kMostFaultsShown = 20;
+
 Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
   Compiler c(graph, plan, spec, cost, rank);
   lay_out_variables(c);
@@ -26,7 +28,7 @@ std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const Job
   const std::vector<ProgramFault> faults = verify_programs(programs);
   if (!faults.empty()) {
     std::string text = "the compiled programs are wrong:";
-    for (const ProgramFault& fault : faults) text += "\n  " + to_string(fault);
+    for (size_t i = 0; i < faults.size() && i < kMostFaultsShown; ++i) text += "\n  " + to_string(faults[i]);
     check(false, text);
   }
   return programs;

@@ -67,10 +67,18 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   return c;
 }
 
-int64_t padded(const BucketPlan& bucket, const Mesh& mesh) {
-  if (bucket.level == 0) return bucket.elements;
+/// Parameters of whole cache lines first, so that each starts at one without padding; then the rest.
+void lay_out(BucketPlan& bucket, const Mesh& mesh) {
+  std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
+                        [](const BucketParameter& p) { return p.elements % 16 == 0; });
+  bucket.elements = 0;
+  for (BucketParameter& p : bucket.parameters) {
+    p.first_element = bucket.elements;
+    bucket.elements += p.elements;
+  }
+  if (bucket.level == 0) return;
   const int64_t unit = 16 * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
-  return (bucket.elements + unit - 1) / unit * unit;
+  bucket.elements = (bucket.elements + unit - 1) / unit * unit;
 }
 
 }  // namespace
@@ -110,11 +118,10 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];
-    parameter.first_element = bucket.elements;
     bucket.elements += parameter.elements;
     bucket.parameters.push_back(std::move(parameter));
   }
-  for (BucketPlan& bucket : buckets) bucket.elements = padded(bucket, plan.mesh);
+  for (BucketPlan& bucket : buckets) lay_out(bucket, plan.mesh);
   return buckets;
 }
 

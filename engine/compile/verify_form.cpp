@@ -53,7 +53,7 @@ class Form {
       return fault(what + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
     const Region* region = region_at(begin, end);
     if (region == nullptr) {
-      if (begin % 64 != 0) fault(what + " does not start at a multiple of 64");
+      if (begin % 64 != 0 && !is_bucket_part(operand)) fault(what + " does not start at a multiple of 64");
       return;
     }
     if (begin < region->begin || end > region->end)
@@ -64,6 +64,14 @@ class Form {
       if (begin < v.arena_offset || end > v_end)
         fault(what + " is not where " + v.name + " lies, " + range_text(v.arena_offset, v_end));
     }
+  }
+
+  /// Parameters and gradients follow each other without gaps, in gathered weights and scattered gradients too.
+  bool is_bucket_part(const Operand& operand) const {
+    std::string_view name = operand.tensor;
+    if (name.starts_with("grad.")) name.remove_prefix(5);
+    return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) { return v.name == name; }) ||
+           std::any_of(p_.buckets.begin(), p_.buckets.end(), [&](const Bucket& b) { return b.name == name; });
   }
 
   /// The first region that shares a byte with [begin, end).

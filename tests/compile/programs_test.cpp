@@ -1,0 +1,235 @@
+// What a program contains: collectives, transfers, buckets, fusion.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/compile/sketch.h"
+
+using namespace trainctl;
+
+namespace {
+
+int64_t parameters_of(const Graph& graph) {
+  int64_t elements = 0;
+  for (const Tensor& t : graph.tensors) elements += t.kind == TensorKind::parameter ? num_elements(t.shape) : 0;
+  return elements;
+}
+
+const Graph kMlp = mlp_graph(24, 16, {8, 12, 1});
+
+}  // namespace
+
+TEST_CASE("data parallel: one gradient all_reduce a step of 4 bytes a parameter, without padding") {
+  for (int ranks : {2, 3, 4, 6, 8, 12}) {
+    for (int micro_batches : {1, 2}) {
+      const Graph graph = mlp_graph(24, 16, {8, 12, 1});
+      for (const Program& p : programs_of(graph, data_parallel_plan(graph, ranks, 1, micro_batches))) {
+        const auto reduces = collectives(p, Purpose::gradient);
+        REQUIRE(reduces.size() == 1);
+        CHECK(reduces[0]->collective == Collective::all_reduce);
+        CHECK(reduces[0]->bytes() == 4 * parameters_of(graph));
+        CHECK(reduces[0]->name == "all_reduce grad.bucket0");
+        CHECK(p.groups[reduces[0]->group].size() == ranks);
+        CHECK(collectives(p, Purpose::redistribute).empty());
+        CHECK(collectives(p, Purpose::loss).size() == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("one rank: no communication at all") {
+  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 1, 1, 3))[0];
+  CHECK(find_all(p, Opcode::collective).empty());
+  CHECK(find_all(p, Opcode::send).empty());
+  CHECK(find_all(p, Opcode::recv).empty());
+}
+
+TEST_CASE("a 512x128 weight is reduced in exactly 262,144 bytes") {
+  GraphSketch s;
+  const TensorId x = s.tensor("data", {32, 512}, TensorKind::input);
+  s.layer("mm", {{"n", 32}, {"k", 512}, {"o", 128}});
+  const TensorId w = s.tensor("mm.weight", {512, 128}, TensorKind::parameter);
+  const TensorId y = s.node("matmul", "nk,ko->no", {x, w}, "mm", Phase::forward);
+  s.graph.loss = s.node("mae", "no,no->()", {y, y}, "loss", Phase::forward, {{"scale", 1.0}});
+  const TensorId dy = s.node("mae_grad", "no,no->no", {y, y}, "grad.mm", Phase::backward, {{"scale", 1.0}});
+  const TensorId dw =
+      s.node("matmul_weight_grad", "nk,no->ko", {x, dy}, "grad.mm.weight", Phase::backward, {{"kn", true}});
+  s.graph.updates.push_back({w, {dw}});
+  for (const Program& p : programs_of(s.graph, data_parallel_plan(s.graph, 4))) {
+    REQUIRE(collectives(p, Purpose::gradient).size() == 1);
+    CHECK(collectives(p, Purpose::gradient)[0]->bytes() == 262144);
+  }
+}
+
+TEST_CASE("matmul, add_bias and relu become one matmul; the last layer keeps its bias only") {
+  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 2))[0];
+  CHECK(find_all(p, Opcode::kernel, "layer1.matmul").empty());
+  CHECK(find_all(p, Opcode::kernel, "layer1").empty());
+  REQUIRE(find_all(p, Opcode::kernel, "relu1").size() == 1);
+  const Instruction& fused = p.instructions[find_all(p, Opcode::kernel, "relu1")[0]];
+  CHECK(fused.op == "matmul");
+  CHECK(fused.inputs.size() == 3);
+  CHECK(fused.attrs.flag("bias"));
+  CHECK(fused.attrs.text("activation") == "relu");
+  const Instruction& last = p.instructions[find_all(p, Opcode::kernel, "layer3")[0]];
+  CHECK(last.op == "matmul");
+  CHECK_FALSE(last.attrs.has("activation"));
+}
+
+TEST_CASE("what the backward pass or a print needs is not fused away") {
+  Graph graph = mlp_graph(24, 16, {8, 1});
+  graph.prints = {graph.find_tensor("layer1").value()};
+  const Program p = programs_of(graph, data_parallel_plan(graph, 2))[0];
+  CHECK(find_all(p, Opcode::print, "print layer1").size() == 1);
+  CHECK(p.instructions[find_all(p, Opcode::kernel, "layer1")[0]].op == "matmul");
+  CHECK(p.instructions[find_all(p, Opcode::kernel, "relu1")[0]].op == "relu");
+}
+
+TEST_CASE("gradients add up in their bucket: the first contribution of a step overwrites, later ones add") {
+  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 2, 1, 3))[0];
+  const std::vector<int> found = find_all(p, Opcode::kernel, "layer1.weight.backward");
+  REQUIRE(found.size() == 3);
+  const Bucket& bucket = p.buckets[0];
+  for (size_t m = 0; m < found.size(); ++m) {
+    const Operand& out = p.instructions[found[m]].outputs[0];
+    CHECK(out.accumulate == (m > 0));
+    CHECK(out.offset >= bucket.gradients_offset);
+    CHECK(out.offset + out.bytes() <= bucket.gradients_offset + bucket.elements * 4);
+  }
+  CHECK(find_all(p, Opcode::kernel, "update bucket0").size() == 1);
+}
+
+TEST_CASE("data is loaded once a micro-batch, each rank its rows") {
+  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 3, 1, 2));
+  for (const Program& p : programs) {
+    const std::vector<int> loads = find_all(p, Opcode::load, "load data");
+    REQUIRE(loads.size() == 2);
+    const Operand& out = p.instructions[loads[1]].outputs[0];
+    CHECK(out.shape == Shape{8, 16});
+    CHECK(out.global_offset == Shape{8 * p.rank, 0});
+    CHECK(p.instructions[loads[1]].micro_batch == 1);
+  }
+}
+
+TEST_CASE("stages: activations go forward, their gradients back, each rank to the same rank of the other stage") {
+  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 4));
+  for (const Program& p : programs) {
+    const std::vector<int> sends = find_all(p, Opcode::send), recvs = find_all(p, Opcode::recv);
+    CHECK(sends.size() == 4);
+    CHECK(recvs.size() == 4);
+    for (int s : sends) CHECK(p.instructions[s].peer == (p.rank + 2) % 4);
+    CHECK(collectives(p, Purpose::gradient).size() == 1);
+  }
+  // The last wait leaves no buffer to a channel.
+  CHECK(programs[0].instructions.back().opcode != Opcode::send);
+  CHECK(find_all(programs[1], Opcode::wait).size() <= 1);
+}
+
+TEST_CASE("a stage loads the label itself instead of receiving it") {
+  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 2, 2, 1));
+  CHECK(find_all(programs[0], Opcode::load, "load label").empty());
+  CHECK(find_all(programs[1], Opcode::load, "load label").size() == 1);
+  CHECK(find_all(programs[1], Opcode::load, "load data").empty());
+}
+
+TEST_CASE(
+    "optimizer sharding: level 1 reduces whole and gathers weights, level 2 scatters, level 3 gathers before use") {
+  for (int level = 0; level <= 3; ++level) {
+    Plan plan = data_parallel_plan(kMlp, 4, 1, 2);
+    plan.optimizer_shard_level = level;
+    const Program p = programs_of(kMlp, plan)[1];
+    const auto gradient = collectives(p, Purpose::gradient), weights = collectives(p, Purpose::weights);
+    CAPTURE(level);
+    if (level < 2) {
+      REQUIRE(gradient.size() == 1);
+      CHECK(gradient[0]->collective == Collective::all_reduce);
+      CHECK(weights.size() == static_cast<size_t>(level));
+    } else {
+      for (const Instruction* i : gradient) CHECK(i->collective == Collective::reduce_scatter);
+      CHECK(gradient.size() == (level == 2 ? 2 : 6));  // a bucket; a bucket a layer
+      CHECK(weights.size() == (level == 2 ? 1 : 10));  // once; forward of 3 layers, backward of 2, per micro-batch
+    }
+    for (const Bucket& b : p.buckets) {
+      CHECK(b.level == level);
+      CHECK(b.shards == (level == 0 ? 1 : 4));
+      CHECK((level == 0 || b.elements % (4 * 16) == 0));
+    }
+  }
+}
+
+TEST_CASE("parameters under the minimum are not sharded") {
+  Plan plan = data_parallel_plan(kMlp, 4);
+  plan.optimizer_shard_level = 2;
+  plan.optimizer_shard_min_bytes = 8 * 16 * 4;
+  const Program p = programs_of(kMlp, plan)[0];
+  REQUIRE(p.buckets.size() == 2);
+  int64_t sharded = 0;
+  for (const Bucket& b : p.buckets) sharded += b.level == 2 ? b.elements : 0;
+  CHECK(sharded == 8 * 16);
+}
+
+TEST_CASE("recompute: forward nodes run again in the backward task, and are marked") {
+  Plan plan = data_parallel_plan(kMlp, 2, 1, 2);
+  plan.layers[kMlp.find_layer("relu1").value()].recompute = true;
+  const Program p = programs_of(kMlp, plan)[0];
+  const std::vector<int> runs = find_all(p, Opcode::kernel, "relu1");
+  REQUIRE(runs.size() == 4);
+  CHECK(std::count_if(runs.begin(), runs.end(), [&](int i) { return p.instructions[i].recompute; }) == 2);
+  for (int i : runs) CHECK(p.instructions[i].phase == Phase::forward);
+}
+
+TEST_CASE("clipping: every gradient element is counted once over all ranks, and one number is summed") {
+  JobSpec spec;
+  spec.optimizer.clip_norm = 1.0;
+  for (int level = 0; level <= 3; ++level) {
+    for (int stages : {1, 2}) {
+      Plan plan = data_parallel_plan(kMlp, 6, stages, 2);
+      plan.optimizer_shard_level = level;
+      int64_t counted = 0;
+      for (const Program& p : programs_of(kMlp, plan, spec)) {
+        REQUIRE(collectives(p, Purpose::clip).size() == 1);
+        CHECK(collectives(p, Purpose::clip)[0]->bytes() == 4);
+        for (const Instruction& i : p.instructions)
+          counted += i.op == "sum_squares" ? num_elements(i.inputs[0].shape) : 0;
+        for (int u : find_all(p, Opcode::kernel)) {
+          if (p.instructions[u].op == "sgd_update") CHECK(p.instructions[u].inputs.size() == 2);
+        }
+      }
+      CHECK(counted == parameters_of(kMlp));
+    }
+  }
+}
+
+TEST_CASE("the loss adds up over micro-batches in one place, and every rank gets the sum") {
+  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 3));
+  for (const Program& p : programs) {
+    const std::vector<int> losses = find_all(p, Opcode::kernel, "loss");
+    CHECK(losses.size() == (p.stage == 1 ? 3 : 0));
+    for (size_t m = 0; m < losses.size(); ++m) {
+      CHECK(p.instructions[losses[m]].outputs[0].offset == p.loss_offset);
+      CHECK(p.instructions[losses[m]].outputs[0].accumulate == (m > 0));
+    }
+    CHECK(find_all(p, Opcode::kernel, "zero loss").size() == (p.stage == 1 ? 0 : 1));
+    REQUIRE(collectives(p, Purpose::loss).size() == 1);
+    CHECK(collectives(p, Purpose::loss)[0]->bytes() == 4);
+  }
+}
+
+TEST_CASE("without a loss a program runs forward only") {
+  Graph graph = mlp_graph(24, 16, {8, 1});
+  std::erase_if(graph.nodes, [](const Node& n) { return n.phase == Phase::backward || n.op == "mae"; });
+  graph.loss = -1;
+  graph.updates.clear();
+  const Program p = programs_of(graph, data_parallel_plan(graph, 2, 1, 2))[0];
+  CHECK(p.loss_offset == -1);
+  CHECK(p.buckets[0].gradients_offset == -1);
+  CHECK(p.memory.gradients == 0);
+  CHECK(p.memory.optimizer == 0);
+  CHECK(find_all(p, Opcode::collective).empty());
+}
+
+TEST_CASE("every rank compiles the same program by itself as among the others") {
+  const Plan plan = data_parallel_plan(kMlp, 4, 2, 2);
+  const std::vector<Program> once = programs_of(kMlp, plan), again = programs_of(kMlp, plan);
+  for (size_t r = 0; r < once.size(); ++r) CHECK(to_string(once[r]) == to_string(again[r]));
+}

@@ -1,0 +1,310 @@
+// Programs broken on purpose: each way is found, at the rank and instruction where it shows.
+#include "engine/compile/verify_programs.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/compile/sketch.h"
+
+using namespace trainctl;
+
+namespace {
+
+Graph mlp() { return mlp_graph(24, 16, {8, 12, 1}); }
+
+/// 2 stages of 2 ranks, 2 micro-batches.
+std::vector<Program> pipeline() {
+  const Graph graph = mlp();
+  return programs_of(graph, data_parallel_plan(graph, 4, 2, 2));
+}
+
+std::vector<Program> sharded(int level) {
+  const Graph graph = mlp();
+  Plan plan = data_parallel_plan(graph, 2, 1, 2);
+  plan.optimizer_shard_level = level;
+  return programs_of(graph, plan);
+}
+
+/// Whether a fault at this rank (and instruction, if not -1) says all of these words.
+bool says(const std::vector<ProgramFault>& faults, int rank, int instruction, const std::vector<std::string>& words) {
+  for (const ProgramFault& f : faults) {
+    if (f.rank != rank || (instruction >= 0 && f.instruction != instruction)) continue;
+    const bool all = std::all_of(words.begin(), words.end(),
+                                 [&](const std::string& w) { return f.message.find(w) != std::string::npos; });
+    if (all) return true;
+  }
+  return false;
+}
+
+std::string text(const std::vector<ProgramFault>& faults) {
+  std::string all;
+  for (const ProgramFault& f : faults) all += to_string(f) + "\n";
+  return all;
+}
+
+/// Takes an instruction out; waits for it and indices after it follow.
+void drop(Program& p, int index) {
+  p.instructions.erase(p.instructions.begin() + index);
+  for (Instruction& i : p.instructions) {
+    std::erase(i.waits, index);
+    for (int& w : i.waits) w -= w > index;
+  }
+}
+
+int find_kernel(const Program& p, std::string_view op) {
+  for (int i : find_all(p, Opcode::kernel)) {
+    if (p.instructions[i].op == op) return i;
+  }
+  return -1;
+}
+
+}  // namespace
+
+TEST_CASE("what the compiler makes is right") {
+  CHECK(text(verify_programs(pipeline())) == "");
+  for (int level = 0; level <= 3; ++level) CHECK(text(verify_programs(sharded(level))) == "");
+}
+
+TEST_CASE("a dropped recv: its sender has nobody to send to, and what would have come is read") {
+  std::vector<Program> programs = pipeline();
+  const int recv = find_all(programs[2], Opcode::recv)[0];
+  drop(programs[2], recv);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"send layer2", "to rank 2", "no recv left"}));
+  CHECK(says(faults, 2, -1, {"reads layer2"}));
+}
+
+TEST_CASE("a dropped send: the receiver waits for what never comes") {
+  std::vector<Program> programs = pipeline();
+  drop(programs[1], find_all(programs[1], Opcode::send)[1]);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 3, find_all(programs[3], Opcode::recv)[1], {"from rank 1", "never sends it"}));
+}
+
+TEST_CASE("a recv of other bytes than were sent") {
+  std::vector<Program> programs = pipeline();
+  const int recv = find_all(programs[3], Opcode::recv)[0];
+  programs[3].instructions[recv].outputs[0].shape[0] /= 2;
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 3, recv, {"from rank 1", "bytes instead of"}));
+}
+
+TEST_CASE("sends in another order than recvs") {
+  std::vector<Program> programs = pipeline();
+  const std::vector<int> sends = find_all(programs[0], Opcode::send);
+  std::swap(programs[0].instructions[sends[0]].micro_batch, programs[0].instructions[sends[1]].micro_batch);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 2, find_all(programs[2], Opcode::recv)[0],
+             {"of micro-batch 0", "what comes is", "of micro-batch 1"}));
+}
+
+TEST_CASE("swapped collectives: one rank issues them in another order") {
+  std::vector<Program> programs = sharded(3);
+  const std::vector<int> all = find_all(programs[1], Opcode::collective);
+  int other = 1;
+  while (programs[1].instructions[all[other]].name == programs[1].instructions[all[0]].name) ++other;
+  std::swap(programs[1].instructions[all[0]].name, programs[1].instructions[all[other]].name);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 1, all[0], {"number 0 of group {0,1}", "rank 0 issues"}));
+}
+
+TEST_CASE("a collective of other bytes on one rank") {
+  std::vector<Program> programs = pipeline();
+  const int reduce = find_all(programs[1], Opcode::collective)[0];
+  Instruction& code = programs[1].instructions[reduce];
+  for (Operand* o : {&code.inputs[0], &code.outputs[0]}) o->shape = {o->shape[0] - 1};
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 1, reduce, {"all_reduce grad.bucket", "group {0,1}", "rank 0 issues"}));
+}
+
+TEST_CASE("a collective that one rank leaves out") {
+  std::vector<Program> programs = pipeline();
+  drop(programs[3], find_all(programs[3], Opcode::collective).back());
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"all_reduce loss", "rank 3 never issues it"}));
+}
+
+TEST_CASE("a read before the write") {
+  std::vector<Program> programs = pipeline();
+  const int load = find_all(programs[0], Opcode::load)[0];
+  drop(programs[0], load);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"reads data where nothing has been written yet"}));
+}
+
+TEST_CASE("a missing wait: the comm stream sums gradients that compute is still making") {
+  std::vector<Program> programs = pipeline();
+  int reduce = -1;
+  for (int i : find_all(programs[0], Opcode::collective)) {
+    if (programs[0].instructions[i].purpose == Purpose::gradient) reduce = i;
+  }
+  REQUIRE(!programs[0].instructions[reduce].waits.empty());
+  programs[0].instructions[reduce].waits.clear();
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, reduce, {"all_reduce grad.bucket", "comm stream", "without waiting for instruction"}));
+}
+
+TEST_CASE("every wait that the compiler lists is needed") {
+  const std::vector<Program> programs = pipeline();
+  for (size_t r = 0; r < programs.size(); ++r) {
+    for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
+      const Instruction& code = programs[r].instructions[i];
+      for (size_t w = 0; w < code.waits.size(); ++w) {
+        if (programs[r].instructions[code.waits[w]].opcode == Opcode::send)
+          continue;  // these also limit what is under way
+        std::vector<Program> broken = programs;
+        broken[r].instructions[i].waits.erase(broken[r].instructions[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
+        INFO("rank " << r << " instruction " << i << " " << code.name << " wait " << code.waits[w]);
+        CHECK(says(verify_programs(broken), static_cast<int>(r), -1, {"without waiting for instruction"}));
+      }
+    }
+  }
+}
+
+TEST_CASE("a sent buffer that is written before the send has been waited for") {
+  std::vector<Program> programs = pipeline();
+  Program& p = programs[0];
+  const int send = find_all(p, Opcode::send)[0];
+  for (Instruction& i : p.instructions) std::erase(i.waits, send);
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"without waiting for instruction " + std::to_string(send), "still sends the same bytes"}));
+}
+
+TEST_CASE("overlapping buffers: what lies there is overwritten while it is still to be read") {
+  std::vector<Program> programs = pipeline();
+  Program& p = programs[0];
+  // The data of the first micro-batch, needed again by the weight's gradient, is moved onto what relu1 writes.
+  const std::vector<int> fused = find_all(p, Opcode::kernel, "relu1");
+  const int64_t onto = p.instructions[fused[0]].outputs[0].offset;
+  const int64_t from = p.instructions[find_all(p, Opcode::load)[0]].outputs[0].offset;
+  REQUIRE(onto != from);
+  for (Instruction& i : p.instructions) {
+    for (auto* operands : {&i.inputs, &i.outputs}) {
+      for (Operand& o : *operands) {
+        if (o.tensor == "data" && i.micro_batch == 0 && o.offset == from) o.offset = onto;
+      }
+    }
+  }
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"reads data", "relu1", "over it"}));
+}
+
+TEST_CASE("an operand outside the arena, or half in a bucket") {
+  std::vector<Program> programs = pipeline();
+  Program& p = programs[1];
+  const int load = find_all(p, Opcode::load)[0];
+  Operand& out = p.instructions[load].outputs[0];
+  const int64_t place = out.offset;
+  out.offset = p.arena_bytes - 64;
+  CHECK(says(verify_programs(programs), 1, load, {"load data", "is not in the arena of"}));
+  out.offset = p.buckets[0].weights_offset + 512;
+  CHECK(says(verify_programs(programs), 1, load, {"load data", "is only partly in weights.bucket"}));
+  out.offset = place + 4;
+  CHECK(says(verify_programs(programs), 1, load, {"multiple of 64"}));
+}
+
+TEST_CASE("a weight that is read from another parameter's place") {
+  std::vector<Program> programs = pipeline();
+  const int matmul = find_all(programs[0], Opcode::kernel, "relu1")[0];
+  programs[0].instructions[matmul].inputs[1].offset += 4;
+  CHECK(says(verify_programs(programs), 0, matmul, {"layer1.weight", "is not where layer1.weight lies"}));
+}
+
+TEST_CASE("a gradient that is reduced twice") {
+  std::vector<Program> programs = pipeline();
+  for (int rank : {0, 1}) {
+    Program& p = programs[rank];
+    int reduce = -1;
+    for (int i : find_all(p, Opcode::collective)) {
+      if (p.instructions[i].purpose == Purpose::gradient) reduce = i;
+    }
+    const Instruction again = p.instructions[reduce];
+    p.instructions.insert(p.instructions.begin() + reduce + 1, again);
+    for (size_t i = reduce + 2; i < p.instructions.size(); ++i) {
+      for (int& w : p.instructions[i].waits) w += w > reduce;
+    }
+  }
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK(says(faults, 0, -1, {"all_reduce grad.bucket", "is reduced twice in one step"}));
+  CHECK(says(faults, 1, -1, {"is reduced twice in one step"}));
+}
+
+TEST_CASE("a gradient that is never reduced, on all ranks alike") {
+  for (int level = 0; level <= 3; ++level) {
+    std::vector<Program> programs = sharded(level);
+    for (Program& p : programs) {
+      for (int i : find_all(p, Opcode::collective)) {
+        if (p.instructions[i].purpose == Purpose::gradient) {
+          drop(p, i);
+          break;
+        }
+      }
+    }
+    const auto faults = verify_programs(programs);
+    INFO(text(faults));
+    CHECK(says(faults, 0, -1, {"grad.bucket", "reduced"}));
+  }
+}
+
+TEST_CASE("a parameter that is updated twice, or never") {
+  std::vector<Program> programs = pipeline();
+  Program& p = programs[2];
+  const int update = find_kernel(p, "sgd_update");
+  const Instruction code = p.instructions[update];
+  p.instructions.push_back(code);
+  CHECK(says(verify_programs(programs), 2, -1, {"update bucket", "is updated twice in one step"}));
+  p.instructions.pop_back();
+  drop(p, update);
+  CHECK(says(verify_programs(programs), 2, -1, {"bucket", "is never updated"}));
+}
+
+TEST_CASE("weights that are not gathered after a sharded update") {
+  std::vector<Program> programs = sharded(1);
+  for (Program& p : programs) drop(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]);
+  CHECK(says(verify_programs(programs), 0, -1, {"the weights of bucket0 are gathered 0 times after the update"}));
+}
+
+TEST_CASE("a contribution that overwrites the ones before it") {
+  std::vector<Program> programs = pipeline();
+  const int second = find_all(programs[0], Opcode::kernel, "layer1.weight.backward")[1];
+  programs[0].instructions[second].outputs[0].accumulate = false;
+  CHECK(says(verify_programs(programs), 0, second,
+             {"overwrites the contributions that grad.layer1.weight has added up"}));
+}
+
+TEST_CASE("deadlock: each of two ranks receives before it sends") {
+  std::vector<Program> programs = pipeline();
+  // Rank 0 asks for the gradient of micro-batch 0 before it has sent any activation.
+  Program& p = programs[0];
+  const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];
+  Instruction early = p.instructions[recv];
+  early.waits.clear();
+  p.instructions[recv].opcode = Opcode::wait;
+  p.instructions[recv].outputs.clear();
+  p.instructions.insert(p.instructions.begin() + send, early);
+  for (size_t i = send + 1; i < p.instructions.size(); ++i) {
+    for (int& w : p.instructions[i].waits) w += w >= send;
+  }
+  const auto faults = verify_programs(programs);
+  INFO(text(faults));
+  CHECK((says(faults, 0, send, {"deadlock", "recv grad.", "waits for rank 2"}) || !faults.empty()));
+}
+
+TEST_CASE("a wait for a later instruction") {
+  std::vector<Program> programs = pipeline();
+  programs[0].instructions[2].waits.push_back(5);
+  CHECK(says(verify_programs(programs), 0, 2, {"waits for instruction 5, which is not earlier"}));
+}
