@@ -15,6 +15,12 @@
 
 namespace trainctl {
 
+/// Of one dim of a tensor, and of the elements of a batch: far beyond any machine, and products of a few
+/// still fit an int64_t.
+inline constexpr double kMaxSize = 1'000'000'000;
+inline constexpr int64_t kMaxBatchElements = int64_t{1} << 40;
+inline constexpr double kMaxDims = 15;
+
 enum class FieldKind : uint8_t {
   flag,
   integer,

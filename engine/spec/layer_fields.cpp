@@ -23,7 +23,7 @@ Field number(std::string name, std::string doc) { return make(std::move(name), F
 Field ints(std::string name, std::string doc) { return make(std::move(name), FieldKind::ints, std::move(doc)); }
 Field text(std::string name, std::string doc) { return make(std::move(name), FieldKind::text, std::move(doc)); }
 
-Field units() { return integer("units", "Features that come out.").at_least(1); }
+Field units() { return integer("units", "Features that come out.").at_least(1).at_most(kMaxSize); }
 Field init_std() {
   return number("init_std", "Initial weights are normal with this deviation; else as in PyTorch.").above(0);
 }
@@ -44,8 +44,13 @@ std::vector<EntryType> make_layer_types() {
       {"flatten", "All dims but the batch become one.", {}},
       {"reshape",
        "A new shape for the same numbers.",
-       {ints("shape", "Of one sample, without the batch dim; one -1 is worked out.").required().at_least(-1)}},
-      {"transpose", "Dims in another order.", {ints("perm", "All dims, 0 is the batch.").required().at_least(0)}},
+       {ints("shape", "Of one sample, without the batch dim; one -1 is worked out.")
+            .required()
+            .at_least(-1)
+            .at_most(kMaxSize)}},
+      {"transpose",
+       "Dims in another order.",
+       {ints("perm", "All dims, 0 is the batch.").required().at_least(0).at_most(kMaxDims)}},
       {"dense",
        "x w^T + b, with a weight of [units, features].",
        {units().required(), flag("bias", true, "Add a bias."), share(), init_std()}},
@@ -75,7 +80,8 @@ std::vector<EntryType> make_layer_types() {
       {"layer_norm", "Normalises the last dim.", {eps(), affine()}},
       {"embedding",
        "Rows of a table, chosen by integers.",
-       {integer("vocab", "Rows of the table.").required().at_least(1), units().required(), share(), init_std()}},
+       {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize), units().required(), share(),
+        init_std()}},
       {"reduce_sum", "Sum over dims.", reduction()},
       {"reduce_mean", "Mean over dims.", reduction()},
       {"all_reduce", "Sum over the ranks of the group.", {group()}, 1, 1, true},
@@ -101,7 +107,7 @@ std::vector<EntryType> make_transform_types() {
   return {
       {"resize",
        "Bilinear, to {resize: [height, width]}.",
-       {ints("size", "Height and width.").required().items(2).at_least(1)}},
+       {ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxSize)}},
       {"rescale",
        "x * scale + shift.",
        {number("scale", "Factor.").defaults(1.0), number("shift", "Added after it.").defaults(0.0)}},

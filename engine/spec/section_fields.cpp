@@ -110,15 +110,22 @@ const Section& dataset_section() {
           special("transforms", FieldKind::transforms, "What is done to each sample, in order.").for_type({"mnist"}),
           field<&D::label_dtype>("label_dtype", "Type of a label: mae and mse want f32, softmax_cross_entropy i32.")
               .one_of({"f32", "i32"}),
-          field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.").at_least(1),
+          field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
+              .at_least(1)
+              .at_most(kMaxSize),
           field<&D::shuffle>("shuffle", "A new order each epoch, from the seed and the epoch alone."),
           field<&D::drop_last>("drop_last", "Leave out the last samples where they do not fill a batch."),
           field<&D::repeat>("repeat", "Times the set is gone through in an epoch.").at_least(1),
-          field<&D::shape>("shape", "Shape of one sample.").for_type({"random", "constant"}).at_least(1).required(),
+          field<&D::shape>("shape", "Shape of one sample.")
+              .for_type({"random", "constant"})
+              .at_least(1)
+              .at_most(kMaxSize)
+              .required(),
           field<&D::dtype>("dtype", "Type of the data.").one_of({"f32", "i32"}).for_type({"random", "constant"}),
           field<&D::label_shape>("label_shape", "Shape of one label; [] is one number.")
               .for_type({"random", "constant"})
-              .at_least(1),
+              .at_least(1)
+              .at_most(kMaxSize),
           field<&D::samples>("samples", "Samples in the set; 0: one batch.")
               .for_type({"random", "constant"})
               .at_least(0),

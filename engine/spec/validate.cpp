@@ -162,6 +162,21 @@ void random_integers_have_classes(Rules& r) {
           "integers are drawn from 0 up to classes, exclusive");
 }
 
+void batches_are_finite(Rules& r) {
+  if (!r.fine({"dataset"})) return;
+  for (const auto& [name, shape] :
+       {std::pair{"dataset.shape", r.job.dataset.shape}, {"dataset.label_shape", r.job.dataset.label_shape}}) {
+    double elements = static_cast<double>(r.job.dataset.batch);
+    for (const int64_t size : shape) elements *= static_cast<double>(size);
+    if (shape.size() > static_cast<size_t>(kMaxDims))
+      r.wrong(name, "a sample has at most " + number(static_cast<int64_t>(kMaxDims)) + " dims, not " +
+                        number(static_cast<int64_t>(shape.size())));
+    else if (elements > static_cast<double>(kMaxBatchElements))
+      r.wrong(name, "a batch of " + number(r.job.dataset.batch) + " samples of " + format_list(shape) +
+                        " has more than " + with_commas(kMaxBatchElements) + " elements");
+  }
+}
+
 void nesterov_has_momentum(Rules& r) {
   const OptimizerSpec& o = r.job.optimizer;
   if (r.fine({"optimizer"}) && o.nesterov && o.momentum == 0)
@@ -216,6 +231,7 @@ void validate(const JobSpec& job, Problems& problems) {
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
   random_integers_have_classes(r);
+  batches_are_finite(r);
   nesterov_has_momentum(r);
   schedules_fit(r);
   reshapes_have_one_unknown(r);
