@@ -149,7 +149,7 @@ void place_variables(const Graph& graph, const std::vector<std::optional<LayerSt
 
 // What the user should know: rows that do not divide, ranks that repeat each other's work, settings
 // that this mode does not use.
-void add_notes(const Graph& graph, const JobSpec& spec, Plan& plan) {
+void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec, Plan& plan) {
   const bool cuts_layers = plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid();
   if (!cuts_layers && !spec.parallel.strategies.empty()) {
     plan.notes.push_back(fmt::format("parallel.strategies is not used in {} mode", to_string(plan.mode)));
@@ -157,18 +157,18 @@ void add_notes(const Graph& graph, const JobSpec& spec, Plan& plan) {
   if (plan.mode == ParallelMode::stand_alone && spec.parallel.stages > 1) {
     plan.notes.push_back("stand_alone runs in one stage: parallel.stages and stage_config are not used");
   }
+  const auto add_once = [&plan](const std::string& note) {
+    if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
+  };
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPlan& layer = plan.layers[l];
-    if (!layer.would_be.empty()) {
-      const std::string note = layer.would_be;
-      if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
-    }
-    if (layer.choice != Choice::user || plan.hybrid()) continue;
+    if (!layer.would_be.empty()) add_once(layer.would_be);
+    if (!strategies[l] || plan.hybrid()) continue;
     int ways = 1;
     for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
     if (ways == plan.mesh.size()) continue;
-    plan.notes.push_back(fmt::format("{} is cut {} ways on {} ranks: {} ranks each do the same work",
-                                     graph.layers[l].name, ways, plan.mesh.size(), plan.mesh.size() / ways));
+    add_once(fmt::format("strategy of {}: {} ways on {} ranks, so {} ranks each do the same work",
+                         strategies[l]->spec->pattern, ways, plan.mesh.size(), plan.mesh.size() / ways));
   }
 }
 
@@ -211,7 +211,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   }
   choose_axes(graph, facts, strategies, spec, cost, plan);
   place_variables(graph, strategies, plan);
-  add_notes(graph, spec, plan);
+  add_notes(strategies, spec, plan);
   return plan;
 }
 
