@@ -52,7 +52,7 @@ TEST_CASE("any sequence of calls over any groups, from shared or own memory, is 
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);
     const bool shared = kind.name == "shared memory";
-    const uint64_t calls = shared ? 3000 : 150;
+    const uint64_t calls = shared ? 2500 : 150;
     const std::vector<int64_t> counts = {0, 1, 7, 64, 1023, 4096, 20011};
     const auto transport = kind.make(8, kPatience);
     std::atomic<int> checked = 0;

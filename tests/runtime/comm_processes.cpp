@@ -48,7 +48,7 @@ TEST_CASE("ranks that are processes get the same bits as ranks that are threads"
     pids.push_back(fork_rank(*memory, rank, kPatience, [rank](SharedMemory& mine, Communicator& comm) {
       auto* arena = reinterpret_cast<uint32_t*>(mine.arena(rank).data());
       std::vector<uint32_t> own(kTestArena / 4);
-      for (uint64_t i = 0; i < 500; ++i) {
+      for (uint64_t i = 0; i < 250; ++i) {
         const Case c = random_case(i, 6, {1, 7, 1023, 20011, 60000});
         if (std::count(c.ranks.begin(), c.ranks.end(), rank) == 0) continue;
         check_case(comm, c, i % 4 == 0 ? own.data() : arena);
