@@ -12,6 +12,7 @@
 #include "engine/model/layers.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
+#include "engine/ops/elementwise.h"
 
 namespace trainctl {
 namespace {
@@ -61,6 +62,12 @@ class Model {
     tensor.shape.insert(tensor.shape.begin(), batch_);
     tensor.dtype = (label ? data_.label_is_integer : data_.data_is_integer) ? DType::i32 : DType::f32;
     tensor.kind = TensorKind::input;
+    try {
+      expect_size(name, tensor.shape);
+    } catch (const ShapeError& problem) {
+      error("dataset.batch", problem.what());
+      throw SpecError(std::move(errors_));
+    }
     graph_.tensors.push_back(tensor);
     return outputs_[name] = static_cast<TensorId>(graph_.tensors.size() - 1);
   }

@@ -62,11 +62,11 @@ TensorId reshape(LayerContext& layer) {
   const Shape& in = layer.shape();
   Shape out = layer.attrs().ints("shape");
   int64_t known = 1, unknown = 0;
+  const int64_t sample = num_elements(in) / in[0];
   for (int64_t size : out) {
     if (size == -1) ++unknown;
-    if (size != -1) known *= size;
+    if (size != -1) known = size > 0 && known <= sample / size ? known * size : sample + 1;
   }
-  const int64_t sample = num_elements(in) / in[0];
   const bool fits = unknown == 0 ? known == sample : unknown == 1 && known > 0 && sample % known == 0;
   if (!fits) {
     shape_error(fmt::format("a sample of {} has {} elements, they do not fit shape {}",
@@ -171,10 +171,10 @@ TensorId embedding(LayerContext& layer) {
 
 TensorId reduce(LayerContext& layer, bool mean) {
   const Ints dims = non_negative_dims(layer, layer.attrs().ints("dims"));
-  int64_t count = 1;
-  for (int64_t dim : dims) count *= layer.shape()[dim];
+  double count = 1;
+  for (int64_t dim : dims) count *= static_cast<double>(layer.shape()[dim]);
   Attrs attrs{{"dims", dims}, {"keep_dims", layer.attrs().flag("keep_dims")}};
-  attrs.set("scale", mean ? 1.0 / static_cast<double>(count) : 1.0);
+  attrs.set("scale", mean ? 1.0 / count : 1.0);
   return emit_one(layer, "reduce_sum", attrs);
 }
 

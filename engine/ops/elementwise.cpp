@@ -26,6 +26,17 @@ std::string to_string(const TensorInfo& info) {
 
 void shape_error(std::string message) { throw ShapeError(std::move(message)); }
 
+void expect_size(std::string_view name, const Shape& shape) {
+  int64_t left = kMaxElements;
+  for (int64_t dim : shape) {
+    if (dim < 1) shape_error(fmt::format("{} would be {}: every dim must be at least 1", name, to_string(shape)));
+    left /= dim;
+  }
+  if (left == 0) {
+    shape_error(fmt::format("{} would be {}: a tensor has at most {} elements", name, to_string(shape), kMaxElements));
+  }
+}
+
 void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high) {
   if (inputs.size() >= low && inputs.size() <= high) return;
   const std::string wanted = low == high ? std::to_string(low) : fmt::format("{} to {}", low, high);

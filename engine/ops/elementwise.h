@@ -22,6 +22,11 @@ std::string to_string(const TensorInfo& info);
 /// Throws a ShapeError.
 [[noreturn]] void shape_error(std::string message);
 
+/// The most elements that a tensor may have: 4 TiB of f32, so that no count of bytes overflows.
+inline constexpr int64_t kMaxElements = int64_t{1} << 40;
+/// Throws where `shape` has more, or a dim under 1; `name` is the tensor's.
+void expect_size(std::string_view name, const Shape& shape);
+
 /// Between `low` and `high` inputs.
 void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high);
 /// At least `ndim` dims.

@@ -53,6 +53,7 @@ TensorId LayerBuilder::add_tensor(Tensor tensor) {
     shape_error(
         fmt::format("the name '{}' is taken by another layer; choose another name for one of them", tensor.name));
   }
+  expect_size(tensor.name, tensor.shape);
   graph_.tensors.push_back(std::move(tensor));
   return static_cast<TensorId>(graph_.tensors.size() - 1);
 }

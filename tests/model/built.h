@@ -1,0 +1,31 @@
+// Graphs of jobs written as text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/model/model.h"
+
+namespace trainctl {
+
+/// The data set's shapes in these tests: data [12], one f32 label a sample.
+struct Data {
+  Shape shape = {12};
+  Shape label = {};
+  bool integer = false, integer_label = false;
+};
+
+/// A job whose first line is its data set (batch 8), the rest is `text`.
+Graph build(const std::string& text, const Data& data = {});
+
+/// The problems of a job that must not build: "line:column message".
+std::vector<std::string> problems(const std::string& text, const Data& data = {});
+
+/// One line a node of the phase: "layer1.matmul = matmul(data, layer1.weight)".
+std::vector<std::string> nodes(const Graph& graph, Phase phase);
+
+const Tensor& tensor(const Graph& graph, const std::string& name);
+const Layer& layer(const Graph& graph, const std::string& name);
+
+}  // namespace trainctl

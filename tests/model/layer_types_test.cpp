@@ -1,0 +1,100 @@
+// Every layer type builds, trains where it has weights, and its output has the expected shape.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "engine/model/layers.h"
+#include "engine/spec/fields.h"
+#include "tests/model/built.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// Between two dense layers of [8, 12], so that gradients flow through.
+struct Row {
+  std::string type, fields;
+  Shape shape;
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {"flatten", "", {8, 12}},
+      {"reshape", ", shape: [3, -1]", {8, 3, 4}},
+      {"reshape", ", shape: [2, 2, 3]", {8, 2, 2, 3}},
+      {"transpose", ", perm: [1, 0]", {12, 8}},
+      {"dense", ", units: 5", {8, 5}},
+      {"dense", ", units: 5, bias: false, init_std: 0.02", {8, 5}},
+      {"dense", ", units: 12, share: first", {8, 12}},
+      {"matmul", ", units: 5", {8, 5}},
+      {"matmul", ", units: 5, transpose_b: true", {8, 5}},
+      {"matmul", ", units: 5, transpose_a: true", {12, 5}},
+      {"matmul", ", inputs: [first, second], transpose_b: true", {8, 8}},
+      {"add", ", inputs: [first, second]", {8, 12}},
+      {"mul", ", inputs: [first, second]", {8, 12}},
+      {"relu", "", {8, 12}},
+      {"sigmoid", "", {8, 12}},
+      {"tanh", "", {8, 12}},
+      {"gelu", ", approximate: tanh", {8, 12}},
+      {"softmax", "", {8, 12}},
+      {"softmax", ", dim: 0", {8, 12}},
+      {"dropout", ", p: 0.2", {8, 12}},
+      {"batch_norm", ", affine: false", {8, 12}},
+      {"batch_norm", "", {8, 12}},
+      {"layer_norm", "", {8, 12}},
+      {"layer_norm", ", affine: false", {8, 12}},
+      {"reduce_sum", ", dims: [-1]", {8}},
+      {"reduce_mean", ", dims: [0, 1], keep_dims: true", {1, 1}},
+      {"reduce_mean", ", dims: [0, 1]", {1}},
+      {"all_reduce", "", {8, 12}},
+      {"all_gather", ", group: [[0, 2], [1, 3]]", {16, 12}},
+      {"reduce_scatter", "", {2, 12}},
+      {"all_to_all", ", split_dim: 0, concat_dim: -1", {2, 48}},
+      {"broadcast", ", root: 1", {8, 12}},
+  };
+  return table;
+}
+
+bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective; }
+
+}  // namespace
+
+TEST_CASE("every layer type builds, forward and backward, with the shape of its table row") {
+  for (const Row& row : rows()) {
+    CAPTURE(row.type);
+    CAPTURE(row.fields);
+    std::string text = R"(network:
+  - {name: first, type: dense, units: 12}
+  - {name: second, type: dense, units: 12, inputs: [data]}
+  - {name: layer, type: )" +
+                       row.type + (row.fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") +
+                       row.fields + "}\nloss: mse\n";
+    if (is_collective(row.type)) {
+      text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
+    }
+    // As many labels as the layer has outputs, though they need not belong to samples here.
+    const int64_t outputs = num_elements(row.shape);
+    if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
+    const Graph graph = build(text, {.label = {outputs / 8}});
+    CHECK(tensor(graph, "layer").shape == row.shape);
+    const bool trains = graph.find_tensor("grad.first.weight") || graph.find_tensor("grad.first.weight.use0");
+    CHECK(trains == (graph.loss >= 0));
+  }
+}
+
+TEST_CASE("embedding reads integers and makes a row of the table each") {
+  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init_std: 0.5}]\nloss: mse\n",
+                            {.shape = {5}, .label = {15}, .integer = true});
+  CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
+  CHECK(tensor(graph, "grad.e.weight").shape == Shape{7, 3});
+  CHECK(tensor(graph, "e.weight").init.value == 0.5);
+}
+
+TEST_CASE("the job file's layer types are the ones that the model lowers, and all are in these tests") {
+  std::set<std::string> in_file, lowered, tested = {"embedding"};
+  for (const EntryType& type : layer_types()) in_file.insert(type.name);
+  for (const std::string& type : lowered_layer_types()) lowered.insert(type);
+  for (const Row& row : rows()) tested.insert(row.type);
+  CHECK(in_file == lowered);
+  CHECK(tested == lowered);
+}

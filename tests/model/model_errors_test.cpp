@@ -1,0 +1,74 @@
+// Jobs whose shapes do not fit: every problem with the layer's line and column.
+#include <doctest/doctest.h>
+
+#include "engine/base/text.h"
+#include "tests/model/built.h"
+
+using namespace trainctl;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+struct Row {
+  const char* text;  ///< line 1 is the data set, so this starts at line 2
+  Lines problems;
+  Data data = {};
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> table = {
+      {"network:\n  - {name: r, type: reshape, shape: [5, -1]}\n",
+       {"3:5 layer r: a sample of [12] has 12 elements, they do not fit shape [5, -1]"}},
+      {"network:\n  - {name: t, type: transpose, perm: [0, 2, 1]}\n",
+       {"3:5 layer t: transpose: perm [0, 2, 1] must name each of the 2 dims of [8, 12] once"}},
+      {"network:\n  - {name: a, type: dense, units: 3}\n  - {name: b, type: add, inputs: [a, data]}\n",
+       {"4:5 layer b: add: shapes [8, 3] and [8, 12] do not broadcast: 3 and 12 meet at dim 1 from the last"}},
+      {"network:\n  - {name: a, type: dense, units: 3}\n  - {name: b, type: matmul, inputs: [a, data]}\n",
+       {"4:5 layer b: matmul: [8, 3] times [8, 12]: the contracted dims are 3 and 8, they must be equal"}},
+      {"network:\n  - {name: b, type: matmul, inputs: [data, data], transpose_b: true}\n",
+       {"3:5 layer b: a matmul of a tensor with itself is not supported; put a reshape layer before one of the "
+        "inputs"}},
+      {"network:\n  - {name: s, type: softmax, dim: 2}\n",
+       {"3:5 layer s: there is no dim 2 in its input [8, 12]; dims are -2 to 1"}},
+      {"network:\n  - {name: s, type: reduce_sum, dims: [1, -1]}\n",
+       {"3:5 layer s: reduce_sum: dims [1, 1] must be different dims of [8, 12]"}},
+      {"network:\n  - {name: a, type: dense, units: 3}\n  - {name: b, type: dense, units: 4, share: a}\n",
+       {"4:5 layer b: share: the weight of 'a' is [3, 12], this layer needs [4, 3]"}},
+      {"network:\n  - {name: e, type: embedding, vocab: 5, units: 3}\n",
+       {"3:5 layer e: embedding takes i32 ids, it is given [8, 12] f32"}},
+      {"network:\n  - {name: d, type: dense, units: 3}\n",
+       {"3:5 layer d: matmul takes f32, it is given [8, 12] i32"},
+       {.integer = true}},
+      {"network:\n  - {name: b, type: batch_norm}\n",
+       {"3:5 layer b: batch_norm needs features in dim 1, its input is [8]"},
+       {.shape = {}}},
+      {"network:\n  - {name: a, type: dense, units: 3}\nloss: mae\n",
+       {"4:7 the prediction is [8, 3], so the label must be [8, 3], but the data set's is [8]"}},
+      {"network:\n  - {name: d, type: dense, units: 1000000000}\n  - {name: e, type: dense, units: 1000000000}\n",
+       {"4:5 layer e: e.weight would be [1000000000, 1000000000]: a tensor has at most 1099511627776 elements"}},
+      {"network:\n  - {name: r, type: reshape, shape: [1000000000, 1000000000, 1000000000]}\n",
+       {"3:5 layer r: a sample of [12] has 12 elements, they do not fit shape [1000000000, 1000000000, 1000000000]"}},
+  };
+  return table;
+}
+
+}  // namespace
+
+TEST_CASE("a layer whose shapes do not fit is named with its position and both shapes") {
+  for (const Row& row : rows()) {
+    CAPTURE(std::string(row.text));
+    CHECK(join(problems(row.text, row.data), "; ") == join(row.problems, "; "));
+  }
+}
+
+TEST_CASE("all wrong layers are reported, but not those that only read a wrong one") {
+  const Lines found = problems(R"(network:
+  - {name: a, type: reshape, shape: [5]}
+  - {name: b, type: relu}
+  - {name: c, type: softmax, dim: 4, inputs: [data]}
+loss: mae
+)");
+  REQUIRE(found.size() == 2);
+  CHECK(found[0].starts_with("3:5 layer a"));
+  CHECK(found[1].starts_with("5:5 layer c"));
+}
