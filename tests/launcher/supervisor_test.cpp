@@ -32,8 +32,9 @@ std::vector<int> pids_of(const std::string& dir, int ranks) {
   return pids;
 }
 
+/// A process dies a moment after it was sent SIGKILL.
 bool all_gone(const std::vector<int>& pids) {
-  return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); });
+  return eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); });
 }
 
 }  // namespace
@@ -121,14 +122,14 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(std::all_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }));
   kill(launcher, SIGKILL);
   CHECK(wait_for(launcher) == 128 + SIGKILL);
-  CHECK(eventually([&] { return all_gone(pids); }));
+  CHECK(all_gone(pids));
 }
 
 TEST_CASE("what a rank leaves behind in its group goes with it") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});
   CHECK(wait_for(launcher) == 0);
-  CHECK_FALSE(alive(pid_in(scratch.path() + "/child.0")));
+  CHECK(all_gone({pid_in(scratch.path() + "/child.0")}));
 }
 
 TEST_CASE("20 launchers at once each get a run of their own, whole") {
