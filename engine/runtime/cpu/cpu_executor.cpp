@@ -177,10 +177,11 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
 
 void CpuExecutor::run_step(InputSource& inputs, const StepScalars& scalars) {
   std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
+  const uint32_t step = scalars.step + 1;  // peers and people count from 1
   int position = 0;
   try {
     for (; position < static_cast<int>(bound_.size()); ++position) {
-      comm_.set_position({scalars.step, position});
+      comm_.set_position({step, position});
       Bound& bound = bound_[position];
       for (int send : bound.sends) wait_for_send(bound_[send]);
       run(bound, inputs);
@@ -191,9 +192,9 @@ void CpuExecutor::run_step(InputSource& inputs, const StepScalars& scalars) {
       wait_for_send(bound_[send]);
     }
   } catch (const CommError& error) {
-    rethrow(error, program_.instructions[position], scalars.step);
+    rethrow(error, program_.instructions[position], step);
   }
-  comm_.set_position({scalars.step, -1});
+  comm_.set_position({step, -1});
 }
 
 void CpuExecutor::run(Bound& bound, InputSource& inputs) {
