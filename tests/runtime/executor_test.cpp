@@ -66,7 +66,7 @@ class RecordingComm final : public Communicator {
 };
 
 struct NoInput final : InputSource {
-  const void* input(const std::string&, int) override { return nullptr; }
+  const void* input(const Instruction&) override { return nullptr; }
 };
 
 Operand floats(int64_t offset, int64_t count) {
@@ -154,7 +154,7 @@ TEST_CASE("a communication error says which rank was at which instruction of whi
   NoInput inputs;
   const auto executor = make_cpu_executor(p, comm, {});
   try {
-    executor->run_step(inputs, {.step = 412});
+    executor->run_step(inputs, {.step = 411});
     FAIL("the error was lost");
   } catch (const CommError& error) {
     CHECK(std::string(error.what()) == "rank 1: all_reduce grad.0 at step 412: timed out after 30 s");
@@ -167,9 +167,9 @@ TEST_CASE("a communication error says which rank was at which instruction of whi
 TEST_CASE("loads, kernels and prints see the arena, and hooks see each communication") {
   struct Ones final : InputSource {
     std::vector<float> values = std::vector<float>(8, 1.0f);
-    const void* input(const std::string& tensor, int micro_batch) override {
-      CHECK(tensor == "data");
-      CHECK(micro_batch == 2);
+    const void* input(const Instruction& load) override {
+      CHECK(load.op == "data");
+      CHECK(load.micro_batch == 2);
       return values.data();
     }
   } inputs;
