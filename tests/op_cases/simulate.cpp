@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/random.h"
+#include "tests/op_cases/allocations.h"
 #include "tests/op_cases/reference.h"
 
 namespace trainctl {
@@ -123,7 +124,10 @@ void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out,
   for (const Slice& s : out) call.out.push_back(s.arg);
   const CpuKernelDef* kernel = find_cpu_kernel(node.op);
   if (kernel == nullptr) check(false, "no CPU kernel of op " + node.op);
-  kernel->prepare(call)();
+  const CpuKernel run = kernel->prepare(call);
+  const int64_t before = allocations();
+  run();
+  if (allocations() != before) check(false, "running the kernel of op " + node.op + " allocates");
 }
 
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {

@@ -24,8 +24,9 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef float Quad __attribute__((vector_size(16)));
 
-constexpr int64_t kBlockK = 1024;     ///< of k: what is packed at a time stays in the second level cache
-constexpr int64_t kBlockRows = 256;   ///< of A packed transposed
+constexpr int64_t kBlockRows = 280;     ///< of A at a time: a multiple of kRows and of the vectors nearly
+constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the second level cache
+constexpr int64_t kLongestSum = 1024;
 constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the second level cache beside the rest
 constexpr int64_t kDotLimit = 12;     ///< up to so many rows or columns, A B^T is made of dots
 
@@ -100,6 +101,41 @@ inline __attribute__((always_inline)) void outer_product(View a, const float* b,
   }
 }
 
+/// A whole tile to C as it lies.
+template <int R, int V>
+inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* c, int64_t c_row,
+                                                      const Finish& finish) {
+  if (finish.bias != nullptr || finish.relu) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) {
+      const Vec bias = finish.bias != nullptr ? load(finish.bias + v * kLanes) : Vec{};
+      const Vec low = Vec{} - (finish.relu ? 0.0f : __builtin_inff());
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        float* to = c + r * c_row + v * kLanes;
+        Vec sum = tile[r][v] + bias;
+        if (finish.add) sum += load(to);
+        store(to, sum < low ? low : sum);
+      }
+    }
+  } else if (finish.add) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) {
+        float* to = c + r * c_row + v * kLanes;
+        store(to, tile[r][v] + load(to));
+      }
+    }
+  } else {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+      for (int v = 0; v < V; ++v) store(c + r * c_row + v * kLanes, tile[r][v]);
+    }
+  }
+}
+
 /// Column j of the tile to row j of C.
 template <int R, int V>
 inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
@@ -133,18 +169,7 @@ void outer_tile(View a, const float* b, int64_t b_row, int64_t k, float* c, int6
   Vec tile[R][V];
   outer_product<R, V>(a, b, b_row, k, tile);
   if (!kTransposed && columns == V * kLanes) {
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) {
-      const Vec bias = finish.bias != nullptr ? load(finish.bias + v * kLanes) : Vec{};
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        float* to = c + r * c_row + v * kLanes;
-        Vec sum = tile[r][v] + bias;
-        if (finish.add) sum += load(to);
-        if (finish.relu) sum = sum < Vec{} ? Vec{} : sum;
-        store(to, sum);
-      }
-    }
+    store_rows<R, V>(tile, c, c_row, finish);
     return;
   }
   if (kTransposed) {
@@ -205,25 +230,44 @@ void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns,
   }
 }
 
-/// C = A B for B contiguous along its columns. `panel`: scratch of kBlockK x 2 vectors.
+/// to[k][r] = from[r, k]: a block of A whose elements of one k lie together.
+void pack_rows(View from, int64_t rows, int64_t k, float* to) {
+  for (int64_t i = 0; i < k; ++i) {
+    for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = *from.at(r, i);
+  }
+}
+
+/// C = A B for B contiguous along its columns; m is at most kBlockRows. `panel`: scratch for a panel of B, of k x
+/// 2 vectors, then for A, of k x m.
 void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row,
                    const Finish& finish, float* panel) {
   const int64_t blocks = (m + kRows - 1) / kRows;
   const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
-  const auto tile = [&](int64_t i, int64_t rows, int64_t j, int64_t vectors, const float* from, int64_t from_row) {
-    tile_of<false>(rows, vectors)({a.at(i, 0), a.row, a.col}, from, from_row, k, c + i * c_row + j, c_row,
-                                  finish.from(j), smaller(vectors * kLanes, n - j));
+  const bool scattered = a.col >= 256 && k >= 64;  // steps through A that all fall on few sets of the cache
+  float* const packed = panel + k * 2 * kLanes;
+  const auto rows_from = [&](int64_t i, int64_t rows) {
+    return scattered ? View{packed + i * k, 1, rows} : View{a.at(i, 0), a.row, a.col};
   };
   const auto vectors_at = [&](int64_t j) {
     int64_t vectors = widest;
     while (vectors > 1 && vectors * kLanes > n - j) vectors /= 2;
     return vectors;
   };
+  if (scattered) {
+    for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
+      pack_rows({a.at(i, 0), a.row, a.col}, rows, k, packed + i * k);
+    });
+  }
   const int64_t whole = n / kLanes * kLanes;  // columns that fill vectors
   if (k * n <= kSmallB) {
     // B stays in the cache: C is what moves, so its rows are written along.
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-      for (int64_t j = 0; j < whole; j += vectors_at(j) * kLanes) tile(i, rows, j, vectors_at(j), b + j, b_row);
+      for (int64_t j = 0; j < whole;) {
+        const int64_t vectors = vectors_at(j), width = vectors * kLanes;
+        tile_of<false>(rows, vectors)(rows_from(i, rows), b + j, b_row, k, c + i * c_row + j, c_row, finish.from(j),
+                                      width);
+        j += width;
+      }
     });
   } else {
     const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
@@ -232,13 +276,19 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
       if (reused) pack_panel(b + j, b_row, k, width, width, panel);
       const float* from = reused ? panel : b + j;
       const int64_t from_row = reused ? width : b_row;
-      for_each_part(m, kRows, [&](int64_t i, int64_t rows) { tile(i, rows, j, vectors, from, from_row); });
+      for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
+        tile_of<false>(rows, vectors)(rows_from(i, rows), from, from_row, k, c + i * c_row + j, c_row, finish.from(j),
+                                      width);
+      });
       j += width;
     }
   }
   if (whole == n) return;
   pack_panel(b + whole, b_row, k, n - whole, kLanes, panel);
-  for_each_part(m, kRows, [&](int64_t i, int64_t rows) { tile(i, rows, whole, 1, panel, kLanes); });
+  for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
+    tile_of<false>(rows, 1)(rows_from(i, rows), panel, kLanes, k, c + i * c_row + whole, c_row, finish.from(whole),
+                            n - whole);
+  });
 }
 
 /// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
@@ -260,7 +310,7 @@ void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
 }
 
 /// to[panel][k][lane] = from[row, k] with the rows of A as lanes: panels of 2 vectors, a last one of 1 where
-/// that holds what is left. Returns nothing; panel p starts at p * 2 * kLanes * k.
+/// that holds what is left. Panel p starts at p * 2 * kLanes * k.
 void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
   for (int64_t first = 0; first < rows;) {
     const int64_t width = rows - first > kLanes ? 2 * kLanes : kLanes;
@@ -273,23 +323,19 @@ void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
   }
 }
 
-/// C = A B^T as (B A^T)^T. `packed`: scratch of kBlockK x kBlockRows.
+/// C = A B^T as (B A^T)^T; m is at most kBlockRows. `packed`: scratch of k x m rounded up to vectors.
 void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
                 float* packed) {
-  for_each_part(m, kBlockRows, [&](int64_t first, int64_t count) {
-    pack_transposed({a.at(first, 0), a.row, a.col}, count, k, packed);
-    for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
-      const Finish here = finish.from(j);
-      const float* panel = packed;
-      for (int64_t i = 0; i < count;) {
-        const int64_t vectors = count - i > kLanes ? 2 : 1;
-        const int64_t columns = smaller(vectors * kLanes, count - i);
-        tile_of<true>(rows, vectors)({b.at(j, 0), b.row, b.col}, panel, vectors * kLanes, k,
-                                     c + (first + i) * c_row + j, c_row, here, columns);
-        panel += vectors * kLanes * k;
-        i += columns;
-      }
-    });
+  pack_transposed(a, m, k, packed);
+  for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
+    const float* panel = packed;
+    for (int64_t i = 0; i < m;) {
+      const int64_t vectors = m - i > kLanes ? 2 : 1;
+      tile_of<true>(rows, vectors)({b.at(j, 0), b.row, b.col}, panel, vectors * kLanes, k, c + i * c_row + j, c_row,
+                                   finish.from(j), smaller(vectors * kLanes, m - i));
+      panel += vectors * kLanes * k;
+      i += vectors * kLanes;
+    }
   });
 }
 
@@ -380,29 +426,39 @@ void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t 
 
 bool takes_dots(const Product& p) { return p.transpose_b && !p.transpose_a && (p.m <= kDotLimit || p.n <= kDotLimit); }
 
-int64_t scratch_floats(const Product& p) {
-  const int64_t k = smaller(p.k, kBlockK);
-  if (takes_dots(p)) return 0;
-  return p.transpose_b ? k * round_up(smaller(p.m, kBlockRows), kLanes) : k * 2 * kLanes;
+/// Of k, so that what is packed at a time stays in the second level cache, and that no sum in single precision
+/// is longer than kLongestSum.
+int64_t block_k(const Product& p) {
+  const int64_t rows = smaller(p.m, kBlockRows) + 2 * kLanes;
+  const int64_t most = smaller(kLongestSum, kPacked / rows);
+  const int64_t parts = (p.k + most - 1) / most;
+  return (p.k + parts - 1) / parts;
 }
 
-/// One product (batch is 1), k in blocks: the first sets C, the others add to it, the last one finishes.
+int64_t scratch_floats(const Product& p) {
+  return takes_dots(p) ? 0 : block_k(p) * (round_up(smaller(p.m, kBlockRows), kLanes) + 2 * kLanes);
+}
+
+/// One product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, the
+/// last one finishes.
 void run_product(const Product& p, float* scratch) {
-  const View a = p.transpose_a ? View{p.a, 1, p.a_row} : View{p.a, p.a_row, 1};
-  const View b = p.transpose_b ? View{p.b, p.b_row, 1} : View{p.b, 1, p.b_row};  // [n, k]
   if (takes_dots(p)) {
     dots(p.a, p.a_row, p.b, p.b_row, p.m, p.n, p.k, p.c, p.c_row, {p.accumulate, p.bias, p.relu});
     return;
   }
-  for_each_part(p.k, kBlockK, [&](int64_t first, int64_t count) {
-    const bool last = first + count == p.k;
-    const Finish finish{p.accumulate || first > 0, last ? p.bias : nullptr, last && p.relu};
-    const View a_part{a.at(0, first), a.row, a.col};
-    if (p.transpose_b) {
-      outer_rows(a_part, {b.at(0, first), b.row, b.col}, p.m, p.n, count, p.c, p.c_row, finish, scratch);
-    } else {
-      outer_columns(a_part, b.at(0, first), p.b_row, p.m, p.n, count, p.c, p.c_row, finish, scratch);
-    }
+  const View a = p.transpose_a ? View{p.a, 1, p.a_row} : View{p.a, p.a_row, 1};
+  const View b = p.transpose_b ? View{p.b, 1, p.b_row} : View{p.b, p.b_row, 1};  // [k, n]
+  for_each_part(p.k, block_k(p), [&](int64_t k0, int64_t k) {
+    const bool last = k0 + k == p.k;
+    const Finish finish{p.accumulate || k0 > 0, last ? p.bias : nullptr, last && p.relu};
+    for_each_part(p.m, kBlockRows, [&](int64_t i, int64_t m) {
+      float* c = p.c + i * p.c_row;
+      if (p.transpose_b) {
+        outer_rows({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.col, b.row}, m, p.n, k, c, p.c_row, finish, scratch);
+      } else {
+        outer_columns({a.at(i, k0), a.row, a.col}, b.at(k0, 0), b.row, m, p.n, k, c, p.c_row, finish, scratch);
+      }
+    });
   });
 }
 

@@ -1,0 +1,195 @@
+// The kernels that only compiled programs use: moves, sums of gradients, optimizers. And what holds for all
+// kernels: a run allocates nothing.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "engine/ops/kernel.h"
+#include "engine/ops/random.h"
+#include "tests/op_cases/allocations.h"
+
+namespace trainctl {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats random_floats(size_t n, uint64_t key) {
+  Floats values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = 2.0f * philox_uniform(key, i, 0) - 1.0f;
+  return values;
+}
+
+/// In place: kernels have its address.
+void refill(Floats& values, uint64_t key) {
+  const Floats next = random_floats(values.size(), key);
+  std::copy(next.begin(), next.end(), values.begin());
+}
+
+TensorArg arg(Floats& values, DType dtype = DType::f32) {
+  const Shape shape{static_cast<int64_t>(values.size())};
+  TensorArg a{values.data(), dtype, shape, shape, {0}};
+  return a;
+}
+
+CpuKernel prepare(const char* name, std::vector<TensorArg> in, std::vector<TensorArg> out, Attrs attrs = {},
+                  const StepScalars* scalars = nullptr) {
+  KernelCall call{std::move(in), std::move(out), std::move(attrs), scalars};
+  return find_cpu_kernel(name)->prepare(call);
+}
+
+Floats poison(size_t n) { return Floats(n, std::numeric_limits<float>::quiet_NaN()); }
+
+Attrs parts(int64_t outer, int64_t count, int64_t inner) {
+  return {{"outer", outer}, {"parts", count}, {"inner", inner}};
+}
+
+/// What an optimizer does to one weight, in double.
+struct Reference {
+  double w, m = 0, v = 0;
+  void sgd(double g, double lr, double momentum, bool nesterov, double decay) {
+    g += decay * w;
+    m = momentum * m + g;
+    w -= lr * (momentum == 0 ? g : nesterov ? g + momentum * m : m);
+  }
+  void adam(double g, double lr, int step, double decay, bool decoupled) {
+    if (decoupled) w *= 1 - lr * decay;
+    if (!decoupled) g += decay * w;
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    const double bias1 = 1 - std::pow(0.9, step), bias2 = 1 - std::pow(0.999, step);
+    w -= lr / bias1 * m / (std::sqrt(v) / std::sqrt(bias2) + 1e-8);
+  }
+};
+
+constexpr size_t kWeights = 37;
+
+double norm_of(const Floats& g) {
+  double squares = 0;
+  for (float x : g) squares += double{x} * x;
+  return std::sqrt(squares);
+}
+
+void check_weights(const Floats& weights, const std::vector<Reference>& expected) {
+  for (size_t i = 0; i < weights.size(); ++i) CHECK(weights[i] == doctest::Approx(expected[i].w).epsilon(2e-6));
+}
+
+}  // namespace
+
+TEST_CASE("pack puts each part together and unpack takes it apart again") {
+  for (const DType dtype : {DType::f32, DType::i32, DType::bf16}) {
+    // [outer 2, parts 3, inner 4]; two bf16 lie in the place of a float.
+    const int64_t inner = dtype == DType::bf16 ? 8 : 4;
+    Floats x = random_floats(24, 1), packed = poison(24), back = poison(24);
+    const auto of = [&](Floats& values) {
+      TensorArg a = arg(values, dtype);
+      a.shape = a.global_shape = {6 * inner};
+      return a;
+    };
+    prepare("pack", {of(x)}, {of(packed)}, parts(2, 3, inner))();
+    for (size_t o = 0; o < 2; ++o) {
+      for (size_t p = 0; p < 3; ++p) CHECK(std::memcmp(&packed[(p * 2 + o) * 4], &x[(o * 3 + p) * 4], 16) == 0);
+    }
+    prepare("unpack", {of(packed)}, {of(back)}, parts(2, 3, inner))();
+    CHECK(std::memcmp(back.data(), x.data(), 96) == 0);
+  }
+}
+
+TEST_CASE("copy_slice takes one part of each row") {
+  Floats x = random_floats(24, 1), y = poison(8);
+  Attrs attrs = parts(2, 3, 4);
+  attrs.set("index", int64_t{1});
+  prepare("copy_slice", {arg(x)}, {arg(y)}, attrs)();
+  CHECK(std::memcmp(&y[0], &x[4], 16) == 0);
+  CHECK(std::memcmp(&y[4], &x[16], 16) == 0);
+}
+
+TEST_CASE("accumulate adds, zero clears") {
+  Floats x = random_floats(kWeights, 1), y = random_floats(kWeights, 2);
+  const Floats before = y;
+  prepare("accumulate", {arg(x)}, {arg(y)})();
+  for (size_t i = 0; i < kWeights; ++i) CHECK(y[i] == before[i] + x[i]);
+  prepare("zero", {}, {arg(y)})();
+  CHECK(y == Floats(kWeights, 0.0f));
+}
+
+TEST_CASE("sum_squares is the squared norm, and adds where it is told to") {
+  Floats x = random_floats(1001, 1), out = poison(1);
+  prepare("sum_squares", {arg(x)}, {arg(out)})();
+  CHECK(out[0] == doctest::Approx(norm_of(x) * norm_of(x)).epsilon(1e-7));
+  TensorArg more = arg(out);
+  more.accumulate = true;
+  prepare("sum_squares", {arg(x)}, {more})();
+  CHECK(out[0] == doctest::Approx(2 * norm_of(x) * norm_of(x)).epsilon(1e-7));
+}
+
+TEST_CASE("sgd_update follows torch.optim.SGD, with momentum, nesterov, weight decay and clipping") {
+  for (int bits = 0; bits < 16; ++bits) {
+    const double momentum = (bits & 1) != 0 ? 0.9 : 0.0, decay = (bits & 4) != 0 ? 0.01 : 0.0;
+    const bool nesterov = (bits & 2) != 0 && momentum > 0;
+    const double clip = (bits & 8) != 0 ? 1.5 : 0.0;
+    CAPTURE(bits);
+    Floats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f), squared = poison(1);
+    std::vector<Reference> expected;
+    for (float x : w) expected.push_back({x});
+    StepScalars scalars;
+    const Attrs attrs{{"momentum", momentum}, {"nesterov", nesterov}, {"weight_decay", decay}, {"clip_norm", clip}};
+    const auto kernel = prepare("sgd_update", {arg(g), arg(squared)}, {arg(w), arg(buffer)}, attrs, &scalars);
+    for (int step = 0; step < 5; ++step) {
+      refill(g, 10 + static_cast<uint64_t>(step));
+      scalars.learning_rate = 0.1f / static_cast<float>(1 + step);
+      squared[0] = static_cast<float>(norm_of(g) * norm_of(g));
+      const double scale = clip > 0 ? std::min(1.0, clip / (norm_of(g) + 1e-6)) : 1.0;
+      kernel();
+      for (size_t i = 0; i < kWeights; ++i) {
+        expected[i].sgd(scale * g[i], double{scalars.learning_rate}, momentum, nesterov, decay);
+      }
+      check_weights(w, expected);
+    }
+  }
+}
+
+TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
+  for (const bool decoupled : {false, true}) {
+    for (const double clip : {0.0, 100.0, 0.5}) {
+      Floats w = random_floats(kWeights, 1), g = poison(kWeights), m(kWeights, 0.0f), v(kWeights, 0.0f),
+             squared = poison(1);
+      std::vector<Reference> expected;
+      for (float x : w) expected.push_back({x});
+      StepScalars scalars{.learning_rate = 0.01f};
+      const Attrs attrs{{"beta1", 0.9},        {"beta2", 0.999},         {"eps", 1e-8},
+                        {"weight_decay", 0.1}, {"decoupled", decoupled}, {"clip_norm", clip}};
+      const auto kernel = prepare("adam_update", {arg(g), arg(squared)}, {arg(w), arg(m), arg(v)}, attrs, &scalars);
+      for (int step = 1; step <= 5; ++step) {
+        refill(g, 10 + static_cast<uint64_t>(step));
+        squared[0] = static_cast<float>(norm_of(g) * norm_of(g));
+        scalars.adam_bias1 = static_cast<float>(1 - std::pow(0.9, step));
+        scalars.adam_bias2 = static_cast<float>(1 - std::pow(0.999, step));
+        const double scale = clip > 0 ? std::min(1.0, clip / (norm_of(g) + 1e-6)) : 1.0;
+        kernel();
+        for (size_t i = 0; i < kWeights; ++i) expected[i].adam(scale * g[i], 0.01, step, 0.1, decoupled);
+        check_weights(w, expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("the optimizers and sums run without allocating") {
+  Floats w(4096, 1.0f), g(4096, 0.5f), m(4096, 0.0f), v(4096, 0.0f), one(1, 0.0f);
+  const StepScalars scalars{.learning_rate = 0.1f, .adam_bias1 = 0.1f, .adam_bias2 = 0.001f};
+  const CpuKernel kernels[] = {
+      prepare("sgd_update", {arg(g)}, {arg(w), arg(m)}, {{"momentum", 0.9}}, &scalars),
+      prepare("adam_update", {arg(g)}, {arg(w), arg(m), arg(v)}, {}, &scalars),
+      prepare("sum_squares", {arg(g)}, {arg(one)}),
+      prepare("accumulate", {arg(g)}, {arg(w)}),
+      prepare("zero", {}, {arg(w)}),
+      prepare("pack", {arg(g)}, {arg(w)}, parts(4, 8, 128)),
+  };
+  const int64_t before = allocations();
+  for (const CpuKernel& kernel : kernels) kernel();
+  CHECK(allocations() == before);
+}
+
+}  // namespace trainctl
