@@ -1,9 +1,24 @@
 // What every part of lower_stage uses: layouts by number, ways between them, and emitting.
 #include "engine/compile/lowering.h"
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 
 namespace trainctl {
+namespace {
+
+/// The cuts that both layouts begin with.
+Layout common_cuts(const Layout& a, const Layout& b) {
+  Layout common = a;
+  for (size_t d = 0; d < a.dims.size(); ++d) {
+    const auto end = std::mismatch(a.dims[d].begin(), a.dims[d].end(), b.dims[d].begin(), b.dims[d].end()).first;
+    common.dims[d].assign(a.dims[d].begin(), end);
+  }
+  return common;
+}
+
+}  // namespace
 
 Lowering::Lowering(Compiler& compiler) : c(compiler) {
   const size_t tensors = c.graph.tensors.size(), nodes = c.graph.nodes.size();
@@ -18,7 +33,11 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
     for (TensorId tensor : node.inputs) ++num_consumers[tensor];
     if (c.plan.stage_of(node) != c.stage) continue;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      node_inputs[n].push_back(id(input_layout(c.graph, c.plan, node, static_cast<int>(i))));
+      const Layout wanted = input_layout(c.graph, c.plan, node, static_cast<int>(i));
+      node_inputs[n].push_back(id(wanted));
+      if (c.graph.tensors[node.inputs[i]].kind != TensorKind::input) continue;
+      const auto [entry, first] = load_layouts.try_emplace(node.inputs[i], node_inputs[n].back());
+      if (!first) entry->second = id(common_cuts(layout(entry->second), wanted));
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       node_outputs[n].push_back(id(output_layout(c.graph, c.plan, node, static_cast<int>(o))));

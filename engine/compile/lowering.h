@@ -45,9 +45,12 @@ struct Lowering {
   bool recomputing = false;
 
   std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< of this stage's nodes
-  std::vector<int> num_consumers;                                ///< by tensor, all stages
-  std::vector<bool> printed;                                     ///< by tensor
-  std::vector<std::vector<std::vector<Located>>> values;         ///< by micro-batch and tensor
+  /// Of data set tensors: what all layouts that this stage wants have in common. A rank loads a tensor once
+  /// and cuts it further by itself.
+  std::map<TensorId, LayoutId> load_layouts;
+  std::vector<int> num_consumers;                         ///< by tensor, all stages
+  std::vector<bool> printed;                              ///< by tensor
+  std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
 
   std::vector<Transfer> outgoing, incoming;
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task

@@ -7,20 +7,14 @@
 namespace trainctl {
 namespace {
 
-/// A data set tensor, straight into the layout that is wanted. In hybrid_parallel the graph's shape is one
-/// rank's; without full_batch the whole batch is that many times larger.
+/// A data set tensor, this rank's part.
 View load(Lowering& l, TensorId tensor, LayoutId layout) {
   const View view = l.new_tensor(tensor, layout);
   Instruction i;
   i.opcode = Opcode::load;
   i.op = view.operand.tensor;
   i.name = "load " + i.op;
-  View part = view;
-  if (l.c.plan.hybrid() && !l.c.spec.parallel.full_batch && !part.operand.shape.empty()) {
-    part.operand.global_shape[0] *= l.c.plan.mesh.size();
-    part.operand.global_offset[0] = part.operand.shape[0] * l.c.rank_in_stage;
-  }
-  l.emit(std::move(i), {}, {part});
+  l.emit(std::move(i), {}, {view});
   return view;
 }
 
@@ -50,14 +44,17 @@ void make_again(Lowering& l, TensorId tensor) {
 }
 
 /// At least one layout of the tensor.
-void make_available(Lowering& l, TensorId tensor, LayoutId wanted) {
+void make_available(Lowering& l, TensorId tensor) {
+  if (!l.have(tensor).empty()) return;
   const TensorKind kind = l.c.graph.tensors[tensor].kind;
   if (kind == TensorKind::input) {
-    View view = load(l, tensor, wanted);
-    l.have(tensor).push_back({wanted, std::move(view)});
+    const LayoutId layout = l.load_layouts.at(tensor);
+    View view = load(l, tensor, layout);
+    l.have(tensor).push_back({layout, std::move(view)});
   } else if (kind == TensorKind::parameter || kind == TensorKind::state) {
-    if (l.have(tensor).empty()) l.have(tensor).push_back(variable_value(l, tensor));
-  } else if (l.have(tensor).empty() && !receive(l, tensor)) {
+    Located home = variable_value(l, tensor);
+    l.have(tensor).push_back(std::move(home));
+  } else if (!receive(l, tensor)) {
     make_again(l, tensor);
   }
 }
@@ -91,7 +88,7 @@ Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout) {
 
 View bring(Lowering& l, TensorId tensor, LayoutId layout) {
   if (const Located* value = find(l.have(tensor), layout)) return value->view;
-  make_available(l, tensor, layout);
+  make_available(l, tensor);
   // In hybrid_parallel every rank holds what it holds; nothing is redistributed.
   if (l.c.plan.hybrid()) return l.have(tensor).front().view;
   if (const Located* value = find(l.have(tensor), layout)) return value->view;

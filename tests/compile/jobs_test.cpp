@@ -293,3 +293,16 @@ TEST_CASE("dropout runs again in a recompute under the same key; running statist
   CHECK(masks[1]->recompute);
   CHECK(running == 1);
 }
+
+TEST_CASE("a data set tensor that is wanted in two layouts is loaded once and cut from there") {
+  const std::string cuts =
+      "parallel.strategies={a: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]]}";
+  for (const Program& p :
+       compiled(kNetworks.at("attention"), {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {
+    CHECK(find_all(p, Opcode::load, "load data").size() == 1);
+    for (const Instruction& i : p.instructions) {
+      const bool moves_data = !i.inputs.empty() && i.inputs[0].tensor == "data" && i.purpose == Purpose::redistribute;
+      CHECK((!moves_data || i.op == "copy_slice"));
+    }
+  }
+}
