@@ -87,6 +87,17 @@ TEST_CASE("groups without common ranks do not wait for each other") {
   }
 }
 
+TEST_CASE("more ranks than one pass sums are added in the same order") {
+  std::vector<int> ranks(19);
+  for (size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<int>(i * 7 % 19);
+  SharedMemoryTransport transport(19, kPatience, 1 << 20);
+  run_ranks(transport, [&](Communicator& comm, int rank) {
+    auto* memory = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
+    check_case(comm, {.ranks = ranks, .count = 5000, .salt = 1, .in_place = true}, memory);
+    check_case(comm, {.op = Op::reduce_scatter, .ranks = ranks, .count = 1100, .dtype = DType::i32, .salt = 2}, memory);
+  });
+}
+
 TEST_CASE("buffers outside the arena may be larger than the staging area") {
   constexpr int64_t count = 3 * 1000 * 1000 + 1;  // 12 MB in, 12 MB out, 8 MiB of staging
   SharedMemoryTransport transport(2, kPatience, 16 << 20);

@@ -39,13 +39,14 @@ TEST_CASE("what one mapping of a segment writes the other reads") {
   CHECK(two->status(2).loss == 2.5f);
 }
 
-TEST_CASE("arenas start zeroed, page aligned and apart") {
+TEST_CASE("arenas start zeroed, apart, and on cache lines of different sets") {
   const auto memory = SharedMemory::create({5000, 4096, 1});
   for (int rank = 0; rank < 3; ++rank) {
     const auto arena = memory->arena(rank);
-    CHECK(reinterpret_cast<uintptr_t>(arena.data()) % 4096 == 0);
+    CHECK(reinterpret_cast<uintptr_t>(arena.data()) % 64 == 0);
     CHECK(std::all_of(arena.begin(), arena.end(), [](std::byte b) { return b == std::byte{0}; }));
   }
+  CHECK((memory->arena(1).data() - memory->arena(0).data()) % 4096 != 0);
   CHECK(memory->arena(0).data() + 5000 <= memory->arena(1).data());
   CHECK(memory->arena(1).data() + 4096 <= memory->arena(2).data());
 }

@@ -1,5 +1,5 @@
-// See combine.h. Sources are read block by block, so that a block's sum stays in the first-level cache
-// until every destination has it. Compiled for the kernels' processor level.
+// See combine.h. Elements are read from every source and written to every destination in one pass, the sum
+// never leaving the registers. Compiled for the kernels' processor level.
 #include "engine/runtime/comm/combine.h"
 
 #include <algorithm>
@@ -10,60 +10,80 @@
 namespace trainctl::comm {
 namespace {
 
-constexpr int64_t kBlock = 2048;  // elements: 8 KiB of sums
-
-struct F32 {
-  using Stored = float;
-  using Sum = float;
-  static Sum load(Stored x) { return x; }
-  static Stored store(Sum x) { return x; }
-};
-
-struct I32 {
-  using Stored = uint32_t;
-  using Sum = uint32_t;
-  static Sum load(Stored x) { return x; }
-  static Stored store(Sum x) { return x; }
-};
+constexpr int64_t kBlock = 1024;  // elements: a sum on its way between two passes stays in the first-level cache
+constexpr size_t kStreams = 8;    // more than these at a time, and the processor stops fetching ahead
 
 struct Bf16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  static Sum load(Stored x) { return std::bit_cast<float>(uint32_t{x} << 16); }
-  static Stored store(Sum x) {
+  static float load(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
+  static uint16_t store(float x) {
     const auto bits = std::bit_cast<uint32_t>(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<Stored>((bits >> 16) | 0x40u);  // stay a NaN
-    return static_cast<Stored>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);                  // to nearest even
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // stay a NaN
+    return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);                  // to nearest even
   }
 };
 
 template <typename T>
-void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
-  using Stored = typename T::Stored;
-  alignas(64) typename T::Sum total[kBlock];
-  alignas(64) Stored rounded[kBlock];
-  for (int64_t begin = 0; begin < count; begin += kBlock) {
-    const int64_t n = std::min(kBlock, count - begin);
-    const auto* a = reinterpret_cast<const Stored*>(from[0]) + begin;
-    const auto* b = reinterpret_cast<const Stored*>(from[1]) + begin;
-    for (int64_t i = 0; i < n; ++i) total[i] = T::load(a[i]) + T::load(b[i]);
-    for (size_t s = 2; s < from.size(); ++s) {
-      const auto* x = reinterpret_cast<const Stored*>(from[s]) + begin;
-      for (int64_t i = 0; i < n; ++i) total[i] += T::load(x[i]);
-    }
-    const void* result = total;
-    if constexpr (sizeof(Stored) != sizeof(typename T::Sum)) {
-      for (int64_t i = 0; i < n; ++i) rounded[i] = T::store(total[i]);
-      result = rounded;
+void sum_pass(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
+  typedef T Vector __attribute__((vector_size(32), aligned(4), may_alias));
+  constexpr int64_t step = 4 * sizeof(Vector) / sizeof(T);
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    const auto* first = reinterpret_cast<const Vector*>(from[0] + i * 4);
+    Vector s0 = first[0], s1 = first[1], s2 = first[2], s3 = first[3];
+    for (size_t k = 1; k < from.size(); ++k) {
+      const auto* x = reinterpret_cast<const Vector*>(from[k] + i * 4);
+      s0 += x[0], s1 += x[1], s2 += x[2], s3 += x[3];
     }
     for (std::byte* out : to) {
-      std::memcpy(reinterpret_cast<Stored*>(out) + begin, result, static_cast<size_t>(n) * sizeof(Stored));
+      auto* y = reinterpret_cast<Vector*>(out + i * 4);
+      y[0] = s0, y[1] = s1, y[2] = s2, y[3] = s3;
     }
+  }
+  for (; i < count; ++i) {
+    T total = reinterpret_cast<const T*>(from[0])[i];
+    for (size_t k = 1; k < from.size(); ++k) total += reinterpret_cast<const T*>(from[k])[i];
+    for (std::byte* out : to) reinterpret_cast<T*>(out)[i] = total;
+  }
+}
+
+/// T has four bytes.
+template <typename T>
+void sum(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
+  if (from.size() <= kStreams) return sum_pass<T>(from, to, count);
+  alignas(64) T totals[kBlock];
+  auto* const between = reinterpret_cast<std::byte*>(totals);
+  const std::byte* pass[kStreams];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    for (size_t done = 0; done < from.size();) {
+      size_t streams = 0;
+      if (done > 0) pass[streams++] = between;
+      while (streams < kStreams && done < from.size()) pass[streams++] = from[done++] + begin * 4;
+      sum_pass<T>({pass, streams}, {&between, 1}, n);
+    }
+    for (std::byte* out : to) std::memcpy(out + begin * 4, totals, static_cast<size_t>(n) * 4);
+  }
+}
+
+void sum_bf16(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count) {
+  alignas(64) float totals[kBlock];
+  alignas(64) uint16_t rounded[kBlock];
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    const auto source = [&](size_t k) { return reinterpret_cast<const uint16_t*>(from[k]) + begin; };
+    const uint16_t* first = source(0);
+    for (int64_t i = 0; i < n; ++i) totals[i] = Bf16::load(first[i]);
+    for (size_t k = 1; k < from.size(); ++k) {
+      const uint16_t* x = source(k);
+      for (int64_t i = 0; i < n; ++i) totals[i] += Bf16::load(x[i]);
+    }
+    for (int64_t i = 0; i < n; ++i) rounded[i] = Bf16::store(totals[i]);
+    for (std::byte* out : to) std::memcpy(out + begin * 2, rounded, static_cast<size_t>(n) * 2);
   }
 }
 
 void copy(const std::byte* from, std::span<std::byte* const> to, int64_t bytes) {
-  constexpr int64_t block = kBlock * 4;
+  constexpr int64_t block = 8192;
   for (int64_t begin = 0; begin < bytes; begin += block) {
     const auto n = static_cast<size_t>(std::min(block, bytes - begin));
     for (std::byte* out : to) {
@@ -78,11 +98,11 @@ void combine(std::span<const std::byte* const> from, std::span<std::byte* const>
   if (from.size() == 1) return copy(from[0], to, count * byte_size(dtype));
   switch (dtype) {
     case DType::f32:
-      return sum<F32>(from, to, count);
+      return sum<float>(from, to, count);
     case DType::i32:
-      return sum<I32>(from, to, count);
+      return sum<uint32_t>(from, to, count);
     case DType::bf16:
-      return sum<Bf16>(from, to, count);
+      return sum_bf16(from, to, count);
   }
 }
 

@@ -32,7 +32,7 @@ struct alignas(64) RankStatus {
 
 class SharedMemory {
  public:
-  /// A segment with one zeroed arena a rank, each page aligned. Memory is taken when first touched.
+  /// A segment with one zeroed arena a rank, each 64-byte aligned. Memory is taken when first touched.
   static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank);
   /// Maps a segment that another process created; takes over `fd`. EnvError where it is no such segment.
   static std::shared_ptr<SharedMemory> attach(int fd);
