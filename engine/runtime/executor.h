@@ -11,12 +11,12 @@
 
 namespace trainctl {
 
-/// Gives the executor one data set tensor of one micro-batch: this rank's part, contiguous. The pointer
-/// must stay good until the next step starts.
+/// Gives the executor what one `load` instruction of its program asks for: the part of a data set tensor
+/// that its output says, contiguous. The pointer must stay good until the next step starts.
 class InputSource {
  public:
   virtual ~InputSource() = default;
-  virtual const void* input(const std::string& tensor, int micro_batch) = 0;
+  virtual const void* input(const Instruction& load) = 0;
 };
 
 /// Gets the tensors of `print:`.

@@ -21,7 +21,6 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.num_steps = total_steps(spec.train, order.steps_per_epoch());
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
-    options.rows_by_rank = job.plan.hybrid() && !spec.parallel.full_batch;
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
   } catch (const SpecError& error) {
     throw with_positions(error, spec);

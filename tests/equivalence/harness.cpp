@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <thread>
 
-#include "engine/compile/verify_programs.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/parts.h"
@@ -129,15 +128,6 @@ RunResult run_job(const std::string& text, const std::vector<std::string>& overr
   return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)));
 }
 
-std::vector<Program> compile_verified(const PlannedJob& job) {
-  std::vector<Program> programs = compile_all(job);
-  for (const ProgramFault& fault : verify_programs(programs)) {
-    throw std::runtime_error("rank " + std::to_string(fault.rank) + ", instruction " +
-                             std::to_string(fault.instruction) + ": " + fault.message);
-  }
-  return programs;
-}
-
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
   std::vector<int64_t> arena_bytes;
   for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes);
@@ -161,7 +151,7 @@ void run_ranks(const std::vector<Program>& programs, const RankBody& body, const
 RunResult run_job(PlannedJob planned) {
   RunResult result;
   result.job = std::move(planned);
-  result.programs = compile_verified(result.job);
+  result.programs = compile_all(result.job);
   std::vector<Rank> ranks(result.programs.size());
   const auto body = [&](int r, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
     Rank& rank = ranks[static_cast<size_t>(r)];

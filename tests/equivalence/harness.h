@@ -24,14 +24,11 @@ struct RunResult {
   std::map<int, std::vector<std::string>> printed;    ///< per rank: "name [values]"
 };
 
-/// Parses, plans, compiles, verifies (a fault is an error here) and trains. Throws what any rank threw.
+/// Parses, plans, compiles, verifies and trains. Throws what any rank threw.
 RunResult run_job(const std::string& text, const std::vector<std::string>& overrides);
 
 /// The same from what has been planned before.
 RunResult run_job(PlannedJob job);
-
-/// compile_all, and verify_programs; a fault is thrown as a runtime_error.
-std::vector<Program> compile_verified(const PlannedJob& job);
 
 /// Runs `body` once a rank, on a thread of its own, with a communicator over shared memory and the rank's
 /// arena in it, which lives until `after` has run. Throws the first error: a rank's own rather than

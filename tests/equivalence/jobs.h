@@ -124,7 +124,8 @@ launch: {ranks: 1, device: cpu}
 )";
 
 /// kMlp with its two wide layers cut over the ranks by hand: layer1's rows, layer2's columns, and the sum of
-/// the parts by a layer. `units` is what one rank of four holds.
+/// the parts by a layer. `units` is what one rank of four holds, and so are the features that layer2's bound
+/// of initial weights would be made from; init_std says it for both.
 inline const std::string kHybridTensorParallel = R"(
 name: hybrid_mlp
 seed: 3
@@ -133,7 +134,7 @@ network:
   - {type: flatten}
   - {name: layer1, type: dense, units: 12}
   - {name: relu1, type: relu}
-  - {name: layer2, type: dense, units: 48, bias: false}
+  - {name: layer2, type: dense, units: 48, bias: false, init_std: 0.1}
   - {name: sum2, type: all_reduce}
   - {name: relu2, type: relu}
   - {name: layer3, type: dense, units: 1}
@@ -156,7 +157,7 @@ network:
   - {type: flatten}
   - {name: layer1, type: dense, units: 48}
   - {name: relu1, type: relu}
-  - {name: layer2, type: dense, units: 48, bias: false}
+  - {name: layer2, type: dense, units: 48, bias: false, init_std: 0.1}
   - {name: relu2, type: relu}
   - {name: layer3, type: dense, units: 1}
 loss: mae

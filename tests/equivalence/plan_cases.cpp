@@ -23,6 +23,9 @@ const char* const kFull = "parallel.full_batch=true";
 const char* const kNoFull = "parallel.full_batch=false";
 const char* const kMlpStages = "parallel.stage_config={layer1: 0, relu1: 0, layer2: 1, relu2: 1, layer3: 1}";
 const char* const kAdam001 = "optimizer={type: adam, learning_rate: 0.001}";
+// Not mae with adam: its gradients are sums of +-1/24 that cancel to 0 or to rounding, depending on the order,
+// and adam makes whole steps of either.
+const char* const kMse = "loss=mse";
 const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.3}";
 
 std::string ranks(int n) { return "launch.ranks=" + std::to_string(n); }
@@ -43,7 +46,7 @@ const std::vector<PlanCase>& plan_cases() {
       {"mlp: data parallel, 3 ranks, level 3, micro-batches", kMlp, {kMicro2}, {ranks(3), kData, kShard3}},
       {"mlp: clipped, 4 ranks, level 2", kMlp, {kClip}, {ranks(4), kData, kShard2}},
       {"mlp: clipped, 4 ranks, level 3", kMlp, {kClip}, {ranks(4), kData, kShard3}},
-      {"mlp: adam, 8 ranks, level 1", kMlp, {kAdam001}, {ranks(8), kData, kShard1}, kAdamTolerance},
+      {"mlp: adam, 8 ranks, level 1", kMlp, {kAdam001, kMse}, {ranks(8), kData, kShard1}, kAdamTolerance},
       // semi_auto_parallel, one stage
       {"mlp: nothing said, 4 ranks", kMlp, {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", kMlp, {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -83,7 +86,7 @@ const std::vector<PlanCase>& plan_cases() {
        kMlp,
        {kMicro4},
        {ranks(8), kSemi, kTwoStages, kMlpStages, kFull, "parallel.recompute=[relu1, relu2]", kShard1,
-        "parallel.strategies={layer1: [[4, 1], [1, 1]], relu1: [[4, 1]], layer2: [[2, 1], [2, 1]], relu2: [[2, 2]]}"}},
+        "parallel.strategies={layer1: [[2, 1], [2, 1]], relu1: [[2, 2]], layer2: [[2, 1], [2, 1]], relu2: [[1, 4]]}"}},
       {"mlp: 2 stages of 3, gpipe, level 2",
        kMlp,
        {kMicro2},

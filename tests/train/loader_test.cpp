@@ -49,9 +49,9 @@ DatasetSpec spec_of(int64_t batch) {
   return spec;
 }
 
-std::vector<float> floats(Loader& loader, const std::string& tensor, int micro_batch, size_t count) {
-  const auto* data = static_cast<const float*>(loader.input(tensor, micro_batch));
-  return {data, data + count};
+std::vector<float> floats(Loader& loader, const Instruction& load) {
+  const auto* data = static_cast<const float*>(loader.input(load));
+  return {data, data + num_elements(load.outputs[0].shape)};
 }
 
 }  // namespace
@@ -64,8 +64,8 @@ TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   for (int step = 0; step < 4; ++step) {
     loader.next_step();
     const float first = float(800 * (step % 2));
-    CHECK(floats(loader, "label", 0, 2) == std::vector<float>{first + 200, first + 300});
-    CHECK(floats(loader, "label", 1, 2) == std::vector<float>{first + 600, first + 700});
+    CHECK(floats(loader, program.instructions[0]) == std::vector<float>{first + 200, first + 300});
+    CHECK(floats(loader, program.instructions[1]) == std::vector<float>{first + 600, first + 700});
   }
 }
 
@@ -77,19 +77,27 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
     Counting* counting = set.get();
     Loader loader(std::move(set), spec_of(4), program, 1, {.num_steps = 1, .full_batch = full});
     loader.next_step();
-    CHECK(floats(loader, "data", 0, 4) == std::vector<float>{107, 108, 207, 208});
+    CHECK(floats(loader, program.instructions[0]) == std::vector<float>{107, 108, 207, 208});
     CHECK(counting->reads == (full ? 4 : 2));
   }
 }
 
-TEST_CASE("in hybrid mode each rank takes its share of the rows by its place in the stage") {
+TEST_CASE("where loads state one rank's share, each rank takes its rows by its place in the stage") {
   Program program;
   program.rank_in_stage = 1;
   program.instructions = {load("label", 1, {2, 1}, {0, 0}, {2, 1})};
-  Loader loader(std::make_unique<Counting>(12), spec_of(12), program, 1,
-                {.num_steps = 1, .micro_batches = 2, .rows_by_rank = true});
+  Loader loader(std::make_unique<Counting>(12), spec_of(12), program, 1, {.num_steps = 1, .micro_batches = 2});
   loader.next_step();
-  CHECK(floats(loader, "label", 1, 2) == std::vector<float>{800, 900});
+  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{800, 900});
+}
+
+TEST_CASE("one tensor may be loaded in several layouts") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4}), load("label", 0, {4}, {2}, {2})};
+  Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
+  loader.next_step();
+  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{0, 100, 200, 300});
+  CHECK(floats(loader, program.instructions[1]) == std::vector<float>{200, 300});
 }
 
 TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
@@ -98,7 +106,7 @@ TEST_CASE("what stops the loading thread is thrown where the trainer asks for th
   Loader loader(std::make_unique<Counting>(12, 9), spec_of(4), program, 1, {.num_steps = 3});
   loader.next_step();
   loader.next_step();
-  CHECK(floats(loader, "label", 0, 4) == std::vector<float>{400, 500, 600, 700});
+  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{400, 500, 600, 700});
   CHECK_THROWS_WITH_AS(loader.next_step(), "sample is broken", EnvError);
 }
 

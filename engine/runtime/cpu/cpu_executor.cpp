@@ -204,7 +204,7 @@ void CpuExecutor::run(Bound& bound, InputSource& inputs) {
       bound.kernel();
       break;
     case Opcode::load:
-      std::memcpy(bound.out, inputs.input(instruction.op, instruction.micro_batch), static_cast<size_t>(bound.count));
+      std::memcpy(bound.out, inputs.input(instruction), static_cast<size_t>(bound.count));
       break;
     case Opcode::collective:
       if (options_.on_communication) options_.on_communication(instruction);

@@ -14,31 +14,31 @@ namespace {
 
 constexpr int64_t kElementBytes = 4;  ///< f32 and i32 alike
 
+bool alike(const Instruction& a, const Instruction& b) {
+  const Operand &x = a.outputs[0], &y = b.outputs[0];
+  return a.op == b.op && a.micro_batch == b.micro_batch && x.shape == y.shape && x.global_offset == y.global_offset;
+}
+
 }  // namespace
 
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
-  int64_t most_rows_bytes = 0;
   for (const Instruction& instruction : program.instructions) {
     if (instruction.opcode != Opcode::load) continue;
-    const auto same = std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) {
-      return p.tensor == instruction.op && p.micro_batch == instruction.micro_batch;
-    });
-    if (same != parts_.end()) {
-      const Operand& first = *same->operand;
-      const Operand& again = instruction.outputs[0];
-      check(first.shape == again.shape && first.global_offset == again.global_offset,
-            "a tensor of a micro-batch is loaded in one layout");
-      continue;
-    }
-    parts_.push_back(make_part(instruction, spec, program.rank_in_stage));
-    const Part& part = parts_.back();
+    // A recomputed layer may load again what it loaded before.
+    const auto same =
+        std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return alike(*p.load, instruction); });
+    part_of_.emplace_back(&instruction, static_cast<size_t>(same - parts_.begin()));
+    if (same == parts_.end()) parts_.push_back(make_part(instruction, spec, program.rank_in_stage));
+  }
+  int64_t most_rows_bytes = 0;
+  for (const Part& part : parts_) {
     if (!part.direct) most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
   }
   rows_.resize(static_cast<size_t>(most_rows_bytes));
   for (Batch& batch : batches_) {
-    for (const Part& part : parts_) batch.emplace_back(static_cast<size_t>(part.operand->bytes()));
+    for (const Part& part : parts_) batch.emplace_back(static_cast<size_t>(part.load->outputs[0].bytes()));
   }
   thread_ = std::thread([this] { load_steps(); });
 }
@@ -54,12 +54,11 @@ Loader::~Loader() {
 
 Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec, int rank_in_stage) const {
   Part part;
-  part.operand = &load.outputs[0];
-  part.tensor = load.op;
+  part.load = &load;
   part.which = data_tensor(load.op);
   part.micro_batch = std::max(load.micro_batch, 0);
   part.sample_elements = set_->elements(part.which);
-  const Operand& operand = *part.operand;
+  const Operand& operand = load.outputs[0];
   const bool integer =
       part.which == DataTensor::data ? set_->shapes().data_is_integer : set_->shapes().label_is_integer;
   check((operand.dtype == DType::i32) == integer && byte_size(operand.dtype) == kElementBytes,
@@ -70,8 +69,9 @@ Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec,
   check(elements % part.sample_elements == 0, "a micro-batch has whole samples");
   const int64_t whole_rows = elements / part.sample_elements;
   const int64_t micro_batch_rows = spec.batch / options_.micro_batches;
-  part.batch_row = part.micro_batch * micro_batch_rows + (options_.rows_by_rank ? rank_in_stage * whole_rows : 0);
-  check(part.batch_row + whole_rows <= (part.micro_batch + 1) * micro_batch_rows, "rows lie in their micro-batch");
+  check(micro_batch_rows % whole_rows == 0, "load instructions state the whole micro-batch, or one rank's share of it");
+  const bool is_share = whole_rows < micro_batch_rows;
+  part.batch_row = part.micro_batch * micro_batch_rows + (is_share ? rank_in_stage * whole_rows : 0);
 
   int64_t begin = elements, end = 0;
   for_each_run(operand.global_shape, operand.global_offset, operand.shape,
@@ -124,7 +124,7 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
   }
   if (part.direct) return;
   const int64_t skipped = part.first_row * part.sample_elements;
-  const Operand& operand = *part.operand;
+  const Operand& operand = part.load->outputs[0];
   for_each_run(operand.global_shape, operand.global_offset, operand.shape,
                [&](int64_t in_part, int64_t in_whole, int64_t length) {
                  std::memcpy(out + in_part * kElementBytes, rows + (in_whole - skipped) * kElementBytes,
@@ -141,13 +141,12 @@ void Loader::next_step() {
   if (filled_ < wanted) std::rethrow_exception(error_);
 }
 
-const void* Loader::input(const std::string& tensor, int micro_batch) {
-  const int wanted = std::max(micro_batch, 0);
+const void* Loader::input(const Instruction& load) {
   const Batch& batch = batches_[(taken_ - 1) % 2];
-  for (size_t i = 0; i < parts_.size(); ++i) {
-    if (parts_[i].micro_batch == wanted && parts_[i].tensor == tensor) return batch[i].data();
+  for (const auto& [instruction, part] : part_of_) {
+    if (instruction == &load) return batch[part].data();
   }
-  check(false, "only what the program loads is asked for");
+  check(false, "only loads of the loader's own program are asked for");
   return nullptr;
 }
 

@@ -2,8 +2,8 @@
 //
 // The order of the whole batch is that of all ranks together: micro-batch m is rows
 // [m * n, (m + 1) * n) of it, n = batch / micro_batches, and a rank's `load` instructions say which part
-// of those rows (and of the other dims) it takes. In hybrid_parallel the ranks of a stage divide the
-// micro-batch's rows among them, in the order of their ranks, unless each gets all of it.
+// of those rows (and of the other dims) it takes. In hybrid_parallel they state what one rank holds: the
+// ranks of a stage divide the rows in their order, or with full_batch each holds all of them.
 #pragma once
 
 #include <condition_variable>
@@ -11,8 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/compile/program.h"
@@ -27,9 +27,6 @@ struct LoaderOptions {
   int64_t num_steps = 0;   ///< to load in all
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch and slice, instead of just this rank's
-  /// hybrid_parallel without full_batch: operands state what one rank holds, and this rank's rows
-  /// start at rank_in_stage times them. Otherwise operands state the whole micro-batch.
-  bool rows_by_rank = false;
 };
 
 class Loader final : public InputSource {
@@ -41,13 +38,13 @@ class Loader final : public InputSource {
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   /// Waits until the next step's batch is there; input() then gives it. Throws what stopped the thread.
   void next_step();
-  const void* input(const std::string& tensor, int micro_batch) override;
+  /// `load` is an instruction of the program that the loader was made for.
+  const void* input(const Instruction& load) override;
 
  private:
-  /// One `load`, and how to make it from the set's samples.
+  /// One `load` (or several alike), and how to make it from the set's samples.
   struct Part {
-    const Operand* operand = nullptr;
-    std::string tensor;
+    const Instruction* load = nullptr;
     DataTensor which = DataTensor::data;
     int micro_batch = 0;
     int64_t sample_elements = 1;
@@ -66,7 +63,8 @@ class Loader final : public InputSource {
   SampleOrder order_;
   LoaderOptions options_;
   std::vector<Part> parts_;
-  std::vector<std::byte> rows_;  ///< scratch of the thread: whole rows, before slicing
+  std::vector<std::pair<const Instruction*, size_t>> part_of_;  ///< index into parts_
+  std::vector<std::byte> rows_;                                 ///< scratch of the thread: whole rows, before slicing
 
   // Batch i is in batches_[i % 2]: while the trainer has one the thread fills the other.
   std::mutex mutex_;

@@ -18,7 +18,7 @@ AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
   const PlannedJob job = plan_job(parse_job(plan.job, "allocations.yaml", overrides));
-  const std::vector<Program> programs = compile_verified(job);
+  const std::vector<Program> programs = compile_all(job);
   AllocationCounts counts;
   std::barrier together(static_cast<std::ptrdiff_t>(programs.size()));
   run_ranks(programs, [&](int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
