@@ -110,12 +110,8 @@ class Network:
 
     def __init__(self, job, folder):
         self.job = job
-        self.weights = {}
-        for layer in job["network"]:
-            for name in ("weight", "bias", "gamma", "beta"):
-                file = folder / f"{layer['name']}.{name}.npy"
-                if file.exists():
-                    self.weights[f"{layer['name']}.{name}"] = torch.tensor(np.load(file), requires_grad=True)
+        self.weights = {file.stem: torch.tensor(np.load(file), requires_grad=True)
+                        for file in sorted(folder.glob("*.weight.npy")) + sorted(folder.glob("*.bias.npy"))}
 
     def forward(self, data):
         values = {"data": data}
@@ -138,9 +134,9 @@ class Network:
             b = inputs[1] if len(inputs) > 1 else weight("weight")
             return a @ (b.mT if attrs.get("transpose_b") else b)
         if kind == "layer_norm":
-            return F.layer_norm(x, x.shape[-1:], weight("gamma"), weight("beta"), attrs["eps"])
+            return F.layer_norm(x, x.shape[-1:], weight("weight"), weight("bias"), attrs["eps"])
         if kind == "batch_norm":
-            return F.batch_norm(x, None, None, weight("gamma"), weight("beta"), True, 0.1, attrs["eps"])
+            return F.batch_norm(x, None, None, weight("weight"), weight("bias"), True, 0.1, attrs["eps"])
         if kind == "embedding":
             return F.embedding(x.long(), weight("weight"))
         if kind == "gelu":
