@@ -70,7 +70,9 @@ bool Lowering::is_recomputed(TensorId tensor) const {
   const NodeId producer = c.graph.tensors[tensor].producer;
   if (producer < 0) return false;
   const Node& node = c.graph.nodes[producer];
-  return node.phase == Phase::forward && c.plan.layers[node.layer].recompute && c.plan.stage_of(node) == c.stage;
+  if (node.phase != Phase::forward || c.plan.stage_of(node) != c.stage) return false;
+  // A reshape is a view: it would keep what it is a view of.
+  return c.plan.layers[node.layer].recompute || (node.op == "reshape" && is_recomputed(node.inputs[0]));
 }
 
 void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
