@@ -136,6 +136,21 @@ inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* 
   }
 }
 
+/// The first columns of a tile.
+template <int R, int V>
+inline void store_partial(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
+  float sums[R][V * kLanes];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 16
+    for (int v = 0; v < V; ++v) store(&sums[r][v * kLanes], tile[r][v]);
+  }
+  for (int r = 0; r < R; ++r) {
+    float* to = c + r * c_row;
+    for (int64_t j = 0; j < columns; ++j) to[j] = finish.apply(sums[r][j], to[j], j);
+  }
+}
+
 /// Column j of the tile to row j of C.
 template <int R, int V>
 inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
@@ -161,49 +176,61 @@ inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, c
   }
 }
 
-/// C[R, columns] from one outer product; columns <= V * kLanes. `transposed`: C is [columns, R] instead, and
-/// the bias runs along R.
+/// R rows of C (or, transposed, R columns) as tiles side by side. Every call sets up R addresses, so short sums
+/// want many tiles a call.
+struct Strip {
+  View a;          ///< [R, k]
+  const float* b;  ///< [k, width of a tile] of the first tile
+  int64_t b_row;
+  int64_t b_step;  ///< from a tile's B to the next one's
+  int64_t k;
+  float* c;
+  int64_t c_row;
+  Finish finish;
+  int64_t columns;  ///< in all; the last tile may be partial
+};
+
 template <int R, int V, bool kTransposed>
-void outer_tile(View a, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row, const Finish& finish,
-                int64_t columns) {
-  Vec tile[R][V];
-  outer_product<R, V>(a, b, b_row, k, tile);
-  if (!kTransposed && columns == V * kLanes) {
-    store_rows<R, V>(tile, c, c_row, finish);
-    return;
-  }
-  if (kTransposed) {
-    store_transposed<R, V>(tile, c, c_row, finish, columns);
-    return;
-  }
-  float sums[R][V * kLanes];
-#pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 16
-    for (int v = 0; v < V; ++v) store(&sums[r][v * kLanes], tile[r][v]);
-  }
-  for (int r = 0; r < R; ++r) {
-    float* to = c + r * c_row;
-    for (int64_t j = 0; j < columns; ++j) to[j] = finish.apply(sums[r][j], to[j], j);
+void outer_strip(const Strip& strip) {
+  const View a = strip.a;
+  const float* b = strip.b;
+  const int64_t b_row = strip.b_row, b_step = strip.b_step, k = strip.k, c_row = strip.c_row;
+  float* c = strip.c;
+  Finish finish = strip.finish;
+  for (int64_t left = strip.columns; left > 0; left -= V * kLanes) {
+    Vec tile[R][V];
+    outer_product<R, V>(a, b, b_row, k, tile);
+    if (kTransposed) {
+      store_transposed<R, V>(tile, c, c_row, finish, smaller(left, V * kLanes));
+      c += V * kLanes * c_row;
+    } else {
+      if (left >= V * kLanes) {
+        store_rows<R, V>(tile, c, c_row, finish);
+      } else {
+        store_partial<R, V>(tile, c, c_row, finish, left);
+      }
+      c += V * kLanes;
+      finish = finish.from(V * kLanes);
+    }
+    b += b_step;
   }
 }
 
-using OuterTile = void (*)(View a, const float* b, int64_t b_row, int64_t k, float* c, int64_t c_row,
-                           const Finish& finish, int64_t columns);
+using OuterStrip = void (*)(const Strip& strip);
 
-/// The tile of 1 to kMax rows.
+/// The strip of 1 to so many rows.
 template <int V, bool kTransposed, int... R>
-OuterTile tile_of(int64_t rows, std::integer_sequence<int, R...>) {
-  static constexpr OuterTile kTiles[] = {outer_tile<R + 1, V, kTransposed>...};
-  return kTiles[rows - 1];
+OuterStrip strip_of(int64_t rows, std::integer_sequence<int, R...>) {
+  static constexpr OuterStrip kStrips[] = {outer_strip<R + 1, V, kTransposed>...};
+  return kStrips[rows - 1];
 }
 
 /// `vectors` is 1, 2, or for few rows 4.
 template <bool kTransposed>
-OuterTile tile_of(int64_t rows, int64_t vectors) {
-  if (vectors == 4) return tile_of<4, kTransposed>(rows, std::make_integer_sequence<int, kWideRows>());
-  if (vectors == 2) return tile_of<2, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
-  return tile_of<1, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
+OuterStrip strip_of(int64_t rows, int64_t vectors) {
+  if (vectors == 4) return strip_of<4, kTransposed>(rows, std::make_integer_sequence<int, kWideRows>());
+  if (vectors == 2) return strip_of<2, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
+  return strip_of<1, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
 }
 
 /// f(first, count) over n in the fewest parts of at most `most`, all of nearly the same size.
@@ -245,50 +272,37 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
   const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
   const bool scattered = a.col >= 256 && k >= 64;  // steps through A that all fall on few sets of the cache
   float* const packed = panel + k * 2 * kLanes;
-  const auto rows_from = [&](int64_t i, int64_t rows) {
-    return scattered ? View{packed + i * k, 1, rows} : View{a.at(i, 0), a.row, a.col};
-  };
-  const auto vectors_at = [&](int64_t j) {
-    int64_t vectors = widest;
-    while (vectors > 1 && vectors * kLanes > n - j) vectors /= 2;
-    return vectors;
-  };
   if (scattered) {
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
       pack_rows({a.at(i, 0), a.row, a.col}, rows, k, packed + i * k);
     });
   }
-  const int64_t whole = n / kLanes * kLanes;  // columns that fill vectors
-  if (k * n <= kSmallB) {
-    // B stays in the cache: C is what moves, so its rows are written along.
+  // Columns [j, j + columns) of all rows, in strips of tiles `vectors` wide.
+  const auto strips = [&](int64_t j, int64_t columns, int64_t vectors, const float* from, int64_t from_row) {
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-      for (int64_t j = 0; j < whole;) {
-        const int64_t vectors = vectors_at(j), width = vectors * kLanes;
-        tile_of<false>(rows, vectors)(rows_from(i, rows), b + j, b_row, k, c + i * c_row + j, c_row, finish.from(j),
-                                      width);
-        j += width;
-      }
+      const View rows_of_a = scattered ? View{packed + i * k, 1, rows} : View{a.at(i, 0), a.row, a.col};
+      strip_of<false>(rows, vectors)(
+          {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns});
     });
-  } else {
-    const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
-    for (int64_t j = 0; j < whole;) {
-      const int64_t vectors = vectors_at(j), width = vectors * kLanes;
+  };
+  const bool b_fits = k * n <= kSmallB;  // in the cache: C is what moves, so its rows are written along
+  const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
+  int64_t j = 0;
+  for (int64_t vectors = widest; vectors > 0; vectors /= 2) {
+    const int64_t width = vectors * kLanes, whole = (n - j) / width * width;
+    if (b_fits) {
+      if (whole > 0) strips(j, whole, vectors, b + j, b_row);
+      j += whole;
+      continue;
+    }
+    for (const int64_t end = j + whole; j < end; j += width) {
       if (reused) pack_panel(b + j, b_row, k, width, width, panel);
-      const float* from = reused ? panel : b + j;
-      const int64_t from_row = reused ? width : b_row;
-      for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-        tile_of<false>(rows, vectors)(rows_from(i, rows), from, from_row, k, c + i * c_row + j, c_row, finish.from(j),
-                                      width);
-      });
-      j += width;
+      strips(j, width, vectors, reused ? panel : b + j, reused ? width : b_row);
     }
   }
-  if (whole == n) return;
-  pack_panel(b + whole, b_row, k, n - whole, kLanes, panel);
-  for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-    tile_of<false>(rows, 1)(rows_from(i, rows), panel, kLanes, k, c + i * c_row + whole, c_row, finish.from(whole),
-                            n - whole);
-  });
+  if (j == n) return;
+  pack_panel(b + j, b_row, k, n - j, kLanes, panel);
+  strips(j, n - j, 1, panel, kLanes);
 }
 
 /// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
@@ -327,15 +341,17 @@ void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
 void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
                 float* packed) {
   pack_transposed(a, m, k, packed);
+  const int64_t pairs = (m + kLanes - 1) / (2 * kLanes) * 2 * kLanes;  // rows of A in panels of 2 vectors
   for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
-    const float* panel = packed;
-    for (int64_t i = 0; i < m;) {
-      const int64_t vectors = m - i > kLanes ? 2 : 1;
-      tile_of<true>(rows, vectors)({b.at(j, 0), b.row, b.col}, panel, vectors * kLanes, k, c + i * c_row + j, c_row,
-                                   finish.from(j), smaller(vectors * kLanes, m - i));
-      panel += vectors * kLanes * k;
-      i += vectors * kLanes;
-    }
+    const View rows_of_b{b.at(j, 0), b.row, b.col};
+    Strip strip{rows_of_b, packed, 2 * kLanes, 2 * kLanes * k, k, c + j, c_row, finish.from(j), smaller(pairs, m)};
+    if (pairs > 0) strip_of<true>(rows, 2)(strip);
+    if (m <= pairs) return;
+    strip.b += pairs * k;
+    strip.b_row = kLanes;
+    strip.c += pairs * c_row;
+    strip.columns = m - pairs;
+    strip_of<true>(rows, 1)(strip);
   });
 }
 
