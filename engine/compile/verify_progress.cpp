@@ -146,8 +146,9 @@ class Progress {
 }  // namespace
 
 void verify_progress(const std::vector<Program>& programs, Faults& faults) {
+  const size_t before = faults.size();
   Progress(programs, false).run(faults);
-  if (faults.empty()) Progress(programs, true).run(faults);
+  if (faults.size() == before) Progress(programs, true).run(faults);
 }
 
 }  // namespace trainctl

@@ -233,3 +233,14 @@ TEST_CASE("every rank compiles the same program by itself as among the others") 
   const std::vector<Program> once = programs_of(kMlp, plan), again = programs_of(kMlp, plan);
   for (size_t r = 0; r < once.size(); ++r) CHECK(to_string(once[r]) == to_string(again[r]));
 }
+
+TEST_CASE("a program prints as a table: a line an instruction, with buffers and waits") {
+  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 2))[0];
+  const std::string text = to_string(p);
+  CHECK(std::count(text.begin(), text.end(), '\n') == 2 + static_cast<int>(p.buckets.size() + p.instructions.size()));
+  for (const char* words : {"rank 0: stage 0, rank 0 in it; arena ", "summed over {0,1}", "send to 2", "recv from 2",
+                            "all_reduce {0,1}", "load data", "+grad.layer1.weight [8, 16] @", "waits "}) {
+    CAPTURE(words);
+    CHECK(text.find(words) != std::string::npos);
+  }
+}
