@@ -50,9 +50,7 @@ int report_current_exception() {
   } catch (const std::bad_alloc&) {
     return print("error: ", "this host has not enough memory", kExitEnv);
   } catch (const std::exception& error) {
-    print("bug: ", error.what(), kExitBug);
-    std::cerr << "  this is a mistake of trainctl, not yours; please report it with the job file\n";
-    return kExitBug;
+    return print("bug: ", error.what(), kExitBug);
   }
 }
 

@@ -28,7 +28,8 @@ std::string where(const RankReport& report) {
   return report.doing.empty() ? "" : " at " + report.doing;
 }
 
-std::string cause_line(const Outcome& outcome, const Cluster& cluster) {
+/// In one line. `with_words`: also what the rank said of it.
+std::string cause_line(const Outcome& outcome, const Cluster& cluster, bool with_words) {
   const Cause& cause = outcome.cause;
   const RankReport& report = report_of(outcome, cause.rank);
   const std::string name = rank_name(cause.rank, cluster);
@@ -47,7 +48,8 @@ std::string cause_line(const Outcome& outcome, const Cluster& cluster) {
   if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
   if (!report.error) return name + " " + describe(report.end) + where(report);
   const bool bug = report.error->kind == ErrorKind::bug;
-  return name + (bug ? " met a bug of trainctl" : " failed") + where(report) + ": " + report.error->what;
+  return name + (bug ? " met a bug of trainctl" : " failed") + where(report) +
+         (with_words ? ": " + report.error->what : "");
 }
 
 /// "ranks 0, 1, 2 stopped because of it".
@@ -77,7 +79,9 @@ std::string failure_report(const Outcome& outcome, const Cluster& cluster, const
   if (outcome.cause.kind == Cause::Kind::none) return "";
   const std::string log = directory.rank_file(outcome.cause.rank, "stderr");
   const std::string words = tail_of_file(log, kLastWords);
-  std::string text = consequences(outcome) + cause_line(outcome, cluster) + "\n";
+  const auto& error = report_of(outcome, outcome.cause.rank).error;
+  const bool repeated = error && words.find(error->what) != std::string::npos;
+  const std::string text = consequences(outcome) + cause_line(outcome, cluster, !repeated) + "\n";
   if (words.empty()) return text + "  it wrote nothing to " + log + "\n";
   return text + "  its last words, in " + log + ":\n" + indented(words);
 }
@@ -91,7 +95,7 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
   json["exit_code"] = outcome.exit_code;
   json["first_cause"] = {{"rank", outcome.cause.rank},
                          {"host", cluster.places[static_cast<size_t>(outcome.cause.rank)].host},
-                         {"message", cause_line(outcome, cluster)}};
+                         {"message", cause_line(outcome, cluster, true)}};
   json["ranks"] = nlohmann::ordered_json::array();
   for (size_t rank = 0; rank < outcome.reports.size(); ++rank) {
     const RankReport& report = outcome.reports[rank];

@@ -1,0 +1,66 @@
+// Starting trainctl, and a job for it.
+#include "tests/cli/command.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+
+namespace {
+
+std::string slurp(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void redirect(int fd, const char* path, int flags) {
+  const int file = open(path, flags, 0666);
+  dup2(file, fd);
+  close(file);
+}
+
+}  // namespace
+
+int start_trainctl(const std::string& directory, const std::vector<std::string>& arguments) {
+  std::vector<std::string> words = {TRAINCTL_BINARY};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  if (chdir(directory.c_str()) != 0) _exit(126);
+  redirect(0, "/dev/null", O_RDONLY);
+  redirect(1, "out", O_WRONLY | O_CREAT | O_TRUNC);
+  redirect(2, "err", O_WRONLY | O_CREAT | O_TRUNC);
+  execv(TRAINCTL_BINARY, argv.data());
+  _exit(127);
+}
+
+CommandResult finish_trainctl(const std::string& directory, int pid) {
+  int status = 0;
+  waitpid(pid, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(directory + "/out"),
+          slurp(directory + "/err")};
+}
+
+CommandResult trainctl_command(const std::string& directory, const std::vector<std::string>& arguments) {
+  return finish_trainctl(directory, start_trainctl(directory, arguments));
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::string small_job(const std::string& directory, const std::string& more) {
+  std::ofstream(directory + "/job.yaml") << R"(name: small
+dataset: {type: random, shape: [8], label_dtype: f32, samples: 64, batch: 8}
+network:
+  - {name: fc1, type: dense, units: 16}
+  - {name: act1, type: relu}
+  - {name: out, type: dense, units: 1}
+loss: mse
+optimizer: {type: sgd, learning_rate: 0.01}
+)" << more;
+  return directory + "/job.yaml";
+}

@@ -1,0 +1,117 @@
+// The commands that start nothing.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+
+TEST_CASE("every command explains itself, with an example") {
+  const Scratch scratch;
+  CHECK(contains(trainctl_command(scratch.path(), {"--help"}).out, "Exit codes"));
+  for (const char* command : {"run", "plan", "check", "show", "schema", "init", "logs"}) {
+    CAPTURE(command);
+    const CommandResult help = trainctl_command(scratch.path(), {command, "--help"});
+    CHECK(help.exit_code == kExitDone);
+    CHECK(contains(help.out, std::string("trainctl ") + command));
+    CHECK(contains(help.out, "Example"));
+  }
+  CHECK(contains(trainctl_command(scratch.path(), {"--version"}).out, "trainctl "));
+}
+
+TEST_CASE("the worker is no command of the user's") {
+  const Scratch scratch;
+  CHECK_FALSE(contains(trainctl_command(scratch.path(), {"--help"}).out, "worker"));
+}
+
+TEST_CASE("a command line that makes no sense exits with 2") {
+  const Scratch scratch;
+  CHECK(trainctl_command(scratch.path(), {}).exit_code == kExitSpec);
+  CHECK(trainctl_command(scratch.path(), {"dance"}).exit_code == kExitSpec);
+  CHECK(trainctl_command(scratch.path(), {"run"}).exit_code == kExitSpec);
+  small_job(scratch.path());
+  const CommandResult result = trainctl_command(scratch.path(), {"check", "job.yaml", "launch.ranks"});
+  CHECK(result.exit_code == kExitSpec);
+  CHECK(contains(result.err, "'launch.ranks' is not of the form field=value"));
+}
+
+TEST_CASE("check says that a job is right, and takes overrides") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const CommandResult result =
+      trainctl_command(scratch.path(), {"check", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"});
+  CHECK(result.exit_code == kExitDone);
+  CHECK(contains(result.out, "job.yaml: right"));
+  CHECK(contains(result.out, "2 ranks"));
+}
+
+TEST_CASE("an error in the job shows its line and a caret, all of them, and exits with 2") {
+  const Scratch scratch;
+  small_job(scratch.path(), "train: {epoch: 1}\nparalel: {}\n");
+  const CommandResult result = trainctl_command(scratch.path(), {"check", "job.yaml"});
+  CHECK(result.exit_code == kExitSpec);
+  CHECK(result.out.empty());
+  CHECK(contains(result.err, "job.yaml:9:9:"));
+  CHECK(contains(result.err, "train: {epoch: 1}"));
+  CHECK(contains(result.err, "^ "));
+  CHECK(contains(result.err, "job.yaml:10:1:"));
+  CHECK(contains(result.err, "2 errors"));
+}
+
+TEST_CASE("a job file that is not there exits with 2 and is named") {
+  const Scratch scratch;
+  const CommandResult result = trainctl_command(scratch.path(), {"run", "no.yaml"});
+  CHECK(result.exit_code == kExitSpec);
+  CHECK(contains(result.err, "no.yaml"));
+}
+
+TEST_CASE("show prints each noun") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  CHECK(contains(trainctl_command(scratch.path(), {"show", "graph", "job.yaml"}).out, "fc1.weight"));
+  CHECK(contains(trainctl_command(scratch.path(), {"show", "plan", "job.yaml"}).out, "fc1"));
+  CHECK(contains(trainctl_command(scratch.path(), {"show", "program", "job.yaml"}).out, "sgd_update"));
+  const std::string weights = trainctl_command(scratch.path(), {"show", "weights", "job.yaml", "--rank", "1",
+                                                                "launch.ranks=2", "parallel.mode=semi_auto_parallel",
+                                                                "parallel.strategies={fc1: [[1, 1], [2, 1]]}"})
+                                  .out;
+  CHECK(contains(weights, "rank 1"));
+  CHECK(contains(weights, "[8:16, 0:8]"));
+  const CommandResult wrong = trainctl_command(scratch.path(), {"show", "program", "job.yaml", "--rank", "7"});
+  CHECK(wrong.exit_code == kExitSpec);
+  CHECK(contains(wrong.err, "there is no rank 7"));
+}
+
+TEST_CASE("schema is JSON, and names the sections") {
+  const Scratch scratch;
+  const CommandResult result = trainctl_command(scratch.path(), {"schema"});
+  CHECK(result.exit_code == kExitDone);
+  const auto schema = nlohmann::json::parse(result.out, nullptr, false);
+  REQUIRE(schema.is_object());
+  CHECK(schema["properties"].contains("parallel"));
+}
+
+TEST_CASE("init writes a job that is right, and never over another file") {
+  const Scratch scratch;
+  CHECK(trainctl_command(scratch.path(), {"init", "mlp", "-o", "mine.yaml"}).exit_code == kExitDone);
+  CHECK(trainctl_command(scratch.path(), {"check", "mine.yaml"}).exit_code == kExitDone);
+  const CommandResult again = trainctl_command(scratch.path(), {"init", "mlp", "-o", "mine.yaml"});
+  CHECK(again.exit_code == kExitEnv);
+  CHECK(contains(again.err, "mine.yaml is there already"));
+  const CommandResult unknown = trainctl_command(scratch.path(), {"init", "mpl"});
+  CHECK(unknown.exit_code == kExitSpec);
+  CHECK(contains(unknown.err, "did you mean 'mlp'?"));
+}
+
+TEST_CASE("without a terminal nothing is coloured") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  for (const auto& words : {std::vector<std::string>{"plan", "job.yaml"}, {"check", "no.yaml"}, {"run", "job.yaml"}}) {
+    const CommandResult result = trainctl_command(scratch.path(), words);
+    CHECK_FALSE(contains(result.out + result.err, "\033["));
+  }
+}

@@ -1,0 +1,204 @@
+// trainctl run: real ranks that train, and that come to harm.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "launcher/run_directory.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
+  return found;
+}
+
+const std::vector<std::string> kEndless = {
+    "run", "job.yaml", "launch.ranks=4", "parallel.mode=data_parallel", "train.epochs=100000000", "launch.grace=5s"};
+
+std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// Children of a process that are workers, by rank.
+std::vector<int> workers_of(int launcher, int ranks) {
+  std::vector<int> pids(static_cast<size_t>(ranks), -1);
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = slurp(entry.path() / "stat");
+    const size_t end = stat.rfind(')');
+    if (end == std::string::npos || std::atoi(stat.c_str() + std::min(stat.size(), end + 4)) != launcher) continue;
+    std::string words = slurp(entry.path() / "cmdline");
+    std::replace(words.begin(), words.end(), '\0', ' ');
+    const size_t at = words.find("--rank ");
+    if (words.find(" worker ") == std::string::npos || at == std::string::npos) continue;
+    const int rank = std::atoi(words.c_str() + at + 7);
+    if (rank >= 0 && rank < ranks) pids[static_cast<size_t>(rank)] = std::stoi(name);
+  }
+  return pids;
+}
+
+/// An endless run of four ranks that have all trained a step.
+struct EndlessRun {
+  Scratch scratch;
+  int launcher;
+  std::vector<int> workers;
+
+  explicit EndlessRun(const std::vector<std::string>& more = {}) {
+    small_job(scratch.path());
+    launcher = start_trainctl(scratch.path(), with(kEndless, more));
+    for (int rank = 0; rank < 4; ++rank) {
+      const std::string out = scratch.path() + "/log_output/1/rank." + std::to_string(rank) + "/stdout";
+      REQUIRE(eventually([&] { return contains(slurp(out), "step: 2,"); }));
+    }
+    workers = workers_of(launcher, 4);
+    for (const int worker : workers) REQUIRE(worker > 0);
+  }
+  CommandResult finish() const { return finish_trainctl(scratch.path(), launcher); }
+  bool nobody_is_left() const {
+    return eventually([&] { return std::none_of(workers.begin(), workers.end(), [](int pid) { return alive(pid); }); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const CommandResult result = trainctl_command(
+      scratch.path(),
+      {"run", "job.yaml", "launch.ranks=4", "parallel.mode=data_parallel", "train.epochs=2", "--record"});
+  CHECK(result.exit_code == kExitDone);
+  CHECK(result.err.empty());
+  CHECK(count(result.out, "loss is") == 16 + 2);
+  CHECK(contains(result.out, "epoch: 2 step: 8, loss is "));
+  CHECK(contains(result.out, "logs in log_output/1"));
+  CHECK(contains(result.out, "done after"));
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    CHECK(count(slurp(run.rank_file(rank, "stdout")), "\n") == 16 + 2);
+    CHECK(slurp(run.rank_file(rank, "stderr")).empty());
+    CHECK(contains(slurp(run.rank_file(rank, "collectives.jsonl")), "all_reduce"));
+  }
+  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 16);
+  CHECK(nlohmann::json::parse(slurp(run.file("plan.json")), nullptr, false).is_object());
+  CHECK(state_of(run) == RunState::done);
+  CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);
+}
+
+TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::vector<std::string> words = {
+      "run", "job.yaml", "launch.ranks=3", "parallel.mode=data_parallel", "dataset.batch=12", "train.steps=5"};
+  CHECK(trainctl_command(scratch.path(), words).exit_code == kExitDone);
+  CHECK(trainctl_command(scratch.path(), with(words, {"launch.comm=gloo"})).exit_code == kExitDone);
+  const std::string shm = slurp(scratch.path() + "/log_output/1/rank.0/stdout");
+  CHECK(count(shm, "loss is") >= 5);
+  CHECK(shm == slurp(scratch.path() + "/log_output/2/rank.0/stdout"));
+}
+
+TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
+  const EndlessRun run;
+  kill(run.workers[2], SIGKILL);
+  const CommandResult result = run.finish();
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 2 ("));
+  CHECK(contains(result.err, "was killed by SIGKILL at step "));
+  CHECK(run.nobody_is_left());
+  CHECK(state_of(RunDirectory(run.scratch.path() + "/log_output", 1)) == RunState::failed);
+  const auto json = nlohmann::json::parse(slurp(run.scratch.path() + "/log_output/1/error.json"), nullptr, false);
+  REQUIRE(json.is_object());
+  CHECK(json["first_cause"]["rank"] == 2);
+}
+
+TEST_CASE("a rank that stands still is named as the one that does not answer") {
+  const EndlessRun run({"launch.timeout=1s", "launch.grace=1s"});
+  kill(run.workers[1], SIGSTOP);
+  const CommandResult result = run.finish();
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, "stopped answering at step "));
+  CHECK(run.nobody_is_left());
+}
+
+TEST_CASE("Ctrl-C ends a run with 130") {
+  const EndlessRun run;
+  kill(run.launcher, SIGINT);
+  const CommandResult result = run.finish();
+  CHECK(result.exit_code == 130);
+  CHECK(contains(result.out, "stopped by SIGINT"));
+  CHECK(run.nobody_is_left());
+}
+
+TEST_CASE("a launcher that is killed takes its ranks with it") {
+  const EndlessRun run;
+  kill(run.launcher, SIGKILL);
+  CHECK(run.finish().exit_code == 128 + SIGKILL);
+  CHECK(run.nobody_is_left());
+  CHECK(eventually([&] { return state_of(RunDirectory(run.scratch.path() + "/log_output", 1)) == RunState::lost; }));
+}
+
+TEST_CASE("an environment that does not do exits with 3") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  std::ofstream(scratch.path() + "/file") << "x";
+  const CommandResult result = trainctl_command(scratch.path(), {"run", "job.yaml", "launch.log_dir=file/logs"});
+  CHECK(result.exit_code == kExitEnv);
+  CHECK(contains(result.err, "launch.log_dir"));
+}
+
+TEST_CASE("logs lists runs and prints those of chosen ranks") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  CHECK(contains(trainctl_command(scratch.path(), {"logs"}).out, "no runs"));
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})
+              .exit_code == 0);
+  const std::string list = trainctl_command(scratch.path(), {"logs"}).out;
+  CHECK(contains(list, "done"));
+  CHECK(contains(list, "mean loss is"));
+  const std::string all = trainctl_command(scratch.path(), {"logs", "1"}).out;
+  CHECK(count(all, "rank 0 | epoch: 1") == 9);
+  CHECK(count(all, "rank 1 | epoch: 1") == 9);
+  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--follow"}).out == all);
+  const std::string some =
+      trainctl_command(scratch.path(), {"logs", "1", "--rank", "1", "--tail", "3", "--grep", "step: [78]"}).out;
+  CHECK(count(some, "\n") == 2);
+  CHECK(contains(some, "rank 1 | epoch: 1 step: 8, loss is"));
+  CHECK(trainctl_command(scratch.path(), {"logs", "9"}).exit_code == kExitEnv);
+  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "2"}).exit_code == kExitEnv);
+  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "x"}).exit_code == kExitSpec);
+  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--grep", "("}).exit_code == kExitSpec);
+}
+
+TEST_CASE("20 runs at once get 20 folders and all train") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  std::vector<int> pids;
+  for (int i = 0; i < 20; ++i) {
+    const std::string own = scratch.path() + "/" + std::to_string(i);
+    fs::create_directory(own);
+    pids.push_back(start_trainctl(
+        own, {"run", "../job.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "launch.log_dir=../logs"}));
+  }
+  for (int i = 0; i < 20; ++i) {
+    CHECK(finish_trainctl(scratch.path() + "/" + std::to_string(i), pids[static_cast<size_t>(i)]).exit_code == 0);
+  }
+  const std::vector<int> runs = list_runs(scratch.path() + "/logs");
+  CHECK(runs.size() == 20);
+  for (const int run : runs) CHECK(state_of(RunDirectory(scratch.path() + "/logs", run)) == RunState::done);
+}
