@@ -39,6 +39,8 @@ class LayerBuilder {
 
  private:
   TensorId add_tensor(Tensor tensor);
+  /// Letters of tensors that the layer knows are its factors already.
+  std::map<char, int> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const;
   Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
             const Attrs& attrs);
 

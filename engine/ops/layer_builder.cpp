@@ -72,6 +72,23 @@ TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
   return add_tensor(std::move(tensor));
 }
 
+std::map<char, int> LayerBuilder::known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const {
+  std::map<char, int> factor_of;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const auto known = rules_.find(inputs[i]);
+    if (known == rules_.end()) continue;
+    for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
+      const std::string& dim = dims.inputs[i][d];
+      check(dim.size() == known->second[d].size(), "nodes of a layer agree on the factors of a dim");
+      for (size_t k = 0; k < dim.size(); ++k) {
+        const auto [it, added] = factor_of.emplace(dim[k], known->second[d][k]);
+        check(added || it->second == known->second[d][k], "nodes of a layer agree on the factors of a tensor");
+      }
+    }
+  }
+  return factor_of;
+}
+
 Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
                         const Attrs& attrs) {
   std::vector<TensorInfo> infos;
@@ -86,21 +103,8 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule has all dims");
   const auto sizes = letter_sizes(operands);
 
-  // Letters of tensors that the layer knows are its factors already; the others make new ones.
   Layer& layer = graph_.layers[layer_];
-  std::map<char, int> factor_of;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const auto known = rules_.find(inputs[i]);
-    if (known == rules_.end()) continue;
-    for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
-      const std::string& dim = dims.inputs[i][d];
-      check(dim.size() == known->second[d].size(), "nodes of a layer agree on the factors of a dim");
-      for (size_t k = 0; k < dim.size(); ++k) {
-        const auto [it, added] = factor_of.emplace(dim[k], known->second[d][k]);
-        check(added || it->second == known->second[d][k], "nodes of a layer agree on the factors of a tensor");
-      }
-    }
-  }
+  std::map<char, int> factor_of = known_letters(inputs, dims);
   const auto rule_from = [&](const Dims& letters_of_dims) {
     TensorRule rule;
     for (const std::string& dim : letters_of_dims) {
@@ -142,13 +146,10 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   }
 
   Layer& layer = graph_.layers[layer_];
-  const std::set<TensorId> outside = [&] {
-    std::set<TensorId> unknown;
-    for (TensorId input : inputs) {
-      if (!rules_.contains(input)) unknown.insert(input);
-    }
-    return unknown;
-  }();
+  std::set<TensorId> outside;
+  for (TensorId input : inputs) {
+    if (!rules_.contains(input)) outside.insert(input);
+  }
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!outside.contains(inputs[i])) continue;
     rules_.emplace(inputs[i], node.rule.inputs[i]);
