@@ -61,8 +61,7 @@ std::string layouts(const Json& tensors) {
 std::string layers(const Json& r) {
   Table table({">stage", "layer", "type", "strategy", "in", "out", "why"});
   for (const Json& layer : r["layers"]) {
-    std::string why = text(layer["choice"]);
-    if (!text(layer["reason"]).empty()) why += ": " + text(layer["reason"]);
+    std::string why = text(layer["reason"]).empty() ? text(layer["choice"]) : text(layer["reason"]);
     if (layer["recompute"].get<bool>()) why += "; recomputed in the backward pass";
     if (!text(layer["would_be"]).empty()) why += "; " + text(layer["would_be"]);
     const Json in = layer["inputs"].empty() ? Json::array() : Json::array({layer["inputs"][0]});

@@ -1,0 +1,13 @@
+"""Puts the real output of `trainctl plan configs/mnist_mlp.yaml` between the marks of README.md; with --check only
+compares, so that the picture in the README is always what the binary prints."""
+import pathlib, re, subprocess, sys
+
+source, binary = map(pathlib.Path, sys.argv[1:3])
+page = source / "README.md"
+plan = subprocess.run([binary, "plan", "configs/mnist_mlp.yaml"], cwd=source, check=True, capture_output=True, text=True).stdout
+text = page.read_text()
+fresh = re.sub(r"(<!-- plan:begin -->\n).*?(<!-- plan:end -->)", lambda m: f"{m[1]}```text\n{plan}```\n{m[2]}", text, flags=re.S)
+if "--check" not in sys.argv:
+    page.write_text(fresh)
+elif fresh != text:
+    sys.exit("README.md shows an old plan; run tests/docs/update_readme.py SOURCE TRAINCTL")
