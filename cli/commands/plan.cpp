@@ -9,6 +9,7 @@
 #include "cli/render/plan_report.h"
 #include "engine/compile/report.h"
 #include "engine/train/job.h"
+#include "engine/train/memory_limit.h"
 
 namespace trainctl {
 namespace {
@@ -20,8 +21,10 @@ struct Options {
 
 int plan(const Options& options) {
   const PlannedJob job = plan_job(options.job.load());
-  const nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, compile_all(job));
-  std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report));
+  const std::vector<Program> programs = compile_all(job);
+  const nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, programs);
+  std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report)) << std::flush;
+  require_memory_limit(job, programs);  // shown all the same: it says where the memory goes
   return kExitDone;
 }
 

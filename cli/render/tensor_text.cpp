@@ -36,7 +36,7 @@ std::string number(double value, DType dtype, bool scientific) {
   }
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
   for (int digits = 0; digits <= kDigits; ++digits) {
-    std::snprintf(text, sizeof text, scientific ? "%.*e" : "%#.*f", digits, value);
+    std::snprintf(text, sizeof text, scientific ? "%#.*e" : "%#.*f", digits, value);
     if (static_cast<float>(std::atof(text)) == static_cast<float>(value)) break;
   }
   return text;
