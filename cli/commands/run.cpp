@@ -18,6 +18,7 @@
 #include "engine/compile/report.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
+#include "engine/train/memory_limit.h"
 #include "launcher/failure_report.h"
 #include "launcher/protocol.h"
 #include "launcher/supervisor.h"
@@ -57,6 +58,7 @@ class Run {
   std::vector<int64_t> arena_bytes() const {
     std::vector<int64_t> bytes;
     for (const Program& program : programs_) bytes.push_back(program.arena_bytes);
+    require_memory_limit(job_, programs_);
     require_memory(bytes);
     return bytes;
   }

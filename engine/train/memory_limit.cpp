@@ -1,0 +1,69 @@
+#include "engine/train/memory_limit.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+const Program& largest(const std::vector<Program>& programs) {
+  return *std::max_element(programs.begin(), programs.end(),
+                           [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
+}
+
+/// The most that a rank needs when the job is changed so; nothing where that job cannot be planned.
+std::optional<int64_t> bytes_when(JobSpec spec, const std::function<void(JobSpec&)>& change) {
+  change(spec);
+  try {
+    const PlannedJob job = plan_job(std::move(spec));
+    int64_t most = 0;  // ranks of a stage need about the same: one of each is enough for advice
+    for (int stage = 0; stage < job.plan.num_stages; ++stage)
+      most = std::max(most, compile(job, stage * job.plan.mesh.size()).memory.total());
+    return most;
+  } catch (const SpecError&) {
+    return std::nullopt;
+  }
+}
+
+std::string advice(const PlannedJob& job) {
+  const JobSpec& spec = job.spec;
+  std::vector<std::string> moves;
+  const auto offer = [&](const std::string& text, const std::function<void(JobSpec&)>& change) {
+    const std::optional<int64_t> bytes = bytes_when(spec, change);
+    if (bytes && *bytes <= spec.parallel.max_memory) moves.push_back(text + " (" + format_bytes(*bytes) + ")");
+    return !moves.empty();
+  };
+  for (int level = spec.parallel.optimizer_shard.level + 1; level <= 3; ++level)
+    if (offer("parallel.optimizer_shard.level: " + std::to_string(level),
+              [&](JobSpec& s) { s.parallel.optimizer_shard.level = level; }))
+      break;
+  offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
+        [](JobSpec& s) { s.parallel.micro_batches *= 2; });
+  if (spec.parallel.mode != ParallelMode::stand_alone)
+    offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
+  if (moves.empty())
+    return "no change of optimizer_shard, micro_batches or ranks alone is enough; cut large layers by "
+           "parallel.strategies, or use more parallel.stages";
+  return "set " + join(moves, ", or ");
+}
+
+}  // namespace
+
+std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
+  const int64_t limit = job.spec.parallel.max_memory;
+  const Program& most = largest(programs);
+  const Memory& m = most.memory;
+  if (limit <= 0 || m.total() <= limit) return std::nullopt;
+  return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", parallel.max_memory is " +
+         format_bytes(limit) + " (weights " + format_bytes(m.weights) + ", gradients " + format_bytes(m.gradients) +
+         ", optimizer " + format_bytes(m.optimizer) + ", activations " + format_bytes(m.activations) + ", buffers " +
+         format_bytes(m.buffers) + ")\n  " + advice(job);
+}
+
+void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
+  if (const auto message = over_memory_limit(job, programs)) throw EnvError(*message);
+}
+
+}  // namespace trainctl

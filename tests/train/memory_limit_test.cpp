@@ -1,0 +1,51 @@
+// parallel.max_memory.
+#include "engine/train/memory_limit.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+PlannedJob planned(const std::string& max_memory) {
+  const std::string text = R"(
+dataset: {type: random, shape: [64], label_shape: [64], label_dtype: f32, batch: 8}
+network:
+  - {name: a, type: dense, units: 512, bias: false}
+  - {name: b, type: dense, units: 64, bias: false}
+loss: mse
+optimizer: {type: adam, learning_rate: 0.01}
+parallel: {mode: data_parallel, max_memory: )" +
+                           max_memory + R"(, optimizer_shard: {level: 0, min_kb: 0}}
+launch: {ranks: 4}
+)";
+  return plan_job(parse_job(text, "job.yaml"));
+}
+
+}  // namespace
+
+TEST_CASE("a plan within parallel.max_memory passes") {
+  const PlannedJob job = planned("100MB");
+  CHECK_FALSE(over_memory_limit(job, compile_all(job)));
+}
+
+TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a change that fits") {
+  // 64 * 512 * 2 weights: 256 KiB each of weights and gradients, 512 KiB of adam's m and v.
+  const PlannedJob job = planned("900KiB");
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find("optimizer 512.0 KiB") != std::string::npos);
+  CHECK(message->find("parallel.max_memory is 900.0 KiB") != std::string::npos);
+  CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
+  CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
+}
+
+TEST_CASE("where no single change is enough, the advice says so") {
+  const PlannedJob job = planned("1KiB");
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  CHECK(message->find("parallel.strategies") != std::string::npos);
+}
