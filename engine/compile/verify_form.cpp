@@ -34,6 +34,12 @@ class Form {
  private:
   void arena() {
     index_ = -1;
+    for (const std::vector<int>& ranks : p_.groups) {
+      if (std::find(ranks.begin(), ranks.end(), p_.rank) == ranks.end()) fault("a group does not have this rank in it");
+      for (int r : ranks) {
+        if (r < 0 || r >= num_ranks_) fault("a group has rank " + std::to_string(r) + ", which there is not");
+      }
+    }
     if (p_.memory.total() != p_.arena_bytes)
       fault("memory adds up to " + std::to_string(p_.memory.total()) + " bytes, the arena has " +
             std::to_string(p_.arena_bytes));

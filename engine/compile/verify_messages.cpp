@@ -91,6 +91,21 @@ void verify_group(const std::vector<Program>& programs, const std::vector<int>& 
   }
 }
 
+/// Groups are opened together: one that a member does not have would never open.
+void verify_membership(const std::vector<Program>& programs, Faults& faults) {
+  for (const Program& p : programs) {
+    for (const std::vector<int>& ranks : p.groups) {
+      for (int member : ranks) {
+        const auto& theirs = programs[member].groups;
+        if (std::find(theirs.begin(), theirs.end(), ranks) != theirs.end()) continue;
+        faults.push_back(
+            {p.rank, -1,
+             "group " + group_text(ranks) + ": rank " + std::to_string(member) + " is in it but does not know it"});
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void verify_messages(const std::vector<Program>& programs, Faults& faults) {
@@ -122,6 +137,7 @@ void verify_messages(const std::vector<Program>& programs, Faults& faults) {
 }
 
 void verify_collectives(const std::vector<Program>& programs, Faults& faults) {
+  verify_membership(programs, faults);
   std::map<std::vector<int>, std::map<int, std::vector<Place>>> groups;
   for (const Program& p : programs) {
     for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {

@@ -306,3 +306,27 @@ TEST_CASE("a data set tensor that is wanted in two layouts is loaded once and cu
     }
   }
 }
+
+TEST_CASE("hybrid_parallel: a collective runs over this rank's list of its group, in the list's order") {
+  const std::string text = R"(
+dataset: {type: random, shape: [8], label_dtype: f32, batch: 16}
+network:
+  - {name: a, type: dense, units: 8}
+  - {name: sum, type: all_reduce, group: [[0, 2], [3, 1]]}
+  - {name: same, type: broadcast, group: [[2, 0], [1, 3]]}
+  - {name: d, type: dense, units: 1}
+loss: mse
+optimizer: {type: sgd, learning_rate: 0.01}
+parallel: {mode: hybrid_parallel, full_batch: true, stages: 2, stage_config: {a: 0, sum: 0, same: 1, d: 1}}
+launch: {ranks: 8}
+)";
+  for (const Program& p : compiled(text, {})) {
+    const auto layer = collectives(p, Purpose::layer);
+    REQUIRE(layer.size() == 2);  // forward and backward of the stage's one
+    const std::vector<int>& ranks = p.groups[layer[0]->group];
+    if (p.stage == 0) CHECK(ranks == (p.rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{3, 1}));
+    if (p.stage == 1) CHECK(ranks == (p.rank % 2 == 0 ? std::vector<int>{6, 4} : std::vector<int>{5, 7}));
+    if (p.stage == 1)
+      CHECK(find_all(p, Opcode::kernel, "zero " + layer[1]->name).size() == (ranks[0] == p.rank ? 0 : 1));
+  }
+}

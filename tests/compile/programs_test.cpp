@@ -244,3 +244,78 @@ TEST_CASE("a program prints as a table: a line an instruction, with buffers and 
     CHECK(text.find(words) != std::string::npos);
   }
 }
+
+TEST_CASE("a bucket has at most 32 MiB, or one parameter; what comes last in the graph is reduced first") {
+  const Graph graph = mlp_graph(4, 1024, {2048, 2048, 4096, 512, 1});
+  const Program p = programs_of(graph, data_parallel_plan(graph, 2))[0];
+  CHECK(p.buckets.size() == 3);
+  for (size_t b = 0; b < p.buckets.size(); ++b) {
+    const auto members = std::count_if(p.variables.begin(), p.variables.end(),
+                                       [&](const Variable& v) { return v.bucket == static_cast<int>(b); });
+    CHECK((p.buckets[b].elements * 4 <= 32 << 20 || members == 1));
+  }
+  const auto reduces = collectives(p, Purpose::gradient);
+  REQUIRE(reduces.size() == 3);
+  CHECK(reduces[0]->name == "all_reduce grad.bucket0");
+  for (const Variable& v : p.variables) {
+    if (v.name == "layer5.weight") CHECK(v.bucket == 0);
+    if (v.name == "layer1.weight") CHECK(v.bucket == 2);
+    if (num_elements(v.shape) % 16 == 0) CHECK(v.arena_offset % 64 == 0);
+  }
+}
+
+TEST_CASE("a loss that is printed too is added up from its own buffer, whole where it is printed") {
+  Graph graph = mlp_graph(24, 16, {8, 1});
+  graph.prints = {graph.loss};
+  for (const Program& p : programs_of(graph, data_parallel_plan(graph, 2, 1, 2))) {
+    CHECK(find_all(p, Opcode::print, "print loss").size() == 2);
+    CHECK(find_all(p, Opcode::kernel, "copy loss").size() == 1);
+    CHECK(find_all(p, Opcode::kernel, "accumulate loss").size() == 1);
+    CHECK(collectives(p, Purpose::redistribute).size() == 2);
+  }
+}
+
+TEST_CASE("where several ranks compute the same loss, one of them counts") {
+  Graph graph = mlp_graph(24, 16, {8, 1});
+  Plan plan = data_parallel_plan(graph, 4);
+  // The last layers replicate over axis 1 of 2x2.
+  for (const char* name : {"layer2", "loss"}) {
+    LayerPlan& layer = plan.layers[graph.find_layer(name).value()];
+    layer.factor_axes[0] = {0};
+  }
+  int counted = 0;
+  for (const Program& p : programs_of(graph, plan)) {
+    counted += static_cast<int>(find_all(p, Opcode::kernel, "loss").size());
+    CHECK(find_all(p, Opcode::kernel, "loss").size() + find_all(p, Opcode::kernel, "zero loss").size() == 1);
+  }
+  CHECK(counted == 2);
+}
+
+TEST_CASE("gradients of two uses that are partial over different axes are reduced as they arise") {
+  Graph graph = mlp_graph(24, 8, {8, 8, 1});
+  // layer2 uses layer1's weight too.
+  Update& first = graph.updates.back().parameter == graph.find_tensor("layer1.bias").value()
+                      ? graph.updates[graph.updates.size() - 2]
+                      : graph.updates.back();
+  REQUIRE(graph.tensors[first.parameter].name == "layer1.weight");
+  const TensorId shared = first.parameter, second = graph.find_tensor("layer2.weight").value();
+  for (Node& node : graph.nodes) std::replace(node.inputs.begin(), node.inputs.end(), second, shared);
+  for (const Update& u : graph.updates) {
+    if (u.parameter == second) first.gradients.push_back(u.gradients[0]);
+  }
+  std::erase_if(graph.updates, [&](const Update& u) { return u.parameter == second; });
+  Plan plan = data_parallel_plan(graph, 4);
+  std::erase_if(plan.variables, [&](const VariablePlan& v) { return v.tensor == second; });
+  const Program same = programs_of(graph, plan)[0];
+  CHECK(collectives(same, Purpose::redistribute).empty());
+
+  plan.layers[graph.find_layer("layer2").value()].factor_axes[0] = {0};
+  const Program p = programs_of(graph, plan)[0];
+  int reduced = 0;
+  for (const Instruction* i : collectives(p, Purpose::redistribute))
+    reduced += i->name.find("weight") != std::string::npos;
+  CHECK(reduced == 2);
+  // layer2's bias is summed over one axis, the shared weight over nobody any more, the rest over both.
+  CHECK(p.buckets.size() == 3);
+  CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& x) { return x.reduce_group < 0; }) == 1);
+}

@@ -364,3 +364,11 @@ TEST_CASE("a recv that stands after the instructions that need it") {
   INFO(text(faults));
   CHECK(says(faults, 2, -1, {"reads layer2 where nothing has been written yet"}));
 }
+
+TEST_CASE("a group that one of its members does not have") {
+  std::vector<Program> programs = pipeline();
+  programs[0].groups.push_back({0, 3});
+  CHECK(says(verify_programs(programs), 0, -1, {"group {0,3}: rank 3 is in it but does not know it"}));
+  programs[0].groups.back() = {1, 3};
+  CHECK(says(verify_programs(programs), 0, -1, {"a group does not have this rank in it"}));
+}
