@@ -24,7 +24,7 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef float Quad __attribute__((vector_size(16)));
 
-constexpr int64_t kBlockRows = 280;     ///< of A at a time: a multiple of kRows and of the vectors nearly
+constexpr int64_t kBlockRows = 280;     ///< of A at a time, at most
 constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the second level cache
 constexpr int64_t kLongestSum = 1024;
 constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the second level cache beside the rest
@@ -257,30 +257,47 @@ void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns,
   }
 }
 
-/// to[k][r] = from[r, k]: a block of A whose elements of one k lie together.
-void pack_rows(View from, int64_t rows, int64_t k, float* to) {
-  for (int64_t i = 0; i < k; ++i) {
-    for (int64_t r = 0; r < rows; ++r) to[i * rows + r] = *from.at(r, i);
+/// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
+void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
+  int64_t i = 0;
+  if (from.col == 1) {
+    for (; i + kLanes <= k; i += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) block[r] = r < rows ? load(from.at(r, i)) : Vec{};
+      transpose(block);
+#pragma GCC unroll 16
+      for (int r = 0; r < kLanes; ++r) store(to + (i + r) * to_row, block[r]);
+    }
+  } else if (from.row == 1 && from.col >= kLanes) {
+    // What a vector holds beyond the rows lies before the next k's, and is never used.
+    for (; i + 1 < k; ++i) store(to + i * to_row, load(from.at(0, i)));
+  }
+  for (; i < k; ++i) {
+    for (int64_t r = 0; r < kLanes; ++r) to[i * to_row + r] = r < rows ? *from.at(r, i) : 0.0f;
   }
 }
 
-/// C = A B for B contiguous along its columns; m is at most kBlockRows. `panel`: scratch for a panel of B, of k x
-/// 2 vectors, then for A, of k x m.
+/// C = A B for B contiguous along its columns; `panel`: scratch for a panel of B, of k x
+/// 2 vectors, then for A, a vector for each strip.
 void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row,
                    const Finish& finish, float* panel) {
   const int64_t blocks = (m + kRows - 1) / kRows;
   const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
-  const bool scattered = a.col >= 256 && k >= 64;  // steps through A that all fall on few sets of the cache
+  const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A falls on few sets of the cache
   float* const packed = panel + k * 2 * kLanes;
   if (scattered) {
+    int64_t block = 0;
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-      pack_rows({a.at(i, 0), a.row, a.col}, rows, k, packed + i * k);
+      pack_lanes({a.at(i, 0), a.row, a.col}, rows, k, packed + block++ * kLanes * k, kLanes);
     });
   }
   // Columns [j, j + columns) of all rows, in strips of tiles `vectors` wide.
   const auto strips = [&](int64_t j, int64_t columns, int64_t vectors, const float* from, int64_t from_row) {
+    int64_t block = 0;
     for_each_part(m, kRows, [&](int64_t i, int64_t rows) {
-      const View rows_of_a = scattered ? View{packed + i * k, 1, rows} : View{a.at(i, 0), a.row, a.col};
+      const View rows_of_a =
+          scattered ? View{packed + block++ * kLanes * k, 1, kLanes} : View{a.at(i, 0), a.row, a.col};
       strip_of<false>(rows, vectors)(
           {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns});
     });
@@ -305,24 +322,6 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
   strips(j, n - j, 1, panel, kLanes);
 }
 
-/// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
-void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
-  int64_t i = 0;
-  if (from.col == 1 && rows == kLanes) {
-    for (; i + kLanes <= k; i += kLanes) {
-      Vec block[kLanes];
-#pragma GCC unroll 16
-      for (int r = 0; r < kLanes; ++r) block[r] = load(from.at(r, i));
-      transpose(block);
-#pragma GCC unroll 16
-      for (int r = 0; r < kLanes; ++r) store(to + (i + r) * to_row, block[r]);
-    }
-  }
-  for (; i < k; ++i) {
-    for (int64_t r = 0; r < kLanes; ++r) to[i * to_row + r] = r < rows ? *from.at(r, i) : 0.0f;
-  }
-}
-
 /// to[panel][k][lane] = from[row, k] with the rows of A as lanes: panels of 2 vectors, a last one of 1 where
 /// that holds what is left. Panel p starts at p * 2 * kLanes * k.
 void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
@@ -337,13 +336,20 @@ void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
   }
 }
 
-/// C = A B^T as (B A^T)^T; m is at most kBlockRows. `packed`: scratch of k x m rounded up to vectors.
+/// C = A B^T as (B A^T)^T; `packed`: scratch of k x m rounded up to vectors, then
+/// k x 1 vector.
 void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
                 float* packed) {
   pack_transposed(a, m, k, packed);
+  float* const packed_b = packed + round_up(m, kLanes) * k;
+  const bool reused = m >= 4 * kLanes && b.row % 1024 == 0;            // else its rows fall on few sets of the cache
   const int64_t pairs = (m + kLanes - 1) / (2 * kLanes) * 2 * kLanes;  // rows of A in panels of 2 vectors
   for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
-    const View rows_of_b{b.at(j, 0), b.row, b.col};
+    View rows_of_b{b.at(j, 0), b.row, b.col};
+    if (reused) {
+      pack_lanes(rows_of_b, rows, k, packed_b, kLanes);
+      rows_of_b = {packed_b, 1, kLanes};
+    }
     Strip strip{rows_of_b, packed, 2 * kLanes, 2 * kLanes * k, k, c + j, c_row, finish.from(j), smaller(pairs, m)};
     if (pairs > 0) strip_of<true>(rows, 2)(strip);
     if (m <= pairs) return;
@@ -442,17 +448,23 @@ void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t 
 
 bool takes_dots(const Product& p) { return p.transpose_b && !p.transpose_a && (p.m <= kDotLimit || p.n <= kDotLimit); }
 
-/// Of k, so that what is packed at a time stays in the second level cache, and that no sum in single precision
-/// is longer than kLongestSum.
-int64_t block_k(const Product& p) {
-  const int64_t rows = smaller(p.m, kBlockRows) + 2 * kLanes;
-  const int64_t most = smaller(kLongestSum, kPacked / rows);
-  const int64_t parts = (p.k + most - 1) / most;
-  return (p.k + parts - 1) / parts;
+/// Rows and k that are worked on together: what is packed of them stays in the second level cache, and no sum in
+/// single precision is longer than kLongestSum.
+struct Blocks {
+  int64_t rows, k;
+};
+
+Blocks blocks_of(const Product& p) {
+  const int64_t parts = (p.k + kLongestSum - 1) / kLongestSum;
+  const int64_t k = (p.k + parts - 1) / parts;
+  return {smaller(p.m, smaller(kBlockRows, kPacked / k)), k};
 }
 
 int64_t scratch_floats(const Product& p) {
-  return takes_dots(p) ? 0 : block_k(p) * (round_up(smaller(p.m, kBlockRows), kLanes) + 2 * kLanes);
+  if (takes_dots(p)) return 0;
+  const Blocks block = blocks_of(p);
+  const int64_t vectors = p.transpose_b ? (block.rows + kLanes - 1) / kLanes + 1 : (block.rows + kRows - 1) / kRows + 2;
+  return block.k * vectors * kLanes;
 }
 
 /// One product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, the
@@ -464,10 +476,11 @@ void run_product(const Product& p, float* scratch) {
   }
   const View a = p.transpose_a ? View{p.a, 1, p.a_row} : View{p.a, p.a_row, 1};
   const View b = p.transpose_b ? View{p.b, 1, p.b_row} : View{p.b, p.b_row, 1};  // [k, n]
-  for_each_part(p.k, block_k(p), [&](int64_t k0, int64_t k) {
+  const Blocks block = blocks_of(p);
+  for_each_part(p.k, block.k, [&](int64_t k0, int64_t k) {
     const bool last = k0 + k == p.k;
     const Finish finish{p.accumulate || k0 > 0, last ? p.bias : nullptr, last && p.relu};
-    for_each_part(p.m, kBlockRows, [&](int64_t i, int64_t m) {
+    for_each_part(p.m, block.rows, [&](int64_t i, int64_t m) {
       float* c = p.c + i * p.c_row;
       if (p.transpose_b) {
         outer_rows({a.at(i, k0), a.row, a.col}, {b.at(k0, 0), b.col, b.row}, m, p.n, k, c, p.c_row, finish, scratch);
