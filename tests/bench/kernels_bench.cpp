@@ -63,8 +63,7 @@ double product(const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool 
   std::printf("  %-26s [%4ld,%4ld] x [%4ld,%4ld]  %8.1f us %6.1f GFLOP/s   oneDNN %8.1f us %6.1f   x%.2f", what, m, k,
               k, n, seconds * 1e6, gflop / seconds, peer * 1e6, gflop / peer, peer / seconds);
   if (threads == 1) {
-    for (const cpu::Tiles* tiles : {cpu::tiles_avx2()}) {
-      if (tiles == nullptr) continue;
+    if (const cpu::Tiles* tiles = cpu::tiles_avx2()) {
       cpu::Product contiguous = p;
       contiguous.a_row = ta ? m : k;
       contiguous.b_row = tb ? k : n;
@@ -78,6 +77,28 @@ double product(const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool 
   return seconds;
 }
 
+/// What a training step does beside its products: biases, relus, loss, update of 664,577 parameters.
+void around_the_products(int64_t batch) {
+  const int64_t parameters = 784 * 512 + 512 + 512 * 512 + 512 + 512 + 1;
+  const Memory weights = filled(parameters), gradients = filled(parameters), x = filled(batch * 512),
+               y = filled(batch * 512);
+  const StepScalars scalars{.learning_rate = 1e-3f};
+  const auto run = [&](const char* name, const Memory& in, const Memory& out, const Shape& from, const Shape& to) {
+    KernelCall call{.scalars = &scalars};
+    const auto arg = [](const Memory& memory, const Shape& shape) {
+      return TensorArg{memory.get(), DType::f32, shape, shape, Shape(shape.size(), 0)};
+    };
+    call.in = {arg(in, from), arg(in, from)};
+    call.out = {arg(out, to)};
+    const double seconds = best_seconds(find_cpu_kernel(name)->prepare(call));
+    std::printf("  %-26s %s  %8.1f us\n", name, to_string(from).c_str(), seconds * 1e6);
+  };
+  run("relu", x, y, {batch, 512}, {batch, 512});
+  run("relu_grad", x, y, {batch, 512}, {batch, 512});
+  run("bias_grad", x, y, {batch, 512}, {512});
+  run("sgd_update", gradients, weights, {parameters}, {parameters});
+}
+
 void mlp(int64_t batch, int threads) {
   std::printf("MLP 784-512-512-1, batch %ld, %d thread%s\n", batch, threads, threads == 1 ? "" : "s");
   const int64_t sizes[] = {784, 512, 512, 1};
@@ -89,6 +110,7 @@ void mlp(int64_t batch, int threads) {
     total += product("backward dW = dy^T x", n, k, batch, true, false, threads);
   }
   std::printf("  all products of a step: %.1f us\n", total * 1e6);
+  if (batch == 32) around_the_products(batch);
 }
 
 /// A kernel on [64, 1024] and what goes with it.
