@@ -80,7 +80,8 @@ std::string failure_report(const Outcome& outcome, const Cluster& cluster, const
   const std::string log = directory.rank_file(outcome.cause.rank, "stderr");
   const std::string words = tail_of_file(log, kLastWords);
   const auto& error = report_of(outcome, outcome.cause.rank).error;
-  const bool repeated = error && words.find(error->what) != std::string::npos;
+  const bool repeated =
+      error && !words.empty() && (error->kind == ErrorKind::spec || words.find(error->what) != std::string::npos);
   const std::string text = consequences(outcome) + cause_line(outcome, cluster, !repeated) + "\n";
   if (words.empty()) return text + "  it wrote nothing to " + log + "\n";
   return text + "  its last words, in " + log + ":\n" + indented(words);

@@ -156,7 +156,8 @@ TEST_CASE("a value of a random set depends on seed, sample and element alone") {
 TEST_CASE("a random set of integers needs to know how many classes there are") {
   DatasetSpec spec = random_set(10);
   spec.classes = 0;
-  CHECK(spec_error([&] { open_dataset(spec, 1); }) == "dataset.classes: random labels are integers, but classes is 0");
+  spec.dtype = "i32";
+  CHECK(spec_error([&] { open_dataset(spec, 1); }) == "dataset.classes: random data are integers, but classes is 0");
 }
 
 TEST_CASE("an epoch's order is a permutation, the same for everybody, and another one in the next epoch") {
