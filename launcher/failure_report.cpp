@@ -46,6 +46,7 @@ std::string cause_line(const Outcome& outcome, const Cluster& cluster, bool with
       break;
   }
   if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
+  if (report.out_of_memory) return name + " was killed by the kernel: the host ran out of memory" + where(report);
   if (!report.error) return name + " " + describe(report.end) + where(report);
   const bool bug = report.error->kind == ErrorKind::bug;
   return name + (bug ? " met a bug of trainctl" : " failed") + where(report) +

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace trainctl {
 namespace {
@@ -18,6 +19,23 @@ std::optional<ErrorKind> parse_kind(std::string_view word) {
     if (kKinds[i] == word) return static_cast<ErrorKind>(i);
   }
   return std::nullopt;
+}
+
+/// An integer that fits; a number like 1e30 does not, and converting it is undefined.
+template <class Integer>
+Integer integer(const nlohmann::json& json, const char* name, Integer otherwise) {
+  const auto found = json.find(name);
+  if (found == json.end() || !found->is_number_integer()) return otherwise;
+  const auto value = found->get<int64_t>();
+  return std::in_range<Integer>(value) ? static_cast<Integer>(value) : otherwise;
+}
+
+std::vector<int> ranks(const nlohmann::json& json) {
+  std::vector<int> list;
+  for (const auto& item : json) {
+    if (item.is_number_integer() && std::in_range<int>(item.get<int64_t>())) list.push_back(item.get<int>());
+  }
+  return list;
 }
 
 }  // namespace
@@ -47,9 +65,9 @@ std::optional<RankError> parse_rank_error(std::string_view text) {
     error.kind = *kind;
     error.what = json.value("what", "");
     error.instruction = json.value("instruction", "");
-    error.instruction_index = json.value("instruction_index", -1);
-    error.step = json.value("step", 0L);
-    error.missing = json.value("missing", std::vector<int>{});
+    error.instruction_index = integer(json, "instruction_index", -1);
+    error.step = integer(json, "step", 0L);
+    if (json.contains("missing")) error.missing = ranks(json["missing"]);
     error.time = json.value("time", 0.0);
     error.stack = json.value("stack", "");
     return error;

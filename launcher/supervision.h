@@ -29,6 +29,7 @@ struct RankReport {
   std::string start_error;         ///< failed_to_start: why
   double time = 0;                 ///< unix seconds at which it ended, or said that it failed
   bool asked = false;              ///< it ended after we had told it to stop
+  bool out_of_memory = false;      ///< killed, and the kernel says that memory was the reason
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
 
   bool failed() const {
@@ -50,7 +51,7 @@ class Supervision {
   // Events. `now` is in seconds of any steady clock.
   void started(int rank);
   void failed_to_start(int rank, std::string why, double time, double now);
-  /// `report` holds end, error, time and doing; the rest is filled in here.
+  /// `report` says how it ended; state and asked are filled in here.
   void ended(int rank, RankReport report, double now);
   void interrupted(int signal, double now);
   void advance(double now);

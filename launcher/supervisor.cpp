@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "launcher/guardian.h"
 #include "launcher/log_pipe.h"
+#include "launcher/out_of_memory.h"
 
 namespace trainctl {
 namespace {
@@ -144,6 +145,7 @@ class Supervisor {
     report.end = end;
     report.error = read_rank_error(launch_.directory.rank_path(number));
     report.time = wall_seconds();
+    report.out_of_memory = end.signaled && end.code == SIGKILL && out_of_memory_kills() > kills_before_;
     if (launch_.doing) report.doing = launch_.doing(number);
     if (launch_.on_rank_ended) launch_.on_rank_ended(number, report.failed());
     supervision_.ended(number, std::move(report), now());
@@ -196,6 +198,7 @@ class Supervisor {
   const Launch& launch_;
   ProcessRunner& runner_;
   const Clock::time_point start_ = Clock::now();
+  const int64_t kills_before_ = out_of_memory_kills();
   Guardian guardian_;
   Supervision supervision_;
   asio::io_context& loop_;

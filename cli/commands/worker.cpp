@@ -8,6 +8,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
+#include "cli/worker/crash.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rank_output.h"
 #include "cli/worker/rendezvous.h"
@@ -69,6 +70,7 @@ class Worker {
 };
 
 int work(const Options& options) {
+  report_crashes();
   Worker worker(options);
   try {
     worker.train_rank();

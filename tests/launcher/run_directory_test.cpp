@@ -101,8 +101,16 @@ TEST_CASE("an error.json that is broken is as good as none") {
   CHECK_FALSE(parse_rank_error("{\"kind\": \"comm\"").has_value());
   CHECK_FALSE(parse_rank_error("[1, 2]").has_value());
   CHECK_FALSE(parse_rank_error("{\"kind\": \"weather\"}").has_value());
-  CHECK_FALSE(parse_rank_error("{\"kind\": \"env\", \"step\": \"seven\"}").has_value());
+  CHECK_FALSE(parse_rank_error("{\"kind\": \"env\", \"what\": 7}").has_value());
   CHECK_FALSE(parse_rank_error("{\"kind\": 3}").has_value());
+}
+
+// Found by fuzzing: a step that no integer holds was converted all the same.
+TEST_CASE("numbers of an error.json that do not fit are left out") {
+  const auto error = parse_rank_error(R"({"kind": "comm", "step": 3e33, "missing": [1, 1e99, "x", 5000000000, 2]})");
+  REQUIRE(error.has_value());
+  CHECK(error->step == 0);
+  CHECK(error->missing == std::vector<int>{1, 2});
 }
 
 TEST_CASE("a log pipe writes every byte and hands out whole lines") {

@@ -1,0 +1,44 @@
+// A signal handler: only async-signal-safe calls.
+#include "cli/worker/crash.h"
+
+#include <execinfo.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstring>
+
+namespace trainctl {
+namespace {
+
+void write_text(const char* text) {
+  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+}
+
+void report(int signal) {
+  const char* name = sigabbrev_np(signal);
+  write_text("bug: this rank got SIG");
+  write_text(name == nullptr ? "?" : name);
+  write_text(signal == SIGBUS ? " (the host may have no memory left for it)\n" : "\n");
+  std::array<void*, 32> frames{};
+  backtrace_symbols_fd(frames.data(), backtrace(frames.data(), frames.size()), STDERR_FILENO);
+  raise(signal);  // SA_RESETHAND: this time it kills
+}
+
+}  // namespace
+
+void report_crashes() {
+  static std::array<char, 65536> stack;
+  stack_t alternative{};
+  alternative.ss_sp = stack.data();
+  alternative.ss_size = stack.size();
+  sigaltstack(&alternative, nullptr);
+  void* warm[1];
+  backtrace(warm, 1);  // the first call loads a library, which a handler must not
+  struct sigaction action {};
+  action.sa_handler = report;
+  action.sa_flags = SA_RESETHAND | SA_ONSTACK;
+  for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace trainctl
