@@ -27,7 +27,7 @@ using namespace trainctl;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
-constexpr double kSecondsASize = 1.5;  // for one transport
+constexpr double kSecondsASize = 0.8;  // for one transport
 
 /// Microseconds a call: median, and the tenth and ninetieth of a hundred.
 struct Timing {

@@ -15,7 +15,7 @@ namespace {
 // Rounds that move less than this are done by the last to arrive: as much as two ranks move in the time
 // that it takes to hand half of it to the other, when that one is spinning, and when it is asleep.
 constexpr int64_t kAloneBytesSpinning = 32 << 10;
-constexpr int64_t kAloneBytesSleeping = 512 << 10;
+constexpr int64_t kAloneBytesSleeping = 1 << 20;
 
 bool reached(uint32_t phase, uint32_t wanted) { return static_cast<int32_t>(phase - wanted) >= 0; }
 
