@@ -166,4 +166,68 @@ train: {epochs: 25}
 launch: {ranks: 1, device: cpu}
 )";
 
+/// kMlp with every other collective as a layer, on 2 ranks that hold half of the batch each: the batch is
+/// gathered before layer2, whose units are cut, and what layer3 makes of them is summed and cut again.
+inline const std::string kHybridGatherScatter = R"(
+name: hybrid_gather
+seed: 3
+dataset: {type: random, shape: [4, 6], label_dtype: f32, batch: 24, samples: 96}
+network:
+  - {type: flatten}
+  - {name: layer1, type: dense, units: 48}
+  - {name: turned, type: all_to_all, split_dim: 1, concat_dim: 0}
+  - {name: relu1, type: relu}
+  - {name: turned_back, type: all_to_all, split_dim: 0, concat_dim: 1}
+  - {name: gathered, type: all_gather}
+  - {name: layer2, type: dense, units: 24}
+  - {name: relu2, type: relu}
+  - {name: layer3, type: dense, units: 1, bias: false, init_std: 0.1}
+  - {name: scattered, type: reduce_scatter}
+loss: mae
+optimizer: {type: sgd, learning_rate: 0.01}
+train: {epochs: 25}
+parallel:
+  mode: hybrid_parallel
+  strategies: {layer2: [[1, 1], [2, 1], [2]], layer3: [[1, 1], [1, 2]]}
+launch: {ranks: 2, device: cpu}
+)";
+
+/// What kHybridGatherScatter computes, on one rank.
+inline const std::string kMlpWithoutBias3 = R"(
+name: mlp
+seed: 3
+dataset: {type: random, shape: [4, 6], label_dtype: f32, batch: 24, samples: 96}
+network:
+  - {type: flatten}
+  - {name: layer1, type: dense, units: 48}
+  - {name: relu1, type: relu}
+  - {name: layer2, type: dense, units: 48}
+  - {name: relu2, type: relu}
+  - {name: layer3, type: dense, units: 1, bias: false, init_std: 0.1}
+loss: mae
+optimizer: {type: sgd, learning_rate: 0.01}
+train: {epochs: 25}
+launch: {ranks: 1, device: cpu}
+)";
+
+/// Everybody has the whole batch, but all go on with what rank 0 made of it in layer1.
+inline const std::string kHybridBroadcast = R"(
+name: hybrid_broadcast
+seed: 3
+dataset: {type: random, shape: [4, 6], label_dtype: f32, batch: 24, samples: 96}
+network:
+  - {type: flatten}
+  - {name: layer1, type: dense, units: 48}
+  - {name: relu1, type: relu}
+  - {name: told, type: broadcast}
+  - {name: layer2, type: dense, units: 48}
+  - {name: relu2, type: relu}
+  - {name: layer3, type: dense, units: 1}
+loss: mae
+optimizer: {type: sgd, learning_rate: 0.01}
+train: {epochs: 25}
+parallel: {mode: hybrid_parallel, full_batch: true}
+launch: {ranks: 3, device: cpu}
+)";
+
 }  // namespace trainctl::jobs

@@ -1,0 +1,109 @@
+// A whole run on one rank: how it counts, what it reports, how it stops.
+#include "engine/train/trainer.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "engine/base/error.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+const char* const kJob = R"(name: small
+dataset: {type: random, shape: [3], label_dtype: f32, batch: 4, samples: 10}
+network:
+  - {name: out, type: dense, units: 1}
+loss: mse
+optimizer: {type: sgd, learning_rate: {type: step, base: 0.1, step_size: 3, gamma: 0.5}}
+train: {epochs: 3}
+launch: {ranks: 1, device: cpu}
+)";
+
+struct OneRank {
+  PlannedJob job;
+  Program program;
+  std::shared_ptr<SharedMemory> memory;
+  std::unique_ptr<Communicator> comm;
+
+  explicit OneRank(const std::vector<std::string>& overrides = {})
+      : job(plan_job(parse_job(kJob, "small.yaml", overrides))),
+        program(compile(job, 0)),
+        memory(SharedMemory::create({program.arena_bytes})),
+        comm(make_shared_memory_communicator(memory, 0, 10)) {}
+};
+
+}  // namespace
+
+TEST_CASE("epochs and steps count from 1, and an epoch reports the mean of its losses") {
+  OneRank rank;
+  std::vector<StepReport> steps;
+  std::vector<EpochReport> epochs;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepReport& report) { steps.push_back(report); };
+  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+
+  REQUIRE(steps.size() == 6);  // two whole batches in 10 samples, three epochs
+  CHECK(result.steps == 6);
+  CHECK_FALSE(result.stopped);
+  CHECK(steps[0].epoch == 1);
+  CHECK(steps[0].step == 1);
+  CHECK(steps[3].epoch == 2);
+  CHECK(steps[3].step == 2);
+  CHECK(steps[3].run_step == 4);
+  CHECK(steps[5].run_steps == 6);
+  CHECK(steps[2].learning_rate == doctest::Approx(0.1));
+  CHECK(steps[3].learning_rate == doctest::Approx(0.05));
+  REQUIRE(epochs.size() == 3);
+  CHECK(epochs[1].steps == 2);
+  CHECK(epochs[1].mean_loss == doctest::Approx((steps[2].loss + steps[3].loss) / 2.0));
+  CHECK(result.last_loss == steps[5].loss);
+  CHECK(result.last_epoch.epoch == 3);
+}
+
+TEST_CASE("train.steps ends a run in the middle of an epoch, which still reports") {
+  OneRank rank({"train.steps=3"});
+  std::vector<EpochReport> epochs;
+  TrainHooks hooks;
+  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  CHECK(train(rank.job, rank.program, *rank.comm, hooks).steps == 3);
+  REQUIRE(epochs.size() == 2);
+  CHECK(epochs[1].steps == 1);
+}
+
+TEST_CASE("a run stops between steps when it is told to") {
+  OneRank rank;
+  std::atomic<bool> stop{false};
+  TrainHooks hooks;
+  hooks.stop = &stop;
+  hooks.on_step = [&](const StepReport& report) { stop = report.run_step == 4; };
+  const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+  CHECK(result.stopped);
+  CHECK(result.steps == 4);
+}
+
+TEST_CASE("what the data set cannot give is an error at the line of the job file") {
+  const auto position = [](const std::vector<std::string>& overrides, const std::string& text) {
+    try {
+      plan_job(parse_job(text, "small.yaml", overrides));
+    } catch (const SpecError& error) {
+      const Diagnostic& d = error.diagnostics().at(0);
+      return d.path + " " + std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column);
+    }
+    return std::string("no error");
+  };
+  const std::string text = R"(name: lost
+dataset:
+  type: mnist
+  path: nowhere/at/all
+network:
+  - {name: out, type: dense, units: 1}
+)";
+  CHECK(position({}, text) == "dataset.path 4:9");
+  CHECK(position({}, kJob) == "no error");
+}
