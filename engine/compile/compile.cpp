@@ -14,6 +14,7 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
   lay_out_variables(c);
   lower_stage(c);
   fuse_matmul(c);
+  fuse_update(c);
   order_sends(c);
   reuse_buffers(c);
   place_buffers(c);

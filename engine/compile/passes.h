@@ -11,6 +11,8 @@ void lay_out_variables(Compiler& c);
 void lower_stage(Compiler& c);
 /// matmul, add_bias, relu in a row become one matmul.
 void fuse_matmul(Compiler& c);
+/// Plain SGD inside the kernels that make the gradients, where nothing else needs them.
+void fuse_update(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer is free again.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input that dies there.

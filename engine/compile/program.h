@@ -108,6 +108,8 @@ struct Bucket {
   int level = 0;                ///< optimizer_shard level of this bucket (0 where it is under min_kb)
   int64_t weights_offset = -1;  ///< whole range, or at level 3 this rank's shard alone
   int64_t gradients_offset = -1;  ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
+  /// No gradients are kept: the kernels that would make them step the weights (compile's fuse_update).
+  bool updated_by_parts = false;
   std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard
 };
 

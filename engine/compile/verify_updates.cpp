@@ -33,6 +33,7 @@ class BucketUpdates {
   }
 
   void verify() {
+    if (b_.updated_by_parts) return verify_parts();
     for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
       const Instruction& i = p_.instructions[index_];
       if (is_update(i) && weights_.touches(i.outputs[0])) {
@@ -49,6 +50,30 @@ class BucketUpdates {
   }
 
  private:
+  /// Kernels of the backward pass take the step themselves (fuse_update): each parameter's once, whole.
+  void verify_parts() {
+    std::vector<int> steps(p_.variables.size());
+    for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
+      const Instruction& i = p_.instructions[index_];
+      for (const Operand& out : i.outputs) {
+        if (!weights_.touches(out)) continue;
+        if (!i.attrs.flag("descend") || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
+        const auto variable = std::find_if(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
+          return v.bucket == bucket_ && v.arena_offset == out.offset && num_elements(v.shape) * kFloat == out.bytes();
+        });
+        if (variable == p_.variables.end())
+          fault(i.name + " does not update exactly one parameter of " + b_.name);
+        else
+          ++steps[static_cast<size_t>(variable - p_.variables.begin())];
+      }
+    }
+    index_ = -1;
+    for (size_t v = 0; v < p_.variables.size(); ++v) {
+      if (p_.variables[v].bucket == bucket_ && steps[v] != 1)
+        fault(p_.variables[v].name + " is updated " + std::to_string(steps[v]) + " times in one step, not once");
+    }
+  }
+
   std::string gradient_name() const { return "grad." + b_.name; }
 
   bool sums_this(const Instruction& i) const {

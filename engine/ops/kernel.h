@@ -69,6 +69,7 @@ struct CpuKernelDef {
 ///                 attrs momentum, nesterov, weight_decay, clip_norm (0 = none)
 ///   adam_update   in: gradient, (clip norm^2 [1]); out: weight, m, v
 ///                 attrs beta1, beta2, eps, weight_decay, decoupled (adamw), clip_norm
+/// An op with can_descend takes the attr descend: out -= learning_rate * result (out.accumulate is set).
 /// matmul also takes the attrs of the compiler's fusion: bias (in[2], [n]) and activation: relu.
 std::span<const CpuKernelDef> all_cpu_kernels();
 const CpuKernelDef* find_cpu_kernel(std::string_view name);

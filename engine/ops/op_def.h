@@ -47,6 +47,9 @@ struct OpDef {
 
   /// Bit i: the kernel can add into output i instead of overwriting it (KernelCall::out[i].accumulate).
   unsigned can_accumulate = 0;
+  /// Output 0 is a parameter's gradient, and with the attr `descend` the kernel takes the step of plain SGD
+  /// instead: out -= learning_rate * result. The compiler's fuse_update sets it.
+  bool can_descend = false;
   /// Bit i: input i is updated in place (running statistics). Such a node runs once a micro-batch,
   /// in the forward pass, and never again in a recompute.
   unsigned updates_input = 0;

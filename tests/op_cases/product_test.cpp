@@ -129,3 +129,37 @@ TEST_CASE("a batch of products shares or steps its right side") {
 }
 
 }  // namespace trainctl
+
+namespace trainctl {
+
+TEST_CASE("a product that descends subtracts learning rate times the product, at each run's rate") {
+  float rate = 0;
+  const std::pair<const char*, Make> makers[] = {{"tiles of this processor", cpu::prepare_product}};
+  for (const auto& [by, make] : makers) {
+    for (const Sizes& s : kSizes) {
+      INFO(by << " m " << s.m << " n " << s.n << " k " << s.k);
+      const auto a = random_values(s.m * s.k, 4), b = random_values(s.k * s.n, 5);
+      std::vector<float> c(static_cast<size_t>(s.m * s.n), kBefore);
+      cpu::Product p{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .b = b.data(), .c = c.data()};
+      p.transpose_a = true;
+      p.accumulate = true;
+      p.descend = &rate;
+      const CpuKernel run = make(p);
+      double total_rate = 0, worst = 0;
+      for (const float step : {0.25f, 0.5f}) {
+        rate = step;
+        total_rate += step;
+        run();
+      }
+      cpu::Product plain = p;
+      plain.accumulate = false;
+      for (int64_t r = 0; r < s.m; ++r)
+        for (int64_t col = 0; col < s.n; ++col)
+          worst = std::max(worst, std::abs(double{c[static_cast<size_t>(r * s.n + col)]} -
+                                           (double{kBefore} - total_rate * expected_at(plain, r, col))));
+      CHECK(worst < 1e-5 * std::sqrt(static_cast<double>(s.k)) + 1e-6);
+    }
+  }
+}
+
+}  // namespace trainctl

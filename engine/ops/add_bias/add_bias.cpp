@@ -41,6 +41,7 @@ extern const OpDef bias_grad_op = {
           return cost;
         },
     .can_accumulate = 1,
+    .can_descend = true,
 };
 
 }  // namespace trainctl

@@ -18,7 +18,10 @@ CpuKernel prepare_bias_grad(const KernelCall& call) {
   const TensorArg& dy = call.in[0];
   const TensorArg& db = call.out[0];
   return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(db.shape, dy.shape)), from = dy.as<float>(),
-          to = db.as<float>(), add = db.accumulate] { sum.run(from, to, 1.0, add); };
+          to = db.as<float>(), add = db.accumulate,
+          rate = call.attrs.flag("descend") ? &call.scalars->learning_rate : nullptr] {
+    sum.run(from, to, rate == nullptr ? 1.0 : -double{*rate}, add);
+  };
 }
 
 }  // namespace trainctl

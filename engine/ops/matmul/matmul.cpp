@@ -107,6 +107,7 @@ extern const OpDef matmul_weight_grad_op = {
           return traffic_cost(in, out, 2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
         },
     .can_accumulate = 1,
+    .can_descend = true,
 };
 
 }  // namespace trainctl

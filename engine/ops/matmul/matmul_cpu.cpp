@@ -55,6 +55,7 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   p.k = leading(x.shape, 1);
   check(leading(dy.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
   p.accumulate = dw.accumulate;
+  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
   p.threads = call.threads;
   return cpu::prepare_product(p);
 }

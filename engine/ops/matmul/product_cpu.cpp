@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/ops/cpu_threads.h"
@@ -94,12 +95,27 @@ std::vector<Product> shares(const Product& p) {
   return all;
 }
 
+/// oneDNN takes its factors when it is prepared, so the product goes to a place of its own first.
+CpuKernel descend_with_onednn(Product product) {
+  auto step = std::make_shared<std::vector<float>>(static_cast<size_t>(product.m * product.n));
+  float* const c = std::exchange(product.c, step->data());
+  const float* const rate = std::exchange(product.descend, nullptr);
+  product.accumulate = false;
+  return [step, c, rate, run = prepare_product_with_onednn(product)] {
+    run();
+    for (size_t i = 0; i < step->size(); ++i) c[i] -= *rate * (*step)[i];
+  };
+}
+
 }  // namespace
 
 CpuKernel prepare_product(const Product& product) {
   if (product.m == 0 || product.n == 0 || product.batch == 0) return [] {};
   check(product.k > 0, "a product over nothing");
+  check(product.descend == nullptr || (product.accumulate && product.batch == 1),
+        "a step of descent adds to the weights");
   const Tiles* tiles = tiles_of_this_processor();
+  if (tiles == nullptr && product.descend != nullptr) return descend_with_onednn(product);
   if (tiles == nullptr) return prepare_product_with_onednn(product);
 
   const Product p = normal_form(product);

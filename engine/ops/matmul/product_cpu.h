@@ -15,6 +15,8 @@ struct Product {
   const float* bias = nullptr;
   bool relu = false;
   bool accumulate = false;
+  /// With accumulate: C -= *descend * the product (no bias, no relu). Read at each run.
+  const float* descend = nullptr;
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
   int64_t a_row = 0, b_row = 0, c_row = 0;     ///< elements from a row, as it lies, to the next; 0: contiguous

@@ -64,14 +64,15 @@ struct View {
 
 /// What happens to sums on their way to C.
 struct Finish {
-  bool add;           ///< to what is there
+  bool add;           ///< to what is there, after scaling
+  float scale;        ///< 1 where nothing is added
   const float* bias;  ///< of the tile's first column of C; null: none
   bool relu;
 
-  Finish from(int64_t column) const { return {add, bias == nullptr ? nullptr : bias + column, relu}; }
+  Finish from(int64_t column) const { return {add, scale, bias == nullptr ? nullptr : bias + column, relu}; }
   float apply(float sum, float there, int64_t column) const {
     if (bias != nullptr) sum += bias[column];
-    if (add) sum += there;
+    if (add) sum = scale * sum + there;
     return relu && sum < 0.0f ? 0.0f : sum;
   }
 };
@@ -114,7 +115,7 @@ inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* 
       for (int r = 0; r < R; ++r) {
         float* to = c + r * c_row + v * kLanes;
         Vec sum = tile[r][v] + bias;
-        if (finish.add) sum += load(to);
+        if (finish.add) sum = finish.scale * sum + load(to);
         store(to, sum < low ? low : sum);
       }
     }
@@ -124,7 +125,7 @@ inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* 
 #pragma GCC unroll 16
       for (int v = 0; v < V; ++v) {
         float* to = c + r * c_row + v * kLanes;
-        store(to, tile[r][v] + load(to));
+        store(to, finish.scale * tile[r][v] + load(to));
       }
     }
   } else {
@@ -169,7 +170,7 @@ inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, c
       const float* sum = reinterpret_cast<const float*>(&block[j]);
       for (int r = 0; r < R; ++r) {
         float value = sum[r] + bias[r];
-        if (finish.add) value += to[r];
+        if (finish.add) value = finish.scale * value + to[r];
         to[r] = finish.relu && value < 0.0f ? 0.0f : value;
       }
     }
@@ -470,8 +471,9 @@ int64_t scratch_floats(const Product& p) {
 /// One product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, the
 /// last one finishes.
 void run_product(const Product& p, float* scratch) {
+  const float scale = p.descend == nullptr ? 1.0f : -*p.descend;
   if (takes_dots(p)) {
-    dots(p.a, p.a_row, p.b, p.b_row, p.m, p.n, p.k, p.c, p.c_row, {p.accumulate, p.bias, p.relu});
+    dots(p.a, p.a_row, p.b, p.b_row, p.m, p.n, p.k, p.c, p.c_row, {p.accumulate, scale, p.bias, p.relu});
     return;
   }
   const View a = p.transpose_a ? View{p.a, 1, p.a_row} : View{p.a, p.a_row, 1};
@@ -479,7 +481,7 @@ void run_product(const Product& p, float* scratch) {
   const Blocks block = blocks_of(p);
   for_each_part(p.k, block.k, [&](int64_t k0, int64_t k) {
     const bool last = k0 + k == p.k;
-    const Finish finish{p.accumulate || k0 > 0, last ? p.bias : nullptr, last && p.relu};
+    const Finish finish{p.accumulate || k0 > 0, scale, last ? p.bias : nullptr, last && p.relu};
     for_each_part(p.m, block.rows, [&](int64_t i, int64_t m) {
       float* c = p.c + i * p.c_row;
       if (p.transpose_b) {

@@ -1,0 +1,93 @@
+// Plain SGD inside the kernels that make the gradients (engine/compile/fuse_update.cpp).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/verify_programs.h"
+#include "engine/model/model.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// A three-layer MLP; `optimizer` and `parallel` as in a job file.
+std::vector<Program> programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
+                              int ranks = 1) {
+  const JobSpec spec =
+      parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [1], label_dtype: f32, batch: 8}
+network:
+  - {name: layer1, type: dense, units: 32}
+  - {name: relu1, type: relu}
+  - {name: layer2, type: dense, units: 32}
+  - {name: relu2, type: relu}
+  - {name: layer3, type: dense, units: 1}
+loss: mae
+optimizer: {learning_rate: 0.01, )" +
+                    optimizer + "}\nparallel: {" + parallel + "}\nlaunch: {ranks: " + std::to_string(ranks) + "}\n",
+                "job.yaml");
+  const Graph graph = build_graph(spec, {.data = {16}, .label = {1}});
+  const CostModel cost = CostModel::cpu();
+  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+}
+
+Program alone(const std::string& optimizer, const std::string& parallel = "mode: stand_alone") {
+  return programs(optimizer, parallel)[0];
+}
+
+int64_t steps(const Program& program) {
+  return std::count_if(program.instructions.begin(), program.instructions.end(),
+                       [](const Instruction& i) { return i.attrs.flag("descend"); });
+}
+
+}  // namespace
+
+TEST_CASE("plain SGD on one rank keeps no gradients: each parameter is stepped once, in place") {
+  const Program program = alone("type: sgd");
+  CHECK(program.memory.gradients == 0);
+  CHECK(std::none_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& i) { return i.op == "sgd_update"; }));
+  CHECK(steps(program) == static_cast<int64_t>(program.variables.size()));
+  CHECK(verify_programs({program}).empty());
+}
+
+TEST_CASE("a step inside a kernel comes after the last read of its parameter") {
+  const Program program = alone("type: sgd");
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (!program.instructions[i].attrs.flag("descend")) continue;
+    const Operand& weights = program.instructions[i].outputs[0];
+    for (size_t later = i + 1; later < program.instructions.size(); ++later)
+      for (const Operand& in : program.instructions[later].inputs) CHECK(in.offset != weights.offset);
+  }
+}
+
+TEST_CASE("gradients are kept where anything but one kernel needs them") {
+  CHECK(steps(alone("type: sgd, momentum: 0.9")) == 0);
+  CHECK(steps(alone("type: sgd, weight_decay: 0.1")) == 0);
+  CHECK(steps(alone("type: sgd, clip_norm: 1.0")) == 0);
+  CHECK(steps(alone("type: adam")) == 0);
+  CHECK(steps(alone("type: sgd", "micro_batches: 2")) == 0);
+  for (const Program& program : programs("type: sgd", "mode: data_parallel", 2)) {
+    CHECK(steps(program) == 0);
+    CHECK(program.memory.gradients > 0);
+  }
+}
+
+TEST_CASE("a parameter that is stepped twice, or never, is a fault") {
+  Program twice = alone("type: sgd");
+  const auto step = std::find_if(twice.instructions.begin(), twice.instructions.end(),
+                                 [](const Instruction& i) { return i.attrs.flag("descend"); });
+  REQUIRE(step != twice.instructions.end());
+  Program never = twice;
+  never.instructions.erase(never.instructions.begin() + (step - twice.instructions.begin()));
+  twice.instructions.push_back(Instruction(*step));
+  const auto faults_of = [](const Program& program) {
+    std::string text;
+    for (const ProgramFault& fault : verify_programs({program})) text += fault.message + "\n";
+    return text;
+  };
+  CHECK(faults_of(twice).find("is updated 2 times in one step") != std::string::npos);
+  CHECK(faults_of(never).find("is updated 0 times in one step") != std::string::npos);
+}
