@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kLastWords = 12;
+constexpr int kLastWords = 20;
 
 std::string rank_name(int rank, const Cluster& cluster) {
   return "rank " + std::to_string(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";

@@ -20,7 +20,7 @@ void report(int signal) {
   write_text("bug: this rank got SIG");
   write_text(name == nullptr ? "?" : name);
   write_text(signal == SIGBUS ? " (the host may have no memory left for it)\n" : "\n");
-  std::array<void*, 32> frames{};
+  std::array<void*, 16> frames{};
   backtrace_symbols_fd(frames.data(), backtrace(frames.data(), frames.size()), STDERR_FILENO);
   raise(signal);  // SA_RESETHAND: this time it kills
 }
