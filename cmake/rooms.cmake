@@ -20,8 +20,7 @@ function(room_tests name)
   endif()
   add_executable(test_${name} ${sources} ${PROJECT_SOURCE_DIR}/tests/main.cpp)
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
-  target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-                             TRAINCTL_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: "
     PROPERTIES TIMEOUT 300 LABELS "${name}" ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()
