@@ -7,7 +7,7 @@ bootstrap commands (they build, install or run this very test) are checked again
 """
 import os, pathlib, re, shutil, subprocess, sys, tempfile
 
-source, binary = map(pathlib.Path, sys.argv[1:3])
+source, binary = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
 pages = [source / "README.md", *sorted((source / "docs").glob("*.md"))]
 
 SHIM = """#!/bin/bash

@@ -2,7 +2,7 @@
 compares, so that the picture in the README is always what the binary prints."""
 import pathlib, re, subprocess, sys
 
-source, binary = map(pathlib.Path, sys.argv[1:3])
+source, binary = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
 page = source / "README.md"
 plan = subprocess.run([binary, "plan", "configs/mnist_mlp.yaml"], cwd=source, check=True, capture_output=True, text=True).stdout
 text = page.read_text()
