@@ -1,5 +1,7 @@
 # cmake --install: a relocatable tree, PREFIX/bin/trainctl with the non-system libraries in PREFIX/lib.
 include(GNUInstallDirs)
+# DT_RPATH rather than DT_RUNPATH: the libraries in lib/ find each other by it too.
+target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
 set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)
 install(DIRECTORY configs/ DESTINATION share/trainctl/configs)
