@@ -1,11 +1,17 @@
 // trainctl: the command line. Each command is a file of commands/.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 
 namespace {
 
@@ -20,16 +26,50 @@ Any field of the job file can be set on the command line: parallel.stages=2 laun
 Exit codes: 0 done, 2 the job file is wrong, 3 the machine (files, memory), 4 a bug of trainctl,
             5 a rank failed, 130 and 143 stopped by Ctrl-C and SIGTERM)";
 
+/// cron and daemons may start us with standard streams closed: what is opened later would take their place.
+void open_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) >= 0) continue;
+    if (open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) _exit(trainctl::kExitEnv);
+  }
+}
+
+/// What CLI11 says of a word that is no command is that a command is missing.
+std::string unknown_command(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return "";
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (command->get_name() == argv[1]) return "";
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  }
+  const std::string near = trainctl::did_you_mean(argv[1], names);
+  return std::string("unknown command '") + argv[1] + "'; " +
+         (near.empty() ? "there are " + trainctl::join(names) : near);
+}
+
+/// A full disk or a closed pipe must not pass for success.
+int flushed(int exit_code) {
+  std::cout.flush();
+  if (std::cout || exit_code != trainctl::kExitDone) return exit_code;
+  std::cerr << "error: could not write all of the output\n";
+  return trainctl::kExitEnv;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace trainctl;
+  open_standard_streams();
   CLI::App app("Trains a neural network described in YAML, on many ranks, the same numbers on any.", "trainctl");
   app.set_version_flag("--version", "trainctl " TRAINCTL_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);
   Action chosen;
   for (const auto add : kCommands) add(app, chosen);
+  if (const std::string message = unknown_command(app, argc, argv); !message.empty()) {
+    std::cerr << message << "\n";
+    return kExitSpec;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -37,7 +77,7 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? kExitDone : kExitSpec;
   }
   try {
-    return chosen();
+    return flushed(chosen());
   } catch (...) {
     return report_current_exception();
   }

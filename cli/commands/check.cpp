@@ -22,8 +22,10 @@ Examples:
     chosen = [job] {
       const PlannedJob planned = plan_job(job->load());
       const auto programs = compile_all(planned);
-      std::cout << job->file << ": right (" << planned.graph.layers.size() << " layers, " << programs.size()
+      const size_t layers = planned.spec.network.size();
+      std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << programs.size()
                 << (programs.size() == 1 ? " rank)\n" : " ranks)\n");
+      for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
       return kExitDone;
     };
   });

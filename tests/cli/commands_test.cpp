@@ -1,6 +1,8 @@
 // The commands that start nothing.
 #include <doctest/doctest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -114,4 +116,27 @@ TEST_CASE("without a terminal nothing is coloured") {
     const CommandResult result = trainctl_command(scratch.path(), words);
     CHECK_FALSE(contains(result.out + result.err, "\033["));
   }
+}
+
+TEST_CASE("a word that is no command is answered with the nearest one") {
+  const Scratch scratch;
+  const CommandResult result = trainctl_command(scratch.path(), {"runn", "job.yaml"});
+  CHECK(result.exit_code == kExitSpec);
+  CHECK(contains(result.err, "unknown command 'runn'; did you mean 'run'?"));
+  CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, plan, check"));
+}
+
+TEST_CASE("output that cannot be written is no success") {
+  const Scratch scratch;
+  const std::string command = std::string(TRAINCTL_BINARY) + " schema >/dev/full 2>" + scratch.path() + "/err";
+  CHECK(WEXITSTATUS(std::system(command.c_str())) == kExitEnv);
+}
+
+TEST_CASE("a run does without standard streams, as under cron") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::string command = "cd " + scratch.path() +
+                              " && " TRAINCTL_BINARY
+                              " run job.yaml launch.ranks=2 parallel.mode=data_parallel <&- >&- 2>&-";
+  CHECK(WEXITSTATUS(std::system(command.c_str())) == kExitDone);
 }
