@@ -49,8 +49,14 @@ std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
   const auto c = matrix(p, p.m, p.n, false, p.c_step);
   const dnnl::memory::desc bias(p.batch == 1 ? Dims{1, p.n} : Dims{1, 1, p.n}, dnnl::memory::data_type::f32,
                                 p.batch == 1 ? Dims{p.n, 1} : Dims{p.n, p.n, 1});
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc made = p.bias != nullptr
+                                                ? dnnl::matmul::primitive_desc(engine, a, b, bias, c, attr)
+                                                : dnnl::matmul::primitive_desc(engine, a, b, c, attr);
+#else
   const auto desc = p.bias != nullptr ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
   const dnnl::matmul::primitive_desc made(desc, attr, engine);
+#endif
 
   auto prepared = std::make_shared<Prepared>();
   prepared->primitive = dnnl::matmul(made);
