@@ -42,7 +42,11 @@ std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops after;
   if (p.accumulate) after.append_sum(1.0f);
+#if DNNL_VERSION_MAJOR >= 3
+  if (p.relu) after.append_eltwise(dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+#else
   if (p.relu) after.append_eltwise(1.0f, dnnl::algorithm::eltwise_relu, 0.0f, 0.0f);
+#endif
   attr.set_post_ops(after);
   const auto a = matrix(p, p.m, p.k, p.transpose_a, p.a_step);
   const auto b = matrix(p, p.k, p.n, p.transpose_b, p.b_step);
