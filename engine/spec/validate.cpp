@@ -1,6 +1,9 @@
 // What must hold between fields: one function a rule.
 #include "engine/spec/validate.h"
 
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 
@@ -162,6 +165,14 @@ void random_integers_have_classes(Rules& r) {
           "integers are drawn from 0 up to classes, exclusive");
 }
 
+void constant_integers_are_whole(Rules& r) {
+  const DatasetSpec& d = r.job.dataset;
+  if (!r.fine({"dataset.type", "dataset.dtype", "dataset.value"}) || d.type != "constant" || d.dtype != "i32") return;
+  if (d.value == std::trunc(d.value) && std::abs(d.value) <= std::numeric_limits<int32_t>::max()) return;
+  r.wrong("dataset.value", "data of dtype i32 cannot be " + to_string(Value(d.value)),
+          "a whole number below 2^31, or set dataset.dtype: f32");
+}
+
 void batches_are_finite(Rules& r) {
   if (!r.fine({"dataset"})) return;
   for (const auto& [name, shape] :
@@ -231,6 +242,7 @@ void validate(const JobSpec& job, Problems& problems) {
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
   random_integers_have_classes(r);
+  constant_integers_are_whole(r);
   batches_are_finite(r);
   nesterov_has_momentum(r);
   schedules_fit(r);

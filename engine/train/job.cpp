@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/order.h"
 
 namespace trainctl {
 
@@ -21,6 +22,7 @@ PlannedJob plan_job(JobSpec spec) {
   job.cost = job.spec.launch.device == Device::cuda ? CostModel::cuda() : CostModel::cpu();
   try {
     job.shapes = read_data_shapes(job.spec.dataset);
+    check_epoch_has_steps(job.spec.dataset, read_data_size(job.spec.dataset));
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }

@@ -4,15 +4,23 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 
 namespace trainctl {
 
+namespace {
+
+/// Without this a nan prints as "nan" or "-nan", whatever its sign bit happens to be.
+double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
+
+}  // namespace
+
 std::string loss_line(int64_t epoch, int64_t step, double loss) {
-  return fmt::format("epoch: {} step: {}, loss is {:.4f}", epoch, step, loss);
+  return fmt::format("epoch: {} step: {}, loss is {:.4f}", epoch, step, unsigned_nan(loss));
 }
 
 std::string epoch_line(const EpochReport& report) {
-  return fmt::format("epoch: {}, mean loss is {:.4f}", report.epoch, report.mean_loss);
+  return fmt::format("epoch: {}, mean loss is {:.4f}", report.epoch, unsigned_nan(report.mean_loss));
 }
 
 std::string metrics_line(const StepReport& report) {
@@ -22,7 +30,9 @@ std::string metrics_line(const StepReport& report) {
   if (report.has_loss) {
     line += std::isfinite(report.loss) ? fmt::format(R"(, "loss": {})", report.loss) : R"(, "loss": null)";
   }
-  return line + fmt::format(R"(, "learning_rate": {:.9g}, "seconds": {:.6f}}})", report.learning_rate, report.seconds);
+  // As a float, which it was in the update, it prints as 0.01 and not as 0.00999999978.
+  return line + fmt::format(R"(, "learning_rate": {}, "seconds": {:.6f}}})", static_cast<float>(report.learning_rate),
+                            report.seconds);
 }
 
 }  // namespace trainctl

@@ -127,8 +127,33 @@ TEST_CASE("mnist files that do not belong together are refused") {
        folder.path() + "/train-images-idx3-ubyte, found 4")
           .c_str(),
       EnvError);
+  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path())); }) ==
+        "dataset.path: " + folder.path() + "/train-images-idx3-ubyte has 5 images, but " + folder.path() +
+            "/train-labels-idx1-ubyte has 4 labels");
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 6}));
   CHECK_THROWS_AS(read_data_shapes(mnist(folder.path())), EnvError);
+}
+
+TEST_CASE("a damaged header is a SpecError at dataset.path before any sample is read") {
+  const ScratchFolder folder;
+  const std::string images = folder.write("train-images-idx3-ubyte", {});
+  const std::string labels = folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+  const auto error = [&] { return spec_error([&] { read_data_shapes(mnist(folder.path())); }); };
+  CHECK(error().starts_with("dataset.path: " + images + ": byte 0: expected an IDX magic number"));
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
+  folder.write("train-labels-idx1-ubyte", {0, 0, 8, 1, 0});
+  CHECK(error().starts_with("dataset.path: " + labels + ": byte 5: expected the 4 bytes of dim 0"));
+}
+
+TEST_CASE("the size of a set is known before it is opened") {
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte.gz", gzip(idx_bytes({5, 2, 3})));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+  CHECK(read_data_size(mnist(folder.path())) == 5);
+  CHECK(read_data_size(random_set(70)) == 70);
+  DatasetSpec one_batch = random_set(0);
+  one_batch.batch = 24;
+  CHECK(read_data_size(one_batch) == 24);
 }
 
 TEST_CASE("a value of a random set depends on seed, sample and element alone") {

@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "engine/train/metrics.h"
 #include "engine/train/trainer.h"
 
@@ -52,6 +55,18 @@ TEST_CASE("a run has all its epochs' steps, or as many as train.steps says") {
 TEST_CASE("a loss line reads as MindSpore's") {
   CHECK(loss_line(1, 44, 2.10342) == "epoch: 1 step: 44, loss is 2.1034");
   CHECK(loss_line(10, 1875, 11.69612) == "epoch: 10 step: 1875, loss is 11.6961");
+}
+
+TEST_CASE("a loss that is not a number prints as nan, whatever its sign") {
+  const double negative = std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0);
+  CHECK(loss_line(1, 1, negative) == "epoch: 1 step: 1, loss is nan");
+  CHECK(epoch_line({.epoch = 1, .steps = 1, .has_loss = true, .mean_loss = negative}) == "epoch: 1, mean loss is nan");
+}
+
+TEST_CASE("a metrics line has the learning rate as the shortest text of the float that it was") {
+  StepReport report;
+  report.learning_rate = 0.01f;
+  CHECK(metrics_line(report).find(R"("learning_rate": 0.01,)") != std::string::npos);
 }
 
 TEST_CASE("a metrics line is JSON even where the loss is not a number") {

@@ -106,4 +106,11 @@ network:
 )";
   CHECK(position({}, text) == "dataset.path 4:9");
   CHECK(position({}, kJob) == "no error");
+
+  std::string large = kJob;
+  large.replace(large.find("batch: 4"), 8, "batch: 12");
+  CHECK(position({}, large) == "dataset.batch 2:62");
+  CHECK(position({"dataset.repeat=2"}, large) == "no error");
+  CHECK(position({"dataset.drop_last=false"}, large) == "no error");
+  CHECK(position({"dataset.samples=0"}, large) == "no error");
 }

@@ -189,11 +189,15 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
 
 DataShapes read_data_shapes(const DatasetSpec& spec) {
   DataShapes shapes = synthetic_shapes(spec);
-  if (spec.type == "mnist") shapes = {read_mnist_shape(spec.path), {}, false, label_is_integer(spec)};
+  if (spec.type == "mnist") shapes = {read_mnist_header(spec.path).sample_shape, {}, false, label_is_integer(spec)};
   const Transforms transforms(spec.transforms, shapes.data);
   shapes.data = transforms.shape();
   if (!spec.transforms.empty()) shapes.data_is_integer = transforms.to_integer();
   return shapes;
+}
+
+int64_t read_data_size(const DatasetSpec& spec) {
+  return spec.type == "mnist" ? read_mnist_header(spec.path).size : synthetic_size(spec);
 }
 
 }  // namespace trainctl

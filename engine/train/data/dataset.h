@@ -39,4 +39,7 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
 /// The shapes of one sample after the transforms. Reads the headers of files, no samples.
 DataShapes read_data_shapes(const DatasetSpec& spec);
 
+/// What size() of the opened set will be. Reads the headers of files, too.
+int64_t read_data_size(const DatasetSpec& spec);
+
 }  // namespace trainctl

@@ -52,6 +52,19 @@ void check_header(const IdxHeader& header, size_t num_dims, const std::string& p
                              num_dims, to_string(header)));
 }
 
+/// A damaged header is the user's to mend, by pointing the job at another folder.
+IdxHeader read_header(const std::string& path, size_t num_dims) {
+  const std::vector<uint8_t> start = read_bytes(path, kHeaderBytes);
+  IdxHeader header;
+  try {
+    header = parse_idx_header(start, path);
+  } catch (const EnvError& error) {
+    throw SpecError({}, "dataset.path", error.what(), "a folder with MNIST's IDX files, whole");
+  }
+  check_header(header, num_dims, path);
+  return header;
+}
+
 IdxArray read_array(const std::string& path, size_t num_dims) {
   IdxArray array = parse_idx(read_bytes(path, kMaxIdxBytes), path);
   check_header(array.header, num_dims, path);
@@ -76,12 +89,15 @@ void MnistSet::read_image(int64_t sample, float* out) const {
   for (int64_t i = 0; i < pixels; ++i) out[i] = in[i];
 }
 
-Shape read_mnist_shape(const std::string& folder) {
-  const std::string images = find_file(folder, kImages);
-  find_file(folder, kLabels);
-  const IdxHeader header = parse_idx_header(read_bytes(images, kHeaderBytes), images);
-  check_header(header, 3, images);
-  return {header.dims[1], header.dims[2], 1};
+MnistHeader read_mnist_header(const std::string& folder) {
+  const std::string images = find_file(folder, kImages), labels = find_file(folder, kLabels);
+  const Shape image_dims = read_header(images, 3).dims, label_dims = read_header(labels, 1).dims;
+  if (image_dims[0] != label_dims[0]) {
+    throw SpecError({}, "dataset.path",
+                    fmt::format("{} has {} images, but {} has {} labels", images, image_dims[0], labels, label_dims[0]),
+                    "a folder whose two files are of one set");
+  }
+  return {image_dims[0], {image_dims[1], image_dims[2], 1}};
 }
 
 }  // namespace trainctl

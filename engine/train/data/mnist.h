@@ -27,7 +27,13 @@ class MnistSet {
   IdxArray images_, labels_;
 };
 
-/// [h, w, 1], from the first bytes of the file of images.
-Shape read_mnist_shape(const std::string& folder);
+struct MnistHeader {
+  int64_t size = 0;
+  Shape sample_shape;  ///< [h, w, 1]
+};
+
+/// From the first bytes of both files. SpecError (dataset.path) where files are missing, where a header
+/// is damaged, and where there are not as many labels as images.
+MnistHeader read_mnist_header(const std::string& folder);
 
 }  // namespace trainctl

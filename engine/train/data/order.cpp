@@ -21,16 +21,22 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
   }
 }
 
+void check_epoch_has_steps(const DatasetSpec& spec, int64_t set_size) {
+  check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "sets have samples, and batch and repeat are positive");
+  // Divides instead of multiplying: a set's size times repeat may be more than an int64.
+  const bool fits = set_size >= spec.batch || spec.repeat >= (spec.batch + set_size - 1) / set_size;
+  if (fits || !spec.drop_last) return;
+  const int64_t samples = set_size * spec.repeat;
+  throw SpecError({}, "dataset.batch",
+                  fmt::format("a batch of {} does not fit in an epoch of {} samples", spec.batch, with_commas(samples)),
+                  fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", samples));
+}
+
 SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed)
     : size_(set_size), batch_(spec.batch), repeat_(spec.repeat), shuffle_(spec.shuffle), seed_(seed) {
-  check(size_ > 0 && batch_ > 0 && repeat_ > 0, "sets have samples, and batch and repeat are positive");
+  check_epoch_has_steps(spec, set_size);
   const int64_t samples = size_ * repeat_;
   steps_ = spec.drop_last ? samples / batch_ : (samples + batch_ - 1) / batch_;
-  if (steps_ == 0) {
-    throw SpecError({}, "dataset.batch",
-                    fmt::format("a batch of {} does not fit in an epoch of {} samples", batch_, with_commas(samples)),
-                    fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", samples));
-  }
   order_.resize(static_cast<size_t>(std::max(steps_ * batch_, samples)));
 }
 

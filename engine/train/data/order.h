@@ -12,6 +12,9 @@ namespace trainctl {
 /// Fisher-Yates over 0 … order.size() - 1, driven by the stream (seed, "dataset.shuffle") at `pass`.
 void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 
+/// SpecError (dataset.batch) where an epoch over `set_size` samples has not one step.
+void check_epoch_has_steps(const DatasetSpec& spec, int64_t set_size);
+
 /// An epoch is `repeat` passes over the set, each in an order of its own where the job shuffles, cut
 /// into batches. A last incomplete batch is dropped, or (drop_last: false) filled up with the first
 /// samples of the epoch.
