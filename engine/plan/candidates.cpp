@@ -97,8 +97,8 @@ std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const Lay
   const int batch = facts.batch_factor;
   if (batch < 0) return "it has no batch dim: every rank computes all of it";
   if (!facts.why_not[batch].empty()) return "its batch dim cannot be cut: " + facts.why_not[batch];
-  return fmt::format("data parallel: {} rows cut {} ways", layer.factors[batch].size,
-                     mesh.ways(data_parallel_axes(mesh, layer, facts)[batch]));
+  return fmt::format("data parallel: {} rows {}", layer.factors[batch].size,
+                     cut_text(mesh.ways(data_parallel_axes(mesh, layer, facts)[batch])));
 }
 
 FactorAxes without_contractions(const Layer& layer, FactorAxes axes) {

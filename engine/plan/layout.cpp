@@ -49,6 +49,8 @@ std::string ways_text(const Mesh& mesh, const Axes& axes) {
 
 }  // namespace
 
+std::string cut_text(int64_t ways) { return ways == 1 ? "not cut" : "cut " + std::to_string(ways) + " ways"; }
+
 std::string to_string(const Layout& layout, const Mesh& mesh) {
   std::string text = "[";
   for (size_t d = 0; d < layout.dims.size(); ++d) text += (d == 0 ? "" : ", ") + ways_text(mesh, layout.dims[d]);

@@ -28,6 +28,9 @@ struct Layout {
   friend auto operator<=>(const Layout&, const Layout&) = default;
 };
 
+/// "cut 4 ways", or "not cut".
+std::string cut_text(int64_t ways);
+
 /// Cuts per dim: "[4, 1]"; with axes where `mesh` has more than one: "[4@0.1, 1]"; a partial sum ends in
 /// "+sum(2)" or "+sum(2@2)".
 std::string to_string(const Layout& layout, const Mesh& mesh);

@@ -7,6 +7,7 @@
 
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
+#include "engine/plan/hybrid_variables.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/propagation.h"
 #include "engine/plan/sharding_facts.h"
@@ -63,10 +64,10 @@ void check_batch_divides(const Graph& graph, const JobSpec& spec, const Plan& pl
                    below > 0 ? fmt::format("{} or {}", below, below + unit) : std::to_string(unit))});
 }
 
-void say_whole(const Graph& graph, Plan& plan, const std::string& reason) {
+void say_whole(const Graph& graph, Plan& plan, Choice choice, const std::string& reason) {
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     LayerPlan& layer = plan.layers[l];
-    layer.choice = Choice::stand_alone;
+    layer.choice = choice;
     layer.reason = reason;
     layer.factor_axes.assign(graph.layers[l].factors.size(), {});
   }
@@ -85,9 +86,9 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
                  const CostModel& cost, Plan& plan) {
   if (plan.hybrid()) {
-    say_whole(graph, plan, "hybrid_parallel: the network is what each rank does");
+    say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: the network is what each rank does");
   } else if (plan.mesh.size() == 1) {
-    say_whole(graph, plan, plan.num_stages == 1 ? "one rank" : "one rank a stage");
+    say_whole(graph, plan, Choice::stand_alone, plan.num_stages == 1 ? "one rank" : "one rank a stage");
   } else if (plan.mode == ParallelMode::data_parallel) {
     cut_the_batch(graph, facts, plan);
   }
@@ -102,19 +103,8 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
   }
 }
 
-// The cuts of a parameter in hybrid_parallel; axes are given out from the slowest on.
-Ints hybrid_cuts(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, LayerId layer,
-                 TensorId parameter) {
-  const std::vector<TensorId>& inputs = graph.layers[layer].inputs;
-  const size_t i = std::find(inputs.begin(), inputs.end(), parameter) - inputs.begin();
-  if (!strategies[layer] || i >= strategies[layer]->spec->cuts.size()) {
-    return Ints(graph.tensors[parameter].shape.size(), 1);
-  }
-  return strategies[layer]->spec->cuts[i];
-}
-
-VariablePlan place_variable(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies,
-                            TensorId tensor, const Plan& plan) {
+// `by_hand`: one layout a tensor, in hybrid_parallel alone.
+VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor, const Plan& plan) {
   VariablePlan variable;
   variable.tensor = tensor;
   variable.global_shape = graph.tensors[tensor].shape;
@@ -126,23 +116,23 @@ VariablePlan place_variable(const Graph& graph, const std::vector<std::optional<
     const int stage = plan.stage_of(node);
     const auto place = std::lower_bound(variable.stages.begin(), variable.stages.end(), stage);
     if (place == variable.stages.end() || *place != stage) variable.stages.insert(place, stage);
-    if (std::exchange(placed, true)) continue;
-    if (!plan.hybrid()) {
-      variable.layout = input_layout(graph, plan, node, static_cast<int>(at - node.inputs.begin()));
-      continue;
+    if (std::exchange(placed, true) || plan.hybrid()) continue;
+    variable.layout = input_layout(graph, plan, node, static_cast<int>(at - node.inputs.begin()));
+  }
+  if (plan.hybrid()) {
+    variable.layout = by_hand[tensor];
+    for (size_t d = 0; d < variable.global_shape.size(); ++d) {
+      variable.global_shape[d] *= plan.mesh.ways(variable.layout.dims[d]);
     }
-    const Ints cuts = hybrid_cuts(graph, strategies, node.layer, tensor);
-    variable.layout.dims = assignments(plan.mesh, cuts, 1).front();
-    for (size_t d = 0; d < cuts.size(); ++d) variable.global_shape[d] *= cuts[d];
   }
   if (variable.stages.empty()) variable.stages.push_back(0);
   return variable;
 }
 
-void place_variables(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, Plan& plan) {
+void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Plan& plan) {
   for (const TensorKind kind : {TensorKind::parameter, TensorKind::state}) {
     for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) {
-      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, strategies, t, plan));
+      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, by_hand, t, plan));
     }
   }
 }
@@ -162,13 +152,13 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   };
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     const LayerPlan& layer = plan.layers[l];
-    if (!layer.would_be.empty()) add_once(layer.would_be);
+    if (!layer.advice.empty()) add_once(layer.advice);
     if (!strategies[l] || plan.hybrid()) continue;
     int ways = 1;
     for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
     if (ways == plan.mesh.size()) continue;
-    add_once(fmt::format("strategy of {}: {} ways on {} ranks, so {} ranks each do the same work",
-                         strategies[l]->spec->pattern, ways, plan.mesh.size(), plan.mesh.size() / ways));
+    add_once(fmt::format("strategy of {}: {} on {} ranks, so {} ranks each do the same work",
+                         strategies[l]->spec->pattern, cut_text(ways), plan.mesh.size(), plan.mesh.size() / ways));
   }
 }
 
@@ -184,6 +174,8 @@ std::string_view to_string(Choice choice) {
       return "data_parallel";
     case Choice::stand_alone:
       return "stand_alone";
+    case Choice::by_hand:
+      return "by hand";
   }
   return "?";
 }
@@ -201,6 +193,8 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   if (plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid()) {
     strategies = read_strategies(graph, facts, spec, plan.mesh, errors);
   }
+  std::vector<Layout> by_hand;
+  if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
   if (plan.mode == ParallelMode::data_parallel) check_batch_divides(graph, spec, plan, errors);
   if (!errors.empty()) throw SpecError(std::move(errors));
 
@@ -210,7 +204,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, plan);
-  place_variables(graph, strategies, plan);
+  place_variables(graph, by_hand, plan);
   add_notes(strategies, spec, plan);
   return plan;
 }

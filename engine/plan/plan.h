@@ -18,7 +18,8 @@ enum class Choice : uint8_t {
   user,           ///< parallel.strategies
   propagated,     ///< from a neighbour
   data_parallel,  ///< nobody said anything
-  stand_alone,    ///< one rank, or hybrid_parallel, where the user does it
+  stand_alone,    ///< one rank
+  by_hand,        ///< hybrid_parallel, where the user does it
 };
 std::string_view to_string(Choice choice);
 
@@ -27,7 +28,8 @@ struct LayerPlan {
   std::vector<Axes> factor_axes;  ///< one a factor of the layer
   Choice choice = Choice::data_parallel;
   std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
-  std::string would_be;  ///< what a divisible dim would have allowed; usually empty
+  std::string would_be;  ///< what stood in the way of more cuts: "7 does not divide 48"; usually empty
+  std::string advice;    ///< the sizes that would have allowed more; the same text on all layers that it is for
   bool recompute = false;
 };
 

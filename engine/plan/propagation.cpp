@@ -57,7 +57,7 @@ class Propagation {
       chosen.choice = Choice::propagated;
       chosen.reason = "the cheapest between its neighbours, " + input_moves(l);
     }
-    chosen.would_be = would_be(l);
+    explain_size(l, chosen);
   }
 
  private:
@@ -186,22 +186,24 @@ class Propagation {
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 
-  // What was given up because a size is not divisible.
-  std::string would_be(LayerId l) const {
+  // What was given up because a size is not divisible, and which sizes would be.
+  void explain_size(LayerId l, LayerPlan& chosen) const {
     const Layer& layer = graph_.layers[l];
-    const LayerPlan& chosen = plan_.layers[l];
     const auto near = [](int64_t size, int64_t want) {
       const int64_t below = size / want * want;
       return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
     };
+    chosen.would_be = chosen.advice = "";
     const int batch = facts_[l].batch_factor;
     if (chosen.choice == Choice::data_parallel && batch >= 0 && facts_[l].why_not[batch].empty()) {
       const int64_t rows = layer.factors[batch].size;
       const int have = plan_.mesh.ways(chosen.factor_axes[batch]);
       const int want = plan_.mesh.size();
-      if (have == want) return "";
-      return fmt::format("the {} rows of a micro-batch are cut {} ways on {} ranks; {} would be cut {} ways", rows,
-                         have, want, near(rows, want), want);
+      if (have == want) return;
+      chosen.would_be = fmt::format("{} does not divide {}", want, rows);
+      chosen.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} would be cut {} ways", rows,
+                                  cut_text(have), want, near(rows, want), want);
+      return;
     }
     for (const Link& link : links_.in[l]) {
       const Layout arriving = made(link);
@@ -209,12 +211,13 @@ class Propagation {
         const int f = cut_factor(link.read[d], layer.factors);
         const int want = plan_.mesh.ways(arriving.dims[d]);
         if (f < 0 || !facts_[l].why_not[f].empty() || layer.factors[f].size % want == 0) continue;
-        return fmt::format("{}: dim {} of {} is {}, which cannot be cut {} ways; {} could", layer.name, d,
-                           graph_.tensors[link.tensor].name, layer.factors[f].size, want,
-                           near(layer.factors[f].size, want));
+        const int64_t size = layer.factors[f].size;
+        chosen.would_be = fmt::format("{} does not divide {}", want, size);
+        chosen.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could", d,
+                                    graph_.tensors[link.tensor].name, size, want, near(size, want));
+        return;
       }
     }
-    return "";
   }
 
   const Graph& graph_;

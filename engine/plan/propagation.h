@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// Fills factor_axes, choice, reason and would_be of `plan.layers` (stages are set already).
+/// Fills factor_axes, choice, reason, would_be and advice of `plan.layers` (stages are set already).
 void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
                const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan);
 

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/plan/layout.h"
+
 namespace trainctl {
 namespace {
 
@@ -145,8 +147,8 @@ class Reader {
       given = {cut, true, i, d};
     } else if (given.ways != cut) {
       fail(at(i, d),
-           fmt::format("{} is cut {} ways, but {}, which runs over the same index, is cut {} ways", dim_text(i, d), cut,
-                       dim_text(given.input, given.dim), given.ways),
+           fmt::format("{} is {}, but {}, which runs over the same index, is {}", dim_text(i, d), cut_text(cut),
+                       dim_text(given.input, given.dim), cut_text(given.ways)),
            fmt::format("write {} here, or {} there", given.ways, cut));
     }
   }

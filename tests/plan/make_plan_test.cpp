@@ -114,11 +114,23 @@ TEST_CASE("a batch that does not divide is cut as far as it does, and the plan s
   const Planned p = planned(mlp(6, "{mode: semi_auto_parallel}", 4));
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("relu1") == "[[2, 1]]");
-  CHECK(p.layer("relu1").would_be ==
-        "the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 would be cut 4 ways");
-  CHECK(p.plan.notes.size() == 1);
+  CHECK(p.layer("layer1").reason == "data parallel: 6 rows cut 2 ways");
+  CHECK(p.layer("layer1").would_be == "4 does not divide 6");
+  CHECK(p.plan.notes ==
+        std::vector<std::string>{"the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 would be cut 4 ways"});
   const Planned odd = planned(mlp(9, "{mode: semi_auto_parallel}", 12));
   CHECK(odd.cuts("relu1") == "[[3, 1]]");
+}
+
+TEST_CASE("rows that cannot be cut at all are said to be not cut, and the advice is one note for the job") {
+  const Planned p = planned(mlp(48, "{mode: semi_auto_parallel}", 7));
+  CHECK(broken_rule(p) == "");
+  for (const LayerPlan& layer : p.plan.layers) {
+    CHECK(layer.reason == "data parallel: 48 rows not cut");
+    CHECK(layer.would_be == "7 does not divide 48");
+  }
+  CHECK(p.plan.notes ==
+        std::vector<std::string>{"the 48 rows of a micro-batch are not cut on 7 ranks; 42 or 49 would be cut 7 ways"});
 }
 
 TEST_CASE("one rank, or one rank a stage, cuts nothing") {
@@ -175,6 +187,8 @@ launch: {ranks: 4}
   CHECK(p.variable("layer1.bias").global_shape == Shape{32});
   CHECK(p.variable("layer2.weight").global_shape == Shape{4, 16});
   CHECK(p.cuts("layer1") == "[[1, 1], [1, 1], [1]]");
+  CHECK(p.layer("layer1").choice == Choice::user);
+  CHECK(to_string(p.layer("layer2").choice) == "by hand");
   const auto gradient = [&](const char* name) {
     const Node& node = p.graph.nodes[p.graph.tensors[p.graph.find_tensor(name).value()].producer];
     return output_layout(p.graph, p.plan, node, 0);
