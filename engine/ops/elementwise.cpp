@@ -116,4 +116,15 @@ RuleText broadcast_rule(Infos inputs, const Attrs&) {
   return {text + "->" + dims};
 }
 
+RuleText pair_loss_rule(Infos in, const Attrs&) {
+  const std::string dims = letters(in[0].shape.size());
+  return {dims + "," + dims + "->()"};
+}
+
+Cost pair_loss_cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
+  return cost;
+}
+
 }  // namespace trainctl

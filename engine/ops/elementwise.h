@@ -53,4 +53,8 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 /// "ab,()b->ab".
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
 
+/// A loss of (prediction, label), both of one shape, summed to [1]: mae, mse.
+RuleText pair_loss_rule(Infos in, const Attrs& attrs);
+Cost pair_loss_cost(Infos in, Infos out, const Attrs& attrs);
+
 }  // namespace trainctl

@@ -10,16 +10,8 @@ extern const OpDef mse_op = {
       infer_elementwise("mse", in, 2);
       return {{{1}}};
     },
-    .rule = [](Infos in, const Attrs&) -> RuleText {
-      const std::string dims = letters(in[0].shape.size());
-      return {dims + "," + dims + "->()"};
-    },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
+    .rule = pair_loss_rule,
+    .cost = pair_loss_cost,
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "mse_grad", {g.in(0), g.in(1)}, g.attrs());
