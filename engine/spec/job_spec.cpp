@@ -43,6 +43,18 @@ std::string_view to_string(Device device) {
   return "";
 }
 
+std::string_view to_string(BindMode mode) {
+  switch (mode) {
+    case BindMode::none:
+      return "none";
+    case BindMode::core:
+      return "core";
+    case BindMode::numa:
+      return "numa";
+  }
+  return "";
+}
+
 SourcePos JobSpec::position(std::string_view path) const {
   std::string at(path);
   while (!at.empty()) {

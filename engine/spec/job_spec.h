@@ -16,9 +16,11 @@ namespace trainctl {
 enum class ParallelMode : uint8_t { stand_alone, data_parallel, semi_auto_parallel, auto_parallel, hybrid_parallel };
 enum class Schedule : uint8_t { gpipe, one_f_one_b };
 enum class Device : uint8_t { automatic, cpu, cuda };
+enum class BindMode : uint8_t { none, core, numa };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b"
 std::string_view to_string(Device device);
+std::string_view to_string(BindMode mode);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
 struct TransformSpec {
@@ -128,11 +130,18 @@ struct LaunchSpec {
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< start-up, and a collective's
   double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
+  int max_restarts = 0;         ///< times that all ranks start again after one failed
+  BindMode bind = BindMode::none;
 };
 
+/// A job either describes a network, which trainctl trains, or names a program to start once a rank. A job
+/// with a command has no dataset, network, loss, optimizer, train, parallel and print.
 struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
+  std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
+  std::map<std::string, std::string> env;  ///< added to the ranks' environment
+  std::string working_dir;                 ///< of a command; made absolute, the job file's folder where left out
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
@@ -145,6 +154,8 @@ struct JobSpec {
   std::string file;                            ///< as the user named it
   std::string source;                          ///< its text, for excerpts in errors
   std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> where it stands
+
+  bool has_command() const { return !command.empty(); }
 
   /// Where a field stands; the nearest enclosing field where it was left to its default.
   SourcePos position(std::string_view path) const;
