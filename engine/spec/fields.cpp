@@ -45,6 +45,10 @@ std::string kind_name(const Field& field) {
       return "time (10s, 2m)";
     case FieldKind::section:
       return field.stands_for.empty() ? "mapping" : field.stands_for + " or mapping";
+    case FieldKind::words:
+      return "list of words";
+    case FieldKind::variables:
+      return "mapping of name to text";
     case FieldKind::names:
       return "list of layer names";
     case FieldKind::patterns:
@@ -87,6 +91,12 @@ std::string kind_text(const Field& field) {
   if (finite(field.max) && field.max < 2147483647.0)
     text += (field.max_open ? ", below " : ", at most ") + limit_text(field.max);
   return text;
+}
+
+std::string scope_text(const Field& field) {
+  if (!field.only.empty()) return "For " + join(field.only, ", ") + ".";
+  if (field.job == JobKind::any) return "";
+  return field.job == JobKind::command ? "For jobs with a command." : "For jobs with a network.";
 }
 
 std::string default_text(const Field& field, const Section* section) {

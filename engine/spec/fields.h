@@ -33,6 +33,8 @@ enum class FieldKind : uint8_t {
   bytes,      ///< 25GB, 512MiB, 1024
   seconds,    ///< 10s, 2m, 0.5
   section,    ///< a mapping with fields of its own
+  words,      ///< [python3, train.py]
+  variables,  ///< {NAME: value}
   names,      ///< of layers
   patterns,   ///< names or globs of layers
   transforms,
@@ -41,6 +43,9 @@ enum class FieldKind : uint8_t {
   stage_map,     ///< {pattern: stage}
   strategy_map,  ///< {pattern: cuts}
 };
+
+/// A job has either a network or a command; some fields belong to one of the two.
+enum class JobKind : uint8_t { any, network, command };
 
 struct Section;
 
@@ -57,7 +62,8 @@ struct Field {
   int length = 0;  ///< lists: so many items; 0: any number
   std::vector<std::string> choices;
   std::vector<std::string> only;  ///< belongs to these values of the section's `type` alone
-  std::string stands_for;         ///< section: a bare value stands for a mapping with this one field
+  JobKind job = JobKind::any;
+  std::string stands_for;  ///< section: a bare value stands for a mapping with this one field
 
   const Section* section = nullptr;
   /// The section's struct inside the enclosing one; `make` creates an optional one, else null.
@@ -104,6 +110,10 @@ struct Field {
     only = std::move(v);
     return std::move(*this);
   }
+  Field&& of(JobKind k) && {
+    job = k;
+    return std::move(*this);
+  }
   Field&& is(FieldKind k) && {
     kind = k;
     return std::move(*this);
@@ -129,6 +139,9 @@ struct EntryType {
   bool collective = false;             ///< layers of hybrid_parallel alone
 };
 
+/// Whether the field may stand in a job of that kind.
+inline bool belongs_to(const Field& field, JobKind kind) { return field.job == JobKind::any || field.job == kind; }
+
 /// The whole job: its fields lead to all other sections.
 const Section& job_section();
 
@@ -142,6 +155,9 @@ const std::vector<Field>& module_use_fields();
 
 const std::vector<EntryType>& transform_types();
 const EntryType* find_transform_type(std::string_view name);
+
+/// What a field is for, where not for all: "For sgd." or "For jobs with a network."; else "".
+std::string scope_text(const Field& field);
 
 /// "512", "true", "relu, gelu": the default as docs show it; "" where there is none.
 std::string default_text(const Field& field, const Section* section);

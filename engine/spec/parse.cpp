@@ -35,11 +35,17 @@ std::string read_file(const std::string& file) {
 
 /// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path
 /// means the same everywhere.
-void resolve_paths(JobSpec& job) {
-  if (job.dataset.path.empty()) return;
+void resolve(const JobSpec& job, std::string& path) {
   std::error_code error;
-  const fs::path path = fs::absolute(fs::path(job.file).parent_path() / job.dataset.path, error);
-  if (!error) job.dataset.path = path.lexically_normal().string();
+  const fs::path absolute = fs::absolute(fs::path(job.file).parent_path() / (path.empty() ? "." : path), error);
+  if (error) return;
+  path = absolute.lexically_normal().string();
+  if (path.size() > 1 && path.back() == '/') path.pop_back();
+}
+
+void resolve_paths(JobSpec& job) {
+  if (!job.dataset.path.empty()) resolve(job, job.dataset.path);
+  if (job.has_command()) resolve(job, job.working_dir);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/network.h"
+#include "engine/spec/read_command.h"
 #include "engine/spec/read_fields.h"
 #include "engine/spec/read_value.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 class JobReader {
  public:
-  JobReader(JobSpec& job, Problems& problems) : job_(job), problems_(problems) {}
+  JobReader(JobSpec& job, JobKind kind, Problems& problems) : job_(job), kind_(kind), problems_(problems) {}
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
@@ -28,13 +29,17 @@ class JobReader {
                                       [&](const YamlNode::Entry& e) { return e.key == field.name; });
       const bool given = entry != node.entries.end() && !entry->value.is_null();
       const std::string where = at_key(path, field.name);
-      if (!belongs(field, section, object, path)) {
+      if (!belongs_to(field, kind_)) {
+        if (given) refuse_kind(field, section, entry->key_pos, where);
+      } else if (!belongs(field, section, object, path)) {
         if (given) refuse_field(field, section, object, entry->key_pos, where);
       } else if (given) {
         read(entry->value, field, object, where);
       } else if (field.is_required) {
         problems_.add(entry != node.entries.end() ? entry->value.pos : node.pos, where,
-                      what + " needs '" + field.name + "'", field.name + ": " + kind_text(field));
+                      what + " needs '" + field.name + "'",
+                      field.name + ": " + kind_text(field) +
+                          (field.kind == FieldKind::layers ? ", or in its place command: [python3, train.py]" : ""));
       }
     }
   }
@@ -70,10 +75,29 @@ class JobReader {
                   "'" + field.name + "' is for " + join(field.only, " and ") + ", not for " + type_of(section, object));
   }
 
+  /// A field of the other kind of job.
+  void refuse_kind(const Field& field, const Section& section, const SourcePos& pos, const std::string& where) {
+    if (kind_ == JobKind::network) {
+      problems_.add(pos, where, "'" + field.name + "' is for jobs with a command, and this one has a network");
+      return;
+    }
+    std::vector<std::string> others;
+    for (const Field& one : section.fields)
+      if (belongs_to(one, kind_)) others.push_back(one.name);
+    problems_.add(pos, where, "'" + field.name + "' has no place beside a command",
+                  "beside a command " + (section.name.empty() ? "a job" : section.name) + " takes " + join(others));
+  }
+
   void read(const YamlNode& node, const Field& field, void* object, const std::string& path) {
     switch (field.kind) {
       case FieldKind::section:
         return subsection(node, field, object, path);
+      case FieldKind::words:
+        job_.command = read_command(node, path, problems_);
+        return;
+      case FieldKind::variables:
+        job_.env = read_environment(node, path, problems_);
+        return;
       case FieldKind::names:
         return print(node, path);
       case FieldKind::patterns:
@@ -239,6 +263,7 @@ class JobReader {
   }
 
   JobSpec& job_;
+  const JobKind kind_;
   Problems& problems_;
   Modules modules_;
   Network network_;
@@ -254,7 +279,8 @@ void record_positions(const YamlNode& node, const std::string& path, JobSpec& jo
 
 void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
   record_positions(root, "", job);
-  JobReader reader(job, problems);
+  const YamlNode* command = root.find("command");
+  JobReader reader(job, command && !command->is_null() ? JobKind::command : JobKind::network, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish_network();
 }

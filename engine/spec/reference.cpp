@@ -25,8 +25,8 @@ std::string row(const std::vector<std::string>& cells) {
 }
 
 std::string field_row(const Field& field, const Section* section, std::vector<std::string> first) {
-  std::string doc = field.doc;
-  if (!field.only.empty()) doc += " For " + join(field.only, ", ") + ".";
+  const std::string scope = scope_text(field);
+  const std::string doc = field.doc + (scope.empty() ? "" : " " + scope);
   const std::string fallback = field.is_required ? "required" : code(default_text(field, section));
   first.insert(first.end(), {code(field.name), kind_text(field), fallback, doc});
   return row(first);

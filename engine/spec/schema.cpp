@@ -78,6 +78,13 @@ Json value_schema(const Field& field) {
         if (one.name == field.stands_for) return {{"anyOf", {value_schema(one), mapping}}};
       return mapping;
     }
+    case FieldKind::words: {
+      Json words = list_of({{"type", {"string", "number", "boolean"}}});
+      words["minItems"] = 1;
+      return words;
+    }
+    case FieldKind::variables:
+      return {{"type", "object"}, {"additionalProperties", {{"type", {"string", "number", "boolean"}}}}};
     case FieldKind::names:
     case FieldKind::patterns:
       return {{"anyOf", {text, list_of(text)}}};
@@ -114,7 +121,7 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
   for (const Field& field : fields) {
     properties[field.name] = field_schema(field, section);
     // What only some types need is left to the parser.
-    if (field.is_required && field.only.empty()) required.push_back(field.name);
+    if (field.is_required && field.only.empty() && field.job == JobKind::any) required.push_back(field.name);
   }
   Json schema = {{"type", "object"}, {"description", doc}, {"properties", properties}, {"additionalProperties", false}};
   if (!required.empty()) schema["required"] = required;
@@ -122,6 +129,18 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
 }
 
 Json section_schema(const Section& section) { return object_schema(section.fields, &section, section.doc); }
+
+/// What a job of that kind must hold, and what it must not.
+Json kind_schema(JobKind kind) {
+  Json required = Json::array(), refused = Json::object();
+  for (const Field& field : job_section().fields) {
+    if (!belongs_to(field, kind))
+      refused[field.name] = false;
+    else if (field.is_required || field.kind == FieldKind::words)
+      required.push_back(field.name);
+  }
+  return {{"required", required}, {"properties", refused}};
+}
 
 Json layer_schema() {
   Json any = Json::array();
@@ -159,6 +178,7 @@ Json transform_schema() {
 std::string job_schema() {
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "trainctl job"}};
   schema.update(section_schema(job_section()));
+  schema["oneOf"] = {kind_schema(JobKind::network), kind_schema(JobKind::command)};
   schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()}};
   return schema.dump(2) + "\n";
 }

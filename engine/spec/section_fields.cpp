@@ -276,21 +276,27 @@ const Section& launch_section() {
       "Where the ranks run.",
       {
           field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(65536),
-          field<&L::device>("device", "What the kernels run on."),
+          field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
           field<&L::log_dir>("log_dir", "Holds one folder a run, with one folder a rank."),
-          field<&L::comm>("comm", "How ranks talk: shm is shared memory of one host.").one_of({"auto", "shm", "gloo"}),
-          field<&L::timeout_seconds>("timeout", "For start-up, and for each collective.")
+          field<&L::comm>("comm", "How ranks talk: shm is shared memory of one host.")
+              .one_of({"auto", "shm", "gloo"})
+              .of(JobKind::network),
+          field<&L::timeout_seconds>("timeout",
+                                     "For start-up, for each collective, and for a rank that shows no progress.")
               .is(FieldKind::seconds)
-              .above(0),
+              .above(0)
+              .of(JobKind::network),
           field<&L::grace_seconds>("grace", "Between the request to stop and the end by force.")
               .is(FieldKind::seconds)
               .at_least(0),
+          field<&L::max_restarts>("max_restarts", "Times that all ranks start again after one has failed.").at_least(0),
+          field<&L::bind>("bind", "Ties each rank to cores of its own, or to a NUMA node that it shares."),
       }};
   return section;
 }
 
 Field loss_field() {
-  Field f = special("loss", FieldKind::section, "A name or a mapping.");
+  Field f = special("loss", FieldKind::section, "A name or a mapping.").of(JobKind::network);
   f.section = &loss_section();
   f.stands_for = "type";
   f.object = [](void* enclosing, bool make) -> void* {
@@ -312,15 +318,24 @@ const Section& job_section() {
       {
           field<&J::name>("name", "For people."),
           field<&J::seed>("seed", "Weights, dropout and shuffling follow from it.").at_least(0),
-          subsection<&J::dataset>("dataset", dataset_section(), "The samples.").required(),
-          special("modules", FieldKind::modules, "Blocks of layers that the network uses by name."),
-          special("network", FieldKind::layers, "The layers, in order.").required(),
+          special("command", FieldKind::words,
+                  "A program and its arguments, started once a rank in place of a network.")
+              .of(JobKind::command),
+          special("env", FieldKind::variables, "Added to each rank's environment."),
+          field<&J::working_dir>("working_dir",
+                                 "Where the command runs, relative to the job file; its folder where left out.")
+              .of(JobKind::command),
+          subsection<&J::dataset>("dataset", dataset_section(), "The samples.").required().of(JobKind::network),
+          special("modules", FieldKind::modules, "Blocks of layers that the network uses by name.")
+              .of(JobKind::network),
+          special("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           loss_field(),
-          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule."),
-          subsection<&J::train>("train", train_section(), "How long."),
-          subsection<&J::parallel>("parallel", parallel_section(), "How it is cut."),
+          subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
+          subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),
+          subsection<&J::parallel>("parallel", parallel_section(), "How it is cut.").of(JobKind::network),
           subsection<&J::launch>("launch", launch_section(), "Where it runs."),
-          special("print", FieldKind::names, "Layers whose output each rank writes to its stdout."),
+          special("print", FieldKind::names, "Layers whose output each rank writes to its stdout.")
+              .of(JobKind::network),
       }};
   return section;
 }

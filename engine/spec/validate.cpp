@@ -232,6 +232,7 @@ void perms_are_permutations(Rules& r) {
 }  // namespace
 
 void validate(const JobSpec& job, Problems& problems) {
+  if (job.has_command() || problems.touch("command")) return;
   Rules r{job, problems};
   mode_is_there(r);
   stand_alone_is_one_rank(r);

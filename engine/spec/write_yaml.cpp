@@ -68,8 +68,10 @@ class Writer {
   }
 
   void section(const Section& section, const void* object, int indent) {
+    const JobKind kind = job_.has_command() ? JobKind::command : JobKind::network;
     std::string type;
     for (const Field& field : section.fields) {
+      if (!belongs_to(field, kind)) continue;
       if (field.name == "type") type = std::get<std::string>(field.get(object));
       if (field.only.empty() || std::find(field.only.begin(), field.only.end(), type) != field.only.end())
         write(field, object, indent);
@@ -80,6 +82,10 @@ class Writer {
     switch (field.kind) {
       case FieldKind::section:
         return subsection(field, object, indent);
+      case FieldKind::words:
+        return line(indent, field.name + ": " + list(job_.command));
+      case FieldKind::variables:
+        return environment(field, indent);
       case FieldKind::names:
         if (!job_.print.empty()) line(indent, field.name + ": " + list(job_.print));
         return;
@@ -109,6 +115,12 @@ class Writer {
     if (!inner) return;
     line(indent, field.name + ":");
     section(*field.section, inner, indent + 2);
+  }
+
+  void environment(const Field& field, int indent) {
+    if (job_.env.empty()) return;
+    line(indent, field.name + ":");
+    for (const auto& [name, value] : job_.env) line(indent + 2, quoted(name) + ": " + quoted(value));
   }
 
   void recompute(const Field& field, int indent) {
