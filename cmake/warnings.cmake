@@ -1,12 +1,17 @@
 # Warnings are errors, everywhere.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra> $<$<COMPILE_LANGUAGE:CXX>:-Wpedantic>
+                    $<$<COMPILE_LANGUAGE:CXX>:-Wshadow> $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor> $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+if(TRAINCTL_WITH_CUDA)  # nvcc's own host code is not pedantic
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror;--expt-relaxed-constexpr;-Xcompiler=-fPIC>")
+endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside the standard library's own inlined code.
-  add_compile_options(-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized
-                      -Wno-stringop-overread -Wno-dangling-pointer -Wno-missing-field-initializers)
+  set(quiet -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized
+            -Wno-stringop-overread -Wno-dangling-pointer -Wno-missing-field-initializers)
 else()
-  add_compile_options(-Wno-missing-field-initializers)
+  set(quiet -Wno-missing-field-initializers)
 endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${quiet}>")
 
 if(TRAINCTL_SANITIZE)
   add_compile_options(-fsanitize=${TRAINCTL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
