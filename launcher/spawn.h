@@ -13,6 +13,7 @@ struct ProcessCommand {
   std::vector<std::pair<std::string, std::string>> environment;  ///< added to ours, or in place of it
   std::string working_dir;                                       ///< empty: ours
   int stdout_fd = -1, stderr_fd = -1;                            ///< -1: /dev/null
+  std::vector<int> cpus;                                         ///< on which it may run; empty: on ours
   std::vector<int> inherited_fds;  ///< stay open under the same numbers; all others are closed
 };
 

@@ -8,6 +8,7 @@
 //      └───────▶ settling ─────┘                       done: every started rank has ended
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -20,6 +21,13 @@
 namespace trainctl {
 
 enum class ProcessState { waiting, running, ended, failed_to_start };
+
+/// How far a rank is, as far as it says.
+struct RankProgress {
+  uint64_t position = 0;  ///< differs from the last one when the rank has moved
+  bool waiting = false;   ///< in a call that waits for other ranks
+  bool done = false;      ///< its work is over: it may take its time to end
+};
 
 /// All that is known of a rank when it has ended.
 struct RankReport {
@@ -43,6 +51,8 @@ class Supervision {
   struct Limits {
     double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
     double settle_seconds = 0.5;  ///< how long a complaint about another rank waits for that rank's own failure
+    double timeout_seconds = 60;  ///< how long a rank that reports its progress may stand still
+    int max_restarts = 0;         ///< times that all ranks start again after one of them failed
   };
   using SignalRank = std::function<void(int rank, int signal)>;
 

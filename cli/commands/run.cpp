@@ -78,7 +78,7 @@ class Run {
   }
 
   Launch launch() {
-    Launch launch{.cluster = cluster_, .directory = directory_, .command = [this](const RankPlace& place) {
+    Launch launch{.cluster = cluster_, .directory = directory_, .command = [this](const RankPlace& place, int) {
                     return worker_command(place.rank);
                   }};
     launch.limits.grace_seconds = job_.spec.launch.grace_seconds;

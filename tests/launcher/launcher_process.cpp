@@ -21,10 +21,11 @@ int start_launcher(const std::string& log_dir, const std::vector<std::string>& s
   const int ranks = static_cast<int>(scripts.size());
   Launch launch{.cluster = one_host(ranks),
                 .directory = RunDirectory::create(log_dir, ranks),
-                .command = [&](const RankPlace& place) {
+                .command = [&](const RankPlace& place, int attempt) {
                   ProcessCommand command;
                   command.argv = {"/bin/sh", "-c", scripts[static_cast<size_t>(place.rank)]};
-                  command.environment = {{"RANK", std::to_string(place.rank)}, {"DIR", log_dir}};
+                  command.environment = {
+                      {"RANK", std::to_string(place.rank)}, {"DIR", log_dir}, {"ATTEMPT", std::to_string(attempt)}};
                   return command;
                 }};
   launch.limits.grace_seconds = grace_seconds;

@@ -170,7 +170,7 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
 TEST_CASE("a program that is not there is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
-  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [](const RankPlace&) {
+  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [](const RankPlace&, int) {
                         return ProcessCommand{.argv = {"no-such-program-at-all"}};
                       }};
   PosixProcessRunner runner;
