@@ -38,7 +38,7 @@ struct RankBinding {
 /// Threads: the cores that a rank can keep busy together with those that share them, at least one.
 std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode);
 
-/// "cores 0-3,8", "not bound".
+/// "CPUs 0-3,8", "not bound".
 std::string describe(const RankBinding& binding);
 
 }  // namespace trainctl

@@ -21,10 +21,4 @@ struct Cluster {
 /// All ranks on the host that we are on.
 Cluster one_host(int ranks);
 
-/// Cores that this process may use: its affinity mask, and the CPU quota of its control group.
-int usable_cores();
-
-/// Threads for each of `local_ranks` ranks that share `cores`: at least one.
-int threads_per_rank(int cores, int local_ranks);
-
 }  // namespace trainctl

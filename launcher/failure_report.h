@@ -7,6 +7,9 @@
 
 namespace trainctl {
 
+/// The cause in one line, without what the rank itself says of it; empty where nothing failed.
+std::string cause_line(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster);
+
 /// Several lines; empty where nothing failed.
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory);
 

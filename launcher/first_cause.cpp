@@ -32,22 +32,51 @@ int earliest(const std::vector<RankReport>& reports, const std::function<bool(co
   return found;
 }
 
-/// A rank that `report` waited for, rather one that has no complaint of its own; -1: it names none.
+/// How likely a rank is what others wait for: 3 its process is stopped, 2 it does not wait itself, 1 it waits but has
+/// not said for whom, 0 it has.
+int suspicion(const RankReport& report) {
+  if (complains(report)) return 0;
+  if (report.frozen) return 3;
+  return report.waiting ? 1 : 2;
+}
+
+/// The most suspicious rank that `report` waited for; -1: it names none.
 int awaited(const std::vector<RankReport>& reports, const RankReport& report) {
   int found = -1;
   for (const int rank : report.error->missing) {
     if (rank < 0 || rank >= static_cast<int>(reports.size())) continue;
-    if (!complains(reports[static_cast<size_t>(rank)])) return rank;
-    if (found < 0) found = rank;
+    const auto& candidate = reports[static_cast<size_t>(rank)];
+    if (found < 0 || suspicion(candidate) > suspicion(reports[static_cast<size_t>(found)])) found = rank;
+  }
+  return found;
+}
+
+/// Where a chain of complaints ends at a rank that waits too, but has not yet said for whom: the one rank that is
+/// frozen, or does not wait, though it runs and says where it is. -1: there is none.
+int idle_rank(const std::vector<RankReport>& reports) {
+  int found = -1;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    const RankReport& report = reports[rank];
+    if (!report.reports_progress || suspicion(report) < 2) continue;
+    if (found < 0 || suspicion(report) > suspicion(reports[static_cast<size_t>(found)])) found = static_cast<int>(rank);
   }
   return found;
 }
 
 }  // namespace
 
+std::string_view to_string(Cause::Kind kind) {
+  static constexpr std::string_view kNames[] = {"none", "failed", "ended early", "silent"};
+  return kNames[static_cast<int>(kind)];
+}
+
 Cause find_first_cause(const std::vector<RankReport>& reports) {
   if (const int rank = earliest(reports, own_failure); rank >= 0) return {Cause::Kind::failed, rank, -1};
 
+  if (const int rank = earliest(reports, [](const RankReport& report) { return report.silent_seconds > 0; });
+      rank >= 0) {
+    return {Cause::Kind::silent, rank, -1};
+  }
   const int first = earliest(reports, complains);
   if (first < 0) return {};
   std::set<int> seen;
@@ -56,6 +85,9 @@ Cause find_first_cause(const std::vector<RankReport>& reports) {
     if (next < 0) break;
     const RankReport& other = reports[static_cast<size_t>(next)];
     if (!complains(other)) {
+      if (suspicion(other) == 1) {
+        if (const int idle = idle_rank(reports); idle >= 0) return {Cause::Kind::silent, idle, rank};
+      }
       const bool early = other.state == ProcessState::ended && !other.asked && !other.failed();
       return {early ? Cause::Kind::ended_early : Cause::Kind::silent, next, rank};
     }

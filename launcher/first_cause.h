@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "launcher/supervision.h"
@@ -13,15 +14,19 @@ struct Cause {
     none,         ///< nothing failed
     failed,       ///< died, or said what was wrong
     ended_early,  ///< exited 0 while others waited for it
-    silent,       ///< others waited for it in vain
+    silent,       ///< others waited for it in vain, or the launcher did
   } kind = Kind::none;
   int rank = -1;
-  int complaining_rank = -1;  ///< ended_early, silent: who says so
+  int complaining_rank = -1;  ///< ended_early, silent: who says so; -1: the launcher
 };
 
+/// "failed", "ended early", "silent".
+std::string_view to_string(Cause::Kind kind);
+
 /// Own failures (a signal that we did not send, an exit code, an error that is not about another rank)
-/// come before complaints, the earliest first. Where there are only complaints, the rank at the end of
-/// "a waits for b, b waits for c" is the cause.
+/// come before all else, the earliest first; then the rank that the launcher found silent. Where there are only
+/// complaints, the rank at the end of "a waits for b, b waits for c" is the cause; among several that a rank waits
+/// for, rather one that is frozen or that does not wait itself.
 Cause find_first_cause(const std::vector<RankReport>& reports);
 
 }  // namespace trainctl

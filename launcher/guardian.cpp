@@ -28,7 +28,7 @@ void close_all_but(int fd) {
 [[noreturn]] void guard(int pipe, int32_t* groups, size_t capacity) {
   setpgid(0, 0);  // out of reach of the terminal's Ctrl-C
   prctl(PR_SET_NAME, "trainctl-guard");
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) std::signal(number, SIG_IGN);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) std::signal(number, SIG_IGN);
   close_all_but(pipe);
   size_t count = 0;
   for (;;) {

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/close_range.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <map>
 
 #include "engine/base/error.h"
@@ -47,12 +49,20 @@ void close_on_exec_from_3() {
   for (int fd = 3; fd < limit; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+cpu_set_t cpu_set(const std::vector<int>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  return set;
+}
+
 /// What the child needs, made before fork: after it only async-signal-safe calls are allowed.
 struct ChildSetup {
   std::vector<char*> argv, envp;
   const char* working_dir;
   int stdin_fd, stdout_fd, stderr_fd;
   const std::vector<int>& inherited_fds;
+  const cpu_set_t* cpus;  ///< null: ours
   int error_fd;
   pid_t parent;
 };
@@ -64,10 +74,11 @@ struct ChildSetup {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_DFL);
+  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
 
   const bool ready = dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
-                     (setup.working_dir == nullptr || chdir(setup.working_dir) == 0);
+                     (setup.working_dir == nullptr || chdir(setup.working_dir) == 0) &&
+                     (setup.cpus == nullptr || sched_setaffinity(0, sizeof *setup.cpus, setup.cpus) == 0);
   if (ready) {
     close_on_exec_from_3();
     for (const int fd : setup.inherited_fds) fcntl(fd, F_SETFD, 0);
@@ -106,6 +117,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   }
   const OwnedFd read_end(ends[0]);
   OwnedFd write_end(ends[1]);
+  const cpu_set_t cpus = cpu_set(command.cpus);
   const ChildSetup setup{pointers(command.argv),
                          pointers(environment),
                          command.working_dir.empty() ? nullptr : command.working_dir.c_str(),
@@ -113,6 +125,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
                          command.stdout_fd >= 0 ? command.stdout_fd : null.get(),
                          command.stderr_fd >= 0 ? command.stderr_fd : null.get(),
                          command.inherited_fds,
+                         command.cpus.empty() ? nullptr : &cpus,
                          write_end.get(),
                          getpid()};
   const pid_t pid = fork();
@@ -137,6 +150,15 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
 void PosixProcessRunner::signal_group(int pid, int signal) {
   if (std::find(running_.begin(), running_.end(), pid) == running_.end()) return;
   kill(-pid, signal);
+}
+
+bool PosixProcessRunner::is_frozen(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');  // "17 (name) T 1 …"
+  if (name_end == std::string::npos || name_end + 2 >= text.size()) return false;
+  return text[name_end + 2] == 'T' || text[name_end + 2] == 't';
 }
 
 std::vector<ProcessEnd> PosixProcessRunner::reap() {

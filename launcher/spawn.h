@@ -35,6 +35,9 @@ class ProcessRunner {
   /// To the process and everything in its group.
   virtual void signal_group(int pid, int signal) = 0;
 
+  /// Whether the process is stopped: by SIGSTOP, or by a debugger.
+  virtual bool is_frozen(int pid) = 0;
+
   /// Processes that ended since the last call; does not wait. What an ended process left behind in its
   /// group has been killed when this returns.
   virtual std::vector<ProcessEnd> reap() = 0;
@@ -51,6 +54,7 @@ class PosixProcessRunner : public ProcessRunner {
 
   int start(const ProcessCommand& command) override;
   void signal_group(int pid, int signal) override;
+  bool is_frozen(int pid) override;
   std::vector<ProcessEnd> reap() override;
 
  private:

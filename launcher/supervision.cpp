@@ -3,58 +3,136 @@
 
 #include <algorithm>
 #include <csignal>
+#include <tuple>
 
 #include "engine/base/error.h"
 
 namespace trainctl {
+namespace {
 
-Supervision::Supervision(int num_ranks, Limits limits, SignalRank signal_rank)
-    : limits_(limits), signal_rank_(std::move(signal_rank)), reports_(static_cast<size_t>(num_ranks)) {}
+/// Ranks that did not end within grace when they were asked to have this long for SIGTERM.
+constexpr double kLastChanceSeconds = 2;
+/// A rank that waits for others gives up by itself when the timeout is over, and then says more than we can.
+constexpr double kWaitingMarginSeconds = 2;
 
-void Supervision::started(int rank) { reports_[static_cast<size_t>(rank)].state = ProcessState::running; }
+/// Another attempt would fail as this one did.
+bool hopeless(const RankReport& report) {
+  return report.state == ProcessState::failed_to_start || (report.error && report.error->kind == ErrorKind::spec);
+}
+
+}  // namespace
+
+Supervision::Supervision(int num_ranks, Limits limits, Reach reach)
+    : limits_(limits),
+      reach_(std::move(reach)),
+      reports_(static_cast<size_t>(num_ranks)),
+      motions_(static_cast<size_t>(num_ranks)) {}
+
+void Supervision::started(int rank, double now) {
+  reports_[static_cast<size_t>(rank)].state = ProcessState::running;
+  motions_[static_cast<size_t>(rank)].moved = now;
+}
 
 void Supervision::failed_to_start(int rank, std::string why, double time, double now) {
   RankReport& report = reports_[static_cast<size_t>(rank)];
   report.state = ProcessState::failed_to_start;
   report.start_error = std::move(why);
   report.time = time;
-  stop(now);
+  stop(now, limits_.grace_seconds);
+}
+
+void Supervision::progressed(int rank, RankProgress progress, double now) {
+  Motion& motion = motions_[static_cast<size_t>(rank)];
+  if (!motion.progress || motion.progress->position != progress.position) motion.moved = now;
+  motion.progress = progress;
 }
 
 void Supervision::ended(int rank, RankReport report, double now) {
   RankReport& mine = reports_[static_cast<size_t>(rank)];
   check(mine.state == ProcessState::running, "a rank ends once, after it was started");
+  report.silent_seconds = mine.silent_seconds;
+  report.waiting = mine.waiting;
+  report.frozen = mine.frozen;
+  report.reports_progress = mine.reports_progress;
   mine = std::move(report);
   mine.state = ProcessState::ended;
-  mine.asked = phase_ == Phase::stopping || phase_ == Phase::killing;
+  mine.asked = signalled_;
   if (!mine.failed() || mine.asked) return;
   if (mine.error && mine.error->kind == ErrorKind::comm) {
-    if (phase_ == Phase::running) {
-      phase_ = Phase::settling;
-      deadline_ = now + limits_.settle_seconds;
-    }
+    if (phase_ == Phase::running) phase_ = Phase::settling;
+    deadline_ = std::min(deadline_, now + limits_.settle_seconds);
     return;
   }
-  stop(now);
+  stop(now, limits_.grace_seconds);
 }
 
 void Supervision::interrupted(int signal, double now) {
-  const bool second = interrupt_signal_ != 0;
-  if (!second) interrupt_signal_ = signal;
-  if (second) {
+  if (interrupt_signal_ != 0) {
     kill_all();
+    return;
+  }
+  const bool failed_before = stopping() && !restarts_left();
+  interrupt_signal_ = signal;
+  ending_signal_ = failed_before ? 0 : signal;
+  if (phase_ == Phase::settling) {
+    stop(now, limits_.grace_seconds);
+  } else if (phase_ == Phase::running) {
+    ask(signal, now);
+  }
+}
+
+void Supervision::ask(int signal, double now) {
+  const bool all_started = std::none_of(reports_.begin(), reports_.end(),
+                                        [](const RankReport& report) { return report.state == ProcessState::waiting; });
+  const bool by_signal = reach_.ask_to_stop == nullptr;
+  // Ranks of which some were never started would wait for these in vain.
+  if (!all_started || (by_signal && signal != SIGUSR1)) {
+    stop(now, limits_.grace_seconds);
+    return;
+  }
+  phase_ = Phase::asking;
+  deadline_ = now + limits_.grace_seconds;
+  if (by_signal) {
+    signal_running(signal);
   } else {
-    stop(now);
+    reach_.ask_to_stop();
   }
 }
 
 void Supervision::advance(double now) {
+  if (phase_ == Phase::running) check_silence(now);
   if (now < deadline_) return;
   if (phase_ == Phase::settling) {
-    stop(now);
+    stop(now, limits_.grace_seconds);
+  } else if (phase_ == Phase::asking) {
+    stop(now, std::min(kLastChanceSeconds, limits_.grace_seconds));
   } else if (phase_ == Phase::stopping) {
     kill_all();
   }
+}
+
+/// Of the ranks that stood still for too long, the one that the others wait for: rather one whose process is
+/// stopped, or that does not wait itself, then the one that stands longest.
+void Supervision::check_silence(double now) {
+  using Key = std::tuple<bool, bool, double>;  // the largest is to blame
+  int worst = -1;
+  Key worst_key;
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    const Motion& motion = motions_[i];
+    if (reports_[i].state != ProcessState::running || !motion.progress) continue;
+    const double quiet = now - motion.moved;
+    const bool waiting = motion.progress->waiting;
+    if (quiet < limits_.timeout_seconds + (waiting ? kWaitingMarginSeconds : 0)) continue;
+    const bool frozen = reach_.is_frozen && reach_.is_frozen(static_cast<int>(i));
+    const Key key{frozen, !waiting, quiet};
+    if (worst < 0 || key > worst_key) {
+      worst = static_cast<int>(i);
+      worst_key = key;
+    }
+  }
+  if (worst < 0) return;
+  reports_[static_cast<size_t>(worst)].silent_seconds = std::get<double>(worst_key);
+  stop(now, limits_.grace_seconds);
 }
 
 bool Supervision::done() const {
@@ -63,10 +141,31 @@ bool Supervision::done() const {
   });
 }
 
-void Supervision::stop(double now) {
+bool Supervision::restarts_left() const {
+  return attempt_ < limits_.max_restarts && interrupt_signal_ == 0 &&
+         std::none_of(reports_.begin(), reports_.end(), hopeless);
+}
+
+bool Supervision::restart_due() const { return stopping() && done() && restarts_left(); }
+
+void Supervision::restart() {
+  check(restart_due(), "ranks restart when all have ended and restarts are left");
+  ++attempt_;
+  reports_.assign(reports_.size(), {});
+  motions_.assign(motions_.size(), {});
+  phase_ = Phase::running;
+  deadline_ = kNever;
+  signalled_ = false;
+}
+
+/// `patience`: seconds until those that still run are killed.
+void Supervision::stop(double now, double patience) {
   if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
+  // What was asked to be over by a certain time is over by then, whatever else happens.
+  const double latest = phase_ == Phase::asking ? deadline_ + kLastChanceSeconds : kNever;
+  note_states();
   phase_ = Phase::stopping;
-  deadline_ = now + limits_.grace_seconds;
+  deadline_ = std::min(now + patience, std::max(latest, now));
   signal_running(SIGTERM);
   signal_running(SIGCONT);  // a stopped process would not see it
 }
@@ -77,9 +176,20 @@ void Supervision::kill_all() {
   signal_running(SIGKILL);
 }
 
+void Supervision::note_states() {
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    RankReport& report = reports_[i];
+    if (report.state != ProcessState::running) continue;
+    report.reports_progress = motions_[i].progress.has_value();
+    report.waiting = report.reports_progress && motions_[i].progress->waiting;
+    report.frozen = reach_.is_frozen && reach_.is_frozen(static_cast<int>(i));
+  }
+}
+
 void Supervision::signal_running(int signal) {
+  signalled_ = true;
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
-    if (reports_[rank].state == ProcessState::running) signal_rank_(static_cast<int>(rank), signal);
+    if (reports_[rank].state == ProcessState::running) reach_.signal_rank(static_cast<int>(rank), signal);
   }
 }
 

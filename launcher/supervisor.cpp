@@ -1,19 +1,22 @@
 // The event loop around Supervision.
 #include "launcher/supervisor.h"
 
+#include <algorithm>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <map>
 #include <memory>
 
 #include "engine/base/error.h"
+#include "launcher/control_group.h"
+#include "launcher/failure_report.h"
 #include "launcher/guardian.h"
 #include "launcher/log_pipe.h"
-#include "launcher/out_of_memory.h"
 
 namespace trainctl {
 namespace {
@@ -27,17 +30,25 @@ constexpr int64_t kBusyBytes = 1 << 16;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+bool all_ended_well(const std::vector<RankReport>& reports) {
+  return std::all_of(reports.begin(), reports.end(),
+                     [](const RankReport& report) { return report.state == ProcessState::ended && !report.failed(); });
+}
+
 class Supervisor {
  public:
   Supervisor(const Launch& launch, ProcessRunner& runner, asio::io_context& loop)
       : launch_(launch),
         runner_(runner),
+        bindings_(launch.bindings.empty() ? bindings(launch.cluster.places, read_topology(), BindMode::none)
+                                          : launch.bindings),
         guardian_(launch.cluster.num_ranks()),
-        supervision_(launch.cluster.num_ranks(), launch.limits, [this](int rank, int signal) { send(rank, signal); }),
+        supervision_(launch.cluster.num_ranks(), launch.limits, reach()),
         loop_(loop),
         children_(loop_, SIGCHLD),
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
+    interrupts_.add(SIGUSR1);
     std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that went away is no reason to stop
   }
 
@@ -46,9 +57,13 @@ class Supervisor {
     await_interrupt();
     start_all();
     tick();
-    while (!finished_ && loop_.run_one() > 0) {
+    for (;;) {
+      if (supervision_.restart_due()) {
+        restart();
+      } else if (supervision_.done() || loop_.run_one() == 0) {
+        return outcome();
+      }
     }
-    return outcome();
   }
 
  private:
@@ -60,26 +75,33 @@ class Supervisor {
 
   double now() const { return seconds_since(start_); }
 
-  void start_all() {
-    const int cores = usable_cores();
-    for (const RankPlace& place : launch_.cluster.places) {
-      if (supervision_.stopping()) break;
-      start_rank(place, cores);
-      loop_.poll();  // Ctrl-C and early deaths while we are still starting others
-    }
-    finish_if_done();
+  Supervision::Reach reach() {
+    Supervision::Reach reach;
+    reach.signal_rank = [this](int rank, int signal) { runner_.signal_group(ranks_.at(rank).pid, signal); };
+    reach.ask_to_stop = launch_.ask_to_stop;
+    reach.is_frozen = [this](int rank) { return runner_.is_frozen(ranks_.at(rank).pid); };
+    return reach;
   }
 
-  void start_rank(const RankPlace& place, int cores) {
+  void start_all() {
+    for (const RankPlace& place : launch_.cluster.places) {
+      if (supervision_.stopping()) break;
+      start_rank(place);
+      loop_.poll();  // Ctrl-C and early deaths while we are still starting others
+    }
+  }
+
+  void start_rank(const RankPlace& place) {
     Rank& rank = ranks_[place.rank];
     try {
       open_logs(rank, place.rank);
-      ProcessCommand command = launch_.command(place);
+      ProcessCommand command = launch_.command(place, supervision_.attempt());
       command.stdout_fd = rank.out->write_end();
       command.stderr_fd = rank.err->write_end();
+      const RankBinding& binding = bindings_[static_cast<size_t>(place.rank)];
+      command.cpus = binding.cpus;
       if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-        const int threads = threads_per_rank(cores, place.local_ranks);
-        command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(threads));
+        command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
       }
       rank.pid = runner_.start(command);
     } catch (const EnvError& error) {
@@ -90,7 +112,28 @@ class Supervisor {
     rank_of_pid_[rank.pid] = place.rank;
     rank.out->close_write_end();
     rank.err->close_write_end();
-    supervision_.started(place.rank);
+    supervision_.started(place.rank, now());
+  }
+
+  void restart() {
+    const Cause cause = find_first_cause(supervision_.reports());
+    const std::string message = cause_line(supervision_.reports(), cause, launch_.cluster);
+    failed_attempts_.push_back({cause, message, now()});
+    supervision_.restart();
+    notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
+           std::to_string(launch_.limits.max_restarts) + ")");
+    ranks_.clear();
+    rank_of_pid_.clear();
+    for (const RankPlace& place : launch_.cluster.places) put_error_aside(place.rank);
+    if (launch_.on_restart) launch_.on_restart(supervision_.attempt());
+    start_all();
+  }
+
+  /// What a rank wrote in the last attempt must not speak for the next one.
+  void put_error_aside(int rank) const {
+    const std::string kept = "error.attempt-" + std::to_string(supervision_.attempt() - 1) + ".json";
+    std::rename(launch_.directory.rank_file(rank, "error.json").c_str(),
+                launch_.directory.rank_file(rank, kept).c_str());
   }
 
   void open_logs(Rank& rank, int number) {
@@ -99,8 +142,6 @@ class Supervisor {
     rank.out = std::make_unique<LogPipe>(launch_.directory.rank_file(number, "stdout"), on_line);
     rank.err = std::make_unique<LogPipe>(launch_.directory.rank_file(number, "stderr"));
   }
-
-  void send(int rank, int signal) { runner_.signal_group(ranks_.at(rank).pid, signal); }
 
   void await_child() {
     children_.async_wait([this](const boost::system::error_code& error, int) {
@@ -115,14 +156,17 @@ class Supervisor {
       if (error) return;
       const bool first = supervision_.interrupt_signal() == 0;
       supervision_.interrupted(signal, now());
-      if (first) {
-        notice(signal_name(signal) + ": asked the ranks to stop; a second one kills them");
-      } else {
-        notice(signal_name(signal) + " again: killed the ranks");
-      }
-      finish_if_done();
+      notice(signal_name(signal) + (first ? first_answer() : " again: killed the ranks"));
       await_interrupt();
     });
+  }
+
+  std::string first_answer() const {
+    if (!supervision_.asking()) return ": told the ranks to stop; a second one kills them";
+    char grace[32];
+    std::snprintf(grace, sizeof grace, "%g s", launch_.limits.grace_seconds);
+    const std::string what = launch_.ask_to_stop ? ": the ranks end after this step" : ": passed on to the ranks";
+    return what + ", or are stopped in " + grace + "; a second one kills them";
   }
 
   void reap() {
@@ -131,7 +175,6 @@ class Supervisor {
       if (found == rank_of_pid_.end()) continue;
       rank_ended(found->second, end);
     }
-    finish_if_done();
   }
 
   void rank_ended(int number, const ProcessEnd& end) {
@@ -145,10 +188,24 @@ class Supervisor {
     report.end = end;
     report.error = read_rank_error(launch_.directory.rank_path(number));
     report.time = wall_seconds();
-    report.out_of_memory = end.signaled && end.code == SIGKILL && out_of_memory_kills() > kills_before_;
+    report.out_of_memory = end.signaled && end.code == SIGKILL && killed_for_memory();
     if (launch_.doing) report.doing = launch_.doing(number);
     if (launch_.on_rank_ended) launch_.on_rank_ended(number, report.failed());
     supervision_.ended(number, std::move(report), now());
+  }
+
+  /// Each kill that the kernel counted explains one death.
+  bool killed_for_memory() {
+    if (out_of_memory_kills() <= kills_explained_) return false;
+    ++kills_explained_;
+    return true;
+  }
+
+  void look_at_progress() {
+    if (!launch_.progress) return;
+    for (const auto& [pid, number] : rank_of_pid_) {
+      if (const auto progress = launch_.progress(number)) supervision_.progressed(number, *progress, now());
+    }
   }
 
   void tick() {
@@ -158,6 +215,7 @@ class Supervisor {
       if (rank.err) moved += rank.err->drain();
       report_full_disk(rank, number);
     }
+    look_at_progress();
     supervision_.advance(now());
     if (launch_.on_tick) launch_.on_tick();
     timer_.expires_after(moved >= kBusyBytes ? std::chrono::milliseconds(0) : kTick);
@@ -179,14 +237,17 @@ class Supervisor {
     if (launch_.on_notice) launch_.on_notice(message);
   }
 
-  void finish_if_done() { finished_ = finished_ || supervision_.done(); }
-
   Outcome outcome() const {
     Outcome outcome;
-    outcome.signal = supervision_.interrupt_signal();
+    outcome.signal = supervision_.ending_signal();
     outcome.seconds = now();
     outcome.reports = supervision_.reports();
     outcome.cause = find_first_cause(outcome.reports);
+    outcome.failed_attempts = failed_attempts_;
+    if (outcome.signal != 0 && launch_.ask_to_stop && launch_.stopped_at && all_ended_well(outcome.reports)) {
+      outcome.stopped_at_step = launch_.stopped_at();
+      if (!outcome.stopped_at_step) outcome.signal = 0;  // it came too late to change anything
+    }
     if (outcome.signal != 0) {
       outcome.exit_code = 128 + outcome.signal;
     } else if (outcome.cause.kind != Cause::Kind::none) {
@@ -198,7 +259,8 @@ class Supervisor {
   const Launch& launch_;
   ProcessRunner& runner_;
   const Clock::time_point start_ = Clock::now();
-  const int64_t kills_before_ = out_of_memory_kills();
+  int64_t kills_explained_ = out_of_memory_kills();
+  const std::vector<RankBinding> bindings_;
   Guardian guardian_;
   Supervision supervision_;
   asio::io_context& loop_;
@@ -206,7 +268,7 @@ class Supervisor {
   asio::steady_timer timer_;
   std::map<int, Rank> ranks_;
   std::map<int, int> rank_of_pid_;
-  bool finished_ = false;
+  std::vector<FailedAttempt> failed_attempts_;
 };
 
 }  // namespace

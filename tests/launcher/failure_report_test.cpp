@@ -73,7 +73,7 @@ TEST_CASE("SIGKILL is called out of memory only when the kernel said so") {
   CHECK(scene.report().find("was killed by SIGKILL") != std::string::npos);
   CHECK(scene.report().find("memory") == std::string::npos);
   scene.cause().out_of_memory = true;
-  CHECK(scene.report().find("was killed by the kernel: the host ran out of memory") != std::string::npos);
+  CHECK(scene.report().find("was killed by the kernel for lack of memory") != std::string::npos);
 }
 
 TEST_CASE("a rank that is silent is named with what its peer says of it") {

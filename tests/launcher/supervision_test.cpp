@@ -13,12 +13,12 @@ namespace {
 /// Four ranks; records what is sent to them.
 struct Scene {
   std::vector<std::pair<int, int>> sent;  // rank, signal
-  Supervision supervision{4, {.grace_seconds = 10, .settle_seconds = 0.5}, [this](int rank, int signal) {
-                            sent.emplace_back(rank, signal);
-                          }};
+  Supervision supervision{4,
+                          {.grace_seconds = 10, .settle_seconds = 0.5},
+                          {.signal_rank = [this](int rank, int signal) { sent.emplace_back(rank, signal); }}};
 
   Scene() {
-    for (int rank = 0; rank < 4; ++rank) supervision.started(rank);
+    for (int rank = 0; rank < 4; ++rank) supervision.started(rank, 0);
   }
   void exits(int rank, int code, double now) {
     supervision.ended(rank, {.end = {.pid = rank, .signaled = false, .code = code}}, now);
@@ -112,10 +112,10 @@ TEST_CASE("a Ctrl-C while ranks are stopping after a failure does not start the 
 
 TEST_CASE("a rank that cannot be started stops those that were") {
   std::vector<int> asked;
-  Supervision supervision(3, {}, [&](int rank, int signal) {
-    if (signal == SIGTERM) asked.push_back(rank);
-  });
-  supervision.started(0);
+  Supervision supervision(3, {}, {.signal_rank = [&](int rank, int signal) {
+                            if (signal == SIGTERM) asked.push_back(rank);
+                          }});
+  supervision.started(0, 0);
   CHECK_FALSE(supervision.done());
   supervision.failed_to_start(1, "no such program", 0, 0);
   CHECK(asked == std::vector<int>{0});

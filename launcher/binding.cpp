@@ -1,0 +1,157 @@
+// See binding.h.
+#include "launcher/binding.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine/base/text.h"
+#include "launcher/control_group.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+int read_int(const std::string& path, int otherwise) {
+  std::ifstream file(path);
+  int value = 0;
+  return file >> value ? value : otherwise;
+}
+
+/// CPUs that belong together: the threads of a core, or the cores of a node.
+struct Unit {
+  std::vector<int> cpus;
+  int cores = 1;  ///< that it can keep busy
+};
+
+std::vector<Cpu> in_order(std::vector<Cpu> cpus) {
+  std::sort(cpus.begin(), cpus.end(), [](const Cpu& a, const Cpu& b) {
+    return std::tuple(a.node, a.core, a.id) < std::tuple(b.node, b.core, b.id);
+  });
+  return cpus;
+}
+
+/// Runs of CPUs that agree in `same`, of CPUs in order.
+template <typename Same>
+std::vector<Unit> units(const std::vector<Cpu>& cpus, const Same& same) {
+  std::vector<Unit> found;
+  for (size_t i = 0; i < cpus.size(); ++i) {
+    const bool opens = i == 0 || !same(cpus[i - 1], cpus[i]);
+    const bool another_core = opens || cpus[i - 1].core != cpus[i].core;
+    if (opens) found.push_back({{}, 0});
+    found.back().cpus.push_back(cpus[i].id);
+    found.back().cores += another_core ? 1 : 0;
+  }
+  return found;
+}
+
+/// Rank `rank` of `ranks` gets the units [first, last): equal runs; where there are fewer units than ranks, the one
+/// in which the middle of its share lies.
+std::pair<size_t, size_t> run_of(size_t rank, size_t ranks, size_t units) {
+  if (units >= ranks) return {rank * units / ranks, (rank + 1) * units / ranks};
+  const size_t unit = (2 * rank + 1) * units / (2 * ranks);
+  return {unit, unit + 1};
+}
+
+/// Nodes may differ in size, so a rank goes where the middle of its run of cores is.
+std::pair<size_t, size_t> nodes_of(size_t rank, size_t ranks, const std::vector<Unit>& nodes) {
+  if (nodes.size() >= ranks) return run_of(rank, ranks, nodes.size());
+  double cores = 0;
+  for (const Unit& node : nodes) cores += node.cores;
+  double middle = (static_cast<double>(rank) + 0.5) * cores / static_cast<double>(ranks);
+  size_t at = 0;
+  while (at + 1 < nodes.size() && middle >= nodes[at].cores) middle -= nodes[at++].cores;
+  return {at, at + 1};
+}
+
+}  // namespace
+
+Topology read_topology(const std::string& sys) {
+  Topology topology;
+  topology.quota_cores = quota_cores();
+  std::map<int, int> node_of;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(sys + "/node", ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.size() < 5 || !name.starts_with("node") || name.find_first_not_of("0123456789", 4) != std::string::npos) {
+      continue;
+    }
+    for (const auto& cpu : fs::directory_iterator(entry.path(), ignored)) {
+      const std::string cpu_name = cpu.path().filename();
+      if (cpu_name.size() > 3 && cpu_name.starts_with("cpu") &&
+          cpu_name.find_first_not_of("0123456789", 3) == std::string::npos) {
+        node_of[std::stoi(cpu_name.substr(3))] = std::stoi(name.substr(4));
+      }
+    }
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
+  for (int id = 0; id < CPU_SETSIZE; ++id) {
+    if (!CPU_ISSET(id, &set)) continue;
+    // The first of a core's threads names the core: core_id counts anew on each socket.
+    const std::string base = sys + "/cpu/cpu" + std::to_string(id) + "/topology/";
+    const int core = std::min(id, read_int(base + "thread_siblings_list", id));
+    topology.cpus.push_back({id, core, node_of.contains(id) ? node_of[id] : 0});
+  }
+  return topology;
+}
+
+std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode) {
+  const size_t ranks = places.size();
+  const std::vector<Cpu> cpus = in_order(topology.cpus);
+  std::vector<Unit> list = units(cpus, [](const Cpu& a, const Cpu& b) { return a.core == b.core && a.node == b.node; });
+  if (mode == BindMode::numa) list = units(cpus, [](const Cpu& a, const Cpu& b) { return a.node == b.node; });
+  if (mode == BindMode::none || (mode == BindMode::core && list.size() < ranks)) {
+    list = units(cpus, [](const Cpu&, const Cpu&) { return false; });
+  }
+
+  std::vector<RankBinding> result(ranks);
+  std::map<size_t, int> sharers;  // by the first unit of a run
+  std::vector<std::pair<size_t, size_t>> runs;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    runs.push_back(mode == BindMode::numa ? nodes_of(rank, ranks, list) : run_of(rank, ranks, list.size()));
+    ++sharers[runs.back().first];
+  }
+  const int quota_share =
+      topology.quota_cores > 0 ? static_cast<int>(std::ceil(topology.quota_cores)) / static_cast<int>(ranks) : 0;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto [first, last] = runs[rank];
+    int cores = 0;
+    for (size_t i = first; i < last && i < list.size(); ++i) {
+      cores += list[i].cores;
+      if (mode == BindMode::none) continue;
+      result[rank].cpus.insert(result[rank].cpus.end(), list[i].cpus.begin(), list[i].cpus.end());
+    }
+    std::sort(result[rank].cpus.begin(), result[rank].cpus.end());
+    // Who is bound has his own; who is not shares with all, and equal ranks wait for the slowest.
+    if (mode == BindMode::none) cores = static_cast<int>(list.size() / ranks);
+    if (mode != BindMode::none) cores /= sharers[first];
+    if (topology.quota_cores > 0) cores = std::min(cores, quota_share);
+    result[rank].threads = std::max(1, cores);
+  }
+  return result;
+}
+
+std::string describe(const RankBinding& binding) {
+  if (binding.cpus.empty()) return "not bound";
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < binding.cpus.size();) {
+    size_t end = i + 1;
+    while (end < binding.cpus.size() && binding.cpus[end] == binding.cpus[end - 1] + 1) ++end;
+    std::string run = std::to_string(binding.cpus[i]);
+    if (end > i + 1) run += "-" + std::to_string(binding.cpus[end - 1]);
+    runs.push_back(run);
+    i = end;
+  }
+  return (binding.cpus.size() == 1 ? "CPU " : "CPUs ") + join(runs, ",");
+}
+
+}  // namespace trainctl
