@@ -132,6 +132,8 @@ struct LaunchSpec {
   double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
   int max_restarts = 0;         ///< times that all ranks start again after one failed
   BindMode bind = BindMode::none;
+  int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is begun; 0: no limit
+  int log_files = 5;               ///< of each stream of a rank, the one being written included
 };
 
 /// A job either describes a network, which trainctl trains, or names a program to start once a rank. A job

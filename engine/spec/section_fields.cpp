@@ -291,6 +291,11 @@ const Section& launch_section() {
               .at_least(0),
           field<&L::max_restarts>("max_restarts", "Times that all ranks start again after one has failed.").at_least(0),
           field<&L::bind>("bind", "Ties each rank to cores of its own, or to a NUMA node that it shares."),
+          field<&L::log_size>("log_size", "A log file of a rank that is larger is followed by a new one; 0: never.")
+              .is(FieldKind::bytes)
+              .at_least(0),
+          field<&L::log_files>("log_files", "Log files kept of each stream of a rank; the oldest is deleted.")
+              .at_least(1),
       }};
   return section;
 }
