@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
@@ -81,7 +82,17 @@ class Run {
     Launch launch{.cluster = cluster_, .directory = directory_, .command = [this](const RankPlace& place, int) {
                     return worker_command(place.rank);
                   }};
-    launch.limits.grace_seconds = job_.spec.launch.grace_seconds;
+    const LaunchSpec& spec = job_.spec.launch;
+    launch.limits.grace_seconds = spec.grace_seconds;
+    launch.limits.timeout_seconds = spec.timeout_seconds;
+    launch.limits.max_restarts = spec.max_restarts;
+    launch.bindings = bindings(cluster_.places, read_topology(), spec.bind);
+    launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
+    launch.stopped_at = [this] { return stopped_at(); };
+    launch.progress = [this](int rank) -> std::optional<RankProgress> {
+      return progress_of(memory_->status(rank), programs_[static_cast<size_t>(rank)]);
+    };
+    launch.on_restart = [this](int) { start_afresh(); };
     launch.on_line = [this](int rank, std::string_view line) {
       if (rank == 0) view_.line(line);
     };
@@ -94,6 +105,22 @@ class Run {
     launch.on_tick = [this] { view_.tick(memory_->status(0)); };
     launch.on_notice = [this](std::string_view message) { view_.notice(message); };
     return launch;
+  }
+
+  /// Nothing where all ranks had started their last step before they were asked.
+  std::optional<int64_t> stopped_at() const {
+    const auto highest = static_cast<int64_t>(memory_->gate().highest());
+    const int64_t all = memory_->status(0).total_steps.load();
+    if (!memory_->gate().asked_to_stop() || (highest > 0 && highest == all)) return std::nullopt;
+    return highest;
+  }
+
+  /// Whatever the ranks of the last attempt left half done is none of the next one's business. There are no
+  /// checkpoints yet, so the training begins anew.
+  void start_afresh() {
+    memory_ = SharedMemory::create(arena_bytes());
+    if (store_) open_store();
+    view_.notice("the training starts from its beginning");
   }
 
   ProcessCommand worker_command(int rank) const {
@@ -125,7 +152,7 @@ class Run {
   PlannedJob job_;
   const bool record_;
   const std::vector<Program> programs_;
-  const std::shared_ptr<SharedMemory> memory_;
+  std::shared_ptr<SharedMemory> memory_;
   const Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;

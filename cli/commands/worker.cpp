@@ -51,7 +51,9 @@ class Worker {
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
     status.state = RankState::training;
-    train(*job_, *program_, rendezvous.communicator(), output.hooks(), train_options);
+    TrainHooks hooks = output.hooks();
+    hooks.may_start = [this](int64_t step) { return memory_->gate().start(static_cast<uint64_t>(step) + 1); };
+    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
     status.state = RankState::done;
   }
 

@@ -60,6 +60,8 @@ std::string describe_position(const RankStatus& status, const Program& program) 
       return "start-up";
     case RankState::loading:
       return "loading";
+    case RankState::connecting:
+      return "connecting to the other ranks";
     case RankState::done:
       return "its end";
     case RankState::training:
@@ -74,6 +76,19 @@ std::string describe_position(const RankStatus& status, const Program& program) 
     text += ", " + instruction->name + " (instruction " + std::to_string(status.instruction.load()) + ")";
   }
   return text;
+}
+
+RankProgress progress_of(const RankStatus& status, const Program& program) {
+  const RankState state = status.state.load();
+  const uint64_t step = status.step.load();
+  const auto instruction = static_cast<uint32_t>(status.instruction.load() + 1);
+  RankProgress progress;
+  progress.position = (static_cast<uint64_t>(state) << 60) | (step << 28) | instruction;
+  progress.waiting = state == RankState::connecting;
+  if (const Instruction* at = instruction_at(status, program)) {
+    progress.waiting = progress.waiting || at->opcode == Opcode::collective || at->opcode == Opcode::recv;
+  }
+  return progress;
 }
 
 }  // namespace trainctl

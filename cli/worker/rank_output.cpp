@@ -57,6 +57,12 @@ void RankOutput::on_step(const StepReport& report) {
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 
+void RankOutput::ended(const TrainResult& result) {
+  if (!result.stopped) return;
+  write_line("stopped after step " + std::to_string(result.steps) + ", as asked");
+  if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.steps}}.dump() << std::endl;
+}
+
 void RankOutput::on_communication(const Instruction& instruction) {
   if (recording_) collectives_ << communication_json(instruction, program_).dump() << '\n';
 }

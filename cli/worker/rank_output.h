@@ -23,6 +23,8 @@ class RankOutput {
 
   /// They refer to this object.
   TrainHooks hooks();
+  /// The training is over. Says so where it was stopped before its end.
+  void ended(const TrainResult& result);
 
  private:
   void on_step(const StepReport& report);

@@ -52,9 +52,12 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
     communicator_ = make_shared_memory_communicator(std::move(memory), rank, spec.launch.timeout_seconds);
     return;
   }
+  RankStatus& status = memory->status(rank);
+  status.state = RankState::connecting;
   store_ = store_of_environment();
   GlooOptions options;
   options.timeout_seconds = spec.launch.timeout_seconds;
+  options.status = &status;
   communicator_ = make_gloo_communicator(*store_, rank, spec.launch.ranks, options);
 }
 

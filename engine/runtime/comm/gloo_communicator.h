@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/runtime/comm/key_value_store.h"
+#include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl {
@@ -13,7 +14,8 @@ struct GlooOptions {
   std::string hostname = "127.0.0.1";  ///< of this rank, as its peers reach it; ignored where `interface` is given
   std::string interface;               ///< network interface to listen on, e.g. "eth0"
   double timeout_seconds = 30;
-  std::string prefix = "gloo";  ///< of all keys in the store
+  std::string prefix = "gloo";   ///< of all keys in the store
+  RankStatus* status = nullptr;  ///< where the launcher of this host looks for this rank's position
 };
 
 /// Connects to its peers on the first call that needs them, so that ranks may open groups in any order.

@@ -93,6 +93,10 @@ void GlooLinks::connect(GlooGroup& group, const std::string& call) const {
 
 void GlooLinks::set_position(RankPosition position) {
   position_ = position;
+  if (options_.status != nullptr) {
+    options_.status->step.store(position.step, std::memory_order_relaxed);
+    options_.status->instruction.store(position.instruction, std::memory_order_relaxed);
+  }
   const auto now = std::chrono::steady_clock::now();
   if (now < next_publish_) return;
   next_publish_ = now + std::chrono::seconds(1);

@@ -15,7 +15,7 @@ namespace trainctl::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
 // Ranks of one program have their buffers at the same offsets. If all arenas began on a page, a sum over eight of
@@ -57,7 +57,7 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
   auto* sizes = new (base + layout.sizes) int64_t[arena_bytes.size()];
   for (size_t i = 0; i < arena_bytes.size(); ++i) sizes[i] = arena_bytes[i];
   for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
-  new (base) Header{kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, {}};
+  new (base) Header{kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, {}, {}};
 }
 
 std::vector<int64_t> Segment::read_arena_bytes(const std::byte* base, int64_t bytes) {

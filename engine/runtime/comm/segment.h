@@ -23,6 +23,7 @@ struct Header {
   uint32_t num_ranks;
   int64_t total_bytes;
   alignas(64) std::atomic<uint32_t> members_used;
+  alignas(64) StepGate gate;
 };
 
 /// One member's place in a group: what it brings to the group's next call. Written by the member before
@@ -88,6 +89,7 @@ class Segment {
 
   int num_ranks() const { return num_ranks_; }
   RankStatus& status(int rank) const;
+  StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
   std::span<std::byte> send_staging(int rank) const;

@@ -74,5 +74,6 @@ SharedMemory::~SharedMemory() {
 int SharedMemory::num_ranks() const { return segment_->num_ranks(); }
 std::span<std::byte> SharedMemory::arena(int rank) const { return segment_->arena(rank); }
 RankStatus& SharedMemory::status(int rank) const { return segment_->status(rank); }
+StepGate& SharedMemory::gate() const { return segment_->gate(); }
 
 }  // namespace trainctl

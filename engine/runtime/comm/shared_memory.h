@@ -9,13 +9,15 @@
 #include <span>
 #include <vector>
 
+#include "engine/runtime/comm/step_gate.h"
+
 namespace trainctl {
 
 namespace comm {
 class Segment;
 }
 
-enum class RankState : uint32_t { starting, loading, training, done, failed };
+enum class RankState : uint32_t { starting, loading, connecting, training, done, failed };
 
 /// What a rank is doing. Written by the rank (and `state` by the launcher, when the rank is gone); read by its
 /// peers and the launcher at any time. All zero is "not started".
@@ -46,6 +48,7 @@ class SharedMemory {
   int num_ranks() const;
   std::span<std::byte> arena(int rank) const;
   RankStatus& status(int rank) const;
+  StepGate& gate() const;
 
   comm::Segment& segment() const { return *segment_; }
 
