@@ -89,37 +89,47 @@ struct Variable {
   std::string name;
   TensorKind kind = TensorKind::parameter;
   Init init;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  ///< of the weights that are kept; kernels may read a bf16 copy (Bucket::compute_offset)
   Shape global_shape;
   Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
   int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
   int64_t bucket_element = 0;  ///< first element in the bucket's flat range
-  int64_t arena_offset = -1;   ///< states; parameters that are not level-3 sharded: bytes from the arena's start
+  /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds a shard alone, or no f32 at all.
+  int64_t arena_offset = -1;
 };
 
 /// Parameters that are reduced, gathered and updated together, as one flat range:
 /// [p0 | p1 | … | padding up to a multiple of shards * 16 elements].
 struct Bucket {
   std::string name;
-  int64_t elements = 0;         ///< with padding
-  int reduce_group = -1;        ///< the group the gradients are summed over once a step; -1: one rank makes them alone
-  int shard_group = -1;         ///< the group the optimizer is cut over; -1: not sharded
-  int shards = 1, shard = 0;    ///< this rank's: elements [shard, shard + 1) * elements / shards
-  int level = 0;                ///< optimizer_shard level of this bucket (0 where it is under min_kb)
-  int64_t weights_offset = -1;  ///< whole range, or at level 3 this rank's shard alone
+  int64_t elements = 0;       ///< with padding
+  int reduce_group = -1;      ///< the group the gradients are summed over once a step; -1: one rank makes them alone
+  int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
+  int shards = 1, shard = 0;  ///< this rank's: elements [shard, shard + 1) * elements / shards
+  int level = 0;              ///< optimizer_shard level of this bucket (0 where it is under min_kb)
+  /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
+  int64_t weights_offset = -1;
+  /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
+  int64_t compute_offset = -1;
   int64_t gradients_offset = -1;  ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
   /// No gradients are kept: the kernels that would make them step the weights (compile's fuse_update).
   bool updated_by_parts = false;
   std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard
+
+  bool has_compute_copy() const { return compute_offset >= 0; }
+  /// At level 3, and in bf16 from level 1 on: others read the compute copy.
+  bool weights_are_cut() const { return level == 3 || (level > 0 && has_compute_copy()); }
+  int64_t shard_elements() const { return elements / shards; }
 };
 
 struct Memory {
-  int64_t weights = 0;  ///< parameters and states
+  int64_t weights = 0;  ///< parameters as kernels read them, and states
+  int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
   int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< the most that tensors of the forward and backward pass take at one time
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t total() const { return weights + gradients + optimizer + activations + buffers; }
+  int64_t total() const { return weights + master + gradients + optimizer + activations + buffers; }
 };
 
 struct Program {

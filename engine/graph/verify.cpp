@@ -92,14 +92,19 @@ void verify_layers(const Graph& graph) {
   }
 }
 
-/// "grad.x" has the shape of x, and so has each contribution to a parameter's update.
+/// "grad.x" has the shape of x, and so has each contribution to a parameter's update. A parameter's is f32, another
+/// tensor's of its type.
 void verify_gradients(const Graph& graph) {
   std::unordered_map<std::string_view, const Tensor*> by_name;
   for (const Tensor& tensor : graph.tensors) by_name.emplace(tensor.name, &tensor);
   for (const Tensor& tensor : graph.tensors) {
     if (tensor.kind != TensorKind::gradient || !tensor.name.starts_with("grad.")) continue;
     const auto of = by_name.find(std::string_view(tensor.name).substr(5));
-    require(of == by_name.end() || of->second->shape == tensor.shape, "{}: not the shape of its tensor", tensor.name);
+    if (of == by_name.end()) continue;
+    const DType dtype = of->second->kind == TensorKind::parameter ? DType::f32 : of->second->dtype;
+    require(of->second->shape == tensor.shape, "{}: not the shape of its tensor", tensor.name);
+    require(dtype == tensor.dtype, "{}: {} where {} was expected", tensor.name, to_string(tensor.dtype),
+            to_string(dtype));
   }
   std::set<TensorId> updated;
   for (const Update& update : graph.updates) {
@@ -109,6 +114,7 @@ void verify_gradients(const Graph& graph) {
     require(!update.gradients.empty(), "{} is updated from no gradient", parameter.name);
     for (TensorId gradient : update.gradients) {
       require(graph.tensors.at(gradient).shape == parameter.shape, "{}: gradient of another shape", parameter.name);
+      require(graph.tensors[gradient].dtype == DType::f32, "{}: a parameter's gradient is f32", parameter.name);
     }
   }
 }
@@ -121,7 +127,10 @@ void verify_graph(const Graph& graph) {
   verify_layers(graph);
   verify_gradients(graph);
   require(graph.loss < static_cast<TensorId>(graph.tensors.size()), "the loss is a tensor of the graph");
-  if (graph.loss >= 0) require(graph.tensors[graph.loss].shape == Shape{1}, "the loss has shape [1]");
+  if (graph.loss >= 0) {
+    const Tensor& loss = graph.tensors[graph.loss];
+    require(loss.shape == Shape{1} && loss.dtype == DType::f32, "the loss has shape [1] and is f32");
+  }
   for (TensorId print : graph.prints) {
     require(print >= 0 && print < static_cast<TensorId>(graph.tensors.size()), "print names a tensor of the graph");
   }

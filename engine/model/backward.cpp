@@ -102,6 +102,7 @@ class BackwardPass {
     const std::string suffix = number == 0 ? "" : fmt::format(".sum{}", number);
 
     Tensor sum{.name = fmt::format("grad.{}{}", graph_.tensors[of].name, suffix), .shape = graph_.tensors[of].shape};
+    sum.dtype = graph_.tensors[a].dtype;
     sum.kind = TensorKind::gradient;
     sum.producer = static_cast<NodeId>(graph_.nodes.size());
     graph_.tensors.push_back(sum);

@@ -23,6 +23,7 @@ class Model {
     hybrid_ = spec.parallel.mode == ParallelMode::hybrid_parallel;
     ranks_in_stage_ = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
     batch_ = micro_batch_size();
+    if (spec.precision == Precision::bf16) compute_type_ = DType::bf16;
   }
 
   Graph build() {
@@ -60,7 +61,8 @@ class Model {
     const bool label = name == "label";
     Tensor tensor{.name = name, .shape = label ? data_.label : data_.data};
     tensor.shape.insert(tensor.shape.begin(), batch_);
-    tensor.dtype = (label ? data_.label_is_integer : data_.data_is_integer) ? DType::i32 : DType::f32;
+    const bool integer = label ? data_.label_is_integer : data_.data_is_integer;
+    tensor.dtype = integer ? DType::i32 : label ? DType::f32 : compute_type_;
     tensor.kind = TensorKind::input;
     try {
       expect_size(name, tensor.shape);
@@ -112,7 +114,7 @@ class Model {
     outputs_[layer.name] = -1;
     if (!all) return;
     graph_.layers.push_back({.name = layer.name, .type = layer.type, .pos = spec_.position(layer.path)});
-    LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1));
+    LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1), compute_type_);
     LayerContext context{graph_, builder, layer, inputs, ranks_in_stage_, hybrid_};
     try {
       const TensorId output = lower_layer(context);
@@ -148,6 +150,7 @@ class Model {
   bool hybrid_ = false;
   int ranks_in_stage_ = 1;
   int64_t batch_ = 1;
+  DType compute_type_ = DType::f32;  ///< of data, parameters and what is made of them
   Graph graph_;
   std::map<std::string, TensorId> outputs_;  ///< of layers and inputs by name; -1: that layer is wrong
   std::set<std::string> names_;              ///< of all layers

@@ -48,9 +48,12 @@ void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim) {
   shape_error(fmt::format("{} needs an input of at least {} dims, it is given {}", op, ndim, to_string(input)));
 }
 
-void expect_f32(std::string_view op, Infos inputs) {
+void expect_floats(std::string_view op, Infos inputs) {
   for (const TensorInfo& input : inputs) {
-    if (input.dtype != DType::f32) shape_error(fmt::format("{} takes f32, it is given {}", op, to_string(input)));
+    if (input.dtype == DType::i32) shape_error(fmt::format("{} takes f32, it is given {}", op, to_string(input)));
+    if (input.dtype == inputs[0].dtype) continue;
+    shape_error(fmt::format("{} takes inputs of one type, it is given {} {} and {} {}", op, to_string(inputs[0].shape),
+                            to_string(inputs[0].dtype), to_string(input.shape), to_string(input.dtype)));
   }
 }
 
@@ -61,7 +64,7 @@ void expect_shape(std::string_view op, std::string_view what, const TensorInfo& 
 
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs) {
   expect_inputs(op, inputs, num_inputs, num_inputs);
-  expect_f32(op, inputs);
+  expect_floats(op, inputs);
   for (size_t i = 1; i < inputs.size(); ++i) {
     expect_shape(op, fmt::format("input {}", i), inputs[i], inputs[0].shape);
   }
@@ -114,6 +117,18 @@ RuleText broadcast_rule(Infos inputs, const Attrs&) {
     }
   }
   return {text + "->" + dims};
+}
+
+std::vector<TensorInfo> infer_pair_loss(std::string_view op, Infos in) {
+  infer_pair_loss_grad(op, in);
+  return {{{1}}};
+}
+
+std::vector<TensorInfo> infer_pair_loss_grad(std::string_view op, Infos in) {
+  expect_inputs(op, in, 2, 2);
+  for (const TensorInfo& input : in) expect_floats(op, {&input, 1});
+  expect_shape(op, "input 1", in[1], in[0].shape);
+  return {in[0]};
 }
 
 RuleText pair_loss_rule(Infos in, const Attrs&) {

@@ -31,11 +31,12 @@ void expect_size(std::string_view name, const Shape& shape);
 void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high);
 /// At least `ndim` dims.
 void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim);
-void expect_f32(std::string_view op, Infos inputs);
+/// Every input is f32, or every one bf16.
+void expect_floats(std::string_view op, Infos inputs);
 /// `what` of the shape `expected`.
 void expect_shape(std::string_view op, std::string_view what, const TensorInfo& info, const Shape& expected);
 
-/// One output like the first input; every input is f32 of that same shape.
+/// One output like the first input; every input is of that same shape, and all are f32 or all bf16.
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs);
 /// "ab,ab->ab" for as many inputs as there are.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
@@ -53,7 +54,10 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 /// "ab,()b->ab".
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
 
-/// A loss of (prediction, label), both of one shape, summed to [1]: mae, mse.
+/// A loss of (prediction, label), both of one shape, summed to [1]: mae, mse. The label is f32 whatever the prediction.
+std::vector<TensorInfo> infer_pair_loss(std::string_view op, Infos in);
+/// Its gradient: like the prediction.
+std::vector<TensorInfo> infer_pair_loss_grad(std::string_view op, Infos in);
 RuleText pair_loss_rule(Infos in, const Attrs& attrs);
 Cost pair_loss_cost(Infos in, Infos out, const Attrs& attrs);
 

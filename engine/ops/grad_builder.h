@@ -17,7 +17,9 @@ namespace trainctl {
 /// Throws ShapeError where shapes do not fit, or where a name is taken.
 class LayerBuilder {
  public:
-  LayerBuilder(Graph& graph, LayerId layer) : graph_(graph), layer_(layer) {}
+  /// `parameter_type`: in which the layer's nodes read its parameters.
+  LayerBuilder(Graph& graph, LayerId layer, DType parameter_type = DType::f32)
+      : graph_(graph), layer_(layer), parameter_type_(parameter_type) {}
 
   /// "layer.name"
   TensorId parameter(std::string_view name, Shape shape, Init init);
@@ -46,6 +48,7 @@ class LayerBuilder {
 
   Graph& graph_;
   LayerId layer_;
+  DType parameter_type_;
   std::map<TensorId, TensorRule> rules_;
 };
 
@@ -63,6 +66,8 @@ class GradBuilder {
   const Node& node() const { return node_; }
   const Attrs& attrs() const { return node_.attrs; }
   Shape shape(TensorId tensor) const { return graph_.tensors[tensor].shape; }
+  DType dtype(TensorId tensor) const { return graph_.tensors[tensor].dtype; }
+  bool is_parameter(TensorId tensor) const { return graph_.tensors[tensor].kind == TensorKind::parameter; }
   int num_inputs() const { return static_cast<int>(node_.inputs.size()); }
   TensorId in(int i) const { return node_.inputs[i]; }
   TensorId out(int i = 0) const { return node_.outputs[i]; }

@@ -65,12 +65,22 @@ struct CpuKernelDef {
 ///   accumulate    out += in                     same shape
 ///   zero          out = 0
 ///   sum_squares   out[1] = sum in^2 (double inside); can accumulate
-///   sgd_update    in: gradient, (clip norm^2 [1]); out: weight, (momentum)
+///   sgd_update    in: gradient, (clip norm^2 [1]); out: weight, (momentum), (bf16 copy of the weight)
 ///                 attrs momentum, nesterov, weight_decay, clip_norm (0 = none)
-///   adam_update   in: gradient, (clip norm^2 [1]); out: weight, m, v
+///   adam_update   in: gradient, (clip norm^2 [1]); out: weight, m, v, (bf16 copy of the weight)
 ///                 attrs beta1, beta2, eps, weight_decay, decoupled (adamw), clip_norm
+///                 The copy, where there is one, is the last output and the only one of type bf16: the new
+///                 weight rounded to nearest even. It is written and never read.
+///   softmax_cross_entropy_with_grad, mae_with_grad, mse_with_grad
+///                 the loss and the op's gradient in one pass. in: prediction, label; out: loss [1] f32 (can
+///                 accumulate), gradient like the prediction, which may lie on the prediction. attr scale
+///   elementwise   a chain of element-wise ops in one pass; attr expression: ops/elementwise/expression.h
 /// An op with can_descend takes the attr descend: out -= learning_rate * result (out.accumulate is set).
 /// matmul also takes the attrs of the compiler's fusion: bias (in[2], [n]) and activation: relu.
+/// Products have the attr tf32 where precision: tf32 lets a GPU round their operands.
+///
+/// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses,
+/// labels and gradients of parameters are f32. Operands say which: one kernel may have both. Arithmetic is f32.
 std::span<const CpuKernelDef> all_cpu_kernels();
 const CpuKernelDef* find_cpu_kernel(std::string_view name);
 

@@ -61,6 +61,7 @@ TensorId LayerBuilder::add_tensor(Tensor tensor) {
 TensorId LayerBuilder::parameter(std::string_view name, Shape shape, Init init) {
   Tensor tensor{.name = fmt::format("{}.{}", this->name(), name), .shape = std::move(shape)};
   tensor.kind = TensorKind::parameter;
+  tensor.dtype = parameter_type_;
   tensor.init = init;
   return add_tensor(std::move(tensor));
 }

@@ -55,6 +55,8 @@ struct OpDef {
   unsigned updates_input = 0;
   /// Output 0 may share the memory of input 0.
   bool in_place = false;
+  /// A matrix product: under precision tf32 its instructions get the attr `tf32`.
+  bool is_product = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction, has no kernel.
   bool collective = false;
 };

@@ -55,6 +55,18 @@ std::string_view to_string(BindMode mode) {
   return "";
 }
 
+std::string_view to_string(Precision precision) {
+  switch (precision) {
+    case Precision::fp32:
+      return "fp32";
+    case Precision::tf32:
+      return "tf32";
+    case Precision::bf16:
+      return "bf16";
+  }
+  return "";
+}
+
 SourcePos JobSpec::position(std::string_view path) const {
   std::string at(path);
   while (!at.empty()) {

@@ -17,10 +17,12 @@ enum class ParallelMode : uint8_t { stand_alone, data_parallel, semi_auto_parall
 enum class Schedule : uint8_t { gpipe, one_f_one_b };
 enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
+enum class Precision : uint8_t { fp32, tf32, bf16 };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b"
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
+std::string_view to_string(Precision precision);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
 struct TransformSpec {
@@ -83,8 +85,9 @@ struct OptimizerSpec {
 
 struct TrainSpec {
   int64_t epochs = 1;
-  int64_t steps = 0;      ///< stop after so many; 0: all epochs
-  int64_t log_every = 1;  ///< steps between loss lines
+  int64_t steps = 0;       ///< stop after so many; 0: all epochs
+  int64_t log_every = 1;   ///< steps between loss lines
+  int64_t sink_steps = 1;  ///< steps between two looks at the losses
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -141,6 +144,7 @@ struct LaunchSpec {
 struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
+  Precision precision = Precision::fp32;
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
   std::string working_dir;                 ///< of a command; made absolute, the job file's folder where left out

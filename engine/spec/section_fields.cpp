@@ -225,6 +225,11 @@ const Section& train_section() {
           field<&T::epochs>("epochs", "Times through the data set.").at_least(1),
           field<&T::steps>("steps", "Stop after so many steps; 0: after all epochs.").at_least(0),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
+          field<&T::sink_steps>(
+              "sink_steps",
+              "Steps between two looks at the losses. Each step's loss is still reported, but N steps "
+              "at a time, so a device that runs steps ahead of its host is asked less often.")
+              .at_least(1),
       }};
   return section;
 }
@@ -323,6 +328,10 @@ const Section& job_section() {
       {
           field<&J::name>("name", "For people."),
           field<&J::seed>("seed", "Weights, dropout and shuffling follow from it.").at_least(0),
+          field<&J::precision>("precision",
+                               "tf32: a GPU may round what goes into matrix products. bf16: weights and activations in "
+                               "bf16, sums, statistics, gradients of parameters and the optimizer in fp32.")
+              .of(JobKind::network),
           special("command", FieldKind::words,
                   "A program and its arguments, started once a rank in place of a network.")
               .of(JobKind::command),

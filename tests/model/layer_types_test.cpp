@@ -57,28 +57,56 @@ const std::vector<Row>& rows() {
 
 bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective; }
 
+/// A job around the row's layer; verify_graph has looked at it.
+Graph build_row(const Row& row, const std::string& precision) {
+  std::string text = "precision: " + precision + R"(
+network:
+  - {name: first, type: dense, units: 12}
+  - {name: second, type: dense, units: 12, inputs: [data]}
+  - {name: layer, type: )" +
+                     row.type + (row.fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") +
+                     row.fields + "}\nloss: mse\n";
+  if (is_collective(row.type)) {
+    text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
+  }
+  // As many labels as the layer has outputs, though they need not belong to samples here.
+  const int64_t outputs = num_elements(row.shape);
+  if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
+  return build(text, {.label = {outputs / 8}});
+}
+
 }  // namespace
 
 TEST_CASE("every layer type builds, forward and backward, with the shape of its table row") {
   for (const Row& row : rows()) {
     CAPTURE(row.type);
     CAPTURE(row.fields);
-    std::string text = R"(network:
-  - {name: first, type: dense, units: 12}
-  - {name: second, type: dense, units: 12, inputs: [data]}
-  - {name: layer, type: )" +
-                       row.type + (row.fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") +
-                       row.fields + "}\nloss: mse\n";
-    if (is_collective(row.type)) {
-      text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
-    }
-    // As many labels as the layer has outputs, though they need not belong to samples here.
-    const int64_t outputs = num_elements(row.shape);
-    if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
-    const Graph graph = build(text, {.label = {outputs / 8}});
+    const Graph graph = build_row(row, "fp32");
     CHECK(tensor(graph, "layer").shape == row.shape);
     const bool trains = graph.find_tensor("grad.first.weight") || graph.find_tensor("grad.first.weight.use0");
     CHECK(trains == (graph.loss >= 0));
+  }
+}
+
+TEST_CASE("bf16: what is computed is bf16; losses, statistics, states and gradients of parameters are f32") {
+  for (const Row& row : rows()) {
+    CAPTURE(row.type);
+    CAPTURE(row.fields);
+    const Graph graph = build_row(row, "bf16");
+    std::set<TensorId> in_f32;
+    if (graph.loss >= 0) in_f32.insert(graph.loss);
+    for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
+    for (const Node& node : graph.nodes) {
+      const bool norm = node.op == "layer_norm", sums = node.op.starts_with("batch_norm_");
+      for (size_t o = 0; o < node.outputs.size(); ++o)
+        if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
+    }
+    for (size_t t = 0; t < graph.tensors.size(); ++t) {
+      const Tensor& tensor = graph.tensors[t];
+      const bool f32 =
+          in_f32.contains(static_cast<TensorId>(t)) || tensor.kind == TensorKind::state || tensor.name == "label";
+      CHECK_MESSAGE(tensor.dtype == (f32 ? DType::f32 : DType::bf16), tensor.name);
+    }
   }
 }
 
@@ -88,6 +116,15 @@ TEST_CASE("embedding reads integers and makes a row of the table each") {
   CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
   CHECK(tensor(graph, "grad.e.weight").shape == Shape{7, 3});
   CHECK(tensor(graph, "e.weight").init.value == 0.5);
+}
+
+TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
+  const Graph graph = build("precision: bf16\nnetwork: [{name: e, type: embedding, vocab: 7, units: 3}]\nloss: mse\n",
+                            {.shape = {5}, .label = {15}, .integer = true});
+  CHECK(tensor(graph, "data").dtype == DType::i32);
+  CHECK(tensor(graph, "e.weight").dtype == DType::bf16);
+  CHECK(tensor(graph, "e").dtype == DType::bf16);
+  CHECK(tensor(graph, "grad.e.weight").dtype == DType::f32);
 }
 
 TEST_CASE("the job file's layer types are the ones that the model lowers, and all are in these tests") {

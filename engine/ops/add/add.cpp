@@ -8,8 +8,8 @@ extern const OpDef add_op = {
     .name = "add",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("add", in, 2, 2);
-      expect_f32("add", in);
-      return {{broadcast_shape("add", in[0].shape, in[1].shape)}};
+      expect_floats("add", in);
+      return {{broadcast_shape("add", in[0].shape, in[1].shape), in[0].dtype}};
     },
     .rule = broadcast_rule,
     .cost = elementwise_cost<1>,

@@ -8,7 +8,7 @@ extern const OpDef add_bias_op = {
     .name = "add_bias",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("add_bias", in, 2, 2);
-      expect_f32("add_bias", in);
+      expect_floats("add_bias", in);
       expect_ndim("add_bias", in[0], 1);
       expect_shape("add_bias", "the bias", in[1], {in[0].shape.back()});
       return {in[0]};

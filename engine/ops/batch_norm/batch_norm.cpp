@@ -12,7 +12,7 @@ std::string x_letters(const TensorInfo& x) { return "nc" + letters(x.shape.size(
 /// x, then so many vectors of its channels.
 void expect_channels(std::string_view op, Infos in, size_t low, size_t high) {
   expect_inputs(op, in, low, high);
-  expect_f32(op, in);
+  for (const TensorInfo& input : in) expect_floats(op, {&input, 1});  // statistics are f32 whatever x is
   expect_ndim(op, in[0], 2);
   for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {in[0].shape[1]});
 }

@@ -21,7 +21,7 @@ Cost collective_cost(Infos in, Infos out, const Attrs&) { return traffic_cost(in
 
 std::vector<TensorInfo> infer_same(std::string_view op, Infos in) {
   expect_inputs(op, in, 1, 1);
-  expect_f32(op, in);
+  expect_floats(op, in);
   return {in[0]};
 }
 

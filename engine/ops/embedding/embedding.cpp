@@ -17,7 +17,7 @@ extern const OpDef embedding_op = {
       if (in[1].shape.size() != 2) {
         shape_error(fmt::format("embedding needs a table [vocab, units], it is given {}", to_string(in[1])));
       }
-      TensorInfo out{in[0].shape};
+      TensorInfo out{in[0].shape, in[1].dtype};
       out.shape.push_back(in[1].shape[1]);
       return {out};
     },
@@ -29,7 +29,7 @@ extern const OpDef embedding_op = {
     .cost =
         [](Infos in, Infos out, const Attrs&) {
           Cost cost = traffic_cost(in.first(1), out, 0);
-          cost.bytes += 4.0 * static_cast<double>(num_elements(out[0].shape));
+          cost.bytes += static_cast<double>(num_elements(out[0].shape) * byte_size(in[1].dtype));
           return cost;
         },
     .backward =

@@ -14,7 +14,7 @@ extern const OpDef layer_norm_op = {
     .name = "layer_norm",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("layer_norm", in, 1, 3);
-      expect_f32("layer_norm", in);
+      expect_floats("layer_norm", in);
       expect_ndim("layer_norm", in[0], 2);
       for (size_t i = 1; i < in.size(); ++i) {
         expect_shape("layer_norm", i == 1 ? "the weight" : "the bias", in[i], {in[0].shape.back()});

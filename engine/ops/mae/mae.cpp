@@ -6,10 +6,7 @@ namespace trainctl {
 
 extern const OpDef mae_op = {
     .name = "mae",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      infer_elementwise("mae", in, 2);
-      return {{{1}}};
-    },
+    .infer = [](Infos in, const Attrs&) { return infer_pair_loss("mae", in); },
     .rule = pair_loss_rule,
     .cost = pair_loss_cost,
     .backward =
@@ -22,7 +19,7 @@ extern const OpDef mae_op = {
 /// (p, label) -> dp
 extern const OpDef mae_grad_op = {
     .name = "mae_grad",
-    .infer = [](Infos in, const Attrs&) { return infer_elementwise("mae_grad", in, 2); },
+    .infer = [](Infos in, const Attrs&) { return infer_pair_loss_grad("mae_grad", in); },
     .cost = elementwise_cost<3>,
 };
 

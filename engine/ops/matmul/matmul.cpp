@@ -1,5 +1,6 @@
 // C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
 // transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
+// The output is of A's type, or attr out_dtype: "f32", "bf16".
 // The compiler may fuse a bias (in[2], [n]) and attr activation: "relu".
 #include <fmt/format.h>
 
@@ -21,6 +22,12 @@ Matrix matrix_of(const TensorInfo& info, bool transposed) {
 
 Shape leading_of(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 2); }
 
+/// attr out_dtype, or what the op makes without it.
+DType out_type(const Attrs& attrs, DType otherwise) {
+  const std::string name = attrs.text("out_dtype");
+  return name.empty() ? otherwise : name == "f32" ? DType::f32 : DType::bf16;
+}
+
 std::string operands(Infos in, const Attrs& attrs) {
   return fmt::format("{}{} times {}{}", to_string(in[0]), attrs.flag("transpose_a") ? " transposed" : "",
                      to_string(in[1]), attrs.flag("transpose_b") ? " transposed" : "");
@@ -28,7 +35,7 @@ std::string operands(Infos in, const Attrs& attrs) {
 
 std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   expect_inputs("matmul", in, 2, 3);
-  expect_f32("matmul", in);
+  expect_floats("matmul", in);
   expect_ndim("matmul", in[0], 2);
   expect_ndim("matmul", in[1], 2);
   const bool flat = in[1].shape.size() == 2;
@@ -45,7 +52,7 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
     shape_error(fmt::format("matmul: {}: the contracted dims are {} and {}, they must be equal", operands(in, attrs),
                             a.cols, b.rows));
   }
-  TensorInfo out{leading_of(in[0])};
+  TensorInfo out{leading_of(in[0]), out_type(attrs, in[0].dtype)};
   out.shape.insert(out.shape.end(), {a.rows, b.cols});
   if (in.size() == 3) expect_shape("matmul", "the bias", in[2], {b.cols});
   return {out};
@@ -73,12 +80,15 @@ void backward(GradBuilder& g) {
     g.set_in_grad(0, "matmul", {dc, b}, transposes(false, !tb));
   }
   if (g.shape(b).size() == 2 && !ta) {
-    g.set_in_grad(1, "matmul_weight_grad", {a, dc}, {{"kn", !tb}});
-  } else if (tb) {
-    g.set_in_grad(1, "matmul", {dc, a}, transposes(true, ta));
-  } else {
-    g.set_in_grad(1, "matmul", {a, dc}, transposes(!ta, false));
+    // A weight's gradient is f32 whatever the weight; an activation's is like it.
+    Attrs attrs{{"kn", !tb}};
+    if (g.dtype(b) == DType::bf16 && !g.is_parameter(b)) attrs.set("out_dtype", std::string("bf16"));
+    g.set_in_grad(1, "matmul_weight_grad", {a, dc}, attrs);
+    return;
   }
+  Attrs attrs = tb ? transposes(true, ta) : transposes(!ta, false);
+  if (g.dtype(b) == DType::bf16 && g.is_parameter(b)) attrs.set("out_dtype", std::string("f32"));
+  g.set_in_grad(1, "matmul", tb ? std::vector<TensorId>{dc, a} : std::vector<TensorId>{a, dc}, attrs);
 }
 
 }  // namespace
@@ -90,9 +100,10 @@ extern const OpDef matmul_op = {
     .cost = cost,
     .backward = backward,
     .can_accumulate = 1,
+    .is_product = true,
 };
 
-/// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims
+/// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr out_dtype.
 extern const OpDef matmul_weight_grad_op = {
     .name = "matmul_weight_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
@@ -100,7 +111,7 @@ extern const OpDef matmul_weight_grad_op = {
       expect_ndim("matmul_weight_grad", in[0], 1);
       expect_ndim("matmul_weight_grad", in[1], 1);
       const int64_t k = in[0].shape.back(), n = in[1].shape.back();
-      return {{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}}};
+      return {{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}, out_type(attrs, DType::f32)}};
     },
     .cost =
         [](Infos in, Infos out, const Attrs&) {
@@ -108,6 +119,7 @@ extern const OpDef matmul_weight_grad_op = {
         },
     .can_accumulate = 1,
     .can_descend = true,
+    .is_product = true,
 };
 
 }  // namespace trainctl

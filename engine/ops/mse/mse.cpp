@@ -6,10 +6,7 @@ namespace trainctl {
 
 extern const OpDef mse_op = {
     .name = "mse",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      infer_elementwise("mse", in, 2);
-      return {{{1}}};
-    },
+    .infer = [](Infos in, const Attrs&) { return infer_pair_loss("mse", in); },
     .rule = pair_loss_rule,
     .cost = pair_loss_cost,
     .backward =
@@ -22,7 +19,7 @@ extern const OpDef mse_op = {
 /// (p, label) -> dp
 extern const OpDef mse_grad_op = {
     .name = "mse_grad",
-    .infer = [](Infos in, const Attrs&) { return infer_elementwise("mse_grad", in, 2); },
+    .infer = [](Infos in, const Attrs&) { return infer_pair_loss_grad("mse_grad", in); },
     .cost = elementwise_cost<3>,
 };
 

@@ -8,8 +8,8 @@ extern const OpDef mul_op = {
     .name = "mul",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("mul", in, 2, 2);
-      expect_f32("mul", in);
-      return {{broadcast_shape("mul", in[0].shape, in[1].shape)}};
+      expect_floats("mul", in);
+      return {{broadcast_shape("mul", in[0].shape, in[1].shape), in[0].dtype}};
     },
     .rule = broadcast_rule,
     .cost = elementwise_cost<1>,

@@ -30,7 +30,7 @@ extern const OpDef reduce_sum_op = {
     .name = "reduce_sum",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       expect_inputs("reduce_sum", in, 1, 1);
-      expect_f32("reduce_sum", in);
+      expect_floats("reduce_sum", in);
       const Ints dims = attrs.ints("dims");
       for (size_t i = 0; i < dims.size(); ++i) {
         const bool exists = dims[i] >= 0 && dims[i] < static_cast<int64_t>(in[0].shape.size());
@@ -39,7 +39,7 @@ extern const OpDef reduce_sum_op = {
         shape_error(
             fmt::format("reduce_sum: dims {} must be different dims of {}", format_list(dims), to_string(in[0])));
       }
-      return {{reduced_shape(in[0].shape, dims, attrs.flag("keep_dims"))}};
+      return {{reduced_shape(in[0].shape, dims, attrs.flag("keep_dims")), in[0].dtype}};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const Ints reduced = attrs.ints("dims");
@@ -76,7 +76,7 @@ extern const OpDef broadcast_to_op = {
       const bool fits =
           in[0].shape == reduced_shape(shape, dims, false) || in[0].shape == reduced_shape(shape, dims, true);
       if (!fits) shape_error(fmt::format("broadcast_to: {} is not {} reduced", to_string(in[0]), to_string(shape)));
-      return {{shape}};
+      return {{shape, in[0].dtype}};
     },
     .cost = elementwise_cost<1>,
 };

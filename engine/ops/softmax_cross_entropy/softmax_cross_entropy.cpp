@@ -10,7 +10,7 @@ namespace {
 
 void expect_logits_and_labels(std::string_view op, Infos in) {
   expect_inputs(op, in, 2, 2);
-  expect_f32(op, in.first(1));
+  expect_floats(op, in.first(1));
   expect_ndim(op, in[0], 2);
   expect_shape(op, "the label", in[1], Shape(in[0].shape.begin(), in[0].shape.end() - 1));
   if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, i32 was expected", op));
