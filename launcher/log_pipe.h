@@ -1,5 +1,5 @@
-// One output stream of one rank on its way to its file: the rank writes into a pipe, the launcher
-// drains it without waiting. A disk that is full loses lines, never the training.
+// One output stream of one rank on its way to its log: the rank writes into a pipe, the launcher drains it
+// without waiting.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,16 @@
 #include <string>
 #include <string_view>
 
+#include "launcher/log_writer.h"
+
 namespace trainctl {
 
 class LogPipe {
  public:
   using OnLine = std::function<void(std::string_view line)>;
 
-  /// Opens the pipe and creates `path`. `on_line` gets each whole line, without its newline. Throws EnvError.
-  explicit LogPipe(std::string path, OnLine on_line = {});
+  /// Opens the pipe and the log. `on_line` gets each whole line, without its newline. Throws EnvError.
+  explicit LogPipe(LogFiles files, const LogLimits& limits = {}, int restart = 0, OnLine on_line = {});
   LogPipe(const LogPipe&) = delete;
   LogPipe& operator=(const LogPipe&) = delete;
   ~LogPipe();
@@ -22,25 +24,28 @@ class LogPipe {
   /// The end that the rank inherits; close ours once it has it.
   int write_end() const { return write_end_; }
   void close_write_end();
+  /// Readable when there is something to drain, or all writers are gone.
+  int read_end() const { return read_end_; }
 
-  /// Moves what is there into the file. Returns the bytes moved.
+  /// Moves what is there into the log, at most one pipe's worth, so that one chatty rank does not keep the others
+  /// waiting. Returns the bytes moved.
   int64_t drain();
-  /// The rank has ended: moves the rest and closes, the last line whole or not.
+  /// All writers are gone, and what they wrote is in the log.
+  bool ended() const { return ended_; }
+  /// The rank has ended: moves what it left and closes, the last line whole or not. What it started itself may
+  /// still hold the pipe, and write on; that is not waited for.
   void finish();
 
-  /// errno of the first write to the file that failed (ENOSPC: disk full); 0: none.
-  int write_error() const { return write_error_; }
-  int64_t lost_bytes() const { return lost_bytes_; }
+  const LogWriter& log() const { return writer_; }
 
  private:
-  void store(std::string_view bytes);
   void split_lines(std::string_view bytes);
 
+  LogWriter writer_;
   OnLine on_line_;
   std::string partial_line_;
-  int read_end_ = -1, write_end_ = -1, file_ = -1;
-  int write_error_ = 0;
-  int64_t lost_bytes_ = 0;
+  int read_end_ = -1, write_end_ = -1;
+  bool ended_ = false;
 };
 
 }  // namespace trainctl

@@ -10,13 +10,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
-#include <memory>
 
 #include "engine/base/error.h"
 #include "launcher/control_group.h"
 #include "launcher/failure_report.h"
 #include "launcher/guardian.h"
-#include "launcher/log_pipe.h"
+#include "launcher/log_collector.h"
 
 namespace trainctl {
 namespace {
@@ -25,8 +24,6 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
-/// When a visit moved this much, the next one comes at once.
-constexpr int64_t kBusyBytes = 1 << 16;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -45,6 +42,8 @@ class Supervisor {
         guardian_(launch.cluster.num_ranks()),
         supervision_(launch.cluster.num_ranks(), launch.limits, reach()),
         loop_(loop),
+        logs_(loop_, launch.directory, launch.log_limits, launch.cluster.num_ranks(),
+              {.on_line = launch.on_line, .on_notice = [this](const std::string& message) { notice(message); }}),
         children_(loop_, SIGCHLD),
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
@@ -67,19 +66,13 @@ class Supervisor {
   }
 
  private:
-  struct Rank {
-    int pid = -1;
-    std::unique_ptr<LogPipe> out, err;
-    bool disk_reported = false;
-  };
-
   double now() const { return seconds_since(start_); }
 
   Supervision::Reach reach() {
     Supervision::Reach reach;
-    reach.signal_rank = [this](int rank, int signal) { runner_.signal_group(ranks_.at(rank).pid, signal); };
+    reach.signal_rank = [this](int rank, int signal) { runner_.signal_group(pids_.at(rank), signal); };
     reach.ask_to_stop = launch_.ask_to_stop;
-    reach.is_frozen = [this](int rank) { return runner_.is_frozen(ranks_.at(rank).pid); };
+    reach.is_frozen = [this](int rank) { return runner_.is_frozen(pids_.at(rank)); };
     return reach;
   }
 
@@ -92,26 +85,25 @@ class Supervisor {
   }
 
   void start_rank(const RankPlace& place) {
-    Rank& rank = ranks_[place.rank];
+    int& pid = pids_[place.rank];
     try {
-      open_logs(rank, place.rank);
+      const LogCollector::WriteEnds ends = logs_.open(place.rank, supervision_.attempt());
       ProcessCommand command = launch_.command(place, supervision_.attempt());
-      command.stdout_fd = rank.out->write_end();
-      command.stderr_fd = rank.err->write_end();
+      command.stdout_fd = ends.out;
+      command.stderr_fd = ends.err;
       const RankBinding& binding = bindings_[static_cast<size_t>(place.rank)];
       command.cpus = binding.cpus;
       if (std::getenv("OMP_NUM_THREADS") == nullptr) {
         command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
       }
-      rank.pid = runner_.start(command);
+      pid = runner_.start(command);
     } catch (const EnvError& error) {
       supervision_.failed_to_start(place.rank, error.what(), wall_seconds(), now());
       return;
     }
-    guardian_.watch(rank.pid);
-    rank_of_pid_[rank.pid] = place.rank;
-    rank.out->close_write_end();
-    rank.err->close_write_end();
+    guardian_.watch(pid);
+    rank_of_pid_[pid] = place.rank;
+    logs_.started(place.rank);
     supervision_.started(place.rank, now());
   }
 
@@ -122,7 +114,7 @@ class Supervisor {
     supervision_.restart();
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
-    ranks_.clear();
+    pids_.clear();
     rank_of_pid_.clear();
     for (const RankPlace& place : launch_.cluster.places) put_error_aside(place.rank);
     if (launch_.on_restart) launch_.on_restart(supervision_.attempt());
@@ -134,13 +126,6 @@ class Supervisor {
     const std::string kept = "error.attempt-" + std::to_string(supervision_.attempt() - 1) + ".json";
     std::rename(launch_.directory.rank_file(rank, "error.json").c_str(),
                 launch_.directory.rank_file(rank, kept).c_str());
-  }
-
-  void open_logs(Rank& rank, int number) {
-    LogPipe::OnLine on_line;
-    if (launch_.on_line) on_line = [this, number](std::string_view line) { launch_.on_line(number, line); };
-    rank.out = std::make_unique<LogPipe>(launch_.directory.rank_file(number, "stdout"), on_line);
-    rank.err = std::make_unique<LogPipe>(launch_.directory.rank_file(number, "stderr"));
   }
 
   void await_child() {
@@ -178,11 +163,8 @@ class Supervisor {
   }
 
   void rank_ended(int number, const ProcessEnd& end) {
-    Rank& rank = ranks_.at(number);
     guardian_.forget(end.pid);
-    rank.out->finish();
-    rank.err->finish();
-    report_full_disk(rank, number);
+    logs_.finish(number);
     RankReport report;
     report.state = ProcessState::ended;
     report.end = end;
@@ -209,28 +191,13 @@ class Supervisor {
   }
 
   void tick() {
-    int64_t moved = 0;
-    for (auto& [number, rank] : ranks_) {
-      if (rank.out) moved += rank.out->drain();
-      if (rank.err) moved += rank.err->drain();
-      report_full_disk(rank, number);
-    }
     look_at_progress();
     supervision_.advance(now());
     if (launch_.on_tick) launch_.on_tick();
-    timer_.expires_after(moved >= kBusyBytes ? std::chrono::milliseconds(0) : kTick);
+    timer_.expires_after(kTick);
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (!error) tick();
     });
-  }
-
-  void report_full_disk(Rank& rank, int number) {
-    for (const auto* pipe : {rank.out.get(), rank.err.get()}) {
-      if (rank.disk_reported || pipe == nullptr || pipe->write_error() == 0) continue;
-      rank.disk_reported = true;
-      notice("cannot write the log of rank " + std::to_string(number) + ": " + std::strerror(pipe->write_error()) +
-             "; the training goes on without it");
-    }
   }
 
   void notice(const std::string& message) {
@@ -264,9 +231,10 @@ class Supervisor {
   Guardian guardian_;
   Supervision supervision_;
   asio::io_context& loop_;
+  LogCollector logs_;
   asio::signal_set children_, interrupts_;
   asio::steady_timer timer_;
-  std::map<int, Rank> ranks_;
+  std::map<int, int> pids_;
   std::map<int, int> rank_of_pid_;
   std::vector<FailedAttempt> failed_attempts_;
 };

@@ -1,4 +1,4 @@
-// Runs a job's ranks to their end on one event loop: signals, a tick that drains their output, and the
+// Runs a job's ranks to their end on one event loop: signals, a tick, their output, and the
 // decisions of Supervision carried out on real processes.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include "launcher/binding.h"
 #include "launcher/cluster.h"
 #include "launcher/first_cause.h"
+#include "launcher/log_files.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
 #include "launcher/supervision.h"
@@ -26,6 +27,7 @@ struct Launch {
   /// in the environment already. `attempt` counts from 0, and up to limits.max_restarts.
   std::function<ProcessCommand(const RankPlace& place, int attempt)> command;
   Supervision::Limits limits = {};
+  LogLimits log_limits = {};
   /// One a place, from bindings() of binding.h; empty: no rank is bound, and all share the cores evenly.
   std::vector<RankBinding> bindings = {};
 

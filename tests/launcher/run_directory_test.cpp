@@ -1,4 +1,4 @@
-// Run folders, error.json and log pipes: the launcher's files.
+// Run folders and error.json.
 #include "launcher/run_directory.h"
 
 #include <doctest/doctest.h>
@@ -12,8 +12,6 @@
 #include <sstream>
 
 #include "engine/base/error.h"
-#include "launcher/log_pipe.h"
-#include "launcher/log_reader.h"
 #include "launcher/rank_error.h"
 #include "tests/launcher/scratch.h"
 
@@ -113,49 +111,6 @@ TEST_CASE("numbers of an error.json that do not fit are left out") {
   CHECK(error->missing == std::vector<int>{1, 2});
 }
 
-TEST_CASE("a log pipe writes every byte and hands out whole lines") {
-  const Scratch scratch;
-  std::vector<std::string> lines;
-  LogPipe pipe(scratch.path() + "/out", [&](std::string_view line) { lines.emplace_back(line); });
-  const auto put = [&](std::string_view text) { REQUIRE(write(pipe.write_end(), text.data(), text.size()) > 0); };
-  CHECK(pipe.drain() == 0);
-  put("epoch: 1 st");
-  CHECK(pipe.drain() == 11);
-  CHECK(lines.empty());
-  put("ep: 2\n\nnext\nrest");
-  pipe.drain();
-  CHECK(lines == std::vector<std::string>{"epoch: 1 step: 2", "", "next"});
-  pipe.finish();
-  CHECK(lines.back() == "rest");
-  std::stringstream text;
-  text << std::ifstream(scratch.path() + "/out").rdbuf();
-  CHECK(text.str() == "epoch: 1 step: 2\n\nnext\nrest");
-}
-
-TEST_CASE("a full disk loses lines, says so, and blocks nobody") {
-  if (!fs::exists("/dev/full")) return;
-  std::vector<std::string> lines;
-  LogPipe pipe("/dev/full", [&](std::string_view line) { lines.emplace_back(line); });
-  REQUIRE(write(pipe.write_end(), "one\ntwo\n", 8) == 8);
-  CHECK(pipe.drain() == 8);
-  CHECK(pipe.write_error() == ENOSPC);
-  CHECK(pipe.lost_bytes() == 8);
-  CHECK(lines == std::vector<std::string>{"one", "two"});
-}
-
-TEST_CASE("the tail of a file is its last lines, of a huge line its end") {
-  const Scratch scratch;
-  const std::string path = scratch.path() + "/log";
-  CHECK(tail_of_file(path, 3).empty());
-  std::ofstream(path) << "a\nb\nc\nd\n";
-  CHECK(tail_of_file(path, 2) == "c\nd");
-  CHECK(tail_of_file(path, 9) == "a\nb\nc\nd");
-  std::ofstream(path) << std::string(100000, 'x') << "end\n";
-  const std::string tail = tail_of_file(path, 2);
-  CHECK(tail.size() < 20000);
-  CHECK(tail.ends_with("xend"));
-}
-
 TEST_CASE("a run is running while its lock is held, then what its outcome says, or lost") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 1);
@@ -168,48 +123,4 @@ TEST_CASE("a run is running while its lock is held, then what its outcome says, 
   CHECK(state_of(run) == RunState::failed);
   run.write("outcome.json", "{\"exit_code\": 0}");
   CHECK(state_of(run) == RunState::done);
-}
-
-TEST_CASE("a log is read in whole lines while it grows") {
-  const Scratch scratch;
-  const std::string path = scratch.path() + "/log";
-  std::vector<std::string> lines;
-  const auto take = [&](std::string_view line) { lines.emplace_back(line); };
-  LogFile log(path);
-  CHECK_FALSE(log.read(take));  // it is not there yet
-  std::ofstream file(path);
-  file << "one\ntw" << std::flush;
-  CHECK(log.read(take));
-  CHECK(lines == std::vector<std::string>{"one"});
-  file << "o\nrest" << std::flush;
-  CHECK(log.read(take));
-  CHECK_FALSE(log.read(take));
-  log.finish(take);
-  CHECK(lines == std::vector<std::string>{"one", "two", "rest"});
-}
-
-TEST_CASE("a log read from its last lines goes on from there") {
-  const Scratch scratch;
-  const std::string path = scratch.path() + "/log";
-  std::ofstream file(path);
-  for (int i = 0; i < 100000; ++i) file << "line " << i << "\n";
-  file.flush();
-  std::vector<std::string> lines;
-  LogFile log(path);
-  log.skip_to_last(2);
-  log.finish([&](std::string_view line) { lines.emplace_back(line); });
-  CHECK(lines == std::vector<std::string>{"line 99998", "line 99999"});
-  lines.clear();
-  LogFile whole(path);
-  whole.skip_to_last(1000000);
-  whole.finish([&](std::string_view line) { lines.emplace_back(line); });
-  CHECK(lines.size() == 100000);
-}
-
-TEST_CASE("lists of ranks have numbers and ranges") {
-  CHECK(parse_ranks("3") == std::vector<int>{3});
-  CHECK(parse_ranks("7,0,3-5,4") == std::vector<int>{0, 3, 4, 5, 7});
-  for (const char* bad : {"", "a", "1,", "1-", "5-3", "1;2", "-1", "1,,2", "0-99999999"}) {
-    CHECK_THROWS_AS(parse_ranks(bad), std::invalid_argument);
-  }
 }

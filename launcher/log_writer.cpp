@@ -1,0 +1,172 @@
+// Log files: appending, beginning the next one, and outliving a full disk.
+#include "launcher/log_writer.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using Kind = TimesRecord::Kind;
+
+void close_fd(int& fd) {
+  if (fd >= 0) close(fd);
+  fd = -1;
+}
+
+int64_t size_of(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 ? status.st_size : 0;
+}
+
+bool ends_within_line(int fd, int64_t size) {
+  char last = '\n';
+  return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
+}
+
+/// The bytes written, fewer than asked for where it failed (errno).
+size_t write_all(int fd, std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t put = write(fd, bytes.data() + done, bytes.size() - done);
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) break;
+    done += static_cast<size_t>(put);
+  }
+  return done;
+}
+
+}  // namespace
+
+LogWriter::LogWriter(LogFiles files, const LogLimits& limits, int restart, int64_t ns)
+    : files_(std::move(files)), limits_(limits), restart_(restart) {
+  const std::vector<int> there = files_.numbers();
+  next_number_ = there.empty() ? 1 : there.back() + 1;
+  mkdir(files_.times_directory().c_str(), 0777);
+  if (!open_current()) throw EnvError("cannot write " + files_.path(LogFiles::kCurrent) + ": " + std::strerror(errno));
+  if (restart_ == 0) return;
+  // Two attempts never share a line.
+  if (file_mid_line_ && write_all(file_, "\n") == 1) ++size_;
+  file_mid_line_ = false;
+  if (size_ > 0) pending_times_ += encode({Kind::bytes, ns, size_});
+  pending_times_ += encode({Kind::restart, ns, restart_});
+}
+
+LogWriter::~LogWriter() {
+  close_fd(file_);
+  close_fd(times_);
+}
+
+bool LogWriter::open_current() {
+  file_ = open(files_.path(LogFiles::kCurrent).c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0) return false;
+  size_ = size_of(file_);
+  file_mid_line_ = ends_within_line(file_, size_);
+  times_ = open(files_.times_path(LogFiles::kCurrent).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  constexpr int64_t kRecord = kTimesRecordBytes;
+  times_size_ = times_ < 0 ? 0 : size_of(times_) / kRecord * kRecord;
+  return true;
+}
+
+void LogWriter::write(std::string_view bytes, int64_t ns) {
+  if (bytes.empty()) return;
+  const bool ends_mid_line = bytes.back() != '\n';
+  if (error_ != 0 && mid_line_) {  // the beginning of this line is lost: so is the rest
+    const size_t line = std::min(bytes.find('\n'), bytes.size() - 1) + 1;
+    lose(line);
+    bytes.remove_prefix(line);
+  }
+  while (!bytes.empty()) {
+    if (full()) begin_next_file(ns);
+    const std::string_view part = bytes.substr(0, fits(bytes));
+    const size_t done = put(part, ns);
+    if (done > 0) note_bytes(ns);
+    if (done < part.size()) {
+      lose(bytes.size() - done);
+      break;
+    }
+    bytes.remove_prefix(done);
+  }
+  mid_line_ = ends_mid_line;
+}
+
+bool LogWriter::full() const {
+  if (limits_.file_bytes <= 0 || size_ < limits_.file_bytes) return false;
+  return !file_mid_line_ || size_ >= 2 * limits_.file_bytes;
+}
+
+/// How much of `bytes` belongs into the file: all, or up to the end of the line that fills it.
+size_t LogWriter::fits(std::string_view bytes) const {
+  const int64_t room = limits_.file_bytes - size_;
+  if (limits_.file_bytes <= 0 || room > static_cast<int64_t>(bytes.size())) return bytes.size();
+  const size_t newline = bytes.find('\n', room > 0 ? static_cast<size_t>(room - 1) : 0);
+  return newline == std::string_view::npos ? bytes.size() : newline + 1;
+}
+
+/// Bytes written; error_ says whether it was all of them.
+size_t LogWriter::put(std::string_view bytes, int64_t ns) {
+  if (file_ < 0 && !open_current()) {
+    error_ = errno;
+    return 0;
+  }
+  // After a loss the file may end within a line that will never be whole.
+  if (error_ != 0 && file_mid_line_) {
+    if (write_all(file_, "\n") == 0) return 0;
+    file_mid_line_ = false;
+    pending_times_ += encode({Kind::bytes, ns, ++size_});
+  }
+  const size_t done = write_all(file_, bytes);
+  error_ = done < bytes.size() ? errno : 0;
+  if (done > 0) file_mid_line_ = bytes[done - 1] != '\n';
+  size_ = size_of(file_);  // somebody may have cut it off to make room
+  return done;
+}
+
+void LogWriter::note_bytes(int64_t ns) {
+  if (times_ < 0) return;
+  std::string records = times_size_ == 0 ? std::string(kTimesMagic) : "";
+  records += pending_times_;
+  if (error_ == 0 && unnoted_lost_bytes_ > 0) records += encode({Kind::lost, ns, unnoted_lost_bytes_});
+  records += encode({Kind::bytes, ns, size_});
+  // A record that was cut off by a full disk is written over by the next one.
+  if (pwrite(times_, records.data(), records.size(), times_size_) != static_cast<ssize_t>(records.size())) return;
+  times_size_ += static_cast<int64_t>(records.size());
+  pending_times_.clear();
+  if (error_ == 0) unnoted_lost_bytes_ = 0;
+}
+
+void LogWriter::begin_next_file(int64_t ns) {
+  const int number = next_number_++;
+  std::rename(files_.times_path(LogFiles::kCurrent).c_str(), files_.times_path(number).c_str());
+  if (std::rename(files_.path(LogFiles::kCurrent).c_str(), files_.path(number).c_str()) != 0) {
+    std::rename(files_.times_path(number).c_str(), files_.times_path(LogFiles::kCurrent).c_str());
+    limits_.file_bytes = 0;  // it grows on
+    return;
+  }
+  close_fd(file_);
+  close_fd(times_);
+  size_ = 0;
+  file_mid_line_ = false;
+  pending_times_ = restart_ > 0 ? encode({Kind::restart, ns, restart_}) : "";
+  if (!open_current()) error_ = errno;
+  for (const int old : files_.numbers()) {
+    if (old > number - std::max(limits_.files, 1) + 1) break;
+    unlink(files_.path(old).c_str());
+    unlink(files_.times_path(old).c_str());
+  }
+}
+
+void LogWriter::lose(size_t bytes) {
+  lost_bytes_ += static_cast<int64_t>(bytes);
+  unnoted_lost_bytes_ += static_cast<int64_t>(bytes);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,235 @@
+// From a rank's pipe to its log files: every byte, whole lines, bounded files, full disks, restarts.
+#include "launcher/log_pipe.h"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/log_collector.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+using Kind = TimesRecord::Kind;
+
+namespace {
+
+std::vector<TimesRecord> times_of(const LogFiles& files, int number = LogFiles::kCurrent) {
+  const std::string bytes = slurp(files.times_path(number));
+  REQUIRE(bytes.starts_with(kTimesMagic));
+  std::vector<TimesRecord> records;
+  for (size_t at = kTimesMagic.size(); at < bytes.size(); at += kTimesRecordBytes) {
+    const auto record = decode_times(std::string_view(bytes).substr(at));
+    REQUIRE(record.has_value());
+    records.push_back(*record);
+  }
+  return records;
+}
+
+/// While it lives, no file of this process grows beyond `bytes`: what a full disk does to a write.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+}  // namespace
+
+TEST_CASE("a log pipe writes every byte and hands out whole lines") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  std::vector<std::string> lines;
+  LogPipe pipe(files, {}, 0, [&](std::string_view line) { lines.emplace_back(line); });
+  const auto put = [&](std::string_view text) { REQUIRE(write(pipe.write_end(), text.data(), text.size()) > 0); };
+  CHECK(pipe.drain() == 0);
+  put("epoch: 1 st");
+  CHECK(pipe.drain() == 11);
+  CHECK(lines.empty());
+  put("ep: 2\n\nnext\nrest");
+  pipe.drain();
+  CHECK(lines == std::vector<std::string>{"epoch: 1 step: 2", "", "next"});
+  CHECK_FALSE(pipe.ended());
+  pipe.finish();
+  CHECK(lines.back() == "rest");
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "epoch: 1 step: 2\n\nnext\nrest");
+}
+
+TEST_CASE("a pipe that something else still writes to is finished all the same") {
+  const Scratch scratch;
+  LogPipe pipe({scratch.path(), "stdout"});
+  const int other = dup(pipe.write_end());
+  REQUIRE(write(other, "left\n", 5) == 5);
+  pipe.finish();
+  CHECK(pipe.ended());
+  close(other);
+  CHECK(slurp(scratch.path() + "/stdout") == "left\n");
+}
+
+TEST_CASE("beside a log stands when its bytes came") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {}, 0, 1);
+  CHECK_FALSE(fs::exists(files.path(1)));
+  log.write("one\ntw", 100);
+  log.write("o\n", 200);
+  CHECK(times_of(files) == std::vector<TimesRecord>{{Kind::bytes, 100, 6}, {Kind::bytes, 200, 8}});
+}
+
+TEST_CASE("a file that has its size is followed by the next one, at the end of a line") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {.file_bytes = 10, .files = 100}, 0, 1);
+  log.write("12345678\nabc", 1);
+  CHECK(files.numbers().empty());  // the line is not over
+  log.write("def\nnext\n", 2);
+  CHECK(slurp(files.path(1)) == "12345678\nabcdef\n");
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "next\n");
+  log.write("0123456789\n0123456789\n0123456789\n", 3);
+  CHECK(slurp(files.path(2)) == "next\n0123456789\n");
+  CHECK(slurp(files.path(3)) == "0123456789\n");
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "0123456789\n");
+  CHECK(times_of(files, 2) == std::vector<TimesRecord>{{Kind::bytes, 2, 5}, {Kind::bytes, 3, 16}});
+  CHECK(times_of(files) == std::vector<TimesRecord>{{Kind::bytes, 3, 11}});
+}
+
+TEST_CASE("a line that never ends is cut at twice the size of a file") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {.file_bytes = 10, .files = 100}, 0, 1);
+  for (int i = 0; i < 50; ++i) log.write("\rx", 1);
+  REQUIRE(files.numbers().size() >= 3);
+  for (const int number : files.numbers()) CHECK(fs::file_size(files.path(number)) == 20);
+}
+
+TEST_CASE("the oldest files go, their times with them") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stderr"};
+  LogWriter log(files, {.file_bytes = 1, .files = 3}, 0, 1);
+  for (int i = 0; i < 10; ++i) log.write(std::to_string(i) + "\n", 1);
+  CHECK(files.numbers() == std::vector<int>{8, 9});
+  CHECK(slurp(files.path(8)) == "7\n");
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "9\n");
+  CHECK_FALSE(fs::exists(files.times_path(7)));
+  CHECK(fs::exists(files.times_path(8)));
+}
+
+TEST_CASE("one file is all that is kept where launch.log_files is 1") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {.file_bytes = 1, .files = 1}, 0, 1);
+  for (int i = 0; i < 4; ++i) log.write(std::to_string(i) + "\n", 1);
+  CHECK(files.numbers().empty());
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "3\n");
+}
+
+TEST_CASE("a restart goes on in the same file, on a line of its own, and the times say where") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  { LogWriter(files, {}, 0, 1).write("first\nbroken of", 10); }
+  { LogWriter(files, {}, 1, 20).write("second\n", 30); }
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "first\nbroken of\nsecond\n");
+  CHECK(times_of(files) ==
+        std::vector<TimesRecord>{
+            {Kind::bytes, 10, 15}, {Kind::bytes, 20, 16}, {Kind::restart, 20, 1}, {Kind::bytes, 30, 23}});
+}
+
+TEST_CASE("times that were cut off go on behind the last whole record") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  { LogWriter(files, {}, 0, 1).write("a\n", 10); }
+  fs::resize_file(files.times_path(LogFiles::kCurrent), kTimesMagic.size() + kTimesRecordBytes + 5);
+  { LogWriter(files, {}, 1, 20).write("b\n", 30); }
+  CHECK(times_of(files) ==
+        std::vector<TimesRecord>{
+            {Kind::bytes, 10, 2}, {Kind::bytes, 20, 2}, {Kind::restart, 20, 1}, {Kind::bytes, 30, 4}});
+}
+
+TEST_CASE("a full disk loses lines, counts them, and begins again with a whole line") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {}, 0, 1);
+  log.write("before\n", 10);
+  {
+    const FileSizeLimit full(12);
+    log.write("cut he|re\nlost\nbegun, ", 20);
+    CHECK(log.error() == EFBIG);
+    log.write("never ended", 30);
+    CHECK(log.error() == EFBIG);
+  }
+  log.write("\nafter\n", 40);
+  CHECK(log.error() == 0);
+  CHECK(log.lost_bytes() == 29);
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "before\ncut h\nafter\n");
+  CHECK(times_of(files).back() == TimesRecord{Kind::bytes, 40, 19});
+  CHECK(times_of(files)[times_of(files).size() - 2] == TimesRecord{Kind::lost, 40, 29});
+}
+
+TEST_CASE("a device that is always full blocks nobody") {
+  if (!fs::exists("/dev/full")) return;
+  const Scratch scratch;
+  fs::create_symlink("/dev/full", scratch.path() + "/stdout");
+  std::vector<std::string> lines;
+  LogPipe pipe({scratch.path(), "stdout"}, {}, 0, [&](std::string_view line) { lines.emplace_back(line); });
+  REQUIRE(write(pipe.write_end(), "one\ntwo\n", 8) == 8);
+  CHECK(pipe.drain() == 8);
+  CHECK(pipe.log().error() == ENOSPC);
+  CHECK(pipe.log().lost_bytes() == 8);
+  CHECK(lines == std::vector<std::string>{"one", "two"});
+}
+
+TEST_CASE("a full disk is said once for all ranks, and so is its end, with what was lost") {
+  const Scratch scratch;
+  std::vector<std::string> notices;
+  const RunDirectory directory = RunDirectory::create(scratch.path(), 3);
+  boost::asio::io_context loop;
+  LogCollector logs(loop, directory, {}, 3, {.on_notice = [&](const std::string& text) { notices.push_back(text); }});
+  std::vector<int> writers;
+  for (int rank = 0; rank < 3; ++rank) {
+    writers.push_back(dup(logs.open(rank, 0).out));
+    logs.started(rank);
+  }
+  const auto say = [&](std::string_view text) {
+    for (const int fd : writers) REQUIRE(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  };
+  const auto sizes_are = [&](size_t size) {
+    return eventually([&] {
+      loop.poll();
+      loop.restart();
+      for (int rank = 0; rank < 3; ++rank)
+        if (slurp(directory.rank_file(rank, "stdout")).size() != size) return false;
+      return true;
+    });
+  };
+  {
+    const FileSizeLimit full(4);
+    say("one\ntwo\n");
+    CHECK(sizes_are(4));
+    REQUIRE(notices.size() == 1);
+    CHECK(notices[0].find("rank.0/stdout") != std::string::npos);
+    CHECK(notices[0].find("the training goes on") != std::string::npos);
+  }
+  say("three\n");
+  CHECK(sizes_are(10));
+  REQUIRE(notices.size() == 2);
+  CHECK(notices[1] == "logs are written again: 12 bytes were lost");
+  for (int rank = 0; rank < 3; ++rank) {
+    close(writers[static_cast<size_t>(rank)]);
+    logs.finish(rank);
+  }
+  CHECK(notices.size() == 2);
+}
