@@ -40,7 +40,8 @@ class Communicator {
   // Buffers are contiguous. p = size of the group, i = this rank's index in it.
   // Sums run in group order in f32, so every rank gets the same bits.
 
-  virtual void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) = 0;  ///< in == out or disjoint
+  virtual void all_reduce(int group, const void* in, void* out, int64_t count,
+                          DType dtype) = 0;  ///< in == out or disjoint
   /// out[p * count]: block j from member j. `in` may be out + i * count.
   virtual void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// in[p * count], out[count]: the sum of everyone's block i. `out` may be in + i * count.

@@ -1,4 +1,11 @@
 // Walks a Program on one rank's device; decides nothing.
+//
+// Steps are started and finished apart, so that a device never waits for its host:
+//
+//   host    start 0   start 1   finish 0   start 2   finish 1  …
+//   device  [   step 0   ][   step 1   ][   step 2   ]
+//
+// A CPU runs the whole step where it is started.
 #pragma once
 
 #include <functional>
@@ -8,16 +15,9 @@
 #include "engine/compile/program.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/communicator.h"
+#include "engine/runtime/input_layout.h"
 
 namespace trainctl {
-
-/// Gives the executor what one `load` instruction of its program asks for: the part of a data set tensor
-/// that its output says, contiguous. The pointer must stay good until the next step starts.
-class InputSource {
- public:
-  virtual ~InputSource() = default;
-  virtual const void* input(const Instruction& load) = 0;
-};
 
 /// Gets the tensors of `print:`.
 using PrintSink = std::function<void(const Operand& operand, const void* data, int micro_batch)>;
@@ -25,18 +25,33 @@ using PrintSink = std::function<void(const Operand& operand, const void* data, i
 struct ExecutorOptions {
   uint64_t seed = 0;
   int threads = 1;
-  PrintSink print;
-  /// Called with each collective, send and recv as it is issued (for tests and `run --record`).
+  int in_flight = 2;  ///< steps wanted in flight at a time; a device may allow fewer
+  PrintSink print;    ///< called by finish_step, or where the step runs on the host, by start_step
+  /// Called with each collective, send and recv as it is issued (for tests and `run --record`). A program
+  /// that was captured is issued once: with its first step.
   std::function<void(const Instruction&)> on_communication;
 };
+
+/// Host memory; whoever holds the last pointer frees it.
+using HostBlock = std::shared_ptr<std::byte>;
 
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Runs one step. Allocates nothing. Throws CommError (with this instruction's name) on a timeout.
-  virtual void run_step(InputSource& inputs, const StepScalars& scalars) = 0;
-  virtual float loss() = 0;  ///< of the last step; programs with a loss only
-  /// Copies between the arena and host memory; offsets are the program's.
+
+  /// Starts one step. `inputs` is a block as input_layout(program) says; it must stay as it is until the
+  /// step is finished. Allocates nothing. At most max_in_flight() steps are started and not finished.
+  /// Throws CommError (with the instruction's name) where peers fail, EnvError where the device does.
+  virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
+  /// Waits for the oldest step that is not finished, and gives its loss; 0 for a program without one.
+  /// Throws as start_step.
+  virtual float finish_step() = 0;
+  virtual int max_in_flight() const = 0;
+
+  /// Zeroed memory for `inputs`, which the device reads without a detour. 64-byte aligned.
+  virtual HostBlock allocate_inputs(int64_t bytes) = 0;
+
+  /// Copies between the arena and host memory, after all steps that were started; offsets are the program's.
   virtual void read(int64_t offset, void* to, int64_t bytes) = 0;
   virtual void write(int64_t offset, const void* from, int64_t bytes) = 0;
 };

@@ -2,7 +2,6 @@
 #include "engine/train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -12,7 +11,9 @@
 namespace trainctl {
 namespace {
 
-std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program) {
+constexpr int kMostInFlight = 8;
+
+std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, Executor& executor, int held) {
   const JobSpec& spec = job.spec;
   try {
     std::unique_ptr<Dataset> set = open_dataset(spec.dataset, spec.seed);
@@ -21,6 +22,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.num_steps = total_steps(spec.train, order.steps_per_epoch());
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
+    options.held = held;
+    options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
   } catch (const SpecError& error) {
     throw with_positions(error, spec);
@@ -36,33 +39,73 @@ int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
 
 Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
                  const TrainOptions& options)
-    : job_(job), program_(program), hooks_(std::move(hooks)), loader_(make_loader(job, program)) {
-  run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
+    : job_(job), program_(program), hooks_(std::move(hooks)) {
+  const auto sink_steps = static_cast<int>(std::min<int64_t>(job.spec.train.sink_steps, kMostInFlight));
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
+  executor_options.in_flight = std::max(sink_steps, 2);
   executor_options.print = hooks_.print;
   executor_options.on_communication = hooks_.on_communication;
   executor_ = make_cpu_executor(program, comm, executor_options, options.arena);
+  max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
+  loader_ = make_loader(job, program, *executor_, max_ahead_);
+  run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
+  reports_.reserve(static_cast<size_t>(std::min(job.spec.train.sink_steps, steps_per_epoch())));
 }
 
-StepReport Trainer::run_step() {
-  const auto start = std::chrono::steady_clock::now();
-  const int64_t epoch = step_ / steps_per_epoch();
-  const StepScalars scalars = step_scalars(job_.spec.optimizer, step_, epoch, run_steps_);
-  loader_->next_step();
-  executor_->run_step(*loader_, scalars);
+void Trainer::start_steps() {
+  while (!stopped_ && started_ < run_steps_ && started_ - finished_ < max_ahead_) {
+    if (hooks_.may_start && !hooks_.may_start(started_)) {
+      stopped_ = true;
+      return;
+    }
+    if (started_ == finished_) last_ = Clock::now();
+    const int64_t epoch = started_ / steps_per_epoch();
+    const StepScalars scalars = step_scalars(job_.spec.optimizer, started_, epoch, run_steps_);
+    executor_->start_step(loader_->next_step(), scalars);
+    ++started_;
+  }
+}
 
+StepReport Trainer::report_of(int64_t step) const {
   StepReport report;
-  report.epoch = epoch + 1;
-  report.step = step_ % steps_per_epoch() + 1;
+  report.epoch = step / steps_per_epoch() + 1;
+  report.step = step % steps_per_epoch() + 1;
   report.steps_per_epoch = steps_per_epoch();
-  report.run_step = ++step_;
+  report.run_step = step + 1;
   report.run_steps = run_steps_;
   report.has_loss = program_.loss_offset >= 0;
-  report.loss = report.has_loss ? executor_->loss() : 0.0f;
-  report.learning_rate = scalars.learning_rate;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.learning_rate = step_scalars(job_.spec.optimizer, step, report.epoch - 1, run_steps_).learning_rate;
+  return report;
+}
+
+StepReport Trainer::finish_step() {
+  StepReport report = report_of(finished_);
+  report.loss = executor_->finish_step();
+  loader_->release_step();
+  ++finished_;
+  const Clock::time_point now = Clock::now();
+  report.seconds = std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+  return report;
+}
+
+/// Up to the next look at the losses.
+void Trainer::finish_steps() {
+  reports_.clear();
+  const auto sink_steps = static_cast<size_t>(job_.spec.train.sink_steps);
+  for (start_steps(); finished_ < started_; start_steps()) {
+    reports_.push_back(finish_step());
+    if (reports_.size() == sink_steps || reports_.back().step == steps_per_epoch()) return;
+  }
+}
+
+std::optional<StepReport> Trainer::run_step() {
+  if (reported_ == finished_) finish_steps();
+  if (reported_ == finished_) return std::nullopt;
+  const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
+  ++reported_;
   epoch_loss_.add(report.loss);
   if (hooks_.on_step) hooks_.on_step(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
@@ -84,14 +127,11 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
     if (hooks.on_epoch) hooks.on_epoch(epoch);
   };
   Trainer trainer(job, program, comm, own, options);
-  while (!trainer.done()) {
-    if (hooks.stop != nullptr && hooks.stop->load()) {
-      result.stopped = true;
-      break;
-    }
-    result.last_loss = trainer.run_step().loss;
+  while (const std::optional<StepReport> report = trainer.run_step()) {
+    result.last_loss = report->loss;
     ++result.steps;
   }
+  result.stopped = !trainer.done();
   return result;
 }
 

@@ -1,10 +1,12 @@
 // Trains one rank's program: epochs, steps, learning rates, the data of each step.
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/runtime/executor.h"
 #include "engine/train/data/loader.h"
@@ -19,7 +21,9 @@ struct TrainHooks {
   std::function<void(const EpochReport&)> on_epoch;
   PrintSink print;
   std::function<void(const Instruction&)> on_communication;
-  const std::atomic<bool>* stop = nullptr;  ///< looked at between steps
+  /// Asked once before each step is started (counted from 0, over the whole run); false ends the run there. A
+  /// device has steps in flight: the step before may have been started and not yet reported.
+  std::function<bool(int64_t step)> may_start;
 };
 
 struct TrainOptions {
@@ -29,12 +33,15 @@ struct TrainOptions {
 
 struct TrainResult {
   int64_t steps = 0;
-  bool stopped = false;  ///< before its end, by the flag
+  bool stopped = false;  ///< before its end, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
 };
 
 /// One rank while it trains. `job`, `program` and `comm` must outlive it.
+///
+/// Keeps the device busy: the next step is started before the loss of the last is read. With
+/// train.sink_steps: N it looks at the losses when N steps are finished, or an epoch is; each is reported.
 class Trainer {
  public:
   Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks = {},
@@ -42,25 +49,36 @@ class Trainer {
 
   int64_t steps_per_epoch() const { return loader_->steps_per_epoch(); }
   int64_t run_steps() const { return run_steps_; }
-  bool done() const { return step_ == run_steps_; }
-  /// One step, with its hooks. Throws EnvError (CommError) where data or peers fail.
-  StepReport run_step();
+  bool done() const { return reported_ == run_steps_; }
+  /// The report of the next step, after its hooks; nothing once the run is over, by its end or by may_start.
+  /// Throws EnvError (CommError) where data or peers fail.
+  std::optional<StepReport> run_step();
   Executor& executor() { return *executor_; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void start_steps();
+  void finish_steps();
+  StepReport finish_step();
+  StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
   const PlannedJob& job_;
   const Program& program_;
   TrainHooks hooks_;
   int64_t run_steps_ = 0;
-  int64_t step_ = 0;
+  int64_t started_ = 0, finished_ = 0, reported_ = 0;
+  bool stopped_ = false;
+  int max_ahead_ = 1;                ///< steps started and not finished
+  Clock::time_point last_;           ///< when the last step was finished, or the first one started
+  std::vector<StepReport> reports_;  ///< of the last look: steps up to finished_
   MeanLoss epoch_loss_;
-  std::unique_ptr<Loader> loader_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Loader> loader_;  ///< its blocks are the executor's, and its thread ends first
 };
 
-/// All steps of the job, or as many as the stop flag allows.
+/// All steps of the job, or as many as hooks.may_start allows.
 TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks = {},
                   const TrainOptions& options = {});
 

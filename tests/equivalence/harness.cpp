@@ -41,16 +41,16 @@ void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte
     rank.printed.push_back(printed_text(operand, data));
   };
   rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, TrainOptions{.threads = 1, .arena = arena});
-  while (!rank.trainer->done()) {
-    rank.comm->calls.clear();
-    const StepReport report = rank.trainer->run_step();
-    rank.losses.push_back(report.loss);
-    if (report.run_step == 1) {
+  rank.comm->calls.clear();
+  while (const std::optional<StepReport> report = rank.trainer->run_step()) {
+    rank.losses.push_back(report->loss);
+    if (report->run_step == 1) {
       rank.first_calls = rank.comm->calls;
       rank.calls_per_step = static_cast<int>(rank.first_calls.size());
     } else if (rank.comm->calls != rank.first_calls) {
       rank.calls_per_step = -1;
     }
+    rank.comm->calls.clear();
   }
 }
 

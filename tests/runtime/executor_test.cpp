@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -65,9 +66,10 @@ class RecordingComm final : public Communicator {
   }
 };
 
-struct NoInput final : InputSource {
-  const void* input(const Instruction&) override { return nullptr; }
-};
+void run_step(Executor& executor, const std::byte* inputs = nullptr, const StepScalars& scalars = {}) {
+  executor.start_step(inputs, scalars);
+  executor.finish_step();
+}
 
 Operand floats(int64_t offset, int64_t count) {
   Operand operand;
@@ -118,8 +120,7 @@ TEST_CASE("collectives are asked for in counts of one member's block") {
   const Program p = program({collective(Collective::all_reduce, 8, 8), collective(Collective::all_gather, 4, 8),
                              collective(Collective::reduce_scatter, 8, 4), collective(Collective::all_to_all, 8, 8),
                              collective(Collective::broadcast, 8, 8)});
-  NoInput inputs;
-  make_cpu_executor(p, comm, {})->run_step(inputs, {});
+  run_step(*make_cpu_executor(p, comm, {}));
   CHECK(comm.log == std::vector<std::string>{"open 13", "all_reduce 101 8", "all_gather 101 4", "reduce_scatter 101 4",
                                              "all_to_all 101 4", "broadcast from 1 101 8"});
 }
@@ -138,11 +139,10 @@ TEST_CASE("a send's buffer is free where an instruction waits for the send, or a
   wait.waits = {0};
   const Program p = program({message(Opcode::send, "send a", 2), message(Opcode::send, "send b", 3), wait,
                              message(Opcode::recv, "recv c", 0)});
-  NoInput inputs;
   const auto executor = make_cpu_executor(p, comm, {});
   comm.log.clear();
-  executor->run_step(inputs, {});
-  executor->run_step(inputs, {});
+  run_step(*executor);
+  run_step(*executor);
   CHECK(comm.log == std::vector<std::string>{"send 2 32", "send 3 32", "wait_send 2 1", "recv 0 32", "wait_send 3 2",
                                              "send 2 32", "send 3 32", "wait_send 2 3", "recv 0 32", "wait_send 3 4"});
 }
@@ -151,10 +151,9 @@ TEST_CASE("a communication error says which rank was at which instruction of whi
   RecordingComm comm;
   comm.fail_at = "all_reduce";
   const Program p = program({instruction(Opcode::wait, "wait"), collective(Collective::all_reduce, 8, 8)});
-  NoInput inputs;
   const auto executor = make_cpu_executor(p, comm, {});
   try {
-    executor->run_step(inputs, {.step = 411});
+    run_step(*executor, nullptr, {.step = 411});
     FAIL("the error was lost");
   } catch (const CommError& error) {
     CHECK(std::string(error.what()) == "rank 1: all_reduce grad.0 at step 412: timed out after 30 s");
@@ -165,24 +164,18 @@ TEST_CASE("a communication error says which rank was at which instruction of whi
 }
 
 TEST_CASE("loads, kernels and prints see the arena, and hooks see each communication") {
-  struct Ones final : InputSource {
-    std::vector<float> values = std::vector<float>(8, 1.0f);
-    const void* input(const Instruction& load) override {
-      CHECK(load.op == "data");
-      CHECK(load.micro_batch == 2);
-      return values.data();
-    }
-  } inputs;
   Instruction load = instruction(Opcode::load, "data");
   load.micro_batch = 2;
   load.outputs = {floats(128, 8)};
+  Instruction label = instruction(Opcode::load, "label");
+  label.outputs = {floats(256, 16)};
   Instruction add = instruction(Opcode::kernel, "accumulate");
   add.inputs = {floats(128, 8)};
   add.outputs = {floats(192, 8)};
   add.outputs[0].accumulate = true;
   Instruction print = instruction(Opcode::print, "sum");
   print.inputs = add.outputs;
-  Program p = program({load, add, add, print, collective(Collective::all_reduce, 8, 8)});
+  Program p = program({label, load, add, add, print, collective(Collective::all_reduce, 8, 8)});
   p.loss_offset = 192;
 
   RecordingComm comm;
@@ -194,12 +187,28 @@ TEST_CASE("loads, kernels and prints see the arena, and hooks see each communica
   };
   options.on_communication = [&](const Instruction& i) { communications.push_back(i.name); };
   const auto executor = make_cpu_executor(p, comm, options);
-  executor->run_step(inputs, {});
+  std::vector<float> inputs(24, 7.0f);  // the label, then the data
+  std::fill_n(inputs.begin() + 16, 8, 1.0f);
+  executor->start_step(reinterpret_cast<const std::byte*>(inputs.data()), {});
+  CHECK_THROWS_AS(executor->start_step(nullptr, {}), InternalError);
   CHECK(printed == std::vector<float>(8, 2.0f));
   CHECK(communications == std::vector<std::string>{"all_reduce grad.0"});
-  CHECK(executor->loss() == 2.0f);
+  CHECK(executor->finish_step() == 2.0f);
+  CHECK_THROWS_AS(executor->finish_step(), InternalError);
   CHECK(comm.arena_bytes == 512);
   CHECK(comm.position.instruction == -1);
+}
+
+TEST_CASE("loads of the same part of a micro-batch share their place in the block of inputs") {
+  Instruction label = instruction(Opcode::load, "label");
+  label.outputs = {floats(128, 3)};
+  Instruction other = label;
+  other.micro_batch = 1;
+  Instruction again = label;
+  again.outputs[0].offset = 256;
+  const InputLayout layout = input_layout(program({label, instruction(Opcode::wait, "wait"), other, again}));
+  CHECK(layout.offsets == std::vector<int64_t>{0, -1, 64, 0});
+  CHECK(layout.bytes == 128);
 }
 
 TEST_CASE("a kernel that is not there is an error that names it") {

@@ -49,9 +49,10 @@ DatasetSpec spec_of(int64_t batch) {
   return spec;
 }
 
-std::vector<float> floats(Loader& loader, const Instruction& load) {
-  const auto* data = static_cast<const float*>(loader.input(load));
-  return {data, data + num_elements(load.outputs[0].shape)};
+/// What a block holds for instruction `load` of the program.
+std::vector<float> floats(const std::byte* block, const Program& program, size_t load) {
+  const auto* data = reinterpret_cast<const float*>(block + input_layout(program).offsets[load]);
+  return {data, data + num_elements(program.instructions[load].outputs[0].shape)};
 }
 
 }  // namespace
@@ -62,10 +63,11 @@ TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   Loader loader(std::make_unique<Counting>(20), spec_of(8), program, 1, {.num_steps = 4, .micro_batches = 2});
   CHECK(loader.steps_per_epoch() == 2);
   for (int step = 0; step < 4; ++step) {
-    loader.next_step();
+    const std::byte* block = loader.next_step();
     const float first = float(800 * (step % 2));
-    CHECK(floats(loader, program.instructions[0]) == std::vector<float>{first + 200, first + 300});
-    CHECK(floats(loader, program.instructions[1]) == std::vector<float>{first + 600, first + 700});
+    CHECK(floats(block, program, 0) == std::vector<float>{first + 200, first + 300});
+    CHECK(floats(block, program, 1) == std::vector<float>{first + 600, first + 700});
+    loader.release_step();
   }
 }
 
@@ -76,8 +78,8 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
     auto set = std::make_unique<Counting>(4);
     Counting* counting = set.get();
     Loader loader(std::move(set), spec_of(4), program, 1, {.num_steps = 1, .full_batch = full});
-    loader.next_step();
-    CHECK(floats(loader, program.instructions[0]) == std::vector<float>{107, 108, 207, 208});
+    const std::byte* block = loader.next_step();
+    CHECK(floats(block, program, 0) == std::vector<float>{107, 108, 207, 208});
     CHECK(counting->reads == (full ? 4 : 2));
   }
 }
@@ -87,17 +89,17 @@ TEST_CASE("where loads state one rank's share, each rank takes its rows by its p
   program.rank_in_stage = 1;
   program.instructions = {load("label", 1, {2, 1}, {0, 0}, {2, 1})};
   Loader loader(std::make_unique<Counting>(12), spec_of(12), program, 1, {.num_steps = 1, .micro_batches = 2});
-  loader.next_step();
-  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{800, 900});
+  const std::byte* block = loader.next_step();
+  CHECK(floats(block, program, 0) == std::vector<float>{800, 900});
 }
 
 TEST_CASE("one tensor may be loaded in several layouts") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4}), load("label", 0, {4}, {2}, {2})};
   Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
-  loader.next_step();
-  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{0, 100, 200, 300});
-  CHECK(floats(loader, program.instructions[1]) == std::vector<float>{200, 300});
+  const std::byte* block = loader.next_step();
+  CHECK(floats(block, program, 0) == std::vector<float>{0, 100, 200, 300});
+  CHECK(floats(block, program, 1) == std::vector<float>{200, 300});
 }
 
 TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
@@ -105,8 +107,10 @@ TEST_CASE("what stops the loading thread is thrown where the trainer asks for th
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   Loader loader(std::make_unique<Counting>(12, 9), spec_of(4), program, 1, {.num_steps = 3});
   loader.next_step();
-  loader.next_step();
-  CHECK(floats(loader, program.instructions[0]) == std::vector<float>{400, 500, 600, 700});
+  loader.release_step();
+  const std::byte* block = loader.next_step();
+  CHECK(floats(block, program, 0) == std::vector<float>{400, 500, 600, 700});
+  loader.release_step();
   CHECK_THROWS_WITH_AS(loader.next_step(), "sample is broken", EnvError);
 }
 
@@ -114,7 +118,28 @@ TEST_CASE("a loader that nobody asks ends with its owner") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   for (int takes : {0, 1, 2}) {
-    Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1, {.num_steps = 100});
+    Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1, {.num_steps = 100, .held = 2});
     for (int i = 0; i < takes; ++i) loader.next_step();
   }
+}
+
+TEST_CASE("batches stay as they are until they are released, in the memory that was asked for") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  std::vector<int64_t> allocated;
+  const auto allocate = [&](int64_t bytes) {
+    allocated.push_back(bytes);
+    auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
+    return HostBlock(memory, memory->data());
+  };
+  Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1,
+                {.num_steps = 20, .held = 3, .allocate = allocate});
+  CHECK(allocated == std::vector<int64_t>(4, 64));
+  const std::byte *first = loader.next_step(), *second = loader.next_step(), *third = loader.next_step();
+  CHECK_THROWS_AS(loader.next_step(), InternalError);
+  CHECK(floats(first, program, 0)[0] == 0);
+  CHECK(floats(second, program, 0)[0] == 400);
+  loader.release_step();
+  CHECK(floats(loader.next_step(), program, 0)[0] == 1200);
+  CHECK(floats(third, program, 0)[0] == 800);
 }

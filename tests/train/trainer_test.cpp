@@ -76,15 +76,46 @@ TEST_CASE("train.steps ends a run in the middle of an epoch, which still reports
   CHECK(epochs[1].steps == 1);
 }
 
-TEST_CASE("a run stops between steps when it is told to") {
+TEST_CASE("a run ends before the step that may not start, and all that was started is reported") {
   OneRank rank;
-  std::atomic<bool> stop{false};
+  std::vector<int64_t> asked;
+  std::vector<EpochReport> epochs;
   TrainHooks hooks;
-  hooks.stop = &stop;
-  hooks.on_step = [&](const StepReport& report) { stop = report.run_step == 4; };
+  hooks.may_start = [&](int64_t step) {
+    asked.push_back(step);
+    return step < 3;
+  };
+  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
   const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
   CHECK(result.stopped);
-  CHECK(result.steps == 4);
+  CHECK(result.steps == 3);
+  CHECK(asked == std::vector<int64_t>{0, 1, 2, 3});
+  CHECK(epochs.size() == 1);
+}
+
+TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at an epoch's end") {
+  const auto run = [](const std::string& sink) {
+    OneRank rank({"train.steps=5", "dataset.samples=16", "train.sink_steps=" + sink});
+    std::vector<float> losses;
+    std::string order;  // s a step that starts, r one that is reported, e an epoch's end
+    TrainHooks hooks;
+    hooks.may_start = [&](int64_t) { return !(order += 's').empty(); };
+    hooks.on_step = [&](const StepReport& report) {
+      order += 'r';
+      losses.push_back(report.loss);
+    };
+    hooks.on_epoch = [&](const EpochReport&) { order += 'e'; };
+    const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
+    CHECK(result.steps == 5);
+    CHECK_FALSE(result.stopped);
+    return std::pair{losses, order};
+  };
+  const auto one = run("1"), three = run("3"), many = run("100");
+  CHECK(one.second == "srsrsrsresre");
+  CHECK(three.second == "sssrrrsresre");
+  CHECK(many.second == "ssssrrrresre");
+  CHECK(three.first == one.first);
+  CHECK(many.first == one.first);
 }
 
 TEST_CASE("what the data set cannot give is an error at the line of the job file") {

@@ -23,8 +23,8 @@ class Pages {
   explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      throw EnvError("cannot allocate the arena of " + format_bytes(bytes) + ": " + std::strerror(errno) +
-                     "; use more ranks, parallel.optimizer_shard or parallel.recompute");
+      throw EnvError("cannot allocate " + format_bytes(bytes) + " of the arena and the inputs: " +
+                     std::strerror(errno) + "; use more ranks, parallel.optimizer_shard or parallel.recompute");
     }
     madvise(memory, bytes_, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(memory);
@@ -51,14 +51,17 @@ struct Bound {
   int group = -1;          ///< the Communicator's id
   std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
   int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
+  int64_t input = -1;      ///< load: where its data lies in the block of inputs
 };
 
 class CpuExecutor final : public Executor {
  public:
   CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena);
 
-  void run_step(InputSource& inputs, const StepScalars& scalars) override;
-  float loss() override;
+  void start_step(const std::byte* inputs, const StepScalars& scalars) override;
+  float finish_step() override;
+  int max_in_flight() const override { return 1; }
+  HostBlock allocate_inputs(int64_t bytes) override;
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
 
@@ -69,7 +72,7 @@ class CpuExecutor final : public Executor {
   TensorArg tensor_arg(const Operand& operand) const;
   std::byte* at(const Operand& operand) const;
 
-  void run(Bound& bound, InputSource& inputs);
+  void run(Bound& bound, const std::byte* inputs);
   void run_collective(const Bound& bound);
   void wait_for_send(Bound& send);
   [[noreturn]] void rethrow(const CommError& error, const Instruction& instruction, uint32_t step) const;
@@ -82,6 +85,7 @@ class CpuExecutor final : public Executor {
   std::vector<int> groups_;
   std::vector<Bound> bound_;
   std::vector<int> last_sends_;  ///< sends that no instruction waits for: the end of the step does
+  bool started_ = false;         ///< a step that is not finished
 };
 
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
@@ -95,8 +99,12 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
   comm_.register_arena(arena_, program.arena_bytes);
   open_groups();
+  const InputLayout inputs = input_layout(program);
   bound_.reserve(program.instructions.size());
-  for (const Instruction& instruction : program.instructions) bound_.push_back(bind(instruction));
+  for (const Instruction& instruction : program.instructions) {
+    bound_.push_back(bind(instruction));
+    bound_.back().input = inputs.offsets[bound_.size() - 1];
+  }
 
   std::vector<bool> awaited(bound_.size());
   for (const Bound& b : bound_) {
@@ -175,7 +183,8 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   bound.kernel = def->prepare(call);
 }
 
-void CpuExecutor::run_step(InputSource& inputs, const StepScalars& scalars) {
+void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
+  check(!started_, "a step is finished before the next is started");
   std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
   const uint32_t step = scalars.step + 1;  // peers and people count from 1
   int position = 0;
@@ -195,16 +204,17 @@ void CpuExecutor::run_step(InputSource& inputs, const StepScalars& scalars) {
     rethrow(error, program_.instructions[position], step);
   }
   comm_.set_position({step, -1});
+  started_ = true;
 }
 
-void CpuExecutor::run(Bound& bound, InputSource& inputs) {
+void CpuExecutor::run(Bound& bound, const std::byte* inputs) {
   const Instruction& instruction = *bound.instruction;
   switch (instruction.opcode) {
     case Opcode::kernel:
       bound.kernel();
       break;
     case Opcode::load:
-      std::memcpy(bound.out, inputs.input(instruction), static_cast<size_t>(bound.count));
+      std::memcpy(bound.out, inputs + bound.input, static_cast<size_t>(bound.count));
       break;
     case Opcode::collective:
       if (options_.on_communication) options_.on_communication(instruction);
@@ -254,11 +264,17 @@ void CpuExecutor::rethrow(const CommError& error, const Instruction& instruction
   throw named;
 }
 
-float CpuExecutor::loss() {
-  check(program_.loss_offset >= 0, "only a program with a loss has one to read");
-  float value = 0;
-  read(program_.loss_offset, &value, sizeof(value));
-  return value;
+float CpuExecutor::finish_step() {
+  check(started_, "only a step that was started is finished");
+  started_ = false;
+  float loss = 0;
+  if (program_.loss_offset >= 0) read(program_.loss_offset, &loss, sizeof(loss));
+  return loss;
+}
+
+HostBlock CpuExecutor::allocate_inputs(int64_t bytes) {
+  auto pages = std::make_shared<Pages>(bytes);
+  return {pages, pages->data()};
 }
 
 void CpuExecutor::read(int64_t offset, void* to, int64_t bytes) {

@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kElementBytes = 4;  ///< f32 and i32 alike
 
-bool alike(const Instruction& a, const Instruction& b) {
-  const Operand &x = a.outputs[0], &y = b.outputs[0];
-  return a.op == b.op && a.micro_batch == b.micro_batch && x.shape == y.shape && x.global_offset == y.global_offset;
+HostBlock allocate_on_heap(int64_t bytes) {
+  auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
+  return {memory, memory->data()};
 }
 
 }  // namespace
@@ -24,22 +24,21 @@ bool alike(const Instruction& a, const Instruction& b) {
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
-  for (const Instruction& instruction : program.instructions) {
-    if (instruction.opcode != Opcode::load) continue;
-    // A recomputed layer may load again what it loaded before.
-    const auto same =
-        std::find_if(parts_.begin(), parts_.end(), [&](const Part& p) { return alike(*p.load, instruction); });
-    part_of_.emplace_back(&instruction, static_cast<size_t>(same - parts_.begin()));
-    if (same == parts_.end()) parts_.push_back(make_part(instruction, spec, program.rank_in_stage));
+  const InputLayout layout = input_layout(program);
+  int64_t end = 0;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (layout.offsets[i] < end) continue;  // not a load, or alike with an earlier one
+    parts_.push_back(make_part(program.instructions[i], spec, program.rank_in_stage));
+    parts_.back().offset = layout.offsets[i];
+    end = layout.offsets[i] + 1;
   }
   int64_t most_rows_bytes = 0;
   for (const Part& part : parts_) {
     if (!part.direct) most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
   }
   rows_.resize(static_cast<size_t>(most_rows_bytes));
-  for (Batch& batch : batches_) {
-    for (const Part& part : parts_) batch.emplace_back(static_cast<size_t>(part.load->outputs[0].bytes()));
-  }
+  const auto allocate = options.allocate ? options.allocate : allocate_on_heap;
+  for (int i = 0; i <= options.held; ++i) blocks_.push_back(allocate(layout.bytes));
   thread_ = std::thread([this] { load_steps(); });
 }
 
@@ -94,11 +93,10 @@ void Loader::load_steps() {
     for (int64_t i = 0; i < options_.num_steps; ++i) {
       {
         std::unique_lock lock(mutex_);
-        // The buffer held batch i - 2, whose step is over once batch i - 1 has been taken.
-        changed_.wait(lock, [&] { return stop_ || i < 2 || taken_ >= i; });
+        changed_.wait(lock, [&] { return stop_ || i - released_ < static_cast<int64_t>(blocks_.size()); });
         if (stop_) return;
       }
-      fill(batches_[i % 2], options_.first_step + i);
+      fill(blocks_[static_cast<size_t>(i) % blocks_.size()].get(), options_.first_step + i);
       const std::lock_guard lock(mutex_);
       filled_ = i + 1;
       changed_.notify_all();
@@ -110,9 +108,9 @@ void Loader::load_steps() {
   }
 }
 
-void Loader::fill(Batch& batch, int64_t step) {
+void Loader::fill(std::byte* block, int64_t step) {
   const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), step % steps_per_epoch());
-  for (size_t i = 0; i < parts_.size(); ++i) fill_part(parts_[i], samples, batch[i].data());
+  for (const Part& part : parts_) fill_part(part, samples, block + part.offset);
 }
 
 void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out) {
@@ -132,22 +130,23 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
                });
 }
 
-void Loader::next_step() {
+const std::byte* Loader::next_step() {
   std::unique_lock lock(mutex_);
   check(taken_ < options_.num_steps, "no more steps are taken than were asked for");
-  const int64_t wanted = ++taken_;  // and with that the batch before it is free
-  changed_.notify_all();
+  check(taken_ - released_ < options_.held, "no more batches are held than there is room for");
+  const int64_t wanted = taken_ + 1;
   changed_.wait(lock, [&] { return filled_ >= wanted || error_; });
   if (filled_ < wanted) std::rethrow_exception(error_);
+  return blocks_[static_cast<size_t>(taken_++) % blocks_.size()].get();
 }
 
-const void* Loader::input(const Instruction& load) {
-  const Batch& batch = batches_[(taken_ - 1) % 2];
-  for (const auto& [instruction, part] : part_of_) {
-    if (instruction == &load) return batch[part].data();
+void Loader::release_step() {
+  {
+    const std::lock_guard lock(mutex_);
+    check(released_ < taken_, "only a batch that was taken is released");
+    ++released_;
   }
-  check(false, "only loads of the loader's own program are asked for");
-  return nullptr;
+  changed_.notify_all();
 }
 
 }  // namespace trainctl
