@@ -16,6 +16,7 @@
 #include "engine/ops/kernel.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/input_layout.h"
+#include "engine/runtime/timeline.h"
 
 namespace trainctl {
 
@@ -30,6 +31,7 @@ struct ExecutorOptions {
   /// Called with each collective, send and recv as it is issued (for tests and `run --record`). A program
   /// that was captured is issued once: with its first step.
   std::function<void(const Instruction&)> on_communication;
+  Timeline* timeline = nullptr;  ///< asked once a step whether it wants the times of its instructions; outlives us
 };
 
 /// Host memory; whoever holds the last pointer frees it.

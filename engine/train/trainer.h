@@ -21,6 +21,7 @@ struct TrainHooks {
   std::function<void(const EpochReport&)> on_epoch;
   PrintSink print;
   std::function<void(const Instruction&)> on_communication;
+  Timeline* timeline = nullptr;  ///< of the executor
   /// Asked once before each step is started (counted from 0, over the whole run); false ends the run there. A
   /// device has steps in flight: the step before may have been started and not yet reported.
   std::function<bool(int64_t step)> may_start;

@@ -73,7 +73,9 @@ class CpuExecutor final : public Executor {
   std::byte* at(const Operand& operand) const;
 
   void run(Bound& bound, const std::byte* inputs);
+  void run_timed(int position, const std::byte* inputs, Timeline& timeline, uint32_t step);
   void run_collective(const Bound& bound);
+  void wait_for_sends(const Bound& bound);
   void wait_for_send(Bound& send);
   [[noreturn]] void rethrow(const CommError& error, const Instruction& instruction, uint32_t step) const;
 
@@ -187,13 +189,18 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
   check(!started_, "a step is finished before the next is started");
   std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
   const uint32_t step = scalars.step + 1;  // peers and people count from 1
+  Timeline* const timeline =
+      options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
   int position = 0;
   try {
     for (; position < static_cast<int>(bound_.size()); ++position) {
       comm_.set_position({step, position});
-      Bound& bound = bound_[position];
-      for (int send : bound.sends) wait_for_send(bound_[send]);
-      run(bound, inputs);
+      if (timeline != nullptr) {
+        run_timed(position, inputs, *timeline, scalars.step);
+      } else {
+        wait_for_sends(bound_[position]);
+        run(bound_[position], inputs);
+      }
     }
     // The next step writes these buffers again.
     for (int send : last_sends_) {
@@ -205,6 +212,16 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
   }
   comm_.set_position({step, -1});
   started_ = true;
+}
+
+void CpuExecutor::run_timed(int position, const std::byte* inputs, Timeline& timeline, uint32_t step) {
+  Bound& bound = bound_[position];
+  TimeSpan span{step, position, timeline_now()};
+  wait_for_sends(bound);
+  span.begin_ns = bound.sends.empty() ? span.ready_ns : timeline_now();
+  run(bound, inputs);
+  span.end_ns = timeline_now();
+  timeline.ran(span);
 }
 
 void CpuExecutor::run(Bound& bound, const std::byte* inputs) {
@@ -249,6 +266,10 @@ void CpuExecutor::run_collective(const Bound& b) {
     case Collective::broadcast:
       return comm_.broadcast(b.group, b.in, b.out, b.count, b.dtype, b.instruction->root);
   }
+}
+
+void CpuExecutor::wait_for_sends(const Bound& bound) {
+  for (int send : bound.sends) wait_for_send(bound_[send]);
 }
 
 void CpuExecutor::wait_for_send(Bound& send) {
