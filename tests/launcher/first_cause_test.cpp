@@ -92,3 +92,30 @@ TEST_CASE("a rank that could not be started is the cause") {
   missing.state = ProcessState::failed_to_start;
   CHECK(find_first_cause({killed(SIGTERM, 1.1, true), missing}).rank == 1);
 }
+
+TEST_CASE("the rank that the launcher found silent is the cause, complaints about it are not") {
+  RankReport silent = killed(SIGTERM, 61.0, true);
+  silent.silent_seconds = 60;
+  const Cause cause = find_first_cause({error(ErrorKind::comm, 60.5, {1}), killed(SIGTERM, 61.0, true), silent});
+  CHECK(cause.kind == Cause::Kind::silent);
+  CHECK(cause.rank == 2);
+  CHECK(cause.complaining_rank == -1);
+}
+
+TEST_CASE("of several ranks that one waits for the frozen one is the cause, then the one that does not wait") {
+  const auto running = [](bool waiting, bool frozen) {
+    RankReport report = killed(SIGTERM, 61.0, true);
+    report.reports_progress = true;
+    report.waiting = waiting;
+    report.frozen = frozen;
+    return report;
+  };
+  const RankReport complaint = error(ErrorKind::comm, 60.0, {1, 2, 3});
+  CHECK(find_first_cause({complaint, running(true, false), running(true, true), running(false, false)}).rank == 2);
+  CHECK(find_first_cause({complaint, running(true, false), running(true, false), running(false, false)}).rank == 3);
+  // Rank 1 waits too, and had no time to say that it does so for rank 2.
+  const Cause cause =
+      find_first_cause({error(ErrorKind::comm, 60.0, {1}), running(true, false), running(false, false), done(1.0)});
+  CHECK(cause.rank == 2);
+  CHECK(cause.kind == Cause::Kind::silent);
+}

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <utility>
+#include <vector>
 
 using namespace trainctl;
 
@@ -12,13 +13,26 @@ namespace {
 
 /// Four ranks; records what is sent to them.
 struct Scene {
-  std::vector<std::pair<int, int>> sent;  // rank, signal
-  Supervision supervision{4,
-                          {.grace_seconds = 10, .settle_seconds = 0.5},
-                          {.signal_rank = [this](int rank, int signal) { sent.emplace_back(rank, signal); }}};
+  using Limits = Supervision::Limits;
+  static constexpr Limits kLimits = {.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60};
 
-  Scene() {
-    for (int rank = 0; rank < 4; ++rank) supervision.started(rank, 0);
+  std::vector<std::pair<int, int>> sent;  // rank, signal
+  std::vector<bool> frozen = std::vector<bool>(4);
+  int asked = 0;
+  Supervision supervision;
+
+  explicit Scene(const Limits& limits = kLimits, bool by_gate = false) : supervision(4, limits, reach(by_gate)) {
+    start(0);
+  }
+  Supervision::Reach reach(bool by_gate) {
+    Supervision::Reach reach;
+    reach.signal_rank = [this](int rank, int signal) { sent.emplace_back(rank, signal); };
+    reach.is_frozen = [this](int rank) { return frozen[static_cast<size_t>(rank)]; };
+    if (by_gate) reach.ask_to_stop = [this] { ++asked; };
+    return reach;
+  }
+  void start(double now) {
+    for (int rank = 0; rank < 4; ++rank) supervision.started(rank, now);
   }
   void exits(int rank, int code, double now) {
     supervision.ended(rank, {.end = {.pid = rank, .signaled = false, .code = code}}, now);
@@ -32,12 +46,25 @@ struct Scene {
                        .error = RankError{.kind = ErrorKind::comm, .what = "", .instruction = "", .missing = {about}}},
                       now);
   }
+  void moves(int rank, uint64_t position, double now, bool waiting = false) {
+    supervision.progressed(rank, {.position = position, .waiting = waiting}, now);
+  }
   int count(int signal) const {
     int found = 0;
     for (const auto& [rank, what] : sent) found += what == signal ? 1 : 0;
     return found;
   }
+  /// The ranks that were found silent.
+  std::vector<int> silent() const {
+    std::vector<int> found;
+    for (int rank = 0; rank < 4; ++rank) {
+      if (supervision.reports()[static_cast<size_t>(rank)].silent_seconds > 0) found.push_back(rank);
+    }
+    return found;
+  }
 };
+
+constexpr Scene::Limits kTwoRestarts = {.grace_seconds = 10, .settle_seconds = 0.5, .max_restarts = 2};
 
 }  // namespace
 
@@ -130,4 +157,192 @@ TEST_CASE("what ends after it was asked to is marked so") {
   scene.killed(0, SIGTERM, 5.1);
   CHECK_FALSE(scene.supervision.reports()[2].asked);
   CHECK(scene.supervision.reports()[0].asked);
+}
+
+TEST_CASE("ranks that can be asked to end get no signal before grace is over, and two seconds more after that") {
+  Scene scene(Scene::kLimits, true);
+  scene.supervision.interrupted(SIGINT, 1.0);
+  CHECK(scene.asked == 1);
+  CHECK(scene.supervision.asking());
+  CHECK(scene.sent.empty());
+  scene.exits(0, 0, 2.0);
+  scene.supervision.advance(10.9);
+  CHECK(scene.sent.empty());
+  scene.supervision.advance(11.0);
+  CHECK(scene.count(SIGTERM) == 3);
+  scene.supervision.advance(13.0);
+  CHECK(scene.count(SIGKILL) == 3);
+}
+
+TEST_CASE("a rank that fails while all are asked to end stops the others, but not for longer than they had") {
+  Scene scene(Scene::kLimits, true);
+  scene.supervision.interrupted(SIGTERM, 1.0);
+  scene.killed(0, SIGSEGV, 10.5);
+  CHECK(scene.count(SIGTERM) == 3);
+  CHECK(scene.supervision.deadline() == doctest::Approx(13.0));
+  CHECK_FALSE(scene.supervision.reports()[0].asked);
+  CHECK(scene.supervision.ending_signal() == SIGTERM);
+}
+
+TEST_CASE("a second signal kills ranks that were asked to end") {
+  Scene scene(Scene::kLimits, true);
+  scene.supervision.interrupted(SIGUSR1, 1.0);
+  scene.supervision.interrupted(SIGINT, 1.1);
+  CHECK(scene.count(SIGKILL) == 4);
+  CHECK(scene.supervision.ending_signal() == SIGUSR1);
+}
+
+TEST_CASE("programs get the user's SIGUSR1 as it is, and SIGTERM when grace is over") {
+  Scene scene;
+  scene.supervision.interrupted(SIGUSR1, 1.0);
+  CHECK(scene.count(SIGUSR1) == 4);
+  CHECK(scene.count(SIGTERM) == 0);
+  scene.killed(0, SIGUSR1, 1.1);
+  CHECK(scene.supervision.reports()[0].asked);
+  CHECK(scene.count(SIGTERM) == 0);
+  scene.supervision.advance(11.0);
+  CHECK(scene.count(SIGTERM) == 3);
+}
+
+TEST_CASE("a signal while some ranks are not started yet stops those that are: they would wait for the others") {
+  int terms = 0, asked = 0;
+  Supervision supervision(
+      2, {},
+      {.signal_rank = [&](int, int signal) { terms += signal == SIGTERM ? 1 : 0; }, .ask_to_stop = [&] { ++asked; }});
+  supervision.started(0, 0);
+  supervision.interrupted(SIGINT, 0.1);
+  CHECK(terms == 1);
+  CHECK(asked == 0);
+}
+
+TEST_CASE("a signal that comes after a failure does not hide it") {
+  Scene scene;
+  scene.exits(0, 1, 1.0);
+  scene.supervision.interrupted(SIGINT, 1.5);
+  CHECK(scene.supervision.interrupt_signal() == SIGINT);
+  CHECK(scene.supervision.ending_signal() == 0);
+}
+
+TEST_CASE("a rank that reports its position and stands still for the timeout stops the run and is named") {
+  Scene scene;
+  for (double now = 0; now < 100; now += 1) {
+    for (const int rank : {0, 1, 3}) scene.moves(rank, static_cast<uint64_t>(now), now);
+    scene.moves(2, 7, now);
+    scene.supervision.advance(now);
+    if (now < 60) CHECK(scene.sent.empty());
+  }
+  CHECK(scene.silent() == std::vector<int>{2});
+  CHECK(scene.count(SIGTERM) == 4);
+}
+
+TEST_CASE("a rank that says nothing of itself is never silent") {
+  Scene scene;
+  scene.supervision.advance(1e6);
+  CHECK(scene.sent.empty());
+}
+
+TEST_CASE("of the ranks that stand still the one to blame is frozen, else does not wait, else stands longest") {
+  Scene scene;
+  for (int rank = 0; rank < 4; ++rank) scene.moves(rank, 1, rank == 3 ? 0.5 : 1.0, rank != 2);
+  SUBCASE("stopped, although it waits") {
+    scene.frozen[1] = true;
+    scene.supervision.advance(100);
+    CHECK(scene.silent() == std::vector<int>{1});
+    CHECK(scene.supervision.reports()[1].frozen);
+  }
+  SUBCASE("does not wait") {
+    scene.supervision.advance(100);
+    CHECK(scene.silent() == std::vector<int>{2});
+    CHECK(scene.supervision.reports()[0].waiting);
+  }
+  SUBCASE("all wait") {
+    scene.moves(2, 2, 2.0, true);
+    scene.supervision.advance(100);
+    CHECK(scene.silent() == std::vector<int>{3});
+  }
+}
+
+TEST_CASE("ranks that wait for each other have a moment to complain themselves before they are called silent") {
+  Scene scene;
+  for (int rank = 0; rank < 4; ++rank) scene.moves(rank, 1, 0, true);
+  scene.supervision.advance(60.5);
+  CHECK(scene.sent.empty());
+  scene.complains(0, 1, 60.6);
+  scene.supervision.advance(62.5);
+  CHECK(scene.silent().empty());
+  CHECK(scene.count(SIGTERM) == 3);
+}
+
+TEST_CASE("while restarts are left a failure stops all ranks, and they are due to start again when all have ended") {
+  Scene scene(kTwoRestarts);
+  scene.exits(1, 1, 5.0);
+  CHECK(scene.count(SIGTERM) == 3);
+  CHECK_FALSE(scene.supervision.restart_due());
+  for (const int rank : {0, 2, 3}) scene.killed(rank, SIGTERM, 5.1);
+  CHECK(scene.supervision.restart_due());
+  scene.supervision.restart();
+  CHECK(scene.supervision.attempt() == 1);
+  CHECK_FALSE(scene.supervision.stopping());
+  CHECK_FALSE(scene.supervision.done());
+  CHECK(scene.supervision.reports()[1].state == ProcessState::waiting);
+  scene.start(6.0);
+  for (int rank = 0; rank < 4; ++rank) scene.exits(rank, 0, 7.0);
+  CHECK(scene.supervision.done());
+  CHECK_FALSE(scene.supervision.restart_due());
+}
+
+TEST_CASE("restarts end with their number") {
+  Scene scene(kTwoRestarts);
+  for (int attempt = 0; attempt <= 2; ++attempt) {
+    CHECK(scene.supervision.attempt() == attempt);
+    for (int rank = 0; rank < 4; ++rank) scene.exits(rank, 1, attempt);
+    CHECK(scene.supervision.done());
+    CHECK(scene.supervision.restart_due() == (attempt < 2));
+    if (attempt == 2) break;
+    scene.supervision.restart();
+    scene.start(attempt + 0.5);
+  }
+}
+
+TEST_CASE("what a rank was in one attempt is forgotten in the next: its silence begins anew") {
+  Scene scene({.timeout_seconds = 60, .max_restarts = 1});
+  scene.moves(0, 1, 0);
+  scene.supervision.advance(100);
+  CHECK(scene.silent() == std::vector<int>{0});
+  for (int rank = 0; rank < 4; ++rank) scene.killed(rank, SIGTERM, 100);
+  scene.supervision.restart();
+  scene.start(100);
+  scene.moves(0, 1, 100);
+  scene.supervision.advance(150);
+  CHECK(scene.silent().empty());
+}
+
+TEST_CASE("the user's signal takes the restart away, and ends the run") {
+  Scene scene(kTwoRestarts);
+  scene.exits(1, 1, 5.0);
+  scene.supervision.interrupted(SIGINT, 5.1);
+  for (const int rank : {0, 2, 3}) scene.killed(rank, SIGTERM, 5.2);
+  CHECK(scene.supervision.done());
+  CHECK_FALSE(scene.supervision.restart_due());
+  CHECK(scene.supervision.ending_signal() == SIGINT);
+}
+
+TEST_CASE("what would fail again in the same way is not started again") {
+  Scene scene(kTwoRestarts);
+  SUBCASE("the job file is wrong") {
+    scene.supervision.ended(0,
+                            {.end = {.pid = 0, .signaled = false, .code = 2},
+                             .error = RankError{.kind = ErrorKind::spec, .what = "", .instruction = "", .missing = {}}},
+                            1.0);
+    for (const int rank : {1, 2, 3}) scene.killed(rank, SIGTERM, 1.1);
+  }
+  SUBCASE("a program cannot be started") {
+    Supervision two(1, kTwoRestarts, {});
+    two.failed_to_start(0, "no such program", 0, 0);
+    CHECK(two.done());
+    CHECK_FALSE(two.restart_due());
+    return;
+  }
+  CHECK(scene.supervision.done());
+  CHECK_FALSE(scene.supervision.restart_due());
 }
