@@ -25,6 +25,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
 
+bool sets(const ProcessCommand& command, std::string_view name) {
+  return std::any_of(command.environment.begin(), command.environment.end(),
+                     [&](const auto& variable) { return variable.first == name; });
+}
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool all_ended_well(const std::vector<RankReport>& reports) {
@@ -93,7 +98,7 @@ class Supervisor {
       command.stderr_fd = ends.err;
       const RankBinding& binding = bindings_[static_cast<size_t>(place.rank)];
       command.cpus = binding.cpus;
-      if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+      if (std::getenv("OMP_NUM_THREADS") == nullptr && !sets(command, "OMP_NUM_THREADS")) {
         command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
       }
       pid = runner_.start(command);
