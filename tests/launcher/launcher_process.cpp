@@ -15,9 +15,10 @@
 
 using namespace trainctl;
 
-int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts, double grace_seconds) {
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
+namespace {
+
+int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& scripts,
+                    const LauncherOptions& options) {
   const int ranks = static_cast<int>(scripts.size());
   Launch launch{.cluster = one_host(ranks),
                 .directory = RunDirectory::create(log_dir, ranks),
@@ -28,12 +29,39 @@ int start_launcher(const std::string& log_dir, const std::vector<std::string>& s
                       {"RANK", std::to_string(place.rank)}, {"DIR", log_dir}, {"ATTEMPT", std::to_string(attempt)}};
                   return command;
                 }};
-  launch.limits.grace_seconds = grace_seconds;
+  launch.limits.grace_seconds = options.grace_seconds;
+  launch.limits.timeout_seconds = options.timeout_seconds;
+  launch.limits.max_restarts = options.max_restarts;
+  launch.bindings = options.bindings;
+  std::ofstream notices(log_dir + "/notices");
+  launch.on_notice = [&](std::string_view message) { notices << message << std::endl; };
+  if (options.progress) {
+    launch.progress = [&](int rank) -> std::optional<RankProgress> {
+      return RankProgress{.position = slurp(log_dir + "/progress." + std::to_string(rank)).size()};
+    };
+  }
+  if (options.gate) {
+    launch.ask_to_stop = [&] { std::ofstream(log_dir + "/stop") << "\n"; };
+    launch.stopped_at = [&]() -> std::optional<int64_t> {
+      const std::string step = slurp(log_dir + "/stopped");
+      return step.empty() ? std::nullopt : std::optional<int64_t>(std::stoll(step));
+    };
+  }
   PosixProcessRunner runner;
   boost::asio::io_context loop;
   const Outcome outcome = supervise(launch, runner, loop);
   std::ofstream(log_dir + "/report") << failure_report(outcome, launch.cluster, launch.directory);
-  _exit(outcome.exit_code);
+  std::ofstream(log_dir + "/outcome") << outcome_json(outcome);
+  return outcome.exit_code;
+}
+
+}  // namespace
+
+int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts,
+                   const LauncherOptions& options) {
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  _exit(launch_and_wait(log_dir, scripts, options));
 }
 
 int wait_for(int pid) {

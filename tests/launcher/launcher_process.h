@@ -5,9 +5,22 @@
 #include <string>
 #include <vector>
 
-/// Forks; the child supervises one `sh -c script` a rank (RANK in its environment) and exits as trainctl
-/// run would, having written the failure report to `log_dir`/report. Returns the launcher's pid.
-int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts, double grace_seconds = 10);
+#include "launcher/binding.h"
+
+struct LauncherOptions {
+  double grace_seconds = 10;
+  double timeout_seconds = 60;
+  int max_restarts = 0;
+  bool progress = false;  ///< a rank's position is the size of `log_dir`/progress.<RANK>
+  bool gate = false;      ///< ranks are asked to end by `log_dir`/stop, and say their last step in `log_dir`/stopped
+  std::vector<trainctl::RankBinding> bindings = {};
+};
+
+/// Forks; the child supervises one `sh -c script` a rank (RANK, DIR and ATTEMPT in its environment) and exits as
+/// trainctl run would. It writes the failure report to `log_dir`/report, outcome.json to `log_dir`/outcome, and
+/// notices, a line each, to `log_dir`/notices. Returns the launcher's pid.
+int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts,
+                   const LauncherOptions& options = {});
 
 /// The exit status of a pid, 128 + signal where one killed it.
 int wait_for(int pid);

@@ -78,7 +78,8 @@ TEST_CASE("a rank killed from outside is the cause") {
 
 TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
   const Scratch scratch;
-  const int launcher = start_launcher(scratch.path(), {kDeaf, "while [ ! -s $DIR/pid.0 ]; do :; done; exit 1"}, 0.2);
+  const int launcher =
+      start_launcher(scratch.path(), {kDeaf, "while [ ! -s $DIR/pid.0 ]; do :; done; exit 1"}, {.grace_seconds = 0.2});
   const std::vector<int> pids = pids_of(scratch.path(), 1);
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(all_gone(pids));
@@ -105,7 +106,7 @@ TEST_CASE("Ctrl-C once stops ranks that listen, exit code 130") {
 
 TEST_CASE("Ctrl-C twice kills ranks that do not") {
   const Scratch scratch;
-  const int launcher = start_launcher(scratch.path(), {kDeaf, kSleeper}, 1000);
+  const int launcher = start_launcher(scratch.path(), {kDeaf, kSleeper}, {.grace_seconds = 1000});
   const std::vector<int> pids = pids_of(scratch.path(), 2);
   kill(launcher, SIGINT);
   CHECK(eventually([&] { return !alive(pids[2]); }));  // the listening one has stopped: the first was seen
@@ -181,4 +182,97 @@ TEST_CASE("a program that is not there is named") {
   const std::string report = failure_report(outcome, launch.cluster, directory);
   CHECK(report.find("rank 0 (") != std::string::npos);
   CHECK(report.find("cannot start no-such-program-at-all: No such file or directory") != std::string::npos);
+}
+
+TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs go on") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"echo attempt $ATTEMPT; [ $ATTEMPT = 1 ] || sleep 1000", "[ $ATTEMPT = 1 ] || exit 1"},
+      {.max_restarts = 2});
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "attempt 0\nattempt 1\n");
+  const std::string notices = slurp(scratch.path() + "/notices");
+  CHECK(notices.find("exited with code 1; restarting all ranks (1 of 2)\n") != std::string::npos);
+  CHECK(slurp(scratch.path() + "/outcome").find(R"("restarts":[{"rank":1,)") != std::string::npos);
+}
+
+TEST_CASE("when no restart is left the last failure is the outcome, and nobody is left of any attempt") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(),
+                                      {"sleep 1000 & echo $! > $DIR/child.$ATTEMPT; wait",
+                                       "while [ ! -s $DIR/child.$ATTEMPT ]; do :; done; exit $((ATTEMPT + 3))"},
+                                      {.max_restarts = 2});
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(slurp(scratch.path() + "/report").find("exited with code 5") != std::string::npos);
+  std::vector<int> children;
+  for (int attempt = 0; attempt <= 2; ++attempt) {
+    children.push_back(pid_in(scratch.path() + "/child." + std::to_string(attempt)));
+  }
+  CHECK(all_gone(children));
+}
+
+TEST_CASE("an error of one attempt does not speak for the next") {
+  const Scratch scratch;
+  const std::string error = R"({"kind": "env", "what": "the disk is on fire", "time": 1})";
+  const int launcher = start_launcher(
+      scratch.path(), {"[ $ATTEMPT = 1 ] && exit 7; echo '" + error + "' > $DIR/1/rank.0/error.json; exit 3"},
+      {.max_restarts = 1});
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(slurp(scratch.path() + "/report").find("exited with code 7") != std::string::npos);
+  CHECK(slurp(scratch.path() + "/1/rank.0/error.attempt-0.json").find("on fire") != std::string::npos);
+}
+
+TEST_CASE("a stopped rank that reports its progress is named when it stands still, and the run ends") {
+  const Scratch scratch;
+  const std::string moving = "while :; do echo >> $DIR/progress.$RANK; sleep 0.05; done";
+  const int launcher = start_launcher(scratch.path(), {moving, "echo $$ > $DIR/pid.1; " + moving, moving},
+                                      {.timeout_seconds = 3, .progress = true});
+  const int victim = pid_in(scratch.path() + "/pid.1");
+  kill(victim, SIGSTOP);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(all_gone({victim}));
+  const std::string report = slurp(scratch.path() + "/report");
+  CHECK(report.find("rank 1 (") != std::string::npos);
+  CHECK(report.find("has stood still for") != std::string::npos);
+  CHECK(report.find("its process was stopped, by SIGSTOP or a debugger") != std::string::npos);
+}
+
+TEST_CASE("SIGUSR1 goes on to the ranks, which may end by it, and the exit code is 138") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"trap 'echo saved; exit 0' USR1; echo $$ > $DIR/pid.0; while :; do sleep 0.01; done"});
+  pid_in(scratch.path() + "/pid.0");
+  kill(launcher, SIGUSR1);
+  CHECK(wait_for(launcher) == 128 + SIGUSR1);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "saved\n");
+}
+
+TEST_CASE("ranks that can be asked to end do so at their leisure, and the outcome says after which step") {
+  const Scratch scratch;
+  const std::string patient = "echo $$ > $DIR/pid.$RANK; while [ ! -e $DIR/stop ]; do sleep 0.01; done; sleep 0.1; ";
+  SUBCASE("before the job's end") {
+    const int launcher = start_launcher(scratch.path(), {patient + "echo 12 > $DIR/stopped", patient}, {.gate = true});
+    pid_in(scratch.path() + "/pid.0");
+    pid_in(scratch.path() + "/pid.1");
+    kill(launcher, SIGTERM);
+    CHECK(wait_for(launcher) == 128 + SIGTERM);
+    CHECK(slurp(scratch.path() + "/outcome").find(R"("signal":"SIGTERM","stopped_at_step":12)") != std::string::npos);
+  }
+  SUBCASE("at its end, which the signal did not change") {
+    const int launcher = start_launcher(scratch.path(), {patient, patient}, {.gate = true});
+    pid_in(scratch.path() + "/pid.0");
+    pid_in(scratch.path() + "/pid.1");
+    kill(launcher, SIGTERM);
+    CHECK(wait_for(launcher) == 0);
+  }
+}
+
+TEST_CASE("a bound rank runs on its CPUs alone, with its threads") {
+  const Scratch scratch;
+  const int cpu = read_topology().cpus.back().id;
+  unsetenv("OMP_NUM_THREADS");
+  const int launcher = start_launcher(
+      scratch.path(), {"grep Cpus_allowed_list /proc/self/status; echo $OMP_NUM_THREADS"}, {.bindings = {{{cpu}, 5}}});
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "Cpus_allowed_list:\t" + std::to_string(cpu) + "\n5\n");
 }
