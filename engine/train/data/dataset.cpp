@@ -2,7 +2,9 @@
 #include "engine/train/data/dataset.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -178,12 +180,17 @@ DataTensor data_tensor(std::string_view name) {
   return name == "data" ? DataTensor::data : DataTensor::label;
 }
 
+int64_t most_cached_bytes() {
+  const auto memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  return std::max(int64_t{256} << 20, memory / 16);
+}
+
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
   std::unique_ptr<Dataset> set = open_untransformed(spec, seed);
   Transforms transforms(spec.transforms, set->shapes().data);
   if (!spec.transforms.empty()) set = std::make_unique<Transformed>(std::move(set), std::move(transforms));
   const int64_t total = set->size() * set->elements(DataTensor::data) * static_cast<int64_t>(sizeof(float));
-  if (total <= kMostCachedBytes) set = std::make_unique<Cached>(std::move(set));
+  if (total <= most_cached_bytes()) set = std::make_unique<Cached>(std::move(set));
   return set;
 }
 

@@ -29,8 +29,9 @@ class Dataset {
   }
 };
 
-/// Samples above this total are made anew for every batch instead of being kept.
-inline constexpr int64_t kMostCachedBytes = int64_t{256} << 20;
+/// Samples above this total are made anew for every batch instead of being kept: a sixteenth of the host's
+/// memory, at least 256 MiB. Each rank keeps what it has read.
+int64_t most_cached_bytes();
 
 /// Opens the job's training set, with its transforms. Throws SpecError where the job asks for what the
 /// set cannot give (the diagnostics' path is the field), EnvError where a file is broken.
