@@ -1,0 +1,63 @@
+// See the header.
+#include "cli/render/profile_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/render/table.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
+
+/// Blank where there is nothing to tell.
+std::string rate(double amount, double seconds) {
+  return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds / 1e9) : "";
+}
+
+std::string shares_table(const ProfileSummary& summary) {
+  Table table({">rank", ">compute", ">communication", ">waiting", ">idle", ">comm time", ">hidden", ">bytes hidden"});
+  for (const RankShares& r : summary.ranks) {
+    const double steps = static_cast<double>(std::max<int64_t>(summary.steps, 1));
+    table.add({std::to_string(r.rank), percent(r.compute), percent(r.exposed), percent(r.waiting), percent(r.idle),
+               duration_text(r.moving_seconds / steps),
+               r.moving_seconds > 0 ? percent(r.hidden_seconds / r.moving_seconds) : "",
+               r.moved_bytes > 0 ? percent(r.hidden_bytes / r.moved_bytes) : ""});
+  }
+  return table.str();
+}
+
+std::string top_table(const ProfileSummary& summary, size_t top) {
+  double all = 0;
+  for (const InstructionTotal& total : summary.instructions) all += total.seconds;
+  Table table({"instruction", "op", ">time", ">calls", ">mean", ">waited", ">GFLOP/s", ">GB/s"});
+  for (size_t i = 0; i < std::min(top, summary.instructions.size()); ++i) {
+    const InstructionTotal& t = summary.instructions[i];
+    const auto calls = static_cast<double>(t.calls);
+    table.add({t.name + (t.recompute ? " again" : ""), t.op, percent(all > 0 ? t.seconds / all : 0),
+               std::to_string(t.calls), duration_text(t.seconds / calls),
+               t.waited_seconds > 0 ? duration_text(t.waited_seconds / calls) : "", rate(t.flops, t.seconds),
+               rate(t.bytes, t.seconds)});
+  }
+  return table.str();
+}
+
+}  // namespace
+
+std::string duration_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
+  if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
+  return fmt::format("{:.1f} us", seconds * 1e6);
+}
+
+std::string render_profile(const ProfileSummary& summary, const ProfileSteps& steps, size_t top) {
+  const size_t shown = std::min(top, summary.instructions.size());
+  return fmt::format("profile of step{} {}: {} a step\n\n{}\n{} of {} instructions, longest first, over all ranks\n{}",
+                     steps.count() > 1 ? "s" : "", to_string(steps), duration_text(summary.step_seconds),
+                     shares_table(summary), shown, summary.instructions.size(), top_table(summary, top));
+}
+
+}  // namespace trainctl

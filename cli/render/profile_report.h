@@ -1,0 +1,16 @@
+// What `run --profile` says once the ranks are done: where the time of the profiled steps went.
+#pragma once
+
+#include <string>
+
+#include "engine/train/profile/summary.h"
+
+namespace trainctl {
+
+/// Shares a rank, communication hidden under kernels, and the `top` instructions that took longest.
+std::string render_profile(const ProfileSummary& summary, const ProfileSteps& steps, size_t top = 10);
+
+/// "1.25 ms", "83.0 us", "2.50 s".
+std::string duration_text(double seconds);
+
+}  // namespace trainctl

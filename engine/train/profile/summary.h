@@ -1,0 +1,47 @@
+// A few numbers that say where the time of the profiled steps went.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/train/profile/step_profile.h"
+
+namespace trainctl {
+
+/// Of one rank, from the start of its first profiled step to the end of its last. The four parts add up to the whole:
+///   compute   a kernel runs
+///   exposed   none does, but bytes move between ranks
+///   waiting   none of both: peers have not arrived, or have not taken what was sent
+///   idle      nothing runs: the host, the data, other programs
+struct RankShares {
+  int rank = 0;
+  double seconds = 0;                                      ///< of the whole window
+  double compute = 0, exposed = 0, waiting = 0, idle = 0;  ///< parts of 1
+  double moving_seconds = 0;                               ///< bytes move, under kernels or not
+  double hidden_seconds = 0;                               ///< of these, under kernels
+  double moved_bytes = 0, hidden_bytes = 0;                ///< as Instruction::bytes counts
+};
+
+/// One name in the program, over all ranks, steps and micro-batches.
+struct InstructionTotal {
+  std::string name, op;
+  bool recompute = false;
+  int64_t calls = 0;
+  double seconds = 0;  ///< without waiting
+  double waited_seconds = 0;
+  double flops = 0, bytes = 0;
+};
+
+struct ProfileSummary {
+  int64_t steps = 0;
+  double step_seconds = 0;  ///< mean over ranks and steps, from step to step
+  std::vector<RankShares> ranks;
+  std::vector<InstructionTotal> instructions;  ///< longest first
+};
+
+/// Profiles of all ranks, each of one step at least.
+ProfileSummary summarize(std::span<const RankProfile> profiles);
+
+}  // namespace trainctl

@@ -1,0 +1,27 @@
+// Profiles as a trace that chrome://tracing and ui.perfetto.dev open (the Trace Event Format, JSON):
+//
+//   {"displayTimeUnit": "ns", "otherData": {"clock": "CLOCK_MONOTONIC", "origin_ns": 81234567, …}, "traceEvents": [
+//   {"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "rank 0, stage 0"}},
+//   {"ph": "X", "name": "layer1", "cat": "forward", "pid": 0, "tid": 1, "ts": 0.125, "dur": 42.5, "args": {…}},
+//   {"ph": "s" … "f", …}                              arrows: sends to their recvs, and waits between streams
+//   ]}
+//
+// pid is the rank, tid 1 + the stream (0: the steps). One event a line. Times are microseconds since origin_ns.
+#pragma once
+
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/train/profile/step_profile.h"
+
+namespace trainctl {
+
+/// Of one rank or of several, which were on one host.
+void write_trace(std::ostream& out, std::span<const RankProfile> profiles, const std::string& job);
+
+/// The spans of a rank's trace as write_trace wrote it. Throws EnvError where it is none.
+std::vector<TimeSpan> read_trace(std::istream& in);
+
+}  // namespace trainctl

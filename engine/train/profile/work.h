@@ -1,0 +1,24 @@
+// What an instruction does, in numbers that a time makes into a rate.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "engine/compile/program.h"
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+
+/// Operations and memory traffic of one run of a kernel: what its OpDef says; of kernels that are not ops of a
+/// graph no operations, and each operand once (those updated in place twice).
+Cost kernel_work(std::string_view kernel, std::span<const TensorInfo> in, std::span<const TensorInfo> out,
+                 const Attrs& attrs);
+/// The same of an instruction that runs a kernel, loads or prints.
+Cost kernel_work(const Instruction& instruction);
+
+/// Bus bandwidth is this times bytes / time, as nccl-tests define it: what each rank must move over its link
+/// for the call, whatever the number of ranks. all_reduce 2 (p-1) / p; all_gather, reduce_scatter and all_to_all
+/// (p-1) / p; broadcast 1. `bytes` is the larger of what one rank puts in and gets out.
+double bus_factor(Collective kind, int group_size);
+
+}  // namespace trainctl
