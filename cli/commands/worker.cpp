@@ -9,6 +9,7 @@
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
 #include "cli/worker/crash.h"
+#include "cli/worker/fault.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rank_output.h"
 #include "cli/worker/rendezvous.h"
@@ -39,6 +40,8 @@ class Worker {
   explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
+    const std::optional<Fault> fault = Fault::of_environment(options_.rank);
+    if (fault) fault->strike(0);
     memory_ = SharedMemory::attach(options_.memory_fd);
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
@@ -52,8 +55,13 @@ class Worker {
     train_options.arena = memory_->arena(options_.rank);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
-    hooks.may_start = [this](int64_t step) { return memory_->gate().start(static_cast<uint64_t>(step) + 1); };
-    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+    hooks.may_start = [this, &fault](int64_t step) {  // which counts from 0, people from 1
+      if (fault) fault->strike(step + 1);
+      return memory_->gate().start(static_cast<uint64_t>(step) + 1);
+    };
+    const auto skipping = fault ? fault->skipping(rendezvous.communicator()) : nullptr;
+    Communicator& communicator = skipping ? *skipping : rendezvous.communicator();
+    output.ended(train(*job_, *program_, communicator, hooks, train_options));
     status.state = RankState::done;
   }
 
