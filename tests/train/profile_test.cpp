@@ -1,0 +1,234 @@
+// Profiles: who waited for whom, where the time went, and the trace that viewers open.
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/spec/parse.h"
+#include "engine/train/profile/step_profile.h"
+#include "engine/train/profile/summary.h"
+#include "engine/train/profile/trace.h"
+#include "engine/train/profile/waiting.h"
+#include "engine/train/trainer.h"
+
+using namespace trainctl;
+using nlohmann::json;
+
+namespace {
+
+Operand floats(int64_t n) { return {.offset = 0, .shape = {n}, .global_shape = {n}, .tensor = "t"}; }
+
+/// Ranks 0 and 1: a relu on the compute stream, an all_reduce on the comm stream, a send from 0 to 1.
+Program two_ranks(int rank) {
+  Program program;
+  program.rank = rank;
+  program.groups = {{0, 1}};
+  Instruction relu{.opcode = Opcode::kernel, .name = "relu", .op = "relu"};
+  relu.inputs = {floats(250)};
+  relu.outputs = {floats(250)};
+  Instruction reduce{.opcode = Opcode::collective, .name = "all_reduce g"};
+  reduce.inputs = reduce.outputs = {floats(1000)};
+  reduce.group = 0;
+  reduce.stream = Stream::comm;
+  reduce.waits = {0};
+  Instruction message{.opcode = rank == 0 ? Opcode::send : Opcode::recv, .name = "pass x"};
+  (rank == 0 ? message.inputs : message.outputs) = {floats(10)};
+  message.peer = 1 - rank;
+  message.stream = rank == 0 ? Stream::send : Stream::recv;
+  program.instructions = {relu, reduce, message};
+  return program;
+}
+
+TimeSpan span(int32_t instruction, int64_t begin, int64_t end, int64_t ready = -1) {
+  return {2, instruction, ready < 0 ? begin : ready, begin, end};
+}
+
+/// The trace of `profiles`, parsed. Every event is on a line of its own.
+json trace_of(std::span<const RankProfile> profiles) {
+  std::stringstream text;
+  write_trace(text, profiles, "job");
+  return json::parse(text.str(), nullptr, false);
+}
+
+/// What viewers and people may take for granted of every trace that we write.
+void check_trace(const json& trace, std::span<const RankProfile> profiles, int64_t steps) {
+  REQUIRE(trace.is_object());
+  std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
+  std::map<std::pair<int, int>, int> seen;  // rank, instruction
+  std::map<int, std::string> arrows;
+  for (const json& event : trace["traceEvents"]) {
+    const std::string phase = event["ph"];
+    if (phase == "s" || phase == "f") arrows[event["id"]] += phase;
+    if (phase != "X") continue;
+    CHECK(event["dur"].get<double>() >= 0);
+    tracks[{event["pid"], event["tid"]}].emplace_back(event["ts"], event["dur"]);
+    if (event["args"].contains("instruction")) ++seen[{event["pid"], event["args"]["instruction"]}];
+  }
+  for (auto& [track, slices] : tracks) {
+    std::sort(slices.begin(), slices.end());
+    for (size_t i = 1; i < slices.size(); ++i) {
+      CHECK(slices[i - 1].first + slices[i - 1].second <= slices[i].first + 1e-6);
+    }
+  }
+  for (const RankProfile& profile : profiles) {
+    for (size_t i = 0; i < profile.program->instructions.size(); ++i) {
+      CHECK(seen[{profile.program->rank, static_cast<int>(i)}] == steps);
+    }
+  }
+  for (const auto& [id, ends] : arrows) CHECK(ends == "sf");
+}
+
+const char* const kJob = R"(name: small
+dataset: {type: random, shape: [6], label_dtype: f32, batch: 8, samples: 40}
+network:
+  - {name: hidden, type: dense, units: 8}
+  - {name: relu, type: relu}
+  - {name: out, type: dense, units: 1}
+loss: mse
+optimizer: {type: sgd, learning_rate: 0.1}
+train: {epochs: 1}
+parallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 2, stage_config: {hidden: 0, relu: 0, out: 1}}
+launch: {ranks: 4, device: cpu}
+)";
+
+}  // namespace
+
+TEST_CASE("a collective waits until the last of its group has come") {
+  const Program first = two_ranks(0), second = two_ranks(1);
+  const std::vector<RankProfile> profiles = {{&first, {span(1, 100, 400)}}, {&second, {span(1, 350, 410)}}};
+  const Waiting waiting = find_waiting(profiles);
+  CHECK(waiting.waited_ns[0][0] == 250);
+  CHECK(waiting.waited_ns[1][0] == 0);
+  CHECK(find_waiting(std::span(profiles).first(1)).waited_ns[0][0] == 0);  // nobody knows
+}
+
+TEST_CASE("a recv waits for its send, and a send that is over has not waited for its recv") {
+  const Program first = two_ranks(0), second = two_ranks(1);
+  const auto waited = [&](const TimeSpan& send, const TimeSpan& recv) {
+    const std::vector<RankProfile> profiles = {{&first, {send}}, {&second, {recv}}};
+    const Waiting waiting = find_waiting(profiles);
+    REQUIRE(waiting.messages.size() == 1);
+    return std::pair(waiting.waited_ns[0][0], waiting.waited_ns[1][0]);
+  };
+  CHECK(waited(span(2, 100, 101), span(2, 40, 130)) == std::pair<int64_t, int64_t>(0, 60));
+  CHECK(waited(span(2, 100, 101), span(2, 150, 160)) == std::pair<int64_t, int64_t>(0, 0));
+  CHECK(waited(span(2, 100, 180), span(2, 150, 180)) == std::pair<int64_t, int64_t>(50, 0));  // as NCCL's
+}
+
+TEST_CASE("the shares of a rank add up to 1, and communication under a kernel is hidden") {
+  const Program first = two_ranks(0), second = two_ranks(1);
+  // rank 0: kernel 0..100; all_reduce from 50, moving 60..160; idle to 180; the send until 200
+  const std::vector<RankProfile> profiles = {{&first, {span(0, 0, 100), span(1, 50, 160), span(2, 190, 200, 180)}},
+                                             {&second, {span(0, 0, 40), span(1, 60, 160), span(2, 195, 205)}}};
+  const ProfileSummary summary = summarize(profiles);
+  REQUIRE(summary.ranks.size() == 2);
+  const RankShares& shares = summary.ranks[0];
+  CHECK(shares.seconds == doctest::Approx(200e-9));
+  CHECK(shares.compute == doctest::Approx(0.5));
+  CHECK(shares.exposed == doctest::Approx((60 + 5) / 200.0));  // the send waits 190..195 for its recv
+  CHECK(shares.waiting == doctest::Approx((10 + 5) / 200.0));
+  CHECK(shares.idle == doctest::Approx(20 / 200.0));
+  CHECK(shares.moving_seconds == doctest::Approx(105e-9));
+  CHECK(shares.hidden_seconds == doctest::Approx(40e-9));
+  CHECK(shares.moved_bytes == 4040);
+  CHECK(shares.hidden_bytes == doctest::Approx(4000 * 0.4));
+  CHECK(summary.steps == 1);
+  CHECK(summary.instructions.front().name == "all_reduce g");
+  CHECK(summary.instructions.front().seconds == doctest::Approx(200e-9));
+  CHECK(summary.instructions.front().waited_seconds == doctest::Approx(10e-9));
+}
+
+TEST_CASE("what is written to a trace is read back to the nanosecond") {
+  const Program program = two_ranks(0);
+  const int64_t day = 86'400'000'000'123;
+  RankProfile profile{
+      &program, {span(0, day, day + 1001), span(1, day + 7, day + 7), span(2, day + 2003, day + 2004, day + 1500)}};
+  std::stringstream text;
+  write_trace(text, std::span(&profile, 1), "job \"x\"");
+  check_trace(json::parse(text.str(), nullptr, false), std::span(&profile, 1), 1);
+  const std::vector<TimeSpan> spans = read_trace(text);
+  REQUIRE(spans.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(spans[i].step == 2);
+    CHECK(spans[i].instruction == profile.spans[i].instruction);
+    CHECK(spans[i].ready_ns == profile.spans[i].ready_ns);
+    CHECK(spans[i].begin_ns == profile.spans[i].begin_ns);
+    CHECK(spans[i].end_ns == profile.spans[i].end_ns);
+  }
+  std::stringstream nonsense("step: 3, loss is 0.1\n");
+  CHECK_THROWS_AS(read_trace(nonsense), EnvError);
+}
+
+TEST_CASE("events say what a kernel did, and how quickly") {
+  const Program program = two_ranks(0);
+  const RankProfile profile{&program, {span(0, 0, 1000), span(1, 2000, 3000)}};
+  const json trace = trace_of(std::span(&profile, 1));
+  json relu, reduce;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "relu") relu = event;
+    if (event["name"] == "all_reduce g") reduce = event;
+  }
+  REQUIRE(relu.is_object());
+  CHECK(relu["args"]["in"][0] == "t [250]");
+  CHECK(relu["args"]["bytes"] == 2000);
+  CHECK(relu["args"]["GB/s"] == 2.0);
+  REQUIRE(reduce.is_object());
+  CHECK(reduce["args"]["ranks"] == json{0, 1});
+  CHECK(reduce["args"]["bytes"] == 4000);
+  CHECK(reduce["args"]["bus GB/s"] == 4.0);  // 2 (p-1) / p = 1 of 2 ranks
+}
+
+TEST_CASE("every instruction of the profiled steps is in the trace of real ranks, once a step") {
+  const PlannedJob job = plan_job(parse_job(kJob, "small.yaml", {}));
+  const std::vector<Program> programs = compile_all(job);
+  std::vector<int64_t> bytes;
+  for (const Program& program : programs) bytes.push_back(program.arena_bytes);
+  const auto memory = SharedMemory::create(bytes);
+  const ProfileSteps steps{2, 4};
+  std::vector<std::unique_ptr<StepProfile>> recorders;
+  for (const Program& program : programs) recorders.push_back(std::make_unique<StepProfile>(program, steps));
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < programs.size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto comm = make_shared_memory_communicator(memory, static_cast<int>(rank), 60);
+      TrainHooks hooks;
+      hooks.timeline = recorders[rank].get();
+      TrainOptions options;
+      options.arena = memory->arena(static_cast<int>(rank));
+      train(job, programs[rank], *comm, hooks, options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  std::vector<RankProfile> profiles;
+  for (const auto& recorder : recorders) {
+    CHECK(recorder->complete());
+    profiles.push_back(recorder->profile());
+  }
+  check_trace(trace_of(profiles), profiles, steps.count());
+  const ProfileSummary summary = summarize(profiles);
+  CHECK(summary.steps == 3);
+  for (const RankShares& shares : summary.ranks) {
+    CHECK(shares.compute > 0);
+    CHECK(shares.hidden_seconds == 0);  // one thread does one thing at a time
+    CHECK(shares.compute + shares.exposed + shares.waiting + shares.idle == doctest::Approx(1));
+  }
+  CHECK(find_waiting(profiles).messages.size() == 3 * 2 * 2 * 2);  // steps, micro-batches, there and back, pairs
+}
+
+TEST_CASE("--profile-steps is a range that counts from 1") {
+  CHECK(parse_profile_steps("3-5").count() == 3);
+  CHECK(parse_profile_steps("7").first == 7);
+  CHECK(to_string(parse_profile_steps("7")) == "7");
+  CHECK(to_string(parse_profile_steps("3-5")) == "3-5");
+  for (const char* wrong : {"", "0", "5-3", "3-", "-3", "3-5-7", "x", "1-101", "3 - 5", "99999999999999999999"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(parse_profile_steps(wrong), SpecError);
+  }
+}
