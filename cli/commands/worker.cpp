@@ -12,6 +12,7 @@
 #include "cli/worker/fault.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rank_output.h"
+#include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
@@ -27,6 +28,7 @@ struct Options {
   int rank = 0;
   int memory_fd = -1;
   bool record = false;
+  std::string profile;  ///< steps, "3-5"; empty: none
 };
 
 int kernel_threads() {
@@ -59,9 +61,12 @@ class Worker {
       if (fault) fault->strike(step + 1);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
     };
+    RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
+    profile.add_to(hooks);
     const auto skipping = fault ? fault->skipping(rendezvous.communicator()) : nullptr;
     Communicator& communicator = skipping ? *skipping : rendezvous.communicator();
     output.ended(train(*job_, *program_, communicator, hooks, train_options));
+    profile.ended();
     status.state = RankState::done;
   }
 
@@ -102,6 +107,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--rank", options->rank)->required();
   command->add_option("--memory-fd", options->memory_fd)->required();
   command->add_flag("--record", options->record);
+  command->add_option("--profile", options->profile);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }
 
