@@ -5,6 +5,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/launch/command_workload.h"
+#include "cli/render/launch_report.h"
 #include "engine/train/job.h"
 
 namespace trainctl {
@@ -13,14 +15,22 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("check", "Validate a job file and say everything that is wrong");
   job->add_to(*command);
-  command->footer(R"(Reads the job, builds its graph, plans it, and verifies the programs of all ranks. Starts nothing.
+  command->footer(R"(Reads the job, builds its graph, plans it, and verifies the programs of all ranks; or looks for
+the program that its command names. Starts nothing.
 
 Examples:
   trainctl check job.yaml
   trainctl check job.yaml launch.ranks=12     would it still do with 12 ranks?)");
   command->callback([&chosen, job] {
     chosen = [job] {
-      const PlannedJob planned = plan_job(job->load());
+      JobSpec spec = job->load();
+      if (spec.has_command()) {
+        require_program(spec);
+        std::cout << job->file << ": right (" << shell_words(spec.command) << ", " << spec.launch.ranks
+                  << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
+        return kExitDone;
+      }
+      const PlannedJob planned = plan_job(std::move(spec));
       const auto programs = compile_all(planned);
       const size_t layers = planned.spec.network.size();
       std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << programs.size()

@@ -6,6 +6,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/launch/command_workload.h"
+#include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
 #include "engine/compile/report.h"
 #include "engine/train/job.h"
@@ -19,11 +21,22 @@ struct Options {
   bool json = false;
 };
 
+int plan_command(const JobSpec& spec, bool json) {
+  require_program(spec);
+  const nlohmann::ordered_json report = command_report(spec);
+  std::cout << (json ? report.dump(2) + "\n" : render_command(report));
+  return kExitDone;
+}
+
 int plan(const Options& options) {
-  const PlannedJob job = plan_job(options.job.load());
+  JobSpec spec = options.job.load();
+  if (spec.has_command()) return plan_command(spec, options.json);
+  const PlannedJob job = plan_job(std::move(spec));
   const std::vector<Program> programs = compile_all(job);
-  const nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, programs);
-  std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report)) << std::flush;
+  nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, programs);
+  report["launch"] = launch_report(job.spec);
+  std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report) + render_launch(report["launch"]))
+            << std::flush;
   require_memory_limit(job, programs);  // shown all the same: it says where the memory goes
   return kExitDone;
 }
@@ -32,7 +45,8 @@ int plan(const Options& options) {
 
 void add_plan_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication");
+  auto* command =
+      app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
   command->add_flag("--json", options->json, "All of it as JSON");
   command->footer(R"(Starts nothing, and needs neither a GPU nor more of the data than file headers.
@@ -40,6 +54,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
 Examples:
   trainctl plan job.yaml
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
+  trainctl plan job.yaml launch.bind=core       which cores would each rank have?
   trainctl plan job.yaml --json | jq '.rank_programs[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });
 }

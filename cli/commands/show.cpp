@@ -22,7 +22,13 @@ struct Options {
 };
 
 int show(const Options& options) {
-  const PlannedJob job = plan_job(options.job.load());
+  JobSpec spec = options.job.load();
+  if (spec.has_command()) {
+    throw SpecError(spec.position("command"), "command",
+                    "a job with a command has no " + options.what + " to show: what its program computes is its own",
+                    "trainctl plan says what would be started");
+  }
+  const PlannedJob job = plan_job(std::move(spec));
   if (options.rank < 0 || options.rank >= job.plan.ranks) {
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
                     "the job has ranks 0 to " + std::to_string(job.plan.ranks - 1));

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -14,65 +15,138 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
-constexpr std::string_view kClearLine = "\r\033[K";
+constexpr size_t kPlainWidth = 200;
 
 /// Whoever reads us may be gone; the training goes on.
 void write_all(int fd, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t put = write(fd, text.data(), text.size());
+    const ssize_t put = ::write(fd, text.data(), text.size());
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) return;
     text.remove_prefix(static_cast<size_t>(put));
   }
 }
 
-}  // namespace
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-std::string progress_text(const ProgressState& state) {
-  if (state.step == 0) return "starting";
-  std::string text = "epoch " + std::to_string(state.epoch) + "/" + std::to_string(state.epochs) + "  step " +
-                     std::to_string(state.step) + "/" + std::to_string(state.steps);
-  if (state.has_loss) {
-    char loss[32];
-    std::snprintf(loss, sizeof loss, "  loss %.4f", static_cast<double>(state.loss));
-    text += loss;
+/// The first `width` columns, the last one an ellipsis where something is cut off.
+std::string cut(const std::string& text, size_t width) {
+  if (display_width(text) <= width) return text;
+  std::string kept;
+  size_t columns = 0;
+  for (const char c : text) {
+    if (!continues_character(c) && ++columns >= width) break;
+    kept += c;
   }
-  if (state.samples_per_second > 0)
-    text += "  " + with_commas(static_cast<int64_t>(state.samples_per_second)) + " samples/s";
-  return text;
+  return width == 0 ? "" : kept + "…";
 }
 
-Progress::Progress(int fd) : fd_(fd), terminal_(is_terminal(fd)) {}
+struct Segment {
+  std::string text;
+  int rank;  ///< of importance: 0 stays longest
+};
+
+std::string of(int64_t number, int64_t total) {
+  return std::to_string(number) + (total > 0 ? "/" + std::to_string(total) : "");
+}
+
+std::vector<Segment> segments(const LiveStatus& status) {
+  std::vector<Segment> all;
+  if (status.state != "running" && status.state != "starting") all.push_back({status.state, 1});
+  if (status.attempt > 0) all.push_back({"restart " + of(status.attempt, status.max_restarts), 4});
+  if (status.step > 0) {
+    if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 5});
+    all.push_back({"step " + of(status.step, status.steps), 2});
+    char loss[32];
+    if (status.loss) {
+      std::snprintf(loss, sizeof loss, "loss %.4f", static_cast<double>(*status.loss));
+      all.push_back({loss, 3});
+    }
+    if (status.samples_per_second > 0)
+      all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 6});
+  }
+  std::string ranks;
+  for (const RankGroup& group : status.ranks) {
+    const bool several = group.ranks.find_first_of(",-") != std::string::npos;
+    ranks += ranks.empty() ? (several ? "ranks " : "rank ") : "  ";
+    ranks += group.ranks + " " + group.doing;
+  }
+  const bool as_expected = status.ranks.size() == 1 && status.ranks[0].doing == "training";
+  if (!ranks.empty()) all.push_back({ranks, as_expected ? 7 : 0});
+  if (all.empty()) all.push_back({status.state, 0});
+  return all;
+}
+
+std::string joined(const std::vector<Segment>& all) {
+  std::vector<std::string> words;
+  for (const Segment& segment : all) words.push_back(segment.text);
+  return join(words, "  ");
+}
+
+}  // namespace
+
+size_t display_width(std::string_view text) {
+  size_t columns = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      const size_t end = text.find('m', i);
+      i = end == std::string_view::npos ? text.size() : end;
+    } else if (!continues_character(text[i])) {
+      ++columns;
+    }
+  }
+  return columns;
+}
+
+std::string progress_text(const LiveStatus& status, size_t width) {
+  std::vector<Segment> all = segments(status);
+  while (all.size() > 1 && display_width(joined(all)) > width) {
+    all.erase(
+        std::max_element(all.begin(), all.end(), [](const Segment& a, const Segment& b) { return a.rank < b.rank; }));
+  }
+  return cut(joined(all), width);
+}
+
+Progress::Progress(int fd) : fd_(fd), terminal_(can_redraw(fd)) {}
 
 void Progress::line(std::string_view text) {
   lines_ += text;
   lines_ += '\n';
 }
 
-void Progress::update(const ProgressState& state, double now) {
-  const bool due = now - last_ >= (terminal_ ? kRedrawSeconds : kPlainSeconds);
-  if (due) last_ = now;
+void Progress::flush_lines() {
+  if (!lines_.empty()) write(shown_);
+}
+
+bool Progress::due(double now) const { return now - last_ >= (terminal_ ? kRedrawSeconds : kPlainSeconds); }
+
+void Progress::update(const LiveStatus& status, double now) {
+  last_ = now;
   if (terminal_) {
-    if (!due) return;
-    std::string text = progress_text(state);
-    const size_t width = static_cast<size_t>(terminal_width(fd_));
-    if (text.size() >= width) text.resize(width - 1);
-    flush(text);
+    // The last column stays free: some terminals wrap as soon as it is written to.
+    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1))));
   } else {
-    if (due && state.step > 0) line(progress_text(state));
-    if (!lines_.empty()) flush("");
+    line(progress_text(status, kPlainWidth));
+    write("");
   }
 }
 
-void Progress::finish() { flush(""); }
+void Progress::finish() { write(""); }
 
-void Progress::flush(const std::string& progress) {
-  std::string text;
-  if (shown_) text += kClearLine;
+/// A window that was made narrower has folded the line into several rows.
+std::string Progress::clear_shown(size_t width) const {
+  if (shown_.empty()) return "";
+  const size_t rows = width == 0 ? 0 : (display_width(shown_) - 1) / width;
+  return (rows > 0 ? "\033[" + std::to_string(rows) + "A" : "") + "\r\033[J";
+}
+
+void Progress::write(const std::string& progress) {
+  if (lines_.empty() && progress == shown_ && terminal_) return;
+  std::string text = terminal_ ? clear_shown(static_cast<size_t>(terminal_width(fd_))) : "";
   text += lines_;
   lines_.clear();
-  if (!progress.empty()) text += paint(fd_, Paint::cyan, progress);
-  shown_ = !progress.empty();
+  shown_ = terminal_ ? progress : "";
+  if (!shown_.empty()) text += paint(fd_, Paint::cyan, shown_);
   write_all(fd_, text);
 }
 

@@ -1,23 +1,21 @@
-// The live view of a run: the first rank's lines, and below them, on a terminal, one line that says how
-// far it is. Elsewhere that line comes every ten seconds.
+// The live view of a run: lines that stay, and below them, on a terminal, one line that says how far it is.
+// Elsewhere that line comes every ten seconds.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "launcher/live_status.h"
 
 namespace trainctl {
 
-struct ProgressState {
-  uint32_t epoch = 0, epochs = 0;
-  uint32_t step = 0, steps = 0;  ///< over the whole run; steps 0: not known yet
-  bool has_loss = false;
-  float loss = 0;
-  float samples_per_second = 0;
-};
+/// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  8 ranks training". What matters least is left out
+/// until it takes at most `width` columns; a rank that does not train like the others matters most.
+std::string progress_text(const LiveStatus& status, size_t width);
 
-/// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s".
-std::string progress_text(const ProgressState& state);
+/// Columns that a text takes on a terminal, escape sequences not counted; wide characters count as one.
+size_t display_width(std::string_view text);
 
 class Progress {
  public:
@@ -28,17 +26,21 @@ class Progress {
 
   /// A line that stays.
   void line(std::string_view text);
-  /// Writes what has come, and the progress line when it is time for one. `now`: seconds since the start.
-  void update(const ProgressState& state, double now);
+  /// Writes the lines that have come.
+  void flush_lines();
+  /// Whether it is time for another progress line. `now`: seconds since the start.
+  bool due(double now) const;
+  void update(const LiveStatus& status, double now);
   /// Writes the rest and takes the progress line away.
   void finish();
 
  private:
-  void flush(const std::string& progress);
+  void write(const std::string& progress);
+  std::string clear_shown(size_t width) const;
 
   int fd_;
   bool terminal_;
-  bool shown_ = false;  ///< the cursor's line holds a progress line
+  std::string shown_;  ///< the progress line that is on the screen
   double last_ = 0;
   std::string lines_;
 };

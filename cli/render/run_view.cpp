@@ -1,13 +1,11 @@
 // A run on the terminal.
 #include "cli/render/run_view.h"
 
-#include <unistd.h>
-
 #include <cstdio>
+#include <iterator>
 
 #include "cli/render/table.h"
 #include "cli/render/terminal.h"
-#include "launcher/spawn.h"
 
 namespace trainctl {
 namespace {
@@ -15,6 +13,11 @@ namespace {
 constexpr std::string_view kEpoch = "epoch: ";
 constexpr std::string_view kMeanLoss = ", mean loss is ";  // engine/train/metrics.h, epoch_line
 constexpr size_t kMostEpochs = 20;
+
+Paint paint_of(int rank) {
+  static constexpr Paint kColors[] = {Paint::cyan, Paint::green, Paint::yellow, Paint::blue, Paint::magenta};
+  return kColors[static_cast<size_t>(rank) % std::size(kColors)];
+}
 
 std::string format_seconds(double seconds) {
   char text[32];
@@ -28,8 +31,8 @@ double RunView::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-void RunView::begin(const RunDirectory& directory, int num_ranks) {
-  progress_.line(spec_.name + ": " + std::to_string(num_ranks) + (num_ranks == 1 ? " rank" : " ranks") + ", logs in " +
+void RunView::begin(const std::string& name, int num_ranks, const RunDirectory& directory) {
+  progress_.line(name + ": " + std::to_string(num_ranks) + (num_ranks == 1 ? " rank" : " ranks") + ", logs in " +
                  directory.path());
 }
 
@@ -40,39 +43,31 @@ void RunView::line(std::string_view line) {
   epochs_.emplace_back(line.substr(kEpoch.size(), at - kEpoch.size()), line.substr(at + kMeanLoss.size()));
 }
 
-void RunView::notice(std::string_view message) { progress_.line(paint(fd_, Paint::yellow, message)); }
-
-void RunView::tick(const RankStatus& status) {
-  ProgressState state;
-  state.epoch = status.epoch.load();
-  state.epochs = static_cast<uint32_t>(spec_.train.epochs);
-  state.step = status.step.load();
-  state.steps = status.total_steps.load();
-  state.has_loss = spec_.loss.has_value();
-  state.loss = status.loss.load();
-  state.samples_per_second = status.samples_per_second.load();
-  progress_.update(state, seconds());
+void RunView::line_of(int rank, std::string_view line) {
+  progress_.line(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + std::string(line));
 }
 
-void RunView::end(const Outcome& outcome, const RunDirectory& directory) {
-  progress_.line(summary(outcome, directory));
+void RunView::notice(std::string_view message) { progress_.line(paint(fd_, Paint::yellow, message)); }
+
+bool RunView::tick() {
+  progress_.flush_lines();
+  return progress_.due(seconds());
+}
+
+void RunView::update(const LiveStatus& status) { progress_.update(status, seconds()); }
+
+void RunView::end(const RunEnd& end, const RunDirectory& directory) {
+  progress_.line(losses() + paint(fd_, end.good ? Paint::green : Paint::red, end.ending) + " after " +
+                 format_seconds(end.seconds) + "; logs in " + directory.path());
   progress_.finish();
 }
 
-std::string RunView::summary(const Outcome& outcome, const RunDirectory& directory) const {
-  std::string text;
-  if (!epochs_.empty()) {
-    Table table({">epoch", ">mean loss"});
-    const size_t first = epochs_.size() > kMostEpochs ? epochs_.size() - kMostEpochs : 0;
-    for (size_t i = first; i < epochs_.size(); ++i) table.add({epochs_[i].first, epochs_[i].second});
-    text += "\n" + table.str() + "\n";
-  }
-  const std::string ending = outcome.signal != 0                       ? "stopped by " + signal_name(outcome.signal)
-                             : outcome.cause.kind != Cause::Kind::none ? "failed"
-                                                                       : "done";
-  const Paint color = ending == "done" ? Paint::green : Paint::red;
-  return text + paint(fd_, color, ending) + " after " + format_seconds(outcome.seconds) + "; logs in " +
-         directory.path();
+std::string RunView::losses() const {
+  if (epochs_.empty()) return "";
+  Table table({">epoch", ">mean loss"});
+  const size_t first = epochs_.size() > kMostEpochs ? epochs_.size() - kMostEpochs : 0;
+  for (size_t i = first; i < epochs_.size(); ++i) table.add({epochs_[i].first, epochs_[i].second});
+  return "\n" + table.str() + "\n";
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// What the user sees of a run: where it writes, the first rank's lines, progress, and a summary.
+// What the user sees of a run: where it writes, its ranks' lines, progress, and a summary.
 #pragma once
 
 #include <chrono>
@@ -8,30 +8,40 @@
 #include <vector>
 
 #include "cli/render/progress.h"
-#include "engine/runtime/comm/shared_memory.h"
-#include "engine/spec/job_spec.h"
-#include "launcher/supervisor.h"
+#include "launcher/live_status.h"
+#include "launcher/run_directory.h"
 
 namespace trainctl {
 
+/// How a run came to its end.
+struct RunEnd {
+  std::string ending;  ///< "done", "failed", "stopped by SIGINT after step 12"
+  double seconds = 0;
+  bool good = true;
+};
+
 class RunView {
  public:
-  /// `spec` must outlive it.
-  RunView(int fd, const JobSpec& spec) : fd_(fd), spec_(spec), progress_(fd) {}
+  explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
-  void begin(const RunDirectory& directory, int num_ranks);
+  void begin(const std::string& name, int num_ranks, const RunDirectory& directory);
   /// A line of the first rank.
   void line(std::string_view line);
+  /// A line of any other rank.
+  void line_of(int rank, std::string_view line);
   void notice(std::string_view message);
-  void tick(const RankStatus& status);
-  void end(const Outcome& outcome, const RunDirectory& directory);
+  /// To be called often: writes the lines that have come. Whether `update` should be called too.
+  bool tick();
+  void update(const LiveStatus& status);
+  void end(const RunEnd& end, const RunDirectory& directory);
+  /// Without a summary: we stop looking, the run does not stop.
+  void finish() { progress_.finish(); }
 
  private:
   double seconds() const;
-  std::string summary(const Outcome& outcome, const RunDirectory& directory) const;
+  std::string losses() const;
 
   int fd_;
-  const JobSpec& spec_;
   Progress progress_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<std::pair<std::string, std::string>> epochs_;  ///< number, mean loss

@@ -10,11 +10,15 @@ namespace trainctl {
 
 bool is_terminal(int fd) { return isatty(fd) == 1; }
 
+bool can_redraw(int fd) {
+  const char* term = std::getenv("TERM");
+  return is_terminal(fd) && term != nullptr && std::string_view(term) != "dumb";
+}
+
 bool colors(int fd) {
   const char* no_color = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
   const bool refused = no_color != nullptr && *no_color != '\0';
-  return !refused && is_terminal(fd) && term != nullptr && std::string_view(term) != "dumb";
+  return !refused && can_redraw(fd);
 }
 
 std::string paint(int fd, Paint paint, std::string_view text) {

@@ -8,6 +8,9 @@ namespace trainctl {
 
 bool is_terminal(int fd);
 
+/// Whether what was written to `fd` can be taken back: a terminal, and not a dumb one.
+bool can_redraw(int fd);
+
 /// Whether text written to `fd` may be coloured (see no-color.org).
 bool colors(int fd);
 

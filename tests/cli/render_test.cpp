@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "cli/render/launch_report.h"
 #include "cli/render/progress.h"
 #include "cli/render/tensor_text.h"
 
@@ -37,15 +38,58 @@ TEST_CASE("large tensors show their ends") {
 
 TEST_CASE("a tensor that has no elements is an empty list") { CHECK(floats({}, {0}) == "[]"); }
 
-TEST_CASE("the progress line says how far a run is") {
-  ProgressState state;
-  CHECK(progress_text(state) == "starting");
-  state = {.epoch = 3,
-           .epochs = 10,
-           .step = 101,
-           .steps = 440,
-           .has_loss = true,
-           .loss = 1.20314f,
-           .samples_per_second = 20431.5f};
-  CHECK(progress_text(state) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s");
+namespace {
+
+LiveStatus training() {
+  LiveStatus status;
+  status.state = "running";
+  status.epoch = 3;
+  status.epochs = 10;
+  status.step = 101;
+  status.steps = 440;
+  status.loss = 1.20314f;
+  status.samples_per_second = 20431.5;
+  status.ranks = {{"0-7", "training"}};
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("the progress line says how far a run is, and what its ranks do") {
+  CHECK(progress_text(LiveStatus{}, 80) == "starting");
+  CHECK(progress_text(training(), 80) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  ranks 0-7 training");
+  LiveStatus command;
+  command.state = "running";
+  command.attempt = 1;
+  command.max_restarts = 2;
+  command.ranks = {{"0", "running"}};
+  CHECK(progress_text(command, 80) == "restart 1/2  rank 0 running");
+}
+
+TEST_CASE("a narrow terminal leaves out what matters least, and never wraps") {
+  CHECK(progress_text(training(), 60) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s");
+  CHECK(progress_text(training(), 40) == "epoch 3/10  step 101/440  loss 1.2031");
+  CHECK(progress_text(training(), 30) == "step 101/440  loss 1.2031");
+  CHECK(progress_text(training(), 12) == "step 101/440");
+  CHECK(progress_text(training(), 8) == "step 10…");
+  for (size_t width = 0; width < 100; ++width) CHECK(display_width(progress_text(training(), width)) <= width);
+}
+
+TEST_CASE("a rank that does not train like the others is never left out") {
+  LiveStatus status = training();
+  status.ranks = {{"0-5,7", "training"}, {"6", "waiting in all_reduce grad.0 for 3"}};
+  CHECK(progress_text(status, 200) ==
+        "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  "
+        "ranks 0-5,7 training  6 waiting in all_reduce grad.0 for 3");
+  CHECK(progress_text(status, 70) == "step 101/440  ranks 0-5,7 training  6 waiting in all_reduce grad.…");
+}
+
+TEST_CASE("the width of a text counts characters, and no colours") {
+  CHECK(display_width("\033[36mé…\033[0m") == 2);
+  CHECK(display_width("") == 0);
+}
+
+TEST_CASE("the words of a command are shown as a shell would take them") {
+  CHECK(shell_words({"python3", "train.py", "--lr=0.1"}) == "python3 train.py --lr=0.1");
+  CHECK(shell_words({"sh", "-c", "echo \"$RANK\"", "", "it's"}) == "sh -c 'echo \"$RANK\"' '' 'it'\\''s'");
 }

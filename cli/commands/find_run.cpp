@@ -1,0 +1,78 @@
+// Numbers count a log directory's runs, so the same number may run in several.
+#include "cli/commands/find_run.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/base/error.h"
+#include "engine/spec/job_spec.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string absolute(const std::string& path) {
+  std::string text = fs::absolute(path).lexically_normal();
+  if (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+bool exists(const std::string& log_dir, int run) {
+  const std::vector<int> runs = list_runs(log_dir);
+  return std::binary_search(runs.begin(), runs.end(), run);
+}
+
+std::string listed(const std::vector<RegisteredRun>& runs) {
+  std::string text;
+  for (const RegisteredRun& run : runs)
+    text += (text.empty() ? "" : ", ") + name_of(run) + " in " + short_path(run.log_dir);
+  return text;
+}
+
+[[noreturn]] void none_runs(const std::string& what, const std::vector<RegisteredRun>& all) {
+  throw SpecError({}, "", what,
+                  all.empty() ? "trainctl logs lists the runs that have ended" : "running: " + listed(all));
+}
+
+}  // namespace
+
+void RunArguments::add_to(CLI::App& command, const std::string& what) {
+  command.add_option("run", run, what + "; the only one that runs where it is left out");
+  command.add_option("--log-dir", log_dir, "The job's launch.log_dir; log_output where it is left out");
+}
+
+RegisteredRun RunArguments::find_running() const {
+  const std::vector<RegisteredRun> all = running_runs();
+  const std::string folder = absolute(log_dir.empty() ? LaunchSpec{}.log_dir : log_dir);
+  std::vector<RegisteredRun> fitting;
+  for (const RegisteredRun& one : all) {
+    if (run && one.run != *run) continue;
+    if (!log_dir.empty() && one.log_dir != folder) continue;
+    if (run && one.log_dir == folder) return one;
+    fitting.push_back(one);
+  }
+  const std::string number = run ? std::to_string(*run) : "";
+  if (run && exists(folder, *run))
+    none_runs("run " + number + " in " + short_path(folder) + " does not run any more: it is " +
+                  std::string(to_string(state_of(RunDirectory(folder, *run)))),
+              all);
+  if (fitting.empty()) none_runs(run ? "there is no run " + number + " in " + short_path(folder) : "nothing runs", all);
+  if (fitting.size() > 1)
+    throw SpecError({}, "",
+                    run ? "there are several runs " + number : std::to_string(fitting.size()) + " runs are running",
+                    (run ? "add --log-dir: " : "name one: ") + listed(fitting));
+  return fitting.front();
+}
+
+std::string name_of(const RegisteredRun& run) { return "run " + std::to_string(run.run) + " (" + run.name + ")"; }
+
+std::string short_path(const std::string& path) {
+  std::error_code error;
+  const std::string relative = fs::path(path).lexically_relative(fs::current_path(error));
+  return error || relative.empty() || relative.starts_with("..") ? path : relative;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,144 @@
+// trainctl ps: what runs on this host, wherever it logs to.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/find_run.h"
+#include "cli/render/table.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/job_spec.h"
+#include "launcher/registry.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  bool all = false;
+  bool json = false;
+  std::string log_dir = LaunchSpec{}.log_dir;
+};
+
+Json describe(const RegisteredRun& run) {
+  const LiveStatus status = live_status(run).value_or(LiveStatus{});
+  Json json = {{"run", run.run},
+               {"name", run.name},
+               {"state", status.state},
+               {"ranks", run.ranks},
+               {"step", status.step},
+               {"steps", status.steps},
+               {"epoch", status.epoch},
+               {"epochs", status.epochs},
+               {"loss", nullptr},
+               {"samples_per_second", status.samples_per_second},
+               {"restarts", status.attempt},
+               {"started", run.started},
+               {"log_dir", run.log_dir},
+               {"job", run.job},
+               {"launcher", run.launcher}};
+  if (status.loss) json["loss"] = *status.loss;
+  json["rank_states"] = Json::object();
+  for (const RankGroup& group : status.ranks) json["rank_states"][group.ranks] = group.doing;
+  return json;
+}
+
+/// The runs of a log directory that have ended.
+void add_ended(const std::string& log_dir, Json& all) {
+  const std::string folder = std::filesystem::absolute(log_dir).lexically_normal();
+  for (const int number : list_runs(folder)) {
+    const RunDirectory run(folder, number);
+    const RunState state = state_of(run);
+    if (state == RunState::running) continue;
+    std::ifstream plan(run.file("plan.json"));
+    const Json report = Json::parse(plan, nullptr, false);
+    const bool named = report.is_object() && report.contains("job") && report["job"].is_string();
+    all.push_back({{"run", number},
+                   {"name", named ? report["job"] : Json("?")},
+                   {"state", to_string(state)},
+                   {"ranks", run.ranks().size()},
+                   {"log_dir", folder}});
+  }
+}
+
+std::string started(const Json& run) {
+  if (!run.contains("started")) return "";
+  const auto seconds = static_cast<time_t>(run["started"].get<double>());
+  std::tm local{}, today{};
+  const time_t now = std::time(nullptr);
+  localtime_r(&seconds, &local);
+  localtime_r(&now, &today);
+  const bool same_day = local.tm_yday == today.tm_yday && local.tm_year == today.tm_year;
+  char text[32];
+  std::strftime(text, sizeof text, same_day ? "%H:%M:%S" : "%Y-%m-%d %H:%M", &local);
+  return text;
+}
+
+std::string steps(const Json& run) {
+  if (run.value("step", 0) == 0) return "";
+  const auto total = run.value("steps", int64_t{0});
+  return std::to_string(run["step"].get<int64_t>()) + (total > 0 ? "/" + std::to_string(total) : "");
+}
+
+std::string loss(const Json& run) {
+  if (!run.contains("loss") || !run["loss"].is_number()) return "";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", run["loss"].get<double>());
+  return text;
+}
+
+std::string rate(const Json& run) {
+  const double value = run.value("samples_per_second", 0.0);
+  return value > 0 ? with_commas(static_cast<int64_t>(std::lround(value))) : "";
+}
+
+void print(const Json& runs) {
+  Table table({">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", "log dir"});
+  for (const Json& run : runs) {
+    table.add({run["run"].dump(), run["name"].get<std::string>(), run["state"].get<std::string>(), run["ranks"].dump(),
+               steps(run), loss(run), rate(run), started(run), short_path(run["log_dir"].get<std::string>())});
+  }
+  std::cout << table.str();
+}
+
+int ps(const Options& options) {
+  Json runs = Json::array();
+  if (options.all) add_ended(options.log_dir, runs);
+  for (const RegisteredRun& run : running_runs()) runs.push_back(describe(run));
+  if (options.json) {
+    std::cout << runs.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  } else if (runs.empty()) {
+    std::cout << "nothing runs; trainctl ps -a shows what has ended in " << options.log_dir << "\n";
+  } else {
+    print(runs);
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_ps_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("ps", "List what is running on this host");
+  command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
+  command->add_flag("--json", options->json, "A JSON array, with what each rank does");
+  command->add_option("--log-dir", options->log_dir, "For --all: the job's launch.log_dir")->capture_default_str();
+  command->footer(R"(All runs of this user, whatever folder they were started in.
+
+Examples:
+  trainctl ps
+  trainctl ps -a
+  trainctl ps --json | jq '.[].rank_states')");
+  command->callback([&chosen, options] { chosen = [options] { return ps(*options); }; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,131 @@
+// trainctl stop: asks a run to end, and waits until it has.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/find_run.h"
+#include "engine/base/error.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  RunArguments which;
+  bool now = false;
+  bool all = false;
+};
+
+/// A launcher, by a descriptor that can never mean another process.
+class Launcher {
+ public:
+  explicit Launcher(const RegisteredRun& run)
+      : run_(run), fd_(static_cast<int>(syscall(SYS_pidfd_open, run.launcher, 0))) {
+    if (fd_ < 0 && errno != ESRCH) throw EnvError("cannot reach " + name_of(run) + ": " + std::strerror(errno));
+    if (fd_ >= 0 && !still_runs(run)) drop();  // the number is somebody else's by now
+  }
+  Launcher(const Launcher&) = delete;
+  Launcher& operator=(const Launcher&) = delete;
+  ~Launcher() { drop(); }
+
+  const RegisteredRun& run() const { return run_; }
+  void send(int signal) const {
+    if (fd_ >= 0) syscall(SYS_pidfd_send_signal, fd_, signal, nullptr, 0);
+  }
+  /// Whether it ended within the time; -1: waits for as long as it takes.
+  bool wait(int timeout_ms) const {
+    if (fd_ < 0) return true;
+    pollfd ended{fd_, POLLIN, 0};
+    int ready = 0;
+    do {
+      ready = poll(&ended, 1, timeout_ms);
+    } while (ready < 0 && errno == EINTR);
+    return ready > 0;
+  }
+
+ private:
+  void drop() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+
+  const RegisteredRun run_;
+  int fd_;
+};
+
+/// The second SIGTERM kills the ranks. A launcher that does not answer at all is killed itself; its guardian
+/// and the kernel take the ranks along.
+void kill_run(const Launcher& launcher) {
+  constexpr int kPauseMs = 100, kTries = 50;
+  for (int i = 0; i < kTries; ++i) {
+    launcher.send(SIGTERM);
+    launcher.send(SIGCONT);
+    if (launcher.wait(kPauseMs)) return;
+  }
+  launcher.send(SIGKILL);
+}
+
+void stop_all(const std::vector<RegisteredRun>& runs, bool now) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  std::vector<std::unique_ptr<Launcher>> launchers;
+  for (const RegisteredRun& run : runs) {
+    launchers.push_back(std::make_unique<Launcher>(run));
+    launchers.back()->send(SIGTERM);
+  }
+  for (const auto& launcher : launchers) {
+    if (now) kill_run(*launcher);
+    launcher->wait(-1);
+    const RegisteredRun& run = launcher->run();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f s", seconds);
+    std::cout << name_of(run) << ": ended after " << text << ", "
+              << to_string(state_of(RunDirectory(run.log_dir, run.run))) << "; logs in " << short_path(run.log_dir)
+              << "/" << run.run << std::endl;
+  }
+}
+
+int stop(const Options& options) {
+  if (!options.all) {
+    stop_all({options.which.find_running()}, options.now);
+    return kExitDone;
+  }
+  if (options.which.run) throw SpecError({}, "--all", "stops every run, so it takes no number");
+  const std::vector<RegisteredRun> runs = running_runs();
+  if (runs.empty()) std::cout << "nothing runs\n";
+  stop_all(runs, options.now);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_stop_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("stop", "Ask a run to stop, and wait until it has");
+  options->which.add_to(*command, "The number of the run");
+  command->add_flag("--now", options->now, "Do not wait for the end of a step, nor for launch.grace: kill the ranks");
+  command->add_flag("--all", options->all, "Every run of this user on this host");
+  command->footer(
+      R"(The ranks of a network end together at the end of a step; those of a command get SIGTERM, and SIGKILL after
+launch.grace. The run ends with exit code 143, as after SIGTERM.
+
+Examples:
+  trainctl stop                 the only run that is running
+  trainctl stop 3
+  trainctl stop 3 --now
+  trainctl stop --all)");
+  command->callback([&chosen, options] { chosen = [options] { return stop(*options); }; });
+}
+
+}  // namespace trainctl

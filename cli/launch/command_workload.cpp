@@ -1,0 +1,122 @@
+// The environment of torch/distributed/elastic/agent/server/local_elastic_agent.py, for one host.
+#include "cli/launch/command_workload.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/render/launch_report.h"
+#include "engine/base/error.h"
+#include "launcher/protocol.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool can_run(const fs::path& program) {
+  std::error_code error;
+  return fs::is_regular_file(program, error) && access(program.c_str(), X_OK) == 0;
+}
+
+/// As exec will look for it: in PATH unless it has a slash, which is then relative to working_dir.
+bool is_there(const std::string& program, const JobSpec& spec) {
+  if (program.find('/') != std::string::npos) return can_run(fs::path(spec.working_dir) / program);
+  const auto own = spec.env.find("PATH");
+  const char* inherited = std::getenv("PATH");
+  std::istringstream folders(own != spec.env.end() ? own->second : inherited != nullptr ? inherited : "/bin:/usr/bin");
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (can_run(fs::path(spec.working_dir) / (folder.empty() ? "." : folder) / program)) return true;
+  return false;
+}
+
+std::string text(int number) { return std::to_string(number); }
+
+}  // namespace
+
+void require_program(const JobSpec& spec) {
+  std::error_code error;
+  if (!fs::is_directory(spec.working_dir, error))
+    throw SpecError(spec.position("working_dir"), "working_dir", "there is no folder " + spec.working_dir,
+                    "it is relative to the job file");
+  const std::string& program = spec.command.front();
+  if (is_there(program, spec)) return;
+  const bool has_path = program.find('/') != std::string::npos;
+  const fs::path path = fs::path(spec.working_dir) / program;
+  if (has_path && fs::exists(path, error))
+    throw SpecError(spec.position("command[0]"), "command[0]", path.lexically_normal().string() + " cannot be executed",
+                    "chmod +x it, or name what runs it: [python3, " + program + "]");
+  if (has_path)
+    throw SpecError(spec.position("command[0]"), "command[0]",
+                    "there is no program " + path.lexically_normal().string(), "it is relative to working_dir");
+  const bool beside = fs::exists(path, error);
+  throw SpecError(spec.position("command[0]"), "command[0]", "there is no program '" + program + "' in PATH",
+                  beside ? "write ./" + program + " for the one in working_dir" : "");
+}
+
+CommandWorkload::CommandWorkload(JobSpec spec)
+    : spec_(std::move(spec)),
+      id_(store::random_token().substr(0, 16)),
+      states_(static_cast<size_t>(spec_.launch.ranks)) {
+  require_program(spec_);
+}
+
+nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spec_); }
+
+void CommandWorkload::prepare(int attempt) {
+  attempt_ = attempt;
+  port_.reset();  // after a restart another one: what is left of the last attempt must find nobody
+  port_ = std::make_unique<HeldPort>();
+  std::fill(states_.begin(), states_.end(), "starting");
+}
+
+ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirectory& directory) {
+  const std::string rank = text(place.rank), ranks = text(spec_.launch.ranks);
+  ProcessCommand command;
+  command.argv = spec_.command;
+  command.working_dir = spec_.working_dir;
+  command.environment = {
+      {"RANK", rank},
+      {"LOCAL_RANK", text(place.local_rank)},
+      {"WORLD_SIZE", ranks},
+      {"LOCAL_WORLD_SIZE", text(place.local_ranks)},
+      {"GROUP_RANK", "0"},
+      {"GROUP_WORLD_SIZE", "1"},
+      {"ROLE_RANK", rank},
+      {"ROLE_WORLD_SIZE", ranks},
+      {"ROLE_NAME", "default"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", text(port_->port())},
+      {"TORCHELASTIC_RUN_ID", id_},
+      {"TORCHELASTIC_RESTART_COUNT", text(attempt_)},
+      {"TORCHELASTIC_MAX_RESTARTS", text(spec_.launch.max_restarts)},
+      {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 opens the store
+      {"TRAINCTL_RUN_DIR", fs::absolute(directory.path()).string()},
+      {"TRAINCTL_SEED", std::to_string(spec_.seed)},
+  };
+  if (std::getenv("PYTHONUNBUFFERED") == nullptr) command.environment.emplace_back("PYTHONUNBUFFERED", "1");
+  if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
+    command.environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  for (const auto& [name, value] : spec_.env) command.environment.emplace_back(name, value);
+  states_[static_cast<size_t>(place.rank)] = "running";
+  return command;
+}
+
+void CommandWorkload::connect(Launch& launch) {
+  launch.on_rank_ended = [this](int rank, bool failed) {
+    states_[static_cast<size_t>(rank)] = failed ? "failed" : "done";
+  };
+}
+
+bool CommandWorkload::is_up() const {
+  return std::none_of(states_.begin(), states_.end(), [](const std::string& state) { return state == "starting"; });
+}
+
+void CommandWorkload::describe(LiveStatus& status) { status.ranks = group_ranks(states_); }
+
+}  // namespace trainctl

@@ -1,0 +1,128 @@
+// See the header.
+#include "cli/launch/network_workload.h"
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/launch/command_workload.h"
+#include "cli/render/launch_report.h"
+#include "cli/worker/host_memory.h"
+#include "cli/worker/rank_failure.h"
+#include "cli/worker/rendezvous.h"
+#include "engine/compile/report.h"
+#include "engine/train/memory_limit.h"
+#include "launcher/protocol.h"
+
+namespace trainctl {
+namespace {
+
+void require_device(const JobSpec& spec) {
+  if (spec.launch.device != Device::cuda) return;
+  throw EnvError("launch.device is cuda, but this trainctl was built without CUDA; set launch.device=cpu");
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+NetworkWorkload::NetworkWorkload(PlannedJob job, bool record, boost::asio::io_context& loop)
+    : job_(std::move(job)), record_(record), programs_(compile_all(job_)), loop_(loop), states_(programs_) {
+  for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
+  require_device(job_.spec);
+  require_precision(job_.spec);
+  require_memory_limit(job_, programs_);
+  require_memory(arena_bytes_);
+}
+
+nlohmann::ordered_json NetworkWorkload::plan() const {
+  nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, programs_);
+  report["launch"] = launch_report(job_.spec);
+  return report;
+}
+
+void NetworkWorkload::prepare(int) {
+  memory_ = SharedMemory::create(arena_bytes_);
+  states_ = RankStates(programs_);
+  if (!needs_store(job_.spec)) return;
+  token_ = store::random_token();
+  store_.reset();
+  store_ = std::make_unique<StoreServer>(loop_, token_);
+}
+
+ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirectory& directory) {
+  ProcessCommand command;
+  command.argv = {std::filesystem::read_symlink("/proc/self/exe"),
+                  "worker",
+                  job_.spec.launch.log_dir,
+                  std::to_string(directory.run()),
+                  "--rank",
+                  std::to_string(place.rank),
+                  "--memory-fd",
+                  std::to_string(memory_->fd())};
+  if (record_) command.argv.emplace_back("--record");
+  if (store_) command.environment = store_environment(store_->port(), token_);
+  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
+  command.inherited_fds = {memory_->fd()};
+  return command;
+}
+
+void NetworkWorkload::connect(Launch& launch) {
+  launch.on_rank_ended = [this](int rank, bool failed) {
+    if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
+  };
+  launch.doing = [this](int rank) {
+    return describe_position(memory_->status(rank), programs_[static_cast<size_t>(rank)]);
+  };
+  launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
+  launch.stopped_at = [this] { return stopped_at(); };
+  launch.progress = [this](int rank) { return progress(rank); };
+  launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
+}
+
+RankProgress NetworkWorkload::progress(int rank) const {
+  const RankStatus& status = memory_->status(rank);
+  const auto state = static_cast<uint64_t>(status.state.load());
+  const uint64_t step = status.step.load();
+  const int32_t at = status.instruction.load();
+  const std::vector<Instruction>& all = programs_[static_cast<size_t>(rank)].instructions;
+  const bool in_step = at >= 0 && at < static_cast<int32_t>(all.size());
+  RankProgress progress;
+  progress.position = (step << 32 | static_cast<uint32_t>(at)) * 8 + state;
+  progress.waiting =
+      in_step && all[static_cast<size_t>(at)].opcode != Opcode::send && communicates(all[static_cast<size_t>(at)]);
+  return progress;
+}
+
+std::optional<int64_t> NetworkWorkload::stopped_at() const {
+  const auto last = static_cast<int64_t>(memory_->gate().highest());
+  const int64_t total = memory_->status(0).total_steps.load();
+  if (!memory_->gate().asked_to_stop() || (total > 0 && last >= total)) return std::nullopt;
+  return last;
+}
+
+bool NetworkWorkload::is_up() const {
+  for (size_t rank = 0; rank < programs_.size(); ++rank)
+    if (memory_->status(static_cast<int>(rank)).state.load() < RankState::training) return false;
+  return true;
+}
+
+void NetworkWorkload::describe(LiveStatus& status) {
+  const RankStatus& first = memory_->status(0);
+  status.epoch = first.epoch.load();
+  status.epochs = job_.spec.train.epochs;
+  status.step = first.step.load();
+  status.steps = first.total_steps.load();
+  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both from its first report on
+  status.samples_per_second = static_cast<double>(first.samples_per_second.load());
+  status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
+}
+
+std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
+  if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
+  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), options.record, loop);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,43 @@
+// A network, trained by one `trainctl worker` a rank: plan and programs, and what the ranks share.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cli/launch/rank_states.h"
+#include "cli/launch/workload.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/train/job.h"
+#include "launcher/store.h"
+
+namespace trainctl {
+
+class NetworkWorkload : public Workload {
+ public:
+  /// Throws SpecError, and EnvError where the host has not what the plan needs.
+  NetworkWorkload(PlannedJob job, bool record, boost::asio::io_context& loop);
+
+  const JobSpec& spec() const override { return job_.spec; }
+  nlohmann::ordered_json plan() const override;
+  void prepare(int attempt) override;
+  ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
+  void connect(Launch& launch) override;
+  bool is_up() const override;
+  void describe(LiveStatus& status) override;
+
+ private:
+  RankProgress progress(int rank) const;
+  std::optional<int64_t> stopped_at() const;
+
+  const PlannedJob job_;
+  const bool record_;
+  const std::vector<Program> programs_;
+  std::vector<int64_t> arena_bytes_;
+  boost::asio::io_context& loop_;
+  std::shared_ptr<SharedMemory> memory_;
+  std::string token_;
+  std::unique_ptr<StoreServer> store_;
+  RankStates states_;
+};
+
+}  // namespace trainctl

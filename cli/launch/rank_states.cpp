@@ -1,0 +1,77 @@
+// Positions of ranks compared with each other's programs.
+#include "cli/launch/rank_states.h"
+
+#include "engine/compile/report.h"
+#include "launcher/live_status.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kStandsStill = 1.0;
+
+/// The same call in another rank's program: collectives have one name in all programs of their group; a send and
+/// its recv are told by their peers.
+bool same_call(const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
+  if (a.opcode == Opcode::recv) return b.opcode == Opcode::send && a.peer == rank_b && b.peer == rank_a;
+  return a.opcode == b.opcode && a.name == b.name && a.micro_batch == b.micro_batch;
+}
+
+}  // namespace
+
+RankStates::Position RankStates::position_of(const SharedMemory& memory, int rank) {
+  const RankStatus& status = memory.status(rank);
+  return {status.step.load(), status.instruction.load()};
+}
+
+std::vector<std::string> RankStates::describe(const SharedMemory& memory, double now) {
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < static_cast<int>(programs_->size()); ++rank)
+    texts.push_back(describe_rank(memory, rank, now));
+  return texts;
+}
+
+std::string RankStates::describe_rank(const SharedMemory& memory, int rank, double now) {
+  const Position at = position_of(memory, rank);
+  Seen& seen = seen_[static_cast<size_t>(rank)];
+  if (at != seen.position) seen = {at, now};
+  switch (memory.status(rank).state.load()) {
+    case RankState::starting:
+      return "starting";
+    case RankState::loading:
+      return "loading";
+    case RankState::connecting:
+      return "connecting";
+    case RankState::done:
+      return "done";
+    case RankState::failed:
+      return "failed";
+    case RankState::training:
+      break;
+  }
+  const std::vector<Instruction>& instructions = (*programs_)[static_cast<size_t>(rank)].instructions;
+  const bool in_step = at.instruction >= 0 && at.instruction < static_cast<int32_t>(instructions.size());
+  if (now - seen.since < kStandsStill || !in_step) return "training";
+  const Instruction& call = instructions[static_cast<size_t>(at.instruction)];
+  if (call.opcode != Opcode::collective && call.opcode != Opcode::recv) return "in " + call.name;
+  const std::vector<int> missing = awaited(memory, rank, at);
+  return missing.empty() ? "in " + call.name : "waiting in " + call.name + " for " + format_ranks(missing);
+}
+
+std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const Position& at) const {
+  const Program& program = (*programs_)[static_cast<size_t>(rank)];
+  const Instruction& call = program.instructions[static_cast<size_t>(at.instruction)];
+  const std::vector<int> group =
+      call.opcode == Opcode::recv ? std::vector<int>{call.peer} : program.groups[static_cast<size_t>(call.group)];
+  std::vector<int> missing;
+  for (const int other : group) {
+    const std::vector<Instruction>& theirs = (*programs_)[static_cast<size_t>(other)].instructions;
+    const Position there = position_of(memory, other);
+    bool reached = other == rank || there.step > at.step;
+    for (int32_t i = 0; !reached && there.step == at.step && i <= there.instruction; ++i)
+      reached = same_call(call, rank, theirs[static_cast<size_t>(i)], other);
+    if (!reached) missing.push_back(other);
+  }
+  return missing;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,40 @@
+// What each rank of a network does, in a few words: "training", or, once it stands still, where and for whom.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/comm/shared_memory.h"
+
+namespace trainctl {
+
+class RankStates {
+ public:
+  /// `programs` of all ranks must outlive it.
+  explicit RankStates(const std::vector<Program>& programs) : programs_(&programs), seen_(programs.size()) {}
+
+  /// One text a rank. `now` in seconds of any steady clock. A rank that has not moved for a second is said to be
+  /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3": ranks of its group that are not there yet.
+  std::vector<std::string> describe(const SharedMemory& memory, double now);
+
+ private:
+  struct Position {
+    uint32_t step = 0;
+    int32_t instruction = -1;
+    friend bool operator==(const Position&, const Position&) = default;
+  };
+  struct Seen {
+    Position position;
+    double since = 0;
+  };
+
+  static Position position_of(const SharedMemory& memory, int rank);
+  std::string describe_rank(const SharedMemory& memory, int rank, double now);
+  std::vector<int> awaited(const SharedMemory& memory, int rank, const Position& at) const;
+
+  const std::vector<Program>* programs_;
+  std::vector<Seen> seen_;
+};
+
+}  // namespace trainctl

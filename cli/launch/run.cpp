@@ -1,0 +1,194 @@
+// The launcher's side of a run: its folder, its place in the registry, its view, and the supervisor between them.
+#include "cli/launch/run.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/spec/parse.h"
+#include "launcher/binding.h"
+#include "launcher/failure_report.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kPublish = std::chrono::milliseconds(500);
+
+int open_log(const Background* background, const RunDirectory& directory) {
+  if (background == nullptr) return -1;
+  const std::string path = directory.file("launcher.log");
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) throw EnvError("cannot write " + path + ": " + std::strerror(errno));
+  return fd;
+}
+
+RunEnd end_of(const Outcome& outcome) {
+  RunEnd end{"done", outcome.seconds, true};
+  if (outcome.signal != 0) {
+    end.ending = "stopped by " + signal_name(outcome.signal);
+    if (outcome.stopped_at_step) end.ending += " after step " + std::to_string(*outcome.stopped_at_step);
+    end.good = false;
+  } else if (outcome.cause.kind != Cause::Kind::none) {
+    end.ending = "failed";
+    end.good = false;
+  }
+  return end;
+}
+
+}  // namespace
+
+int Run::CountingRunner::start(const ProcessCommand& command) {
+  const int pid = PosixProcessRunner::start(command);
+  ++started;
+  return pid;
+}
+
+Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background)
+    : workload_(workload),
+      spec_(workload.spec()),
+      shown_(std::move(shown)),
+      loop_(loop),
+      background_(background),
+      cluster_(one_host(spec_.launch.ranks)),
+      directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks)),
+      lock_(directory_),
+      log_fd_(open_log(background, directory_)),
+      view_(background == nullptr ? STDOUT_FILENO : log_fd_),
+      signals_(loop, SIGINT, SIGTERM, SIGHUP) {}
+
+Run::~Run() {
+  if (log_fd_ >= 0) close(log_fd_);
+}
+
+int Run::operator()() {
+  write_job();
+  workload_.prepare(0);
+  view_.begin(spec_.name, cluster_.num_ranks(), directory_);
+  register_run();
+  watch_signals();
+  const Outcome outcome = supervise(launch(), runner_, loop_);
+  finish(outcome);
+  return outcome.exit_code;
+}
+
+void Run::write_job() const {
+  JobSpec resolved = spec_;  // workers read it from another folder: no path may be relative
+  resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
+  directory_.write("job.yaml", to_yaml(resolved));
+  directory_.write("plan.json", workload_.plan().dump(2) + "\n");
+}
+
+void Run::register_run() {
+  RegisteredRun entry;
+  entry.run = directory_.run();
+  entry.name = spec_.name;
+  entry.log_dir = fs::absolute(spec_.launch.log_dir).lexically_normal();
+  entry.job = fs::absolute(spec_.file).lexically_normal();
+  entry.launcher = getpid();
+  entry.ranks = cluster_.num_ranks();
+  entry.started = wall_seconds();
+  try {
+    registration_.emplace(entry);
+  } catch (const EnvError& error) {
+    view_.notice(std::string(error.what()) + "; trainctl ps will not list this run");
+  }
+}
+
+void Run::watch_signals() {
+  signals_.async_wait([this](const boost::system::error_code& error, int) { stopping_ = stopping_ || !error; });
+}
+
+Launch Run::launch() {
+  Launch launch{.cluster = cluster_, .directory = directory_, .command = [this](const RankPlace& place, int) {
+                  return workload_.command(place, directory_);
+                }};
+  launch.limits.grace_seconds = spec_.launch.grace_seconds;
+  launch.limits.max_restarts = spec_.launch.max_restarts;
+  launch.log_limits = {.file_bytes = spec_.launch.log_size, .files = spec_.launch.log_files};
+  launch.bindings = bindings(cluster_.places, read_topology(), spec_.launch.bind);
+  workload_.connect(launch);
+  launch.on_restart = [this](int attempt) {
+    attempt_ = attempt;
+    runner_.started = 0;
+    workload_.prepare(attempt);
+  };
+  launch.on_line = [this](int rank, std::string_view line) {
+    if (!std::binary_search(shown_.begin(), shown_.end(), rank)) return;
+    if (rank == 0 && shown_.size() == 1)
+      view_.line(line);
+    else
+      view_.line_of(rank, line);
+  };
+  launch.on_tick = [this] { tick(); };
+  launch.on_notice = [this](std::string_view message) { view_.notice(message); };
+  return launch;
+}
+
+LiveStatus Run::status() {
+  LiveStatus status;
+  const bool up = runner_.started == cluster_.num_ranks() && workload_.is_up();
+  status.state = stopping_ ? "stopping" : up ? "running" : "starting";
+  status.attempt = attempt_;
+  status.max_restarts = spec_.launch.max_restarts;
+  workload_.describe(status);
+  return status;
+}
+
+void Run::tick() {
+  const bool view_due = view_.tick();
+  const bool publish_due = registration_ && Clock::now() - published_ >= kPublish;
+  if (background_ != nullptr && background_->holds_on()) let_go();
+  if (!view_due && !publish_due) return;
+  const LiveStatus now = status();
+  if (view_due) view_.update(now);
+  if (!publish_due) return;
+  published_ = Clock::now();
+  registration_->publish(now);
+}
+
+/// The user's prompt comes back once the ranks' start is no longer in doubt.
+void Run::let_go() {
+  if (runner_.started < cluster_.num_ranks() || !workload_.is_up()) return;
+  const std::string number = std::to_string(directory_.run());
+  const std::string where =
+      spec_.launch.log_dir == LaunchSpec{}.log_dir ? number : number + " --log-dir " + spec_.launch.log_dir;
+  background_->let_go(spec_.name + ": run " + number + " started, " + std::to_string(cluster_.num_ranks()) +
+                          (cluster_.num_ranks() == 1 ? " rank" : " ranks") + ", logs in " + directory_.path() +
+                          "\n  trainctl attach " + where + "\n  trainctl logs " + where +
+                          " --follow\n  trainctl stop " + where + "\n",
+                      log_fd_);
+}
+
+void Run::finish(const Outcome& outcome) {
+  view_.end(end_of(outcome), directory_);
+  const std::string report = failure_report(outcome, cluster_, directory_);
+  if (outcome.exit_code == kExitRankFailed) {
+    std::cerr << report << std::flush;
+    if (background_ != nullptr && background_->holds_on() && write(log_fd_, report.data(), report.size()) < 0) {
+      // It was said on the terminal already.
+    }
+  }
+  try {
+    write_outcome(outcome, report);
+  } catch (const EnvError& error) {
+    std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
+  }
+}
+
+void Run::write_outcome(const Outcome& outcome, const std::string& report) {
+  if (outcome.cause.kind != Cause::Kind::none) {
+    auto json = nlohmann::ordered_json::parse(failure_json(outcome, cluster_));
+    json["report"] = report;
+    directory_.write("error.json", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  }
+  directory_.write("outcome.json", outcome_json(outcome));
+}
+
+}  // namespace trainctl

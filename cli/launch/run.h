@@ -1,0 +1,68 @@
+// One run, from what is to be launched to the exit code.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "cli/launch/background.h"
+#include "cli/launch/workload.h"
+#include "cli/render/run_view.h"
+#include "launcher/registry.h"
+#include "launcher/run_directory.h"
+#include "launcher/spawn.h"
+
+namespace trainctl {
+
+class Run {
+ public:
+  /// `shown`: the ranks whose lines the user sees. `background`: null in the terminal. All must outlive it.
+  /// Throws EnvError.
+  Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background);
+  Run(const Run&) = delete;
+  Run& operator=(const Run&) = delete;
+  ~Run();
+
+  /// To the end of all ranks; the exit code.
+  int operator()();
+
+ private:
+  /// Counts what was started, since a rank that could not be started is no news to a callback.
+  class CountingRunner : public PosixProcessRunner {
+   public:
+    int start(const ProcessCommand& command) override;
+    int started = 0;
+  };
+  using Clock = std::chrono::steady_clock;
+
+  void write_job() const;
+  void register_run();
+  void watch_signals();
+  Launch launch();
+  void tick();
+  void let_go();
+  LiveStatus status();
+  void finish(const Outcome& outcome);
+  void write_outcome(const Outcome& outcome, const std::string& report);
+
+  Workload& workload_;
+  const JobSpec& spec_;
+  const std::vector<int> shown_;
+  boost::asio::io_context& loop_;
+  Background* background_;
+  const Cluster cluster_;
+  const RunDirectory directory_;
+  const RunLock lock_;
+  const int log_fd_;  ///< launcher.log of a detached run; else -1
+  RunView view_;
+  CountingRunner runner_;
+  boost::asio::signal_set signals_;
+  std::optional<Registration> registration_;
+  Clock::time_point published_;
+  int attempt_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,24 @@
+// The part of a plan that depends on this machine: processes, cores and threads; and all of it for a job with a
+// command.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// {"bind": "core", "max_restarts": 2, "ranks": [{"rank": 0, "cpus": [0, 1], "threads": 2}, …]}; cpus is empty
+/// where the rank is not bound.
+nlohmann::ordered_json launch_report(const JobSpec& spec);
+std::string render_launch(const nlohmann::ordered_json& report);
+
+/// job, command, working_dir, env (names), ranks, and `launch` as above.
+nlohmann::ordered_json command_report(const JobSpec& spec);
+std::string render_command(const nlohmann::ordered_json& report);
+
+/// As a shell would take it: python3 train.py --name 'a b'.
+std::string shell_words(const std::vector<std::string>& words);
+
+}  // namespace trainctl

@@ -1,0 +1,90 @@
+// LiveStatus as JSON, and ranks in few words.
+#include "launcher/live_status.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class T>
+void read(const Json& json, const char* key, T& value) {
+  const auto found = json.find(key);
+  if (found == json.end()) return;
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (found->is_string()) value = found->get<std::string>();
+  } else if (found->is_number()) {
+    value = found->get<T>();
+  }
+}
+
+}  // namespace
+
+std::string to_json(const LiveStatus& status) {
+  Json json = {{"state", status.state},
+               {"attempt", status.attempt},
+               {"max_restarts", status.max_restarts},
+               {"epoch", status.epoch},
+               {"epochs", status.epochs},
+               {"step", status.step},
+               {"steps", status.steps},
+               {"samples_per_second", status.samples_per_second}};
+  if (status.loss) json["loss"] = *status.loss;
+  json["ranks"] = Json::array();
+  for (const RankGroup& group : status.ranks) json["ranks"].push_back({group.ranks, group.doing});
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::optional<LiveStatus> parse_live_status(std::string_view text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return {};
+  LiveStatus status;
+  read(json, "state", status.state);
+  read(json, "attempt", status.attempt);
+  read(json, "max_restarts", status.max_restarts);
+  read(json, "epoch", status.epoch);
+  read(json, "epochs", status.epochs);
+  read(json, "step", status.step);
+  read(json, "steps", status.steps);
+  read(json, "samples_per_second", status.samples_per_second);
+  if (json.contains("loss") && json["loss"].is_number()) status.loss = json["loss"].get<float>();
+  if (json.contains("ranks") && json["ranks"].is_array()) {
+    for (const Json& group : json["ranks"]) {
+      if (group.is_array() && group.size() == 2 && group[0].is_string() && group[1].is_string())
+        status.ranks.push_back({group[0].get<std::string>(), group[1].get<std::string>()});
+    }
+  }
+  return status;
+}
+
+std::string format_ranks(const std::vector<int>& ascending) {
+  std::string text;
+  for (size_t i = 0; i < ascending.size();) {
+    size_t end = i;
+    while (end + 1 < ascending.size() && ascending[end + 1] == ascending[end] + 1) ++end;
+    if (!text.empty()) text += ",";
+    text += std::to_string(ascending[i]);
+    if (end > i) text += (end == i + 1 ? "," : "-") + std::to_string(ascending[end]);
+    i = end + 1;
+  }
+  return text;
+}
+
+std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (size_t rank = 0; rank < doing.size(); ++rank) {
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == doing[rank]; });
+    if (group == groups.end()) group = groups.insert(groups.end(), {doing[rank], {}});
+    group->second.push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  std::vector<RankGroup> result;
+  for (auto& [text, ranks] : groups) result.push_back({format_ranks(ranks), std::move(text)});
+  return result;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,44 @@
+// What a run is doing right now, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
+//
+//   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
+//    "loss": 1.2031, "samples_per_second": 20431.5, "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+/// Ranks that do the same.
+struct RankGroup {
+  std::string ranks;  ///< "0-5,7"
+  std::string doing;  ///< "training", "waiting in all_reduce grad.0 for 3"
+  friend bool operator==(const RankGroup&, const RankGroup&) = default;
+};
+
+struct LiveStatus {
+  std::string state = "starting";  ///< starting | running | stopping | restarting
+  int attempt = 0, max_restarts = 0;
+  // Of jobs with a network; zero elsewhere, and until the first step is done.
+  int64_t epoch = 0, epochs = 0;
+  int64_t step = 0, steps = 0;  ///< over the whole run; steps 0: not known
+  std::optional<float> loss;
+  double samples_per_second = 0;
+  std::vector<RankGroup> ranks;  ///< the largest group first
+  friend bool operator==(const LiveStatus&, const LiveStatus&) = default;
+};
+
+std::string to_json(const LiveStatus& status);
+/// What is missing or of another type is left at its default; nothing where the text is no object.
+std::optional<LiveStatus> parse_live_status(std::string_view json);
+
+/// One text a rank -> groups of ranks with the same text.
+std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing);
+
+/// 0, 1, 2, 5 -> "0-2,5".
+std::string format_ranks(const std::vector<int>& ascending);
+
+}  // namespace trainctl
