@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <set>
+#include <utility>
 
 namespace trainctl {
 namespace {
@@ -63,6 +63,15 @@ int idle_rank(const std::vector<RankReport>& reports) {
   return found;
 }
 
+/// Ranks that wait for each other in a circle: who is ahead of the others has left something out.
+int furthest(const std::vector<RankReport>& reports, const std::vector<int>& ranks) {
+  const auto place = [&](int rank) {
+    const RankError& error = *reports[static_cast<size_t>(rank)].error;
+    return std::pair(error.step, error.instruction_index);
+  };
+  return *std::max_element(ranks.begin(), ranks.end(), [&](int a, int b) { return place(a) < place(b); });
+}
+
 }  // namespace
 
 std::string_view to_string(Cause::Kind kind) {
@@ -79,10 +88,11 @@ Cause find_first_cause(const std::vector<RankReport>& reports) {
   }
   const int first = earliest(reports, complains);
   if (first < 0) return {};
-  std::set<int> seen;
-  for (int rank = first; seen.insert(rank).second;) {
+  std::vector<int> chain;
+  for (int rank = first; std::find(chain.begin(), chain.end(), rank) == chain.end();) {
+    chain.push_back(rank);
     const int next = awaited(reports, reports[static_cast<size_t>(rank)]);
-    if (next < 0) break;
+    if (next < 0) return {Cause::Kind::failed, rank, -1};
     const RankReport& other = reports[static_cast<size_t>(next)];
     if (!complains(other)) {
       if (suspicion(other) == 1) {
@@ -93,7 +103,7 @@ Cause find_first_cause(const std::vector<RankReport>& reports) {
     }
     rank = next;
   }
-  return {Cause::Kind::failed, first, -1};
+  return {Cause::Kind::failed, furthest(reports, chain), -1};
 }
 
 }  // namespace trainctl

@@ -26,7 +26,8 @@ std::string_view to_string(Cause::Kind kind);
 /// Own failures (a signal that we did not send, an exit code, an error that is not about another rank)
 /// come before all else, the earliest first; then the rank that the launcher found silent. Where there are only
 /// complaints, the rank at the end of "a waits for b, b waits for c" is the cause; among several that a rank waits
-/// for, rather one that is frozen or that does not wait itself.
+/// for, rather one that is frozen or that does not wait itself. Of ranks that wait for each other in a circle it is the
+/// one that is furthest in its program.
 Cause find_first_cause(const std::vector<RankReport>& reports);
 
 }  // namespace trainctl

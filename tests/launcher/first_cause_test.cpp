@@ -82,6 +82,21 @@ TEST_CASE("complaints in a circle blame the first") {
   CHECK(cause.rank == 1);
 }
 
+TEST_CASE("of complaints in a circle the rank that is ahead of the others is the cause: it left something out") {
+  std::vector<RankReport> reports = {error(ErrorKind::comm, 1.0, {2}), error(ErrorKind::comm, 1.1, {2}),
+                                     error(ErrorKind::comm, 1.2, {0})};
+  for (RankReport& report : reports) report.error->step = 3;
+  reports[0].error->instruction_index = reports[1].error->instruction_index = 10;
+  reports[2].error->instruction_index = 12;
+  CHECK(find_first_cause(reports).rank == 2);
+  reports[0].error->step = 4;
+  CHECK(find_first_cause(reports).rank == 0);
+}
+
+TEST_CASE("a complaint at the end of a chain that names no rank is the cause") {
+  CHECK(find_first_cause({error(ErrorKind::comm, 1.0, {1}), error(ErrorKind::comm, 1.1)}).rank == 1);
+}
+
 TEST_CASE("a complaint that names no rank is the cause itself") {
   CHECK(find_first_cause({error(ErrorKind::comm, 1.0), done(2)}).rank == 0);
   CHECK(find_first_cause({error(ErrorKind::comm, 1.0, {99}), done(2)}).rank == 0);

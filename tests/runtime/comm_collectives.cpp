@@ -131,17 +131,23 @@ TEST_CASE("bf16 is summed in f32 and rounded once, to nearest even") {
   }
 }
 
-TEST_CASE("members that come with different calls are told so, all of them") {
+TEST_CASE("members that come with different calls are told so, all of them, and who came with another than most") {
   SharedMemoryTransport transport(3, kPatience, 4096);
-  std::atomic<int> told = 0;
+  bool other_step = false;
+  SUBCASE("another count") {}
+  SUBCASE("the same call of another step: it has left one out") { other_step = true; }
+  std::vector<std::vector<int>> missing(3, {-1});
   run_ranks(transport, [&](Communicator& comm, int rank) {
     auto* memory = reinterpret_cast<float*>(transport.arena(rank).data());
     const int group = comm.open_group({0, 1, 2});
+    comm.set_position({rank == 1 && other_step ? 8U : 7U, 3});
     try {
-      comm.all_reduce(group, memory, memory, rank == 1 ? 5 : 6, DType::f32);
-    } catch (const InternalError&) {
-      ++told;
+      comm.all_reduce(group, memory, memory, rank == 1 && !other_step ? 5 : 6, DType::f32);
+    } catch (const CommError& error) {
+      missing[static_cast<size_t>(rank)] = error.missing;
+      CHECK(std::string(error.what()).find("most with all_reduce of 6 f32 at step 7; rank 1 with all_reduce of ") !=
+            std::string::npos);
     }
   });
-  CHECK(told == 3);
+  CHECK(missing == std::vector<std::vector<int>>{{1}, {}, {1}});
 }

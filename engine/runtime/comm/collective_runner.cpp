@@ -125,8 +125,47 @@ int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call) {
         [](const Member& member) { return member.working.load(std::memory_order_relaxed) != 0; });
   }
   group.phase = done;
-  check(shared.round >= 0, "the members of a group call the same collective with the same count at the same time");
+  if (shared.round < 0) throw different_calls(group);
   return shared.round;
+}
+
+/// Of the same step too: a rank that left a collective out may meet the others in one just like it.
+bool CollectiveRunner::same_call(const Member& a, const Member& b) const {
+  const auto step = [&](const Member& member) {
+    return segment_.status(member.rank).step.load(std::memory_order_relaxed);
+  };
+  return a.op == b.op && a.dtype == b.dtype && a.root == b.root && a.count == b.count && step(a) == step(b);
+}
+
+/// Says who came with another call than most; of two, the one that is further.
+CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
+  const auto describe_call = [&](const Member& member) {
+    return fmt::format("{} of {} {} at step {}", to_string(static_cast<CollectiveOp>(member.op)), member.count,
+                       to_string(static_cast<DType>(member.dtype)), segment_.status(member.rank).step.load());
+  };
+  const Member* usual = nullptr;
+  std::pair<int64_t, int64_t> best;
+  for (const Member& member : group.members) {
+    const auto alike = std::count_if(group.members.begin(), group.members.end(),
+                                     [&](const Member& other) { return same_call(member, other); });
+    const std::pair<int64_t, int64_t> rating{alike, -int64_t{segment_.status(member.rank).step.load()}};
+    if (usual == nullptr || rating > best) {
+      usual = &member;
+      best = rating;
+    }
+  }
+  std::string text = fmt::format("the members of {} came with different calls: most with {}", format_ranks(group.ranks),
+                                 describe_call(*usual));
+  std::vector<int> odd;
+  for (const Member& member : group.members) {
+    if (same_call(member, *usual)) continue;
+    if (member.rank != rank_) odd.push_back(member.rank);
+    text += fmt::format("; rank {} with {}", member.rank, describe_call(member));
+  }
+  CommError error(text + "; it has left out a collective, or runs another program");
+  // Who is odd itself has nobody to blame.
+  if (same_call(group.members[static_cast<size_t>(group.index)], *usual)) error.missing = odd;
+  return error;
 }
 
 void CollectiveRunner::open_round(OpenGroup& group) {
@@ -137,9 +176,7 @@ void CollectiveRunner::open_round(OpenGroup& group) {
   shared.arrivals.store(0, std::memory_order_relaxed);
   shared.round = first.count;
   for (const Member& member : group.members) {
-    const bool same = member.op == first.op && member.dtype == first.dtype && member.root == first.root &&
-                      member.count == first.count;
-    shared.round = same && shared.round >= 0 ? std::min(shared.round, member.limit) : -1;
+    shared.round = same_call(member, first) && shared.round >= 0 ? std::min(shared.round, member.limit) : -1;
   }
   const int workers = std::min(cores_, static_cast<int>(shared.size));
   const WorkPlan plan =

@@ -45,6 +45,8 @@ class CollectiveRunner {
   int64_t meet(OpenGroup& group, const CollectiveCall& call);
   void open_round(OpenGroup& group);
   void work(OpenGroup& group);
+  bool same_call(const Member& a, const Member& b) const;
+  CommError different_calls(const OpenGroup& group) const;
   template <typename Ready, typename IsMissing>
   void wait(OpenGroup& group, const CollectiveCall& call, const Ready& ready, const IsMissing& is_missing);
 
