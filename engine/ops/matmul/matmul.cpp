@@ -1,7 +1,11 @@
 // C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
 // transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
 // The output is of A's type, or attr out_dtype: "f32", "bf16".
-// The compiler may fuse a bias (in[2], [n]) and attr activation: "relu".
+// The compiler may fuse what comes after (compile/fuse_matmul.cpp):
+//   bias             adds in[2], [n]
+//   activation       "relu" or "gelu" of that; keep_input: out[1] is what the activation is of
+//   activation_grad  "relu" or "gelu": times the slope at the last input, which is relu's result or gelu's input
+// and into matmul_weight_grad the gradient of the bias (compile/fuse_bias_grad.cpp): bias_grad, out[1].
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -34,7 +38,8 @@ std::string operands(Infos in, const Attrs& attrs) {
 }
 
 std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
-  expect_inputs("matmul", in, 2, 3);
+  const size_t fused = attrs.flag("bias") + attrs.has("activation_grad");
+  expect_inputs("matmul", in, 2 + fused, 2 + fused);
   expect_floats("matmul", in);
   expect_ndim("matmul", in[0], 2);
   expect_ndim("matmul", in[1], 2);
@@ -54,7 +59,9 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   }
   TensorInfo out{leading_of(in[0]), out_type(attrs, in[0].dtype)};
   out.shape.insert(out.shape.end(), {a.rows, b.cols});
-  if (in.size() == 3) expect_shape("matmul", "the bias", in[2], {b.cols});
+  if (attrs.flag("bias")) expect_shape("matmul", "the bias", in[2], {b.cols});
+  if (attrs.has("activation_grad")) expect_shape("matmul", "the place of the slope", in.back(), out.shape);
+  if (attrs.flag("keep_input")) return {out, out};
   return {out};
 }
 
@@ -62,7 +69,9 @@ RuleText rule(Infos in, const Attrs& attrs) {
   const std::string leading = letters(in[0].shape.size() - 2, "mkn");
   const std::string a = leading + (attrs.flag("transpose_a") ? "km" : "mk");
   const std::string b = (in[1].shape.size() == 2 ? "" : leading) + (attrs.flag("transpose_b") ? "nk" : "kn");
-  return {a + "," + b + (in.size() == 3 ? ",n" : "") + "->" + leading + "mn"};
+  const std::string out = leading + "mn";
+  return {a + "," + b + (attrs.flag("bias") ? ",n" : "") + (attrs.has("activation_grad") ? "," + out : "") + "->" +
+          out + (attrs.flag("keep_input") ? "," + out : "")};
 }
 
 Cost cost(Infos in, Infos out, const Attrs& attrs) {
@@ -104,6 +113,7 @@ extern const OpDef matmul_op = {
 };
 
 /// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr out_dtype.
+/// With attr bias_grad also db [n], dy summed over all leading dims.
 extern const OpDef matmul_weight_grad_op = {
     .name = "matmul_weight_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
@@ -111,13 +121,15 @@ extern const OpDef matmul_weight_grad_op = {
       expect_ndim("matmul_weight_grad", in[0], 1);
       expect_ndim("matmul_weight_grad", in[1], 1);
       const int64_t k = in[0].shape.back(), n = in[1].shape.back();
-      return {{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}, out_type(attrs, DType::f32)}};
+      const TensorInfo dw{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}, out_type(attrs, DType::f32)};
+      if (attrs.flag("bias_grad")) return {dw, {{n}}};
+      return {dw};
     },
     .cost =
         [](Infos in, Infos out, const Attrs&) {
           return traffic_cost(in, out, 2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
         },
-    .can_accumulate = 1,
+    .can_accumulate = 3,
     .can_descend = true,
     .is_product = true,
 };

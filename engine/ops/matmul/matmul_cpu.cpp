@@ -1,5 +1,6 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
-// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn.
+// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; what
+// else the compiler fused runs after it.
 #include "engine/base/error.h"
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
@@ -16,6 +17,21 @@ int64_t leading(const Shape& shape, size_t keep) {
 
 /// Size of the dim `from_last` places before the last one.
 int64_t dim(const TensorArg& t, size_t from_last) { return t.shape[t.shape.size() - 1 - from_last]; }
+
+CpuKernel in_order(std::vector<CpuKernel> kernels) {
+  if (kernels.size() == 1) return kernels[0];
+  return [kernels = std::move(kernels)] {
+    for (const CpuKernel& kernel : kernels) kernel();
+  };
+}
+
+/// The kernel of an op that was fused, on operands of its own.
+CpuKernel apart(PrepareCpuKernel prepare, const KernelCall& call, std::vector<TensorArg> in, TensorArg out) {
+  KernelCall one = call;
+  one.in = std::move(in);
+  one.out = {std::move(out)};
+  return prepare(one);
+}
 
 }  // namespace
 
@@ -41,7 +57,16 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   p.relu = call.attrs.text("activation") == "relu";
   p.accumulate = c.accumulate;
   p.threads = call.threads;
-  return cpu::prepare_product(p);
+  const TensorArg& before = call.out.size() > 1 ? call.out[1] : c;
+  p.c = before.as<float>();
+  std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
+  if (call.attrs.text("activation") == "gelu") kernels.push_back(apart(prepare_gelu, call, {before}, c));
+  const std::string slope = call.attrs.text("activation_grad");
+  if (!slope.empty()) {
+    const PrepareCpuKernel grad = slope == "relu" ? prepare_relu_grad : prepare_gelu_grad;
+    kernels.push_back(apart(grad, call, {c, call.in.back()}, c));
+  }
+  return in_order(std::move(kernels));
 }
 
 CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
@@ -57,7 +82,9 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   p.accumulate = dw.accumulate;
   if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
   p.threads = call.threads;
-  return cpu::prepare_product(p);
+  std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
+  if (call.out.size() > 1) kernels.push_back(apart(prepare_bias_grad, call, {dy}, call.out[1]));
+  return in_order(std::move(kernels));
 }
 
 }  // namespace trainctl

@@ -1,0 +1,184 @@
+// Products by cuBLASLt. It thinks in columns: a row-major C = A B is a column-major C^T = B^T A^T of the same
+// memory, so our B is its A, and nothing is copied.
+#include <array>
+#include <memory>
+
+#include "engine/ops/matmul/algorithm_choice_cuda.h"
+#include "engine/ops/matmul/finish_cuda.h"
+#include "engine/ops/matmul/measure_product_cuda.h"
+
+namespace trainctl::cuda {
+namespace {
+
+constexpr size_t kScalarBytes = 256;       ///< of the scratch: alpha and beta
+constexpr size_t kWorkspace = 32u << 20u;  ///< as the library's manual advises for Hopper
+constexpr int kCandidates = 8;
+constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
+
+cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+
+/// The library's descriptions of one product, for as long as it can run.
+struct Prepared {
+  const CublasLt& lt = cublaslt();
+  cublasLtMatmulDesc_t desc = nullptr;
+  std::array<cublasLtMatrixLayout_t, 3> layouts{};  ///< its A, B, C
+  cublasLtMatmulHeuristicResult_t algorithm{};
+
+  Prepared() = default;
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+  ~Prepared() {
+    for (cublasLtMatrixLayout_t layout : layouts)
+      if (layout != nullptr) lt.layout_destroy(layout);
+    if (desc != nullptr) lt.desc_destroy(desc);
+  }
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    lt.check(lt.desc_set(desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+  }
+  /// `rows` rows of a row-major matrix, each of `cols`.
+  void describe(int which, DType type, int64_t rows, int64_t cols, int64_t batch, int64_t step) {
+    lt.check(lt.layout_create(&layouts[which], type_of(type), cols, rows, cols), "cublasLtMatrixLayoutCreate");
+    if (batch == 1) return;
+    const auto count = static_cast<int32_t>(batch);
+    lt.check(lt.layout_set(layouts[which], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "batch count");
+    lt.check(lt.layout_set(layouts[which], CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof(step)),
+             "batch step");
+  }
+  cublasStatus_t run(const Product& p, const void* alpha, const void* beta, void* workspace, CudaStream stream,
+                     const cublasLtMatmulHeuristicResult_t& with) const {
+    return lt.matmul(lt.handle, desc, alpha, p.b, layouts[0], p.a, layouts[1], beta, p.c, layouts[2], p.c, layouts[2],
+                     &with.algo, workspace, kWorkspace, stream);
+  }
+};
+
+/// The epilogue that does all that the product wants after its sums; none: there is no such one.
+std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
+  const bool bias = p.bias != nullptr, sums = p.a_sums != nullptr || p.b_sums != nullptr;
+  if (bias && p.bias_type != p.result) return std::nullopt;
+  if (sums) {  // overwritten, and of one operand alone
+    const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
+    if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr) ||
+        p.result != DType::f32) {
+      return std::nullopt;
+    }
+    return p.b_sums != nullptr ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
+  }
+  if (p.slope != Activation::none) {
+    if (p.slope != Activation::gelu_tanh || bias || p.n % 8 != 0) return std::nullopt;
+    return CUBLASLT_EPILOGUE_DGELU;
+  }
+  switch (p.activation) {
+    case Activation::none:
+      return bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    case Activation::relu:
+      if (p.before != nullptr) return std::nullopt;
+      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
+    case Activation::gelu_tanh:
+      if (p.before == nullptr) return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
+      if (p.n % 8 != 0) return std::nullopt;
+      return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case Activation::gelu:  // the exact one
+      break;
+  }
+  return std::nullopt;
+}
+
+void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
+  const cublasComputeType_t compute = p.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  lt.lt.check(lt.lt.desc_create(&lt.desc, compute, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  lt.set(CUBLASLT_MATMUL_DESC_TRANSA, p.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+  lt.set(CUBLASLT_MATMUL_DESC_TRANSB, p.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.descend != nullptr) lt.set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+  lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+  if (p.bias != nullptr) lt.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+  if (const void* sums = p.b_sums != nullptr ? p.b_sums : p.a_sums; sums != nullptr)
+    lt.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, sums);
+  if (const void* beside = p.before != nullptr ? p.before : p.slope_at; beside != nullptr) {
+    lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, beside);
+    lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.n);
+    if (p.batch > 1) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.m * p.n);
+    if (p.result == DType::bf16) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
+  }
+  lt.describe(0, p.operands, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.batch, p.b_step);
+  lt.describe(1, p.operands, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.batch, p.a_step);
+  lt.describe(2, p.result, p.m, p.n, p.batch, p.c_step);
+}
+
+uint32_t alignment(const void* p) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
+}
+
+std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepared, const Product& p) {
+  const CublasLt& lt = prepared.lt;
+  cublasLtMatmulPreference_t preference = nullptr;
+  lt.check(lt.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    lt.check(lt.preference_set(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+      uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE});
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
+  int count = 0;
+  const cublasStatus_t status =
+      lt.heuristic(lt.handle, prepared.desc, prepared.layouts[0], prepared.layouts[1], prepared.layouts[2],
+                   prepared.layouts[2], preference, kCandidates, found.data(), &count);
+  lt.preference_destroy(preference);
+  found.resize(status == CUBLAS_STATUS_SUCCESS ? static_cast<size_t>(count) : 0);
+  std::erase_if(found, [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  return found;
+}
+
+/// All that the choice of an algorithm may depend on.
+std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
+  std::string text;
+  for (const int64_t part : {p.m, p.n, p.k, p.batch, p.a_step, p.b_step, int64_t{p.transpose_a}, int64_t{p.transpose_b},
+                             int64_t{p.operands == DType::bf16}, int64_t{p.result == DType::bf16}, int64_t{p.tf32},
+                             int64_t{epilogue}, int64_t{p.accumulate}, int64_t{p.descend != nullptr},
+                             int64_t{alignment(p.a)}, int64_t{alignment(p.b)}, int64_t{alignment(p.c)}}) {
+    text += (text.empty() ? "" : ",") + std::to_string(part);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch) {
+  const std::optional<cublasLtEpilogue_t> epilogue = epilogue_of(p);
+  if (!epilogue) return std::nullopt;
+  auto prepared = std::make_shared<Prepared>();
+  describe(*prepared, p, *epilogue);
+  const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(*prepared, p);
+  if (candidates.empty()) return std::nullopt;
+  prepared->algorithm = candidates[0];
+  if (p.m * p.n * p.k * p.batch >= kWorthMeasuring) {
+    const auto run = [&](const Product& copy, const void* alpha, const void* beta, void* workspace, CudaStream stream,
+                         const cublasLtMatmulHeuristicResult_t& candidate) {
+      return prepared->run(copy, alpha, beta, workspace, stream, candidate) == CUBLAS_STATUS_SUCCESS;
+    };
+    const size_t chosen = choose_algorithm(text_of(p, *epilogue), candidates, measure_on_copies(p, kWorkspace, run));
+    prepared->algorithm = candidates[chosen];
+  }
+  scratch.need(static_cast<int64_t>(kScalarBytes + kWorkspace));
+  return [prepared, p, memory = &scratch](CudaStream stream) {
+    auto* const scalars = static_cast<float*>(memory->memory());
+    void* const workspace = static_cast<char*>(memory->memory()) + kScalarBytes;
+    const float one = 1.0f, zero = 0.0f;
+    const void *alpha = &one, *beta = p.accumulate ? &one : &zero;
+    if (p.descend != nullptr) {
+      write_descent_scalars(p.descend, scalars, stream);
+      alpha = scalars;
+      beta = scalars + 1;
+    }
+    prepared->lt.check(prepared->run(p, alpha, beta, workspace, stream, prepared->algorithm), "cublasLtMatmul");
+  };
+}
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,154 @@
+// matmul and matmul_weight_grad on a GPU: the call as a Product; what no product does in one go, as the kernels of
+// the ops that were fused, one after another.
+#include "engine/base/error.h"
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/matmul/product_cuda.h"
+
+namespace trainctl {
+namespace {
+
+using cuda::Activation;
+using cuda::Product;
+
+/// Product of all dims but the last `keep`.
+int64_t leading(const Shape& shape, size_t keep) {
+  int64_t n = 1;
+  for (size_t d = 0; d + keep < shape.size(); ++d) n *= shape[d];
+  return n;
+}
+
+/// Size of the dim `from_last` places before the last one.
+int64_t dim(const TensorArg& t, size_t from_last) { return t.shape[t.shape.size() - 1 - from_last]; }
+
+Activation activation_of(const Attrs& attrs, const char* which) {
+  const std::string name = attrs.text(which);
+  if (name == "relu") return Activation::relu;
+  if (name != "gelu") return Activation::none;
+  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
+}
+
+void set_types(Product& p, const TensorArg& a, const TensorArg& b, const TensorArg& c) {
+  check(a.dtype == b.dtype, "the operands of a matrix product are of one type");
+  p.operands = a.dtype;
+  p.result = c.dtype;
+}
+
+CudaKernel in_order(std::vector<CudaKernel> kernels) {
+  return [kernels = std::move(kernels)](CudaStream stream) {
+    for (const CudaKernel& kernel : kernels) kernel(stream);
+  };
+}
+
+/// The kernel of an op that was fused, with its own operands.
+CudaKernel apart(const CudaKernelCall& call, const char* op, std::vector<TensorArg> in, std::vector<TensorArg> out) {
+  const CudaKernelDef* kernel = find_cuda_kernel(op);
+  check(kernel != nullptr, std::string("no CUDA kernel of op ") + op);
+  CudaKernelCall one = call;
+  one.in = std::move(in);
+  one.out = std::move(out);
+  return kernel->prepare(one);
+}
+
+Product product_of_matmul(const CudaKernelCall& call) {
+  const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
+  Product p{.a = a.data, .b = b.data, .c = c.data};
+  set_types(p, a, b, c);
+  p.transpose_a = call.attrs.flag("transpose_a");
+  p.transpose_b = call.attrs.flag("transpose_b");
+  p.m = dim(a, p.transpose_a ? 0 : 1);
+  p.k = dim(a, p.transpose_a ? 1 : 0);
+  p.n = dim(b, p.transpose_b ? 1 : 0);
+  check(dim(b, p.transpose_b ? 0 : 1) == p.k, "matmul: this rank's parts disagree in the contracted dim");
+  p.batch = leading(a.shape, 2);
+  if (b.shape.size() == 2 && !p.transpose_a) {  // one tall product
+    p.m *= p.batch;
+    p.batch = 1;
+  }
+  p.a_step = p.m * p.k;
+  p.b_step = b.shape.size() == 2 ? 0 : p.k * p.n;
+  p.c_step = p.m * p.n;
+  check(p.batch * p.m * p.n == c.size(), "matmul: this rank's output does not have the product's size");
+  p.accumulate = c.accumulate;
+  p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
+  return p;
+}
+
+/// A matmul with all of its fused ops made one after another.
+CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
+  const TensorArg& c = call.out[0];
+  const std::string activation = call.attrs.text("activation"), slope = call.attrs.text("activation_grad");
+  std::vector<CudaKernel> kernels;
+  Product p = plain;
+  TensorArg sums = call.out.size() > 1 ? call.out[1] : c;  // before the activation
+  p.c = sums.data;
+  const bool bias = call.attrs.flag("bias");
+  if (bias) {
+    p.bias = call.in[2].data;
+    p.bias_type = call.in[2].dtype;
+  }
+  std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
+  if (!product && bias) {
+    p.bias = nullptr;
+    product = cuda::prepare_product(p, *call.scratch);
+    kernels.push_back(apart(call, "add_bias", {sums, call.in[2]}, {sums}));
+  }
+  check(product.has_value(), "no way to make a plain matrix product");
+  kernels.insert(kernels.begin(), *product);
+  if (!activation.empty()) kernels.push_back(apart(call, activation.c_str(), {sums}, {c}));
+  if (!slope.empty()) kernels.push_back(apart(call, (slope + "_grad").c_str(), {c, call.in.back()}, {c}));
+  return in_order(std::move(kernels));
+}
+
+}  // namespace
+
+CudaKernel prepare_matmul_cuda(const CudaKernelCall& call) {
+  const Product plain = product_of_matmul(call);
+  if (plain.m == 0 || plain.n == 0 || plain.batch == 0) return [](CudaStream) {};
+  check(plain.k > 0, "a product over nothing");
+  Product p = plain;
+  if (call.attrs.flag("bias")) {
+    p.bias = call.in[2].data;
+    p.bias_type = call.in[2].dtype;
+  }
+  p.activation = activation_of(call.attrs, "activation");
+  if (call.out.size() > 1) p.before = call.out[1].data;
+  p.slope = activation_of(call.attrs, "activation_grad");
+  if (p.slope != Activation::none) p.slope_at = call.in.back().data;
+  if (std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch)) return *whole;
+  return unfused(call, plain);
+}
+
+CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  const bool kn = call.attrs.flag("kn");
+  const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
+  Product p{.a = left.data, .b = right.data, .c = dw.data};
+  set_types(p, left, right, dw);
+  p.transpose_a = true;
+  p.m = left.shape.back();
+  p.n = right.shape.back();
+  p.k = leading(x.shape, 1);
+  check(leading(dy.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
+  if (p.m == 0 || p.n == 0) return [](CudaStream) {};
+  check(p.k > 0, "a product over nothing");
+  p.accumulate = dw.accumulate;
+  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
+  p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
+  if (call.out.size() == 1) {
+    const std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch);
+    check(whole.has_value(), "no way to make a plain matrix product");
+    return *whole;
+  }
+  const TensorArg& db = call.out[1];
+  Product with_sums = p;
+  (kn ? with_sums.b_sums : with_sums.a_sums) = db.as<float>();
+  with_sums.sums_accumulate = db.accumulate;
+  if (db.dtype == DType::f32) {
+    if (std::optional<CudaKernel> whole = cuda::prepare_product(with_sums, *call.scratch)) return *whole;
+  }
+  const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
+  check(product.has_value(), "no way to make a plain matrix product");
+  return in_order({*product, apart(call, "bias_grad", {dy}, {db})});
+}
+
+}  // namespace trainctl
