@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/log_selection.h"
+#include "launcher/log_tail.h"
+
 namespace trainctl {
 
 /// One log file, read forward; it may grow meanwhile.
@@ -33,11 +36,5 @@ class LogFile {
   std::string partial_line_;
   int fd_ = -1;
 };
-
-/// The last `lines` lines of a text file, at most 16 KiB of them; "" where there is no such file.
-std::string tail_of_file(const std::string& path, int64_t lines);
-
-/// "0,3-5" -> 0, 3, 4, 5. Throws std::invalid_argument with what is wrong with it.
-std::vector<int> parse_ranks(std::string_view text);
 
 }  // namespace trainctl

@@ -1,136 +1,174 @@
 // trainctl logs: the runs, and what their ranks wrote.
-#include <sys/stat.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <chrono>
-#include <ctime>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
-#include <regex>
 #include <thread>
 
 #include "cli/commands/commands.h"
-#include "cli/render/table.h"
+#include "cli/render/log_printer.h"
+#include "cli/render/run_list.h"
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
-#include "launcher/log_reader.h"
+#include "launcher/live_status.h"
+#include "launcher/log_bundle.h"
+#include "launcher/log_merge.h"
+#include "launcher/log_selection.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
 namespace {
 
-constexpr auto kFollowPause = std::chrono::milliseconds(100);
+constexpr auto kFollowPause = std::chrono::milliseconds(50);
+constexpr size_t kWriteBytes = 1 << 20;
 
 struct Options {
-  std::optional<int> run;
+  std::string run;  ///< a number, "latest" or the run's folder; empty: see wants_lines()
   std::string ranks;
   std::optional<int64_t> tail;
-  bool follow = false;
+  std::string since;
   std::string grep;
+  bool follow = false;
+  bool json = false;
+  bool no_prefix = false;
+  std::string bundle;
   std::string log_dir = LaunchSpec{}.log_dir;
+
+  /// Without any of these, and without a run, the runs are listed.
+  bool wants_lines() const {
+    return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
+           !bundle.empty();
+  }
 };
 
-std::string started_at(const RunDirectory& run) {
-  struct stat status {};
-  if (stat(run.file("job.yaml").c_str(), &status) != 0) return "?";
-  char text[32];
-  std::tm local{};
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&status.st_mtime, &local));
-  return text;
+int64_t unix_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
-int list(const std::string& log_dir) {
+[[noreturn]] void no_such_run(const std::string& name, const std::string& log_dir) {
   const std::vector<int> runs = list_runs(log_dir);
-  if (runs.empty()) {
-    std::cout << "no runs in " << log_dir << "\n";
-    return kExitDone;
-  }
-  Table table({">run", "state", ">ranks", "started", "first rank's last line"});
-  for (const int number : runs) {
-    const RunDirectory run(log_dir, number);
-    table.add({std::to_string(number), std::string(to_string(state_of(run))), std::to_string(run.ranks().size()),
-               started_at(run), tail_of_file(run.rank_file(0, "stdout"), 1)});
-  }
-  std::cout << table.str();
-  return kExitDone;
+  if (runs.empty()) throw SpecError({}, "", "there are no runs in " + log_dir, "--log-dir names another folder");
+  throw SpecError({}, "", "there is no run " + name + " in " + log_dir, "there are runs " + format_ranks(runs));
 }
 
-/// One stream of one rank, and the prefix of its lines.
-struct Source {
-  std::string prefix;
-  std::unique_ptr<LogFile> file;
-};
+/// "3", "latest", or "log_output/3" as trainctl run says it.
+RunDirectory find_run(const Options& options) {
+  std::string log_dir = options.log_dir, name = options.run;
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  if (const size_t slash = name.rfind('/'); slash != std::string::npos) {
+    log_dir = name.substr(0, std::max<size_t>(slash, 1));
+    name.erase(0, slash + 1);
+  }
+  const std::vector<int> runs = list_runs(log_dir);
+  if (name.empty() || name == "latest") {
+    if (runs.empty()) no_such_run(name, log_dir);
+    return {log_dir, runs.back()};
+  }
+  int number = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc{} || end != name.data() + name.size() ||
+      !std::binary_search(runs.begin(), runs.end(), number)) {
+    no_such_run(name, log_dir);
+  }
+  return {log_dir, number};
+}
+
+/// What the user wrote for an option, read; what is wrong with it is the user's error.
+template <class Read>
+auto option_value(const char* option, const Read& read) {
+  try {
+    return read();
+  } catch (const std::invalid_argument& error) {
+    throw SpecError({}, option, error.what());
+  }
+}
 
 std::vector<int> chosen_ranks(const Options& options, const RunDirectory& run) {
   const std::vector<int> there = run.ranks();
-  if (there.empty()) {
-    throw EnvError("there is no run " + std::to_string(run.run()) + " in " + options.log_dir +
-                   "; trainctl logs lists those that are there");
-  }
   if (options.ranks.empty()) return there;
-  const std::vector<int> wanted = parse_ranks(options.ranks);
+  const std::vector<int> wanted = option_value("--rank", [&] { return parse_ranks(options.ranks); });
   for (const int rank : wanted) {
-    if (!std::binary_search(there.begin(), there.end(), rank)) {
-      throw EnvError("run " + std::to_string(run.run()) + " has no rank " + std::to_string(rank) +
-                     "; it has ranks 0 to " + std::to_string(there.back()));
-    }
+    if (std::binary_search(there.begin(), there.end(), rank)) continue;
+    throw SpecError({}, "--rank", "run " + std::to_string(run.run()) + " has no rank " + std::to_string(rank),
+                    "it has ranks " + format_ranks(there));
   }
   return wanted;
 }
 
-std::vector<Source> open_sources(const Options& options, const RunDirectory& run) {
-  static constexpr Paint kColors[] = {Paint::cyan, Paint::green, Paint::yellow, Paint::blue, Paint::magenta};
-  std::vector<Source> sources;
-  for (const int rank : chosen_ranks(options, run)) {
-    for (const char* stream : {"stdout", "stderr"}) {
-      const bool error = stream == std::string_view("stderr");
-      const Paint color = error ? Paint::red : kColors[static_cast<size_t>(rank) % std::size(kColors)];
-      const std::string name = "rank " + std::to_string(rank) + (error ? " err" : "");
-      Source source{paint(1, color, name + " | "), std::make_unique<LogFile>(run.rank_file(rank, stream))};
-      if (options.tail) source.file->skip_to_last(*options.tail);
-      sources.push_back(std::move(source));
-    }
-  }
-  return sources;
+/// Each stream may need a log and its times open.
+void allow_open_files() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void write_out(LogPrinter& printer) {
+  const std::string text = printer.take();
+  std::cout.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
 }
 
 int print(const Options& options) {
-  const RunDirectory run(options.log_dir, *options.run);
-  std::vector<Source> sources = open_sources(options, run);
-  std::optional<std::regex> pattern;
-  if (!options.grep.empty()) pattern.emplace(options.grep, std::regex::optimize);
-  const auto print_lines = [&](Source& source, bool last) {
-    const auto on_line = [&](std::string_view line) {
-      if (pattern && !std::regex_search(line.begin(), line.end(), *pattern)) return;
-      std::cout << source.prefix << line << '\n';
-    };
-    if (!last) return source.file->read(on_line);
-    source.file->finish(on_line);
-    return true;
+  const RunDirectory run = find_run(options);
+  const std::vector<int> ranks = chosen_ranks(options, run);
+  const int64_t since =
+      option_value("--since", [&] { return options.since.empty() ? 0 : parse_since(options.since, unix_ns()); });
+  LogPrinter printer = option_value("--grep", [&] {
+    return LogPrinter({.json = options.json,
+                       .prefix = !options.no_prefix,
+                       .colors = colors(STDOUT_FILENO),
+                       .largest_rank = ranks.empty() ? 0 : ranks.back(),
+                       .grep = options.grep,
+                       .tail = options.tail});
+  });
+  allow_open_files();
+  LogMerge merge(run, ranks);
+  if (since > 0) {
+    merge.skip_until(since);
+  } else if (options.tail && options.grep.empty()) {
+    merge.skip_to_last(*options.tail);  // each rank's last lines are among its streams' last lines
+  }
+  const auto on_block = [&](const LogSource& source, const LogBlock& block) {
+    if (block.ns != 0 && block.ns < since) return;
+    printer.block(source, block);
+    if (printer.gathered() >= kWriteBytes) write_out(printer);
   };
-  while (options.follow && state_of(run) == RunState::running) {
-    bool any = false;
-    for (Source& source : sources) any = print_lines(source, false) || any;
-    std::cout.flush();
-    if (!std::cout) return kExitDone;  // the reader has seen enough
+  for (;;) {
+    const bool grows = options.follow && state_of(run) == RunState::running;
+    const bool any = merge.read(grows, on_block);
+    if (!any) printer.end_tail();
+    write_out(printer);
+    if (!std::cout) return kExitDone;  // main says so
+    if (!any && !grows) return kExitDone;
     if (!any) std::this_thread::sleep_for(kFollowPause);
   }
-  for (Source& source : sources) print_lines(source, true);
-  std::cout.flush();
+}
+
+int bundle(const Options& options, const std::string& version) {
+  const RunDirectory run = find_run(options);
+  const int64_t bytes = write_bundle(run, options.bundle, version);
+  std::cout << "run " << run.run() << " is in " << options.bundle << " (" << format_bytes(bytes) << ")\n";
   return kExitDone;
 }
 
-int logs(const Options& options) {
-  try {
-    return options.run ? print(options) : list(options.log_dir);
-  } catch (const std::invalid_argument& error) {
-    throw SpecError({}, "--rank", error.what());
-  } catch (const std::regex_error& error) {
-    throw SpecError({}, "--grep", "'" + options.grep + "' is no regular expression: " + error.what());
-  }
+int logs(const Options& options, const std::string& version) {
+  if (!options.bundle.empty()) return bundle(options, version);
+  if (options.wants_lines()) return print(options);
+  std::cout << (options.json
+                    ? run_lines(options.log_dir)
+                    : run_table(options.log_dir, is_terminal(STDOUT_FILENO) ? terminal_width(STDOUT_FILENO)
+                                                                            : std::numeric_limits<int>::max()));
+  return kExitDone;
 }
 
 }  // namespace
@@ -138,18 +176,26 @@ int logs(const Options& options) {
 void add_logs_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("logs", "List the runs, or print what a run's ranks wrote");
-  command->add_option("run", options->run, "A run's number; without it the runs are listed");
+  command->add_option("run", options->run,
+                      "A run's number, its folder, or latest (where lines are asked for without one: the latest)");
   command->add_option("--rank", options->ranks, "Which ranks, e.g. 0,3-5; all where it is left out");
-  command->add_option("--tail", options->tail, "Only the last N lines of each stream")->check(CLI::NonNegativeNumber);
   command->add_flag("-f,--follow", options->follow, "Go on until the run ends");
-  command->add_option("--grep", options->grep, "Only lines that match this regular expression");
+  command->add_option("-n,--tail", options->tail, "Only the last N lines of each rank")->check(CLI::NonNegativeNumber);
+  command->add_option("--since", options->since, "Only lines since 10m ago, 2h30m ago, 14:30 or 2026-01-31T14:30:00");
+  command->add_option("--grep", options->grep, "Only lines that match this extended regular expression");
+  command->add_flag("--no-prefix", options->no_prefix, "Lines as the ranks wrote them, without \"rank N | \"");
+  command->add_flag("--json", options->json, "An object a line: time, rank, stream, text; or run, state, …");
+  command->add_option("--bundle", options->bundle, "Write the whole run, with a word on this host, to a .tar.gz");
   command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
   command->footer(R"(Examples:
   trainctl logs                                list the runs
+  trainctl logs --follow                       the latest run, as it goes
   trainctl logs 1 --rank 0,3-5 --tail 20
-  trainctl logs 1 --grep 'error|warning'
-  trainctl logs 1 --follow --rank 0)");
-  command->callback([&chosen, options] { chosen = [options] { return logs(*options); }; });
+  trainctl logs 1 --since 10m --grep 'error|warning'
+  trainctl logs 1 --json | jq -r 'select(.stream == "stderr") | .text'
+  trainctl logs 1 --bundle run-1.tar.gz        all of it, to hand on)");
+  command->callback(
+      [&chosen, &app, options] { chosen = [options, version = app.version()] { return logs(*options, version); }; });
 }
 
 }  // namespace trainctl

@@ -1,0 +1,87 @@
+// A run folder and its host, packed.
+#include "launcher/log_bundle.h"
+
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "launcher/tar_gz.h"
+
+namespace trainctl {
+namespace fs = std::filesystem;
+namespace {
+
+/// What follows `key` in the first line of a file that begins with it.
+std::string value_in(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    line.erase(0, key.size());
+    line.erase(0, line.find_first_not_of("\t :="));
+    std::erase(line, '"');
+    return line;
+  }
+  return "unknown";
+}
+
+std::string about(const RunDirectory& run, const std::string& version) {
+  utsname host{};
+  uname(&host);
+  struct sysinfo memory {};
+  sysinfo(&memory);
+  struct statvfs disk {};
+  statvfs(run.path().c_str(), &disk);
+  const auto bytes = [](auto count, auto unit) {
+    return format_bytes(static_cast<int64_t>(count) * static_cast<int64_t>(unit));
+  };
+  char now[64];
+  const time_t seconds = std::time(nullptr);
+  std::tm utc{};
+  std::strftime(now, sizeof now, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+  std::string text;
+  const auto line = [&](const std::string& name, const std::string& value) {
+    text += name + ":" + std::string(10 - name.size(), ' ') + value + "\n";
+  };
+  line("trainctl", version);
+  line("run", fs::absolute(run.path()).lexically_normal().string() + ", " + std::string(to_string(state_of(run))));
+  line("packed", now);
+  line("host", host.nodename);
+  line("system", value_in("/etc/os-release", "PRETTY_NAME"));
+  line("kernel", std::string(host.sysname) + " " + host.release + " " + host.machine);
+  line("cpu", std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + " x " + value_in("/proc/cpuinfo", "model name"));
+  line("memory", bytes(memory.totalram, memory.mem_unit) + ", free " + bytes(memory.freeram, memory.mem_unit));
+  line("disk", bytes(disk.f_blocks, disk.f_frsize) + ", free " + bytes(disk.f_bavail, disk.f_frsize));
+  line("gpu driver", value_in("/proc/driver/nvidia/version", "NVRM version"));
+  return text;
+}
+
+}  // namespace
+
+int64_t write_bundle(const RunDirectory& run, const std::string& path, const std::string& version) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(run.path(), error), end; !error && at != end; at.increment(error)) {
+    if (at->symlink_status().type() == fs::file_type::regular) files.push_back(at->path());
+  }
+  if (error) throw EnvError("cannot read " + run.path() + ": " + error.message());
+  std::sort(files.begin(), files.end());
+  const std::string folder = "run-" + std::to_string(run.run()) + "/";
+  TarGz tar(path);
+  tar.add_text(folder + "about.txt", about(run, version));
+  for (const std::string& file : files) {
+    if (file != path) tar.add_file(folder + file.substr(run.path().size() + 1), file);
+  }
+  return tar.finish();
+}
+
+}  // namespace trainctl

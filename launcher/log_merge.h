@@ -1,0 +1,45 @@
+// The logs of many ranks as one, in the order of time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "launcher/log_stream.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+
+struct LogSource {
+  int rank = 0;
+  bool is_stderr = false;
+};
+
+class LogMerge {
+ public:
+  using OnBlock = std::function<void(const LogSource& source, const LogBlock& block)>;
+
+  LogMerge(const RunDirectory& directory, const std::vector<int>& ranks);
+  LogMerge(const LogMerge&) = delete;
+  LogMerge& operator=(const LogMerge&) = delete;
+  ~LogMerge();
+
+  /// Of each stream; see LogStream. To be called first.
+  void skip_to_last(int64_t lines);
+  void skip_until(int64_t ns);
+
+  /// Hands out what is there, the earliest first; what has no time comes first, by rank. While the run goes on
+  /// (`grows`), what came in the last moment is left for the next call: another rank's line may be earlier. Comes
+  /// back after some 16 MiB. Whether there was anything.
+  bool read(bool grows, const OnBlock& on_block);
+
+ private:
+  struct Source;
+  void advance(Source& source, bool grows);
+
+  std::vector<std::unique_ptr<Source>> sources_;  ///< by rank, stdout before stderr
+  std::vector<Source*> waiting_;                  ///< a heap of those that have a block, the earliest at the front
+};
+
+}  // namespace trainctl
