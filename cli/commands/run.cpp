@@ -19,8 +19,13 @@ struct Options {
   JobArguments job;
   bool record = false;
   bool detach = false;
+  std::string profile;  ///< empty: none
+  std::string profile_steps = "3-5";
   std::string show = "0";
 };
+
+/// What `--profile` without a file stands for.
+constexpr const char* kInRunFolder = "trace.json in the run's folder";
 
 std::vector<int> shown_ranks(const std::string& text, int ranks) {
   std::vector<int> all(static_cast<size_t>(ranks));
@@ -40,9 +45,18 @@ std::vector<int> shown_ranks(const std::string& text, int ranks) {
   return chosen;
 }
 
+WorkloadOptions workload_options(const Options& options) {
+  WorkloadOptions result{.record = options.record, .profile = {}};
+  if (options.profile.empty()) return result;
+  ProfileOptions& profile = result.profile.emplace();
+  profile.steps = parse_profile_steps(options.profile_steps);
+  if (options.profile != kInRunFolder) profile.file = options.profile;
+  return result;
+}
+
 int run(const Options& options, Background* background) {
   boost::asio::io_context loop;
-  const std::unique_ptr<Workload> workload = make_workload(options.job.load(), {options.record}, loop);
+  const std::unique_ptr<Workload> workload = make_workload(options.job.load(), workload_options(options), loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   return Run(*workload, std::move(shown), loop, background)();
 }
@@ -59,6 +73,12 @@ void add_run_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_flag("--record", options->record,
                     "Each rank writes the collectives of its first step to rank.N/collectives.jsonl");
+  auto* profile = command->add_flag(std::string("--profile{") + kInRunFolder + "}", options->profile,
+                                    "Write when each instruction of a few steps ran, and sum it up: a trace for "
+                                    "ui.perfetto.dev in log_output/<run>/trace.json, or in --profile=FILE");
+  command->add_option("--profile-steps", options->profile_steps, "The steps of the profile, which count from 1")
+      ->capture_default_str()
+      ->needs(profile);
   command->footer(
       R"(Plans and verifies the job, then starts its ranks. Their output goes to log_output/<run>/rank.<N>/stdout
 and stderr; the first rank's is shown. Ctrl-C asks the ranks to stop, a second one kills them.
@@ -67,6 +87,7 @@ Examples:
   trainctl run job.yaml
   trainctl run job.yaml launch.ranks=4 parallel.stages=2 train.steps=100
   trainctl run job.yaml --show all              every rank's lines, each with its rank
+  trainctl run job.yaml --profile train.steps=5
   trainctl run job.yaml --detach                then: trainctl ps, attach, logs, stop
 
 The job may name a program in place of a network:  command: [python3, train.py])");

@@ -28,8 +28,8 @@ double steady_seconds() {
 
 }  // namespace
 
-NetworkWorkload::NetworkWorkload(PlannedJob job, bool record, boost::asio::io_context& loop)
-    : job_(std::move(job)), record_(record), programs_(compile_all(job_)), loop_(loop), states_(programs_) {
+NetworkWorkload::NetworkWorkload(PlannedJob job, const WorkloadOptions& options, boost::asio::io_context& loop)
+    : job_(std::move(job)), options_(options), programs_(compile_all(job_)), loop_(loop), states_(programs_) {
   for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
   require_device(job_.spec);
   require_precision(job_.spec);
@@ -62,7 +62,8 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   std::to_string(place.rank),
                   "--memory-fd",
                   std::to_string(memory_->fd())};
-  if (record_) command.argv.emplace_back("--record");
+  if (options_.record) command.argv.emplace_back("--record");
+  if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds = {memory_->fd()};
@@ -120,9 +121,17 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }
 
+std::string NetworkWorkload::report(const RunDirectory& directory) {
+  return options_.profile ? collect_profile(*options_.profile, programs_, job_.spec.name, directory) : "";
+}
+
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
+  if (spec.has_command() && options.profile) {
+    throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
+                    "use the program's own profiler");
+  }
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
-  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), options.record, loop);
+  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), options, loop);
 }
 
 }  // namespace trainctl

@@ -15,7 +15,7 @@ namespace trainctl {
 class NetworkWorkload : public Workload {
  public:
   /// Throws SpecError, and EnvError where the host has not what the plan needs.
-  NetworkWorkload(PlannedJob job, bool record, boost::asio::io_context& loop);
+  NetworkWorkload(PlannedJob job, const WorkloadOptions& options, boost::asio::io_context& loop);
 
   const JobSpec& spec() const override { return job_.spec; }
   nlohmann::ordered_json plan() const override;
@@ -24,13 +24,14 @@ class NetworkWorkload : public Workload {
   void connect(Launch& launch) override;
   bool is_up() const override;
   void describe(LiveStatus& status) override;
+  std::string report(const RunDirectory& directory) override;
 
  private:
   RankProgress progress(int rank) const;
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;
-  const bool record_;
+  const WorkloadOptions options_;
   const std::vector<Program> programs_;
   std::vector<int64_t> arena_bytes_;
   boost::asio::io_context& loop_;

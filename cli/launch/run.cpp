@@ -167,7 +167,9 @@ void Run::let_go() {
 }
 
 void Run::finish(const Outcome& outcome) {
-  view_.end(end_of(outcome), directory_);
+  RunEnd end = end_of(outcome);
+  end.report = report_of_workload();
+  view_.end(end, directory_);
   const std::string report = failure_report(outcome, cluster_, directory_);
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
@@ -179,6 +181,14 @@ void Run::finish(const Outcome& outcome) {
     write_outcome(outcome, report);
   } catch (const EnvError& error) {
     std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
+  }
+}
+
+std::string Run::report_of_workload() const {
+  try {
+    return workload_.report(directory_);
+  } catch (const EnvError& error) {
+    return error.what();  // which does not change how the ranks ended
   }
 }
 

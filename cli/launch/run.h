@@ -45,6 +45,7 @@ class Run {
   void let_go();
   LiveStatus status();
   void finish(const Outcome& outcome);
+  std::string report_of_workload() const;
   void write_outcome(const Outcome& outcome, const std::string& report);
 
   Workload& workload_;

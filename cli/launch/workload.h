@@ -4,8 +4,10 @@
 #include <boost/asio/io_context.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 
+#include "cli/launch/profile.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
 #include "launcher/supervisor.h"
@@ -29,10 +31,13 @@ class Workload {
   virtual bool is_up() const = 0;
   /// How far it is, and what each rank does.
   virtual void describe(LiveStatus& status) = 0;
+  /// After the ranks have ended: what they left to be said, in lines; or nothing. Throws EnvError.
+  virtual std::string report(const RunDirectory&) { return ""; }
 };
 
 struct WorkloadOptions {
-  bool record = false;  ///< networks: each rank writes the collectives of its first step
+  bool record = false;                    ///< networks: each rank writes the collectives of its first step
+  std::optional<ProfileOptions> profile;  ///< networks: when each instruction of a few steps ran
 };
 
 /// Plans the job, and looks whether this machine can run it. Throws SpecError, EnvError. `loop` must outlive it.

@@ -18,6 +18,7 @@ struct RunEnd {
   std::string ending;  ///< "done", "failed", "stopped by SIGINT after step 12"
   double seconds = 0;
   bool good = true;
+  std::string report{};  ///< lines that follow
 };
 
 class RunView {
