@@ -93,4 +93,19 @@ inline Shape broadcast_strides(const Shape& shape, const Shape& to) {
   return strides;
 }
 
+/// Strides of a reduction's result at each dim of what is reduced: 0 in the dims that are summed, whether the
+/// result keeps them with size 1 or not.
+inline Shape kept_strides(const Shape& large, const Shape& small, std::span<const int64_t> summed_dims) {
+  const Shape own = strides_of(small);
+  const bool keeps = small.size() == large.size();
+  Shape strides(large.size(), 0);
+  size_t next = 0;
+  for (size_t d = 0; d < large.size(); ++d) {
+    const bool summed = std::find(summed_dims.begin(), summed_dims.end(), static_cast<int64_t>(d)) != summed_dims.end();
+    if (!summed) strides[d] = own[next];
+    if (!summed || keeps) ++next;
+  }
+  return strides;
+}
+
 }  // namespace trainctl::cpu

@@ -20,6 +20,49 @@ inline void cuda_check(cudaError_t status, const char* what) {
 /// After a launch: bad grids and missing code for this card show here.
 inline void cuda_check_launch(const char* kernel) { cuda_check(cudaGetLastError(), kernel); }
 
+/// Of the current device.
+inline int multiprocessors() {
+  int device = 0, count = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+  return count;
+}
+
+/// Programmatic dependent launch: a kernel may be scheduled while the one before still runs, and waits here for
+/// its memory. Every kernel calls this before it touches memory.
+__device__ inline void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+/// Lets the next kernel of the stream be scheduled; it waits as above.
+__device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// Whether kernels are launched so that they may overlap the end of the one before.
+inline bool overlap_kernels = true;
+
+/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended: every kernel begins
+/// with wait_for_kernel_before().
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CudaStream stream,
+            const char* name, const Arguments&... arguments) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = overlap_kernels ? 1 : 0;
+  cuda_check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
+}
+
 inline constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 using bf16 = __nv_bfloat16;

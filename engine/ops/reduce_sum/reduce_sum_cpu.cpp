@@ -3,29 +3,11 @@
 #include "engine/ops/cpu_reduce.h"
 
 namespace trainctl {
-namespace {
-
-/// Strides of the small tensor at each dim of the large one: 0 in the dims that are summed, whether the
-/// small one keeps them with size 1 or not.
-Shape small_strides(const Shape& large, const Shape& small, const Ints& dims) {
-  const Shape own = cpu::strides_of(small);
-  const bool keeps = small.size() == large.size();
-  Shape strides(large.size(), 0);
-  size_t next = 0;
-  for (size_t d = 0; d < large.size(); ++d) {
-    const bool summed = std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-    if (!summed) strides[d] = own[next];
-    if (!summed || keeps) ++next;
-  }
-  return strides;
-}
-
-}  // namespace
 
 CpuKernel prepare_reduce_sum(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];
-  const cpu::SumOverDims sum(in.shape, small_strides(in.shape, out.shape, call.attrs.ints("dims")));
+  const cpu::SumOverDims sum(in.shape, cpu::kept_strides(in.shape, out.shape, call.attrs.ints("dims")));
   return [=, x = in.as<float>(), y = out.as<float>(), add = out.accumulate, scale = call.attrs.number("scale", 1.0)] {
     sum.run(x, y, scale, add);
   };
@@ -34,7 +16,7 @@ CpuKernel prepare_reduce_sum(const KernelCall& call) {
 CpuKernel prepare_broadcast_to(const KernelCall& call) {
   const TensorArg& in = call.in[0];
   const TensorArg& out = call.out[0];
-  const Shape from = small_strides(out.shape, in.shape, call.attrs.ints("dims"));
+  const Shape from = cpu::kept_strides(out.shape, in.shape, call.attrs.ints("dims"));
   const Shape to = cpu::strides_of(out.shape);
   cpu::Loops<2> loops;
   for (size_t d = 0; d < out.shape.size(); ++d) loops.add(out.shape[d], {from[d], to[d]});

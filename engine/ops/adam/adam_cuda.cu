@@ -1,0 +1,51 @@
+// As torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
+// w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/optimizer_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+struct AdamStep {
+  float rate1, keep2, rate2, eps, coupled_decay;
+  float scale, step, inverse_sqrt_bias2, shrink;
+
+  __device__ void update(float g, float& w, std::array<float, 2>& state) const {
+    float &m = state[0], &v = state[1];
+    const float grad = scale * g + coupled_decay * w;
+    m += rate1 * (grad - m);
+    v = keep2 * v + rate2 * grad * grad;
+    w = w * shrink - step * m / (sqrtf(v) * inverse_sqrt_bias2 + eps);
+  }
+};
+
+struct Adam {
+  float rate1, keep2, rate2, eps, coupled_decay, decoupled_decay;
+
+  __device__ AdamStep at(const StepScalars& s, float clip) const {
+    const float lr = s.learning_rate;
+    return {rate1,
+            keep2,
+            rate2,
+            eps,
+            coupled_decay,
+            clip,
+            lr / s.adam_bias1,
+            1.0f / sqrtf(s.adam_bias2),
+            1.0f - lr * decoupled_decay};
+  }
+};
+
+}  // namespace
+
+CudaKernel prepare_adam_update_cuda(const CudaKernelCall& call) {
+  const double beta1 = call.attrs.number("beta1", 0.9), beta2 = call.attrs.number("beta2", 0.999);
+  const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));
+  const bool decoupled = call.attrs.flag("decoupled");
+  const Adam rule{static_cast<float>(1.0 - beta1), static_cast<float>(beta2),
+                  static_cast<float>(1.0 - beta2), static_cast<float>(call.attrs.number("eps", 1e-8)),
+                  decoupled ? 0.0f : decay,        decoupled ? decay : 0.0f};
+  return prepare_optimizer<2>(call, rule, "adam_update");
+}
+
+}  // namespace trainctl

@@ -1,0 +1,186 @@
+// Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
+// sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+//   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/sums_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+__device__ float inverse_std(float var, float eps) { return 1.0f / sqrtf(var + eps); }
+
+// Kernels
+
+/// Terms of a sum over n and s, centred by a mean of each feature. V features, or one for all elements.
+template <int W>
+struct Centre {
+  float mean[W];
+  __device__ float at(int j) const { return mean[W == 1 ? 0 : j]; }
+};
+template <int W>
+__device__ Centre<W> centre_of(Ref<Mixed> mean, int64_t k) {
+  Centre<W> centre;
+  for (int j = 0; j < W; ++j) centre.mean[j] = value(mean, k + j);
+  return centre;
+}
+
+template <class T>
+struct VarTerm {
+  static constexpr int kSums = 1;
+  Ref<T> x;
+  Ref<Mixed> mean;
+  SumOutput out;
+
+  template <int W>
+  __device__ Centre<W> begin(int64_t k) const {
+    return centre_of<W>(mean, k);
+  }
+  template <int V, int W>
+  __device__ void load(int64_t at, uint32_t, const Centre<W>& centre, float (&v)[1][V]) const {
+    trainctl::load(x, at, v[0]);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] = (v[0][j] - centre.at(j)) * (v[0][j] - centre.at(j));
+  }
+  __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
+};
+
+template <class T>
+struct GradStatsTerm {
+  static constexpr int kSums = 2;
+  Ref<T> dy, x;
+  Ref<Mixed> mean, var, dbeta, dgamma;
+  float eps;
+
+  template <int W>
+  __device__ Centre<W> begin(int64_t k) const {
+    return centre_of<W>(mean, k);
+  }
+  template <int V, int W>
+  __device__ void load(int64_t at, uint32_t, const Centre<W>& centre, float (&v)[2][V]) const {
+    trainctl::load(dy, at, v[0]);
+    trainctl::load(x, at, v[1]);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[1][j] = v[0][j] * (v[1][j] - centre.at(j));
+  }
+  __device__ void finish(int64_t k, const double (&total)[2]) const {
+    set(dbeta, k, static_cast<float>(total[0]));
+    set(dgamma, k, static_cast<float>(total[1]) * inverse_std(value(var, k), eps));
+  }
+};
+
+/// Side operands: mean, var, (gamma, beta).
+struct Normalise {
+  float eps;
+  __device__ float operator()(std::array<float, 1> x, std::array<float, 2> s) const {
+    return (x[0] - s[0]) * inverse_std(s[1], eps);
+  }
+  __device__ float operator()(std::array<float, 1> x, std::array<float, 4> s) const {
+    return (x[0] - s[0]) * (inverse_std(s[1], eps) * s[2]) + s[3];
+  }
+};
+
+/// Full operands: dy, x; side operands: mean, var, dbeta, dgamma, (gamma).
+struct NormaliseGrad {
+  float eps, share;
+  template <size_t S>
+  __device__ float operator()(std::array<float, 2> full, std::array<float, S> s) const {
+    const float r = inverse_std(s[1], eps), xhat = (full[1] - s[0]) * r;
+    float scale = r;
+    if constexpr (S == 5) scale *= s[4];
+    return scale * (full[0] - share * (s[2] + xhat * s[3]));
+  }
+};
+
+__global__ void running_kernel(int64_t c, Ref<Mixed> mean, Ref<Mixed> var, Ref<Mixed> running_mean,
+                               Ref<Mixed> running_var, float momentum, float unbias) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= c) return;
+  const float m = value(running_mean, i), v = value(running_var, i);
+  set(running_mean, i, m + momentum * (value(mean, i) - m));
+  set(running_var, i, v + momentum * (value(var, i) * unbias - v));
+}
+
+// Launchers
+
+/// x as [batch, features, all others], and the strides along it of what is [features].
+Shape dims_of(const TensorArg& x) {
+  Shape d{x.shape[0], x.shape[1], 1};
+  for (size_t i = 2; i < x.shape.size(); ++i) d[2] *= x.shape[i];
+  return d;
+}
+const Shape kPerFeature{0, 1, 0};
+
+float eps_of(const CudaKernelCall& call) { return static_cast<float>(call.attrs.number("eps", 1e-5)); }
+double share_of(const CudaKernelCall& call) { return 1.0 / static_cast<double>(call.attrs.integer("count")); }
+
+template <int F, int S, class Op>
+CudaKernel map_per_feature(const CudaKernelCall& call, std::array<const TensorArg*, F> full, Op op, const char* name) {
+  std::array<const TensorArg*, S> sides;
+  std::array<Shape, S> strides;
+  for (int k = 0; k < S; ++k) {
+    sides[k] = &call.in[static_cast<size_t>(F + k)];
+    strides[k] = kPerFeature;
+  }
+  return map_strided<F, S>(full, sides, call.out[0], dims_of(call.in[0]), strides, op, name);
+}
+
+}  // namespace
+
+CudaKernel prepare_batch_norm_mean_cuda(const CudaKernelCall& call) {
+  CudaKernelCall flat = call;
+  flat.in[0].shape = dims_of(call.in[0]);
+  return prepare_plain_sum(flat, kPerFeature, share_of(call), "batch_norm_mean");
+}
+
+CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  return with_float_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    const VarTerm<T> term{ref<T>(x), ref<Mixed>(call.in[1]), SumOutput::of(call, 0, share_of(call))};
+    return prepare_sums<kPack<T>>(call, dims_of(x), kPerFeature, {&x}, term, "batch_norm_var");
+  });
+}
+
+CudaKernel prepare_batch_norm_cuda(const CudaKernelCall& call) {
+  const Normalise op{eps_of(call)};
+  if (call.in.size() > 3) return map_per_feature<1, 4>(call, {&call.in[0]}, op, "batch_norm");
+  return map_per_feature<1, 2>(call, {&call.in[0]}, op, "batch_norm");
+}
+
+CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
+  const auto count = static_cast<double>(call.attrs.integer("count"));
+  return [c = call.in[0].size(), mean = ref<Mixed>(call.in[0]), var = ref<Mixed>(call.in[1]),
+          running_mean = ref<Mixed>(call.in[2]), running_var = ref<Mixed>(call.in[3]),
+          momentum = static_cast<float>(call.attrs.number("momentum", 0.1)),
+          unbias = static_cast<float>(count / std::max(1.0, count - 1.0))](CudaStream stream) {
+    if (c == 0) return;
+    launch(running_kernel, static_cast<unsigned>(ceil_div(c, 128)), 128, 0, stream, "batch_norm_running", c, mean, var,
+           running_mean, running_var, momentum, unbias);
+  };
+}
+
+CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1];
+  return with_common_type({&dy, &x}, [&](auto t) {
+    using T = decltype(t);
+    const GradStatsTerm<T> term{ref<T>(dy),
+                                ref<T>(x),
+                                ref<Mixed>(call.in[2]),
+                                ref<Mixed>(call.in[3]),
+                                ref<Mixed>(call.out[0]),
+                                ref<Mixed>(call.out[1]),
+                                eps_of(call)};
+    return prepare_sums<kPack<T>>(call, dims_of(x), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
+  });
+}
+
+CudaKernel prepare_batch_norm_grad_cuda(const CudaKernelCall& call) {
+  const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
+  const std::array<const TensorArg*, 2> full{&call.in[0], &call.in[1]};
+  if (call.in.size() > 6) return map_per_feature<2, 5>(call, full, op, "batch_norm_grad");
+  return map_per_feature<2, 4>(call, full, op, "batch_norm_grad");
+}
+
+}  // namespace trainctl

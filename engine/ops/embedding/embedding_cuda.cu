@@ -1,0 +1,62 @@
+// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/embedding/table_rows_cuda.cuh"
+#include "engine/ops/strided_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+// Kernels
+
+template <int V, class T>
+__global__ void __launch_bounds__(kMapThreads)
+    embedding_kernel(TableRows rows, const int32_t* ids, Ref<T> table, Ref<T> y, Divisor row_packs, int64_t packs) {
+  constexpr int kUnroll = 2;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
+  const int64_t base_token = base / row_packs.by;
+  const auto base_pack = static_cast<uint32_t>(base - base_token * row_packs.by);
+  float v[kUnroll][V] = {};
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const uint32_t local = threadIdx.x + u * kMapThreads;
+    if (base + local >= packs) continue;
+    const uint32_t token = row_packs.quotient(base_pack + local);
+    const int64_t row = rows.local(ids[base_token + token]);
+    const int64_t column = static_cast<int64_t>(base_pack + local - token * row_packs.by) * V;
+    if (row >= 0) load(table, row * row_packs.by * V + column, v[u]);
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const uint32_t local = threadIdx.x + u * kMapThreads;
+    if (base + local < packs) store(y, (base + local) * V, v[u]);
+  }
+}
+
+}  // namespace
+
+// Launchers
+
+CudaKernel prepare_embedding_cuda(const CudaKernelCall& call) {
+  const TensorArg &table = call.in[1], &y = call.out[0];
+  const int64_t width = table.shape[1];
+  if (y.size() == 0) return [](CudaStream) {};
+  return with_common_type({&table, &y}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack) {
+      const int64_t packs = y.size() / pack;
+      const auto blocks = static_cast<unsigned>(ceil_div(packs, 2 * kMapThreads));
+      return CudaKernel([=, rows = TableRows(table), ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()),
+                         from = ref<T>(table), to = ref<T>(y), row_packs = Divisor(width / pack)](CudaStream stream) {
+        launch(embedding_kernel<pack, T>, blocks, kMapThreads, 0, stream, "embedding", rows, ids, from, to, row_packs,
+               packs);
+      });
+    };
+    if (width % kPack<T> == 0 && packs_are_aligned({&table, &y}))
+      return prepare(std::integral_constant<int, kPack<T>>{});
+    return prepare(std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace trainctl

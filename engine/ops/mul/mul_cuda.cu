@@ -1,0 +1,9 @@
+// y = a * b with numpy broadcasting.
+#include "engine/ops/broadcast_cuda.cuh"
+#include "engine/ops/cuda_kernels.h"
+
+namespace trainctl {
+
+CudaKernel prepare_mul_cuda(const CudaKernelCall& call) { return map_broadcast(call, Product{}, "mul"); }
+
+}  // namespace trainctl

@@ -1,0 +1,124 @@
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/data_check_cuda.cuh"
+#include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/sums_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+/// What a row is from its label's point of view. `others`: the exponentials' sum without the label's, so that a
+/// probability near 1 loses no digits.
+struct RowLoss {
+  int32_t label;
+  float of_label, top, others;
+
+  __device__ float sum() const { return others + expf(of_label - top); }
+};
+
+/// Reads the row; a class that does not exist stops the program.
+template <int V, class T>
+__device__ RowLoss read_row(RowGroup& group, const Rows& rows, Ref<T> logits, const int32_t* labels, int64_t row,
+                            StashedRow<V, T>& from) {
+  const int32_t label = labels[row];
+  if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
+  const float of_label = value(logits, row * rows.n + label);
+  Exponentials e;
+  read_packs<V>(
+      group, rows, [&](int p, float(&v)[V]) { from.first_load(p, v); },
+      [&](int p, const float(&v)[V]) {
+        from.keep(p, v);
+        e.add(v, [&](int j) { return static_cast<int64_t>(p) * V + j != label; });
+      });
+  e.combine(group);
+  return {label, of_label, e.top, e.sum};
+}
+
+// Kernels
+
+template <int V, class T>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  const Stash none(rows, group, 0, 1);
+  double total = 0;
+  over_rows(group, rows, [&](int64_t row, bool valid) {
+    StashedRow<V, T> from(logits, row * rows.n, none);
+    const RowLoss r = read_row<V>(group, rows, logits, labels, row, from);
+    if (valid && group.lane() == 0) {
+      const double of_label = exp(static_cast<double>(r.of_label) - r.top);
+      total += log(static_cast<double>(r.others) + of_label) + (static_cast<double>(r.top) - r.of_label);
+    }
+  });
+  total = sum_of_group(total, static_cast<int>(blockDim.x));
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
+    if (!ends_last(parts.tickets, gridDim.x)) return;
+    total = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += __ldcg(&parts.memory[i]);
+    total = sum_of_group(total, static_cast<int>(blockDim.x));
+  }
+  if (threadIdx.x == 0) loss.write(0, total);
+}
+
+template <int V, class T>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    loss_grad_kernel(Rows rows, Ref<T> logits, const int32_t* labels, Ref<T> dlogits, float scale) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  const Stash stash(rows, group, 0, 1);
+  over_rows(group, rows, [&](int64_t row, bool valid) {
+    StashedRow<V, T> from(logits, row * rows.n, stash);
+    const RowLoss r = read_row<V>(group, rows, logits, labels, row, from);
+    const float share = scale / r.sum(), of_label = -share * r.others;
+    over_packs(group, rows, [&](int p) {
+      float v[V];
+      from.load_again(p, v);
+      for (int j = 0; j < V; ++j) {
+        v[j] = static_cast<int64_t>(p) * V + j == r.label ? of_label : expf(v[j] - r.top) * share;
+      }
+      if (valid) store(dlogits, row * rows.n + static_cast<int64_t>(p) * V, v);
+    });
+  });
+}
+
+// Launchers
+
+int64_t rows_of(const TensorArg& logits) { return logits.shape.back() == 0 ? 0 : logits.size() / logits.shape.back(); }
+
+}  // namespace
+
+CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1];
+  return with_float_type(logits.dtype, [&](auto t) {
+    using T = decltype(t);
+    return with_row_pack<T>(logits.shape.back(), {&logits}, [&](auto pack) {
+      RowsLaunch how(rows_of(logits), logits.shape.back(), pack, 0);
+      const SumOutput loss = SumOutput::of(call, 0, call.attrs.number("scale", 1.0));
+      const Split split(call, how.blocks, 1, 1);
+      how.blocks = static_cast<unsigned>(split.splits);
+      return CudaKernel([=, x = ref<T>(logits), to = labels.as<int32_t>()](CudaStream stream) {
+        launch(loss_kernel<pack, T>, how.blocks, how.threads, 0, stream, "softmax_cross_entropy", how.rows, x, to, loss,
+               split.parts(1));
+      });
+    });
+  });
+}
+
+CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = call.out[0];
+  return with_common_type({&logits, &dlogits}, [&](auto t) {
+    using T = decltype(t);
+    return with_row_pack<T>(logits.shape.back(), {&logits, &dlogits}, [&](auto pack) {
+      const RowsLaunch how(rows_of(logits), logits.shape.back(), pack, 1);
+      return launch_rows(loss_grad_kernel<pack, T>, how, "softmax_cross_entropy_grad", how.rows, ref<T>(logits),
+                         static_cast<const int32_t*>(labels.as<int32_t>()), ref<T>(dlogits),
+                         static_cast<float>(call.attrs.number("scale", 1.0)));
+    });
+  });
+}
+
+}  // namespace trainctl

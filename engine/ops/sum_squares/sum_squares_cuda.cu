@@ -1,0 +1,38 @@
+// out[1] = sum of in^2: this rank's term of the squared global norm.
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/sums_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+template <class T>
+struct SquareTerm {
+  static constexpr int kSums = 1;
+  Ref<T> x;
+  SumOutput out;
+
+  template <int V>
+  __device__ int begin(int64_t) const {
+    return 0;
+  }
+  template <int V>
+  __device__ void load(int64_t at, uint32_t, int, float (&v)[1][V]) const {
+    trainctl::load(x, at, v[0]);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] *= v[0][j];
+  }
+  __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
+};
+
+}  // namespace
+
+CudaKernel prepare_sum_squares_cuda(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  return with_float_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    const SquareTerm<T> term{ref<T>(x), SumOutput::of(call, 0, 1.0)};
+    return prepare_sums<kPack<T>>(call, {x.size()}, {0}, {&x}, term, "sum_squares");
+  });
+}
+
+}  // namespace trainctl

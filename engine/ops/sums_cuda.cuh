@@ -1,0 +1,343 @@
+// Sums over dims of contiguous tensors in one launch. The few numbers that a thread has in flight are added in f32,
+// all else in double and in a fixed order. Where one block an output would leave the card idle, the summed range is
+// split: each block leaves its part in scratch, and the last one of an output adds the parts up.
+//
+// What is summed is a Term:
+//   static constexpr int kSums                     that many sums at once
+//   auto begin<V>(k)                               what belongs to outputs k to k + V - 1, loaded once
+//   void load(at, row, state, float (&v)[kSums][V])  the terms of elements at to at + V - 1, of summed row `row`
+//   void finish(k, const double (&total)[kSums])   writes output k
+#pragma once
+
+#include "engine/ops/strided_cuda.cuh"
+#include "engine/ops/tickets_cuda.h"
+
+namespace trainctl {
+
+inline constexpr int kSumThreads = 256;
+inline constexpr int kSumUnroll = 4;
+
+/// Parts of a split sum: double [splits, kSums, outputs], and a ticket a tile.
+struct Parts {
+  double* memory = nullptr;
+  unsigned* tickets = nullptr;
+  int64_t outputs = 0;
+};
+
+/// Outputs whose elements lie along the innermost dim: out[k] = sum of runs * row_packs packs.
+struct SumOfRows {
+  Nest<1> kept;
+  Nest<1> runs;
+  Divisor run_packs;
+  int64_t packs = 0;  ///< of an output
+  int64_t split = 0;  ///< packs of one of gridDim.y blocks
+  int64_t head = 0;   ///< single elements before the packs, and after: of a sum to one output
+  int64_t tail = 0;
+  int group = 32;  ///< threads an output: a power of 2 up to 32, or the block
+};
+
+/// Outputs that lie side by side: out[outer, c] = sum over rows of in[outer, row, c].
+struct SumOfColumns {
+  Nest<1> outer;
+  Nest<1> rows;
+  int64_t columns = 0;
+  Divisor tiles;       ///< of `columns`
+  uint32_t split = 0;  ///< rows of one of gridDim.y blocks
+  int lanes = 32;      ///< threads side by side, a power of 2
+};
+
+// Kernels
+
+/// Whether this block is the last of `blocks` that come here; their writes are then visible.
+__device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(ticket, 1u) == blocks - 1;
+    if (last) *ticket = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+/// The sum over the group's threads, in all of them; a group of more than a warp is the block.
+__device__ inline double sum_of_group(double v, int group) {
+  for (int away = min(group, 32) / 2; away > 0; away /= 2) v += __shfl_xor_sync(~0u, v, away);
+  if (group <= 32) return v;
+  __shared__ double of_warp[32];
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
+  __syncthreads();
+  const int warps = (blockDim.x + 31) / 32;
+  v = threadIdx.x % 32 < warps ? of_warp[threadIdx.x % 32] : 0.0;
+  for (int away = 16; away > 0; away /= 2) v += __shfl_xor_sync(~0u, v, away);
+  return v;
+}
+
+template <int V, class Term>
+__global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfRows g, Parts parts) {
+  constexpr int N = Term::kSums;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t k = static_cast<int64_t>(blockIdx.x) * (kSumThreads / g.group) + threadIdx.x / g.group;
+  const int lane = threadIdx.x % g.group;
+  const bool valid = k < parts.outputs;
+  const int64_t end = valid ? min(g.packs, (blockIdx.y + 1) * g.split) : 0;
+  const auto state = term.template begin<1>(valid ? k : 0);
+  int64_t base[1] = {g.head};
+  if (valid) g.kept.add_offsets(static_cast<uint32_t>(k), base);
+  double total[N] = {};
+  for (int64_t p = blockIdx.y * g.split + lane; p < end; p += kSumUnroll * g.group) {
+    float v[kSumUnroll][N][V];
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) {
+      const int64_t pack = p + u * g.group < end ? p + u * g.group : p;
+      int64_t at[1] = {base[0]};
+      if (g.runs.ndim == 0) {
+        at[0] += pack * V;
+      } else {
+        const uint32_t run = g.run_packs.quotient(static_cast<uint32_t>(pack));
+        g.runs.add_offsets(run, at);
+        at[0] += static_cast<int64_t>(static_cast<uint32_t>(pack) - run * g.run_packs.by) * V;
+      }
+      term.load(at[0], 0u, state, v[u]);
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      float sum = 0;
+#pragma unroll
+      for (int u = 0; u < kSumUnroll; ++u) {
+        float of_pack = 0;
+#pragma unroll
+        for (int j = 0; j < V; ++j) of_pack += v[u][n][j];
+        sum += p + u * g.group < end ? of_pack : 0.0f;
+      }
+      total[n] += sum;
+    }
+  }
+  if (V > 1 && blockIdx.y == gridDim.y - 1 && lane < g.head + g.tail) {
+    float v[N][1];
+    term.load(lane < g.head ? lane : g.packs * V + lane, 0u, state, v);
+    for (int n = 0; n < N; ++n) total[n] += v[n][0];
+  }
+  for (int n = 0; n < N; ++n) total[n] = sum_of_group(total[n], g.group);
+  if (gridDim.y > 1) {  // the block is the group
+    if (lane == 0) {
+      for (int n = 0; n < N; ++n) parts.memory[(blockIdx.y * N + n) * parts.outputs + k] = total[n];
+    }
+    if (!ends_last(parts.tickets + blockIdx.x, gridDim.y)) return;
+    for (int n = 0; n < N; ++n) {
+      double sum = 0;
+      for (unsigned s = lane; s < gridDim.y; s += kSumThreads)
+        sum += __ldcg(&parts.memory[(s * N + n) * parts.outputs + k]);
+      total[n] = sum_of_group(sum, g.group);
+    }
+  }
+  if (valid && lane == 0) term.finish(k, total);
+}
+
+/// Sums over the threads of a column; the first row of threads has the result.
+template <int M>
+__device__ inline void sum_down(double (&total)[M], int lanes) {
+  __shared__ double shared[M][kSumThreads];
+  for (int threads = kSumThreads / 2; threads >= lanes; threads /= 2) {
+    __syncthreads();
+    if (threadIdx.x >= threads && threadIdx.x < 2 * threads) {
+      for (int m = 0; m < M; ++m) shared[m][threadIdx.x] = total[m];
+    }
+    __syncthreads();
+    if (threadIdx.x < threads) {
+      for (int m = 0; m < M; ++m) total[m] += shared[m][threadIdx.x + threads];
+    }
+  }
+}
+
+template <int V, class Term>
+__global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
+  constexpr int N = Term::kSums;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const uint32_t lane = threadIdx.x % g.lanes, first = threadIdx.x / g.lanes, step = kSumThreads / g.lanes;
+  const uint32_t outer = g.tiles.quotient(blockIdx.x);
+  const int64_t column = (static_cast<int64_t>(blockIdx.x - outer * g.tiles.by) * g.lanes + lane) * V;
+  const bool valid = column < g.columns;
+  const int64_t k = outer * g.columns + (valid ? column : 0);
+  const auto state = term.template begin<V>(k);
+  int64_t base[1] = {valid ? column : 0};
+  g.outer.add_offsets(outer, base);
+  const auto end = static_cast<uint32_t>(min(g.rows.count, static_cast<int64_t>(blockIdx.y + 1) * g.split));
+  double total[N * V] = {};
+  for (uint32_t r = blockIdx.y * g.split + first; r < end; r += kSumUnroll * step) {
+    float v[kSumUnroll][N][V];
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) {
+      const uint32_t row = r + u * step < end ? r + u * step : r;
+      int64_t at[1] = {base[0]};
+      g.rows.add_offsets(row, at);
+      term.load(at[0], row, state, v[u]);
+    }
+#pragma unroll
+    for (int m = 0; m < N * V; ++m) {
+      float sum = v[0][m / V][m % V];
+#pragma unroll
+      for (int u = 1; u < kSumUnroll; ++u) sum += r + u * step < end ? v[u][m / V][m % V] : 0.0f;
+      total[m] += sum;
+    }
+  }
+  sum_down(total, g.lanes);
+  if (gridDim.y > 1) {
+    if (first == 0 && valid) {
+      for (int m = 0; m < N * V; ++m) parts.memory[(blockIdx.y * N + m / V) * parts.outputs + k + m % V] = total[m];
+    }
+    if (!ends_last(parts.tickets + blockIdx.x, gridDim.y)) return;
+    for (int m = 0; m < N * V; ++m) {
+      total[m] = 0;
+      for (unsigned s = first; s < gridDim.y && valid; s += step) {
+        total[m] += __ldcg(&parts.memory[(s * N + m / V) * parts.outputs + k + m % V]);
+      }
+    }
+    sum_down(total, g.lanes);
+  }
+  if (first != 0 || !valid) return;
+#pragma unroll
+  for (int j = 0; j < V; ++j) {
+    double of_column[N];
+    for (int n = 0; n < N; ++n) of_column[n] = total[n * V + j];
+    term.finish(k + j, of_column);
+  }
+}
+
+// Launchers
+
+/// Blocks that share one tile's sum: enough to fill the card, each with work worth its start.
+inline int64_t splits_for(int64_t tiles, int64_t work, int64_t least_work) {
+  const int64_t wanted = ceil_div(4 * multiprocessors(), std::max<int64_t>(1, tiles));
+  return std::clamp<int64_t>(std::min(wanted, work / least_work), 1, 1024);
+}
+
+/// Scratch and tickets for a split sum; splits is 1 where there are no tickets.
+struct Split {
+  int64_t splits = 1;
+  Tickets tickets;
+  CudaScratch* scratch = nullptr;
+
+  Split(const CudaKernelCall& call, int64_t wanted, int64_t tiles, int64_t doubles) : scratch(call.scratch) {
+    if (wanted > 1) tickets = take_tickets(static_cast<int>(tiles));
+    if (!tickets) return;
+    splits = wanted;
+    scratch->need(splits * doubles * static_cast<int64_t>(sizeof(double)));
+  }
+  Parts parts(int64_t outputs) const {
+    return {splits > 1 ? static_cast<double*>(scratch->memory()) : nullptr, tickets.get(), outputs};
+  }
+};
+
+template <int V, class Term>
+CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outputs, Term term, const char* name) {
+  g.group = kSumThreads;
+  if (outputs > 1 && g.packs <= 32 * kSumUnroll) {
+    for (g.group = 1; g.group < 32 && g.group < g.packs;) g.group *= 2;
+  }
+  const int64_t tiles = ceil_div(outputs, kSumThreads / g.group);
+  const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(tiles, g.packs, 2 * kSumUnroll * kSumThreads);
+  const Split split(call, wanted, tiles, outputs * Term::kSums);
+  g.split = ceil_div(g.packs, split.splits);
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));
+  return [=](CudaStream stream) {
+    launch(sum_rows_kernel<V, Term>, grid, kSumThreads, 0, stream, name, term, g, split.parts(outputs));
+  };
+}
+
+template <int V, class Term>
+CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term term, const char* name) {
+  const int64_t packs = g.columns / V;
+  for (g.lanes = 1; g.lanes < 32 && g.lanes < packs;) g.lanes *= 2;
+  g.tiles = Divisor(ceil_div(packs, g.lanes));
+  const int64_t tiles = g.outer.count * g.tiles.by, outputs = g.outer.count * g.columns;
+  const int64_t step = kSumThreads / g.lanes;
+  const Split split(call, splits_for(tiles, g.rows.count, 2 * kSumUnroll * step), tiles, outputs * Term::kSums);
+  g.split = static_cast<uint32_t>(ceil_div(g.rows.count, split.splits));
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));
+  return [=](CudaStream stream) {
+    launch(sum_columns_kernel<V, Term>, grid, kSumThreads, 0, stream, name, term, g, split.parts(outputs));
+  };
+}
+
+/// Sums the terms of a tensor [rows, columns] over its rows. `loaded`: operands of that shape, which the term loads
+/// in packs of kV.
+template <int kV, class Term>
+CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t columns, Args loaded, Term term,
+                               const char* name) {
+  cpu::Loops<1> loop;
+  loop.add(rows, {columns});
+  SumOfColumns g;
+  g.columns = columns;
+  g.rows = Nest<1>(loop);
+  if (columns == 0) return [](CudaStream) {};
+  if (columns % kV == 0 && packs_are_aligned(loaded)) return launch_sum_columns<kV>(call, g, term, name);
+  return launch_sum_columns<1>(call, g, term, name);
+}
+
+/// Sums the terms of a tensor of `shape` over the dims whose `out_strides` is 0; outputs keep the order of the
+/// other dims. `loaded`: operands of that shape, which the term loads in packs of kV.
+template <int kV, class Term>
+CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Shape& out_strides, Args loaded,
+                        Term term, const char* name) {
+  const Shape strides = cpu::strides_of(shape);
+  cpu::Loops<1> kept, summed;
+  for (size_t d = 0; d < shape.size(); ++d) (out_strides[d] == 0 ? summed : kept).add(shape[d], {strides[d]});
+  if (kept.ndim > 0 && (summed.ndim == 0 || summed.stride[summed.ndim - 1][0] != 1)) {
+    std::array<int64_t, 1> inner{};
+    SumOfColumns g;
+    g.columns = kept.take_inner(inner);
+    g.outer = Nest<1>(kept);
+    g.rows = Nest<1>(summed);
+    if (g.columns * g.outer.count == 0) return [](CudaStream) {};
+    if (g.columns % kV == 0 && packs_are_aligned(loaded)) return launch_sum_columns<kV>(call, g, term, name);
+    return launch_sum_columns<1>(call, g, term, name);
+  }
+  SumOfRows g;
+  g.kept = Nest<1>(kept);
+  if (g.kept.count == 0) return [](CudaStream) {};
+  std::array<int64_t, 1> inner{};
+  const int64_t run = summed.take_inner(inner);
+  g.runs = Nest<1>(summed);
+  const bool one_run = kept.ndim == 0 && summed.ndim == 0;
+  const int64_t head = one_run ? elements_before_packs(loaded, kV) : packs_are_aligned(loaded) ? 0 : -1;
+  if (head >= 0 && (one_run || run % kV == 0)) {
+    g.head = std::min(head, run);
+    const int64_t of_run = (run - g.head) / kV;
+    g.tail = run - g.head - of_run * kV;
+    g.packs = g.runs.count * of_run;
+    if (!one_run) g.run_packs = Divisor(std::max<int64_t>(1, of_run));
+    return launch_sum_rows<kV>(call, g, g.kept.count, term, name);
+  }
+  g.packs = g.runs.count * run;
+  if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run));
+  return launch_sum_rows<1>(call, g, g.kept.count, term, name);
+}
+
+/// Output k of a sum: out[k] (+)= scale * total, with descend minus learning_rate * total.
+struct SumOutput {
+  Ref<Mixed> out;
+  bool accumulate = false;
+  double scale = 1;
+  const float* rate = nullptr;  ///< of descent
+
+  static SumOutput of(const CudaKernelCall& call, int index, double scale) {
+    const TensorArg& arg = call.out[static_cast<size_t>(index)];
+    const bool descend = call.attrs.flag("descend");
+    return {ref<Mixed>(arg), arg.accumulate, scale, descend ? &call.scalars->learning_rate : nullptr};
+  }
+  __device__ void write(int64_t k, double total) const {
+    const double before = accumulate ? value(out, k) : 0.0f;
+    set(out, k, static_cast<float>(before + (rate == nullptr ? scale : -static_cast<double>(*rate)) * total));
+  }
+};
+
+/// out[0] (+)= scale * sum of in[0] over the dims whose out_strides is 0.
+CudaKernel prepare_plain_sum(const CudaKernelCall& call, const Shape& out_strides, double scale, const char* name);
+
+}  // namespace trainctl

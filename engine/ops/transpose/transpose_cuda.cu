@@ -1,0 +1,140 @@
+// y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x. Tiles go through shared memory, so
+// that both sides are walked along their rows.
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/moves_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+/// Many matrices: to[r * to_row + c] = from[c * from_row + r].
+struct Matrices {
+  Nest<2> outer;  ///< where each begins in from and to
+  int64_t rows = 0, columns = 0, from_row = 0, to_row = 0;
+  Divisor row_tiles, column_tiles;
+};
+
+// Kernels
+
+/// Words of W elements on both sides; a tile is 32 by 32 words.
+template <class E, int W>
+__global__ void __launch_bounds__(256) transpose_tiles(Matrices m, const E* x, E* y) {
+  constexpr int kSide = 32 * W;
+  struct alignas(sizeof(E) * W) Word {
+    E e[W];
+  };
+  __shared__ E tile[kSide][kSide + 1];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const uint32_t of_rows = m.column_tiles.quotient(blockIdx.x), matrix = m.row_tiles.quotient(of_rows);
+  const int64_t r0 = static_cast<int64_t>(of_rows - matrix * m.row_tiles.by) * kSide;
+  const int64_t c0 = static_cast<int64_t>(blockIdx.x - of_rows * m.column_tiles.by) * kSide;
+  int64_t at[2] = {};
+  m.outer.add_offsets(matrix, at);
+  const int lane = static_cast<int>(threadIdx.x % 32) * W, first = threadIdx.x / 32;
+  Word word[kSide / 8];
+#pragma unroll
+  for (int i = 0; i < kSide / 8; ++i) {
+    const int c = first + 8 * i;
+    if (c0 + c < m.columns && r0 + lane < m.rows) {
+      word[i] = *reinterpret_cast<const Word*>(x + at[0] + (c0 + c) * m.from_row + r0 + lane);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kSide / 8; ++i) {
+    for (int w = 0; w < W; ++w) tile[first + 8 * i][lane + w] = word[i].e[w];
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSide / 8; ++i) {
+    const int r = first + 8 * i;
+    if (r0 + r >= m.rows || c0 + lane >= m.columns) continue;
+    Word out;
+    for (int w = 0; w < W; ++w) out.e[w] = tile[lane + w][r];
+    *reinterpret_cast<Word*>(y + at[1] + (r0 + r) * m.to_row + c0 + lane) = out;
+  }
+}
+
+/// Where a side of the matrices is too narrow for tiles: in y's order, x through the caches.
+template <class E>
+__global__ void __launch_bounds__(256) transpose_elements(Nest<1> from, const E* x, E* y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (i >= from.count) return;
+  int64_t at[1] = {};
+  from.add_offsets(static_cast<uint32_t>(i), at);
+  y[i] = x[at[0]];
+}
+
+// Launchers
+
+template <class E, int W>
+CudaKernel launch_tiles(Matrices m, const TensorArg& in, const TensorArg& out) {
+  m.row_tiles = Divisor(ceil_div(m.rows, 32 * W));
+  m.column_tiles = Divisor(ceil_div(m.columns, 32 * W));
+  const int64_t blocks = m.outer.count * m.row_tiles.by * m.column_tiles.by;
+  check(blocks < (int64_t{1} << 31), "transpose takes up to 2^31 tiles");
+  return [=, x = in.as<E>(), y = out.as<E>()](CudaStream stream) {
+    launch(transpose_tiles<E, W>, static_cast<unsigned>(blocks), 256, 0, stream, "transpose", m, x, y);
+  };
+}
+
+template <class E>
+CudaKernel launch_elements(const cpu::Loops<2>& loops, const TensorArg& in, const TensorArg& out) {
+  cpu::Loops<1> of_in;
+  for (int d = 0; d < loops.ndim; ++d) of_in.add(loops.size[d], {loops.stride[d][0]});
+  const Nest<1> from(of_in);
+  return [=, x = in.as<E>(), y = out.as<E>()](CudaStream stream) {
+    launch(transpose_elements<E>, static_cast<unsigned>(ceil_div(from.count, 256)), 256, 0, stream, "transpose", from,
+           x, y);
+  };
+}
+
+/// Two bf16 a word, where all places are even.
+bool pairs_fit(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
+  int64_t odd = m.rows | m.columns | m.from_row | m.to_row;
+  for (int d = 0; d < outer.ndim; ++d) odd |= outer.stride[d][0] | outer.stride[d][1];
+  return odd % 2 == 0 && (reinterpret_cast<uintptr_t>(in.data) | reinterpret_cast<uintptr_t>(out.data)) % 4 == 0;
+}
+
+}  // namespace
+
+CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
+  const TensorArg &in = call.in[0], &out = call.out[0];
+  check(in.dtype == out.dtype, "transpose moves elements as they are");
+  if (out.size() == 0) return [](CudaStream) {};
+  const Ints perm = call.attrs.ints("perm");
+  const Shape in_strides = cpu::strides_of(in.shape), out_strides = cpu::strides_of(out.shape);
+  cpu::Loops<2> merged;  // in the output's order
+  for (size_t d = 0; d < perm.size(); ++d) {
+    const auto from = static_cast<size_t>(perm[d]);
+    merged.add(in.shape[from], {in_strides[from], out_strides[d]});
+  }
+  const cpu::Loops<2> all = merged;
+  std::array<int64_t, 2> inner{};
+  const int64_t columns = merged.take_inner(inner), bytes = byte_size(in.dtype);
+  if (inner[0] == 1 || columns == 1) {  // rows stay rows
+    for (auto& strides : merged.stride) strides = {strides[0] * bytes, strides[1] * bytes};
+    return prepare_copy_rows(in.data, out.data, columns * bytes, merged, "transpose");
+  }
+  // One other loop reads contiguously: with the innermost it makes the matrices.
+  Matrices m;
+  m.columns = columns;
+  m.from_row = inner[0];
+  cpu::Loops<2> outer;
+  for (int d = 0; d < merged.ndim; ++d) {
+    if (merged.stride[d][0] == 1 && m.rows == 0) {
+      m.rows = merged.size[d];
+      m.to_row = merged.stride[d][1];
+    } else {
+      outer.add(merged.size[d], merged.stride[d]);
+    }
+  }
+  m.outer = Nest<2>(outer);
+  const bool narrow = std::min(m.rows, m.columns) < 8 && out.size() < (int64_t{1} << 31);
+  if (bytes == 4) return narrow ? launch_elements<uint32_t>(all, in, out) : launch_tiles<uint32_t, 1>(m, in, out);
+  if (narrow) return launch_elements<uint16_t>(all, in, out);
+  return pairs_fit(m, outer, in, out) ? launch_tiles<uint16_t, 2>(m, in, out) : launch_tiles<uint16_t, 1>(m, in, out);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,160 @@
+// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the operand says (Mixed), in packs
+// of V elements that go as 16-byte accesses. Arithmetic is in f32.
+#pragma once
+
+#include <array>
+#include <initializer_list>
+
+#include "engine/ops/launch_cuda.h"
+
+namespace trainctl {
+
+/// The element type of kernels whose operands differ in dtype: each carries its own.
+struct Mixed {};
+
+template <class T>
+struct Ref {
+  T* p = nullptr;
+};
+template <>
+struct Ref<Mixed> {
+  void* p = nullptr;
+  bool is_bf16 = false;
+};
+
+template <class T>
+Ref<T> ref(const TensorArg& arg) {
+  if constexpr (std::is_same_v<T, Mixed>) {
+    check(arg.dtype != DType::i32, "this operand is f32 or bf16");
+    return {arg.data, arg.dtype == DType::bf16};
+  } else {
+    return {arg.as<T>()};
+  }
+}
+
+/// Elements of a pack: what 16 bytes hold, of bf16 where dtypes are mixed.
+template <class T>
+inline constexpr int kPack = std::is_same_v<T, float> ? 4 : 8;
+
+/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
+template <int V>
+__device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
+  if constexpr (V == 1) {
+    v[0] = r.p[at];
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      const float4 q = *reinterpret_cast<const float4*>(r.p + at + i);
+      v[i] = q.x, v[i + 1] = q.y, v[i + 2] = q.z, v[i + 3] = q.w;
+    }
+  }
+}
+template <int V>
+__device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
+  if constexpr (V == 1) {
+    v[0] = to_f32(r.p[at]);
+  } else {
+    static_assert(V == 8, "8 bf16 are 16 bytes");
+    const uint4 q = *reinterpret_cast<const uint4*>(r.p + at);
+    const uint32_t words[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {  // a bf16 is the upper half of its float
+      v[2 * i] = __uint_as_float(words[i] << 16);
+      v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+  }
+}
+template <int V>
+__device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
+  if constexpr (V == 4) {  // a small operand beside f32 ones; 4 bf16 are no 16 bytes
+    if (r.is_bf16) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) v[i] = to_f32(static_cast<const bf16*>(r.p)[at + i]);
+      return;
+    }
+    load(Ref<float>{static_cast<float*>(r.p)}, at, v);
+  } else if (r.is_bf16) {
+    load(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
+  } else {
+    load(Ref<float>{static_cast<float*>(r.p)}, at, v);
+  }
+}
+
+template <int V>
+__device__ inline void store(Ref<float> r, int64_t at, const float (&v)[V]) {
+  if constexpr (V == 1) {
+    r.p[at] = v[0];
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      *reinterpret_cast<float4*>(r.p + at + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+    }
+  }
+}
+template <int V>
+__device__ inline void store(Ref<bf16> r, int64_t at, const float (&v)[V]) {
+  if constexpr (V == 1) {
+    r.p[at] = from_f32<bf16>(v[0]);
+  } else {
+    static_assert(V == 8, "8 bf16 are 16 bytes");
+    __nv_bfloat162 pairs[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+    uint4 q;
+    memcpy(&q, pairs, sizeof q);
+    *reinterpret_cast<uint4*>(r.p + at) = q;
+  }
+}
+template <int V>
+__device__ inline void store(Ref<Mixed> r, int64_t at, const float (&v)[V]) {
+  static_assert(V == 1 || V == 8);
+  if (r.is_bf16) {
+    store(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
+  } else {
+    store(Ref<float>{static_cast<float*>(r.p)}, at, v);
+  }
+}
+/// One value, where speed does not matter.
+template <class T>
+__device__ inline float value(Ref<T> r, int64_t at) {
+  float v[1];
+  load(r, at, v);
+  return v[0];
+}
+template <class T>
+__device__ inline void set(Ref<T> r, int64_t at, float value) {
+  const float v[1] = {value};
+  store(r, at, v);
+}
+
+using Args = std::initializer_list<const TensorArg*>;
+
+/// Calls run(T{}) with the element type that all of `args` have, or Mixed.
+template <class Run>
+auto with_common_type(Args args, Run run) {
+  bool f32 = true, bf = true;
+  for (const TensorArg* arg : args) {
+    check(arg->dtype != DType::i32, "this operand is f32 or bf16");
+    f32 &= arg->dtype == DType::f32;
+    bf &= arg->dtype == DType::bf16;
+  }
+  return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
+}
+
+/// Whether packs of V elements, from element `first` on, lie on 16-byte borders in all of `args`.
+inline bool packs_are_aligned(Args args, int64_t first = 0) {
+  for (const TensorArg* arg : args) {
+    const auto address = reinterpret_cast<uintptr_t>(arg->data) + static_cast<uintptr_t>(first * byte_size(arg->dtype));
+    if (address % 16 != 0) return false;
+  }
+  return true;
+}
+/// Elements before the first pack that is aligned in all of `args`; -1: they never are together.
+inline int64_t elements_before_packs(Args args, int pack) {
+  for (int64_t first = 0; first < pack; ++first) {
+    if (packs_are_aligned(args, first)) return first;
+  }
+  return -1;
+}
+
+}  // namespace trainctl
