@@ -80,12 +80,17 @@ std::string redistributions(const Json& r) {
 }
 
 std::string memory(const Json& r) {
-  Table table({">rank", ">stage", ">weights", ">gradients", ">optimizer", ">activations", ">buffers", ">total"});
-  for (const Json& rank : r["rank_programs"]) {
+  std::vector<std::string> kinds = {"weights", "gradients", "optimizer", "activations", "buffers", "total"};
+  const Json& ranks = r["rank_programs"];
+  const bool bf16 = std::any_of(ranks.begin(), ranks.end(), [](const Json& rank) { return rank["memory"].contains("master"); });
+  if (bf16) kinds.insert(kinds.begin() + 1, "master");
+  std::vector<std::string> head = {">rank", ">stage"};
+  for (const std::string& kind : kinds) head.push_back(">" + kind);
+  Table table(head);
+  for (const Json& rank : ranks) {
     const Json& m = rank["memory"];
     std::vector<std::string> cells = {rank["rank"].dump(), rank["stage"].dump()};
-    for (const char* kind : {"weights", "gradients", "optimizer", "activations", "buffers", "total"})
-      cells.push_back(format_bytes(m[kind].get<int64_t>()));
+    for (const std::string& kind : kinds) cells.push_back(format_bytes(m.value(kind, int64_t{0})));
     table.add(std::move(cells));
   }
   return "\nmemory a rank\n" + table.str();

@@ -1,6 +1,8 @@
 // Which part of each parameter a rank holds, how it starts, and where it lies.
 #include "cli/render/weights.h"
 
+#include <algorithm>
+
 #include "cli/render/table.h"
 #include "engine/base/text.h"
 
@@ -46,14 +48,21 @@ std::string render_weights(const Program& program) {
     variables.add({variable.name, to_string(variable.global_shape), part(variable), with_commas(bytes),
                    describe(variable.init), place(variable, program)});
   }
-  Table buckets({"bucket", ">elements", "optimizer sharding", ">weights at", ">gradients at"});
+  const auto offset = [](int64_t at) { return at < 0 ? std::string("-") : std::to_string(at); };
+  const bool copied = std::any_of(program.buckets.begin(), program.buckets.end(),
+                                  [](const Bucket& bucket) { return bucket.has_compute_copy(); });
+  std::vector<std::string> head = {"bucket", ">elements", "optimizer sharding", ">weights at", ">gradients at"};
+  if (copied) head.push_back(">bf16 copy at");
+  Table buckets(head);
   for (const Bucket& bucket : program.buckets) {
     const std::string sharding = bucket.level == 0
                                      ? "none"
                                      : "level " + std::to_string(bucket.level) + ", part " +
                                            std::to_string(bucket.shard) + " of " + std::to_string(bucket.shards);
-    buckets.add({bucket.name, with_commas(bucket.elements), sharding, std::to_string(bucket.weights_offset),
-                 bucket.gradients_offset < 0 ? "-" : std::to_string(bucket.gradients_offset)});
+    std::vector<std::string> row = {bucket.name, with_commas(bucket.elements), sharding, offset(bucket.weights_offset),
+                                    offset(bucket.gradients_offset)};
+    if (copied) row.push_back(offset(bucket.compute_offset));
+    buckets.add(std::move(row));
   }
   std::string text = "rank " + std::to_string(program.rank) + ", stage " + std::to_string(program.stage) + "\n";
   if (variables.empty()) return text + "  no parameters\n";

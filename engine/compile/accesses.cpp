@@ -13,7 +13,10 @@ std::vector<Access> accesses(const Instruction& instruction) {
   for (size_t i = 0; i < instruction.inputs.size(); ++i) {
     list.push_back({&instruction.inputs[i], true, op != nullptr && (op->updates_input >> i & 1u) != 0});
   }
-  for (const Operand& output : instruction.outputs) list.push_back({&output, updates || output.accumulate, true});
+  for (const Operand& output : instruction.outputs) {
+    const bool is_copy = updates && output.dtype == DType::bf16;
+    list.push_back({&output, (updates && !is_copy) || output.accumulate, true});
+  }
   return list;
 }
 

@@ -84,9 +84,10 @@ int Compiler::variable_index(TensorId tensor) const {
   return -1;
 }
 
-View Compiler::flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name) const {
+View Compiler::flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype) const {
   Operand o;
-  o.offset = first_element * byte_size(DType::f32);
+  o.offset = first_element * byte_size(dtype);
+  o.dtype = dtype;
   o.shape = {elements};
   o.global_shape = {elements};
   o.global_offset = {0};

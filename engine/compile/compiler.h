@@ -14,8 +14,9 @@ namespace trainctl {
 using BufferId = int;
 
 enum class BufferKind : uint8_t {
-  weights,
+  weights,  ///< as kernels read them
   state,
+  master,  ///< bf16: the f32 weights
   gradients,
   optimizer,
   scalars,     ///< live as long as the program
@@ -45,10 +46,15 @@ struct VirtualInstruction {
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {
   const BucketPlan* plan = nullptr;
-  BufferId weights = -1, gradients = -1;
+  BufferId weights = -1;  ///< f32; -1: bf16 and never updated
+  BufferId compute = -1;  ///< bf16: the copy that kernels read
+  BufferId gradients = -1;
   std::vector<BufferId> optimizer;
 
-  int64_t shard_elements(const Bucket& bucket) const { return bucket.elements / bucket.shards; }
+  BufferId read() const { return compute >= 0 ? compute : weights; }
+  DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
+  /// As Bucket::weights_are_cut, which is known only once buffers have offsets.
+  bool weights_are_cut() const { return plan->level == 3 || (plan->level > 0 && compute >= 0); }
 };
 
 struct Compiler {
@@ -82,8 +88,8 @@ struct Compiler {
   Operand operand(TensorId tensor, const Layout& layout) const;
   /// Index into program.variables; -1: this stage does not have it.
   int variable_index(TensorId tensor) const;
-  /// `elements` f32 of a flat range, from `first_element` of the buffer on.
-  View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name) const;
+  /// `elements` of a flat range, from `first_element` of the buffer on.
+  View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype = DType::f32) const;
 };
 
 }  // namespace trainctl

@@ -79,7 +79,7 @@ View sum_of_squares(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
-    const int64_t start = bucket.level >= 2 ? bucket.shard * (bucket.elements / bucket.shards) : 0;
+    const int64_t start = bucket.level >= 2 ? bucket.shard * bucket.shard_elements() : 0;
     for (const Range& range : counted_ranges(l, static_cast<int>(b))) {
       const View part =
           l.c.flat(l.c.buckets[b].gradients, range.begin - start, range.end - range.begin, "grad." + bucket.name);
@@ -110,21 +110,24 @@ Instruction update_instruction(const Lowering& l, const Bucket& bucket) {
   return i;
 }
 
-/// The whole bucket, or this rank's shard of it and then everybody's weights again.
+/// The whole bucket, or this rank's shard of it and then everybody's weights again. In bf16 the copy that
+/// kernels read is written along with the f32 weights, and it is the copy that others get.
 void update(Lowering& l, int b, const std::optional<View>& norm) {
   const RankBucket& buffers = l.c.buckets[b];
   const Bucket& bucket = l.c.program.buckets[b];
-  const int64_t elements = bucket.elements / bucket.shards, first = bucket.shard * elements;
-  const auto part = [&](BufferId buffer, bool whole, const std::string& name) {
-    return l.c.flat(buffer, whole ? first : 0, elements, name + bucket.name);
+  const int64_t elements = bucket.shard_elements(), first = bucket.shard * elements;
+  const bool copied = buffers.compute >= 0;
+  const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
+    return l.c.flat(buffer, whole ? first : 0, elements, name + bucket.name, dtype);
   };
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.")};
   if (norm) inputs.push_back(*norm);
-  const View weights = part(buffers.weights, bucket.level <= 2, "weights.");
-  std::vector<View> outputs = {weights};
+  const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
+  std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
   const std::vector<std::string> names =
       buffers.optimizer.size() == 1 ? std::vector<std::string>{"momentum."} : std::vector<std::string>{"m.", "v."};
   for (size_t s = 0; s < buffers.optimizer.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, names[s]));
+  if (copied) outputs.push_back(read);
   l.c.emit(update_instruction(l, bucket), inputs, outputs);
 
   if (bucket.level != 1 && bucket.level != 2) return;
@@ -132,7 +135,8 @@ void update(Lowering& l, int b, const std::optional<View>& norm) {
   gather.collective = Collective::all_gather;
   gather.group = bucket.shard_group;
   gather.purpose = Purpose::weights;
-  l.c.emit(std::move(gather), {weights}, {l.c.flat(buffers.weights, 0, bucket.elements, "weights." + bucket.name)});
+  l.c.emit(std::move(gather), {read},
+           {l.c.flat(buffers.read(), 0, bucket.elements, "weights." + bucket.name, buffers.read_type())});
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ BufferId target(Lowering& l, int bucket) {
 View parameter_range(Lowering& l, int bucket, int parameter) {
   const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
   View view{target(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
+  view.operand.dtype = DType::f32;
   view.operand.offset = p.first_element * kFloat;
   view.operand.tensor = "grad." + view.operand.tensor;
   view.operand.accumulate = l.gradients[bucket].written[parameter];
@@ -88,7 +89,7 @@ void all_reduce(Lowering& l, int bucket) {
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
-  const int64_t elements = b.elements / b.shards;
+  const int64_t elements = b.shard_elements();
   const std::string name = "grad." + b.name;
   const View whole = l.c.flat(state.target, 0, b.elements, name);
   const View block = l.c.flat(state.target, b.shard * elements, elements, name);
@@ -175,11 +176,12 @@ void reduce_remaining_buckets(Lowering& l) {
 View gathered_weights(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const std::string name = "weights." + b.name;
+  const DType dtype = l.c.buckets[bucket].read_type();
   const bool is_new = l.gathered[bucket] < 0;
-  if (is_new) l.gathered[bucket] = l.c.new_buffer(BufferKind::scratch, b.elements * kFloat);
-  const View whole = l.c.flat(l.gathered[bucket], 0, b.elements, name);
+  if (is_new) l.gathered[bucket] = l.c.new_buffer(BufferKind::scratch, b.elements * byte_size(dtype));
+  const View whole = l.c.flat(l.gathered[bucket], 0, b.elements, name, dtype);
   if (!is_new) return whole;
-  const View shard = l.c.flat(l.c.buckets[bucket].weights, 0, b.elements / b.shards, name);
+  const View shard = l.c.flat(l.c.buckets[bucket].read(), 0, b.shard_elements(), name, dtype);
   const bool outer = l.recomputing;
   l.recomputing = false;
   l.emit_collective("all_gather " + name, Collective::all_gather, b.shard_group, shard, whole, Purpose::weights);

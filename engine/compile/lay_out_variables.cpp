@@ -21,7 +21,6 @@ Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   v.name = tensor.name;
   v.kind = tensor.kind;
   v.init = tensor.init;
-  v.dtype = tensor.dtype;
   v.global_shape = plan.global_shape;
   v.shape = plan.layout.local_shape(c.plan.mesh, plan.global_shape);
   v.offset = plan.layout.local_offset(c.plan.mesh, plan.global_shape, c.rank_in_stage);
@@ -43,14 +42,25 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   return b;
 }
 
+/// In bf16 kernels read a copy, and the f32 weights are only there to be updated: each rank keeps those that it
+/// updates.
+void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
+  const bool copied = c.spec.precision == Precision::bf16, level3 = r.plan->level == 3;
+  if (copied) {
+    const int64_t elements = level3 ? bucket.shard_elements() : bucket.elements;
+    r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));
+    if (!r.plan->updated) return;
+  }
+  const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
+  r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kFloat);
+}
+
 void add_bucket(Compiler& c, const BucketPlan& plan) {
-  check(plan.parameters.empty() || c.graph.tensors[plan.parameters[0].tensor].dtype == DType::f32,
-        "parameters are f32");
   const Bucket bucket = bucket_of(c, plan);
   const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
   RankBucket r;
   r.plan = &plan;
-  r.weights = c.new_buffer(BufferKind::weights, plan.level == 3 ? shard : whole);
+  add_weights(c, bucket, r);
   if (plan.updated) {
     r.gradients = c.new_buffer(BufferKind::gradients, plan.level >= 2 ? shard : whole);
     for (int i = 0; i < optimizer_states(c.spec.optimizer); ++i) {

@@ -84,12 +84,19 @@ class NodeLowering {
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, node_.op, node_.attrs, inputs, outputs);
+      l_.emit_kernel(node_.name, node_.op, attrs(), inputs, outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, outputs[o]);
     }
     if (is_loss && counts_loss(l_)) add_to_loss(l_, node_.outputs[0], op_);
+  }
+
+  /// What a device may round is a fact of the plan, so it stands in the program.
+  Attrs attrs() const {
+    Attrs attrs = node_.attrs;
+    if (op_.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
+    return attrs;
   }
 
   /// A fresh buffer for each output, or the range where its sum is kept.

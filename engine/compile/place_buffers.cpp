@@ -152,6 +152,7 @@ void note_offsets(Compiler& c) {
   p.loss_offset = offset(c.loss);
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     p.buckets[b].weights_offset = offset(c.buckets[b].weights);
+    p.buckets[b].compute_offset = offset(c.buckets[b].compute);
     p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
     for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
   }
@@ -159,10 +160,11 @@ void note_offsets(Compiler& c) {
     Variable& variable = p.variables[v];
     if (variable.bucket < 0) {
       variable.arena_offset = offset(c.states[v]);
-    } else if (p.buckets[variable.bucket].level < 3) {
-      variable.arena_offset =
-          p.buckets[variable.bucket].weights_offset + variable.bucket_element * byte_size(variable.dtype);
+      continue;
     }
+    const Bucket& bucket = p.buckets[variable.bucket];
+    if (bucket.weights_offset < 0 || bucket.weights_are_cut()) continue;
+    variable.arena_offset = bucket.weights_offset + variable.bucket_element * byte_size(variable.dtype);
   }
 }
 
@@ -185,10 +187,12 @@ void place_buffers(Compiler& c) {
   Program& p = c.program;
   p.arena_bytes = persistent + placement.bytes;
   p.memory.weights = bytes_of(c, {BufferKind::weights, BufferKind::state});
+  p.memory.master = bytes_of(c, {BufferKind::master});
   p.memory.gradients = bytes_of(c, {BufferKind::gradients});
   p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
   p.memory.activations = activation_peak(c, lives, buffers);
-  p.memory.buffers = p.arena_bytes - p.memory.weights - p.memory.gradients - p.memory.optimizer - p.memory.activations;
+  p.memory.buffers = 0;
+  p.memory.buffers = p.arena_bytes - p.memory.total();
   note_offsets(c);
 }
 

@@ -57,7 +57,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   const bool updated = !gradients.empty();
   const Axes& sum_axes = p.gradient_layout.partial;
   const bool several = plan.mesh.ways(sum_axes) * variable.stages.size() > 1;
-  const bool large = p.elements * byte_size(graph.tensors[p.tensor].dtype) >= plan.optimizer_shard_min_bytes;
+  const bool large = p.elements * byte_size(DType::f32) >= plan.optimizer_shard_min_bytes;
   int level = updated && several && large ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 

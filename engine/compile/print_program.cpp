@@ -66,7 +66,9 @@ Row row_of(const Program& program, int index) {
 }
 
 std::string bucket_text(const Program& program, const Bucket& b) {
-  std::string text = fmt::format("{}: {} elements, weights @{}", b.name, with_commas(b.elements), b.weights_offset);
+  std::string text = fmt::format("{}: {} elements, weights @{}", b.name, with_commas(b.elements),
+                                 b.has_compute_copy() ? b.compute_offset : b.weights_offset);
+  if (b.has_compute_copy() && b.weights_offset >= 0) text += fmt::format(", master @{}", b.weights_offset);
   if (b.gradients_offset >= 0) text += fmt::format(", gradients @{}", b.gradients_offset);
   for (int64_t offset : b.optimizer_offsets) text += fmt::format(", optimizer @{}", offset);
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
@@ -76,13 +78,17 @@ std::string bucket_text(const Program& program, const Bucket& b) {
 
 }  // namespace
 
+std::string to_string(const Memory& m) {
+  const std::string master = m.master > 0 ? "master " + format_bytes(m.master) + ", " : "";
+  return fmt::format("weights {}, {}gradients {}, optimizer {}, activations {}, buffers {}", format_bytes(m.weights),
+                     master, format_bytes(m.gradients), format_bytes(m.optimizer), format_bytes(m.activations),
+                     format_bytes(m.buffers));
+}
+
 std::string to_string(const Program& program) {
   const Memory& m = program.memory;
-  std::string text = fmt::format(
-      "rank {}: stage {}, rank {} in it; arena {} (weights {}, gradients {}, optimizer {}, "
-      "activations {}, buffers {})\n",
-      program.rank, program.stage, program.rank_in_stage, format_bytes(program.arena_bytes), format_bytes(m.weights),
-      format_bytes(m.gradients), format_bytes(m.optimizer), format_bytes(m.activations), format_bytes(m.buffers));
+  std::string text = fmt::format("rank {}: stage {}, rank {} in it; arena {} ({})\n", program.rank, program.stage,
+                                 program.rank_in_stage, format_bytes(program.arena_bytes), to_string(m));
   for (const Bucket& b : program.buckets) text += bucket_text(program, b);
   std::vector<Row> rows = {{"", "stream", "task", "name", "op", "in -> out (shape @offset+bytes)", ""}};
   for (size_t i = 0; i < program.instructions.size(); ++i) rows.push_back(row_of(program, static_cast<int>(i)));

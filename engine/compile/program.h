@@ -148,5 +148,7 @@ struct Program {
 
 /// One line an instruction: `trainctl show program`.
 std::string to_string(const Program& program);
+/// "weights 24.1 GiB, gradients 24.1 GiB, …"; the master only where there is one.
+std::string to_string(const Memory& memory);
 
 }  // namespace trainctl

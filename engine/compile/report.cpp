@@ -64,11 +64,16 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
                        {"cuts", plan.mesh.ways(axes)},
                        {"axes", axes}});
   }
-  return {{"name", layer.name},         {"type", layer.type},
-          {"stage", chosen.stage},      {"strategy", strategy},
-          {"inputs", inputs},           {"outputs", outputs},
-          {"factors", factors},         {"choice", to_string(chosen.choice)},
-          {"reason", chosen.reason},    {"would_be", chosen.would_be},
+  return {{"name", layer.name},
+          {"type", layer.type},
+          {"stage", chosen.stage},
+          {"strategy", strategy},
+          {"inputs", inputs},
+          {"outputs", outputs},
+          {"factors", factors},
+          {"choice", to_string(chosen.choice)},
+          {"reason", chosen.reason},
+          {"would_be", chosen.would_be},
           {"recompute", chosen.recompute}};
 }
 
@@ -80,7 +85,8 @@ Json redistributions_json(const std::vector<Program>& programs) {
   for (const Program& program : programs) {
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves = i.purpose == Purpose::redistribute || (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
+      const bool moves =
+          i.purpose == Purpose::redistribute || (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges = i.opcode == Opcode::kernel && i.op != "copy_slice";  // packing for a collective
       if (!first || !moves || rearranges) continue;
       const std::string kind = i.opcode == Opcode::kernel ? "slice" : kind_of(i);
@@ -94,7 +100,11 @@ Json redistributions_json(const std::vector<Program>& programs) {
   Json rows = Json::array();
   for (const Key& key : order) {
     const auto& [stage, name, kind, phase, bytes] = key;
-    rows.push_back({{"stage", stage}, {"name", name}, {"kind", kind}, {"phase", phase}, {"bytes", bytes},
+    rows.push_back({{"stage", stage},
+                    {"name", name},
+                    {"kind", kind},
+                    {"phase", phase},
+                    {"bytes", bytes},
                     {"groups", groups[key]}});
   }
   return rows;
@@ -111,15 +121,19 @@ Json communication_totals(const std::vector<Program>& programs) {
       if (!communicates(i) || i.opcode == Opcode::recv) continue;
       const bool collective = i.opcode == Opcode::collective;
       if (collective && program.groups[i.group].front() != program.rank) continue;
-      Total& total = totals[{std::string(to_string(i.purpose)), kind_of(i), collective ? program.groups[i.group].size() : 2}];
+      Total& total =
+          totals[{std::string(to_string(i.purpose)), kind_of(i), collective ? program.groups[i.group].size() : 2}];
       total.calls += 1;
       total.bytes += i.bytes();
     }
   }
   Json rows = Json::array();
   for (const auto& [key, total] : totals)
-    rows.push_back({{"purpose", std::get<0>(key)}, {"kind", std::get<1>(key)}, {"group_size", std::get<2>(key)},
-                    {"calls", total.calls}, {"bytes", total.bytes}});
+    rows.push_back({{"purpose", std::get<0>(key)},
+                    {"kind", std::get<1>(key)},
+                    {"group_size", std::get<2>(key)},
+                    {"calls", total.calls},
+                    {"bytes", total.bytes}});
   return rows;
 }
 
@@ -134,21 +148,25 @@ Json schedule_json(const Graph& graph, const Plan& plan) {
   return stages;
 }
 
+Json memory_json(const Memory& m) {
+  Json memory = {{"weights", m.weights}};
+  if (m.master > 0) memory["master"] = m.master;
+  memory["gradients"] = m.gradients;
+  memory["optimizer"] = m.optimizer;
+  memory["activations"] = m.activations;
+  memory["buffers"] = m.buffers;
+  memory["total"] = m.total();
+  return memory;
+}
+
 Json rank_json(const Program& program) {
   Json communication = Json::array();
   for (const Instruction& i : program.instructions)
     if (communicates(i)) communication.push_back(communication_json(i, program));
-  const Memory& m = program.memory;
   return {{"rank", program.rank},
           {"stage", program.stage},
           {"arena_bytes", program.arena_bytes},
-          {"memory",
-           {{"weights", m.weights},
-            {"gradients", m.gradients},
-            {"optimizer", m.optimizer},
-            {"activations", m.activations},
-            {"buffers", m.buffers},
-            {"total", m.total()}}},
+          {"memory", memory_json(program.memory)},
           {"instructions", program.instructions.size()},
           {"communication", communication}};
 }
@@ -181,6 +199,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
           {"micro_batches", plan.micro_batches},
           {"batch", spec.dataset.batch},
           {"schedule", to_string(plan.schedule)},
+          {"precision", to_string(spec.precision)},
           {"optimizer_shard_level", plan.optimizer_shard_level},
           {"layers", layers},
           {"tasks", schedule_json(graph, plan)},

@@ -65,11 +65,19 @@ class Form {
     if (begin < region->begin || end > region->end)
       return fault(what + " is only partly in " + region->name + " " + range_text(region->begin, region->end));
     for (const Variable& v : p_.variables) {
-      if (v.name != operand.tensor || v.arena_offset < 0) continue;
-      const int64_t v_end = v.arena_offset + num_elements(v.shape) * byte_size(v.dtype);
-      if (begin < v.arena_offset || end > v_end)
-        fault(what + " is not where " + v.name + " lies, " + range_text(v.arena_offset, v_end));
+      const int64_t v_begin = v.name == operand.tensor ? read_offset(v) : -1;
+      if (v_begin < 0) continue;
+      const int64_t v_end = v_begin + num_elements(v.shape) * byte_size(operand.dtype);
+      if (begin < v_begin || end > v_end)
+        fault(what + " is not where " + v.name + " lies, " + range_text(v_begin, v_end));
     }
+  }
+
+  /// Where kernels read a variable; -1: in a gathered copy.
+  int64_t read_offset(const Variable& v) const {
+    const Bucket* bucket = v.bucket < 0 ? nullptr : &p_.buckets[v.bucket];
+    if (bucket == nullptr || !bucket->has_compute_copy()) return v.arena_offset;
+    return bucket->level == 3 ? -1 : bucket->compute_offset + v.bucket_element * byte_size(DType::bf16);
   }
 
   /// Parameters and gradients follow each other without gaps, in gathered weights and scattered gradients too.
@@ -133,7 +141,10 @@ std::vector<Region> persistent_regions(const Program& program) {
   };
   for (const Bucket& b : program.buckets) {
     const int64_t whole = b.elements * byte_size(DType::f32), shard = whole / b.shards;
-    add("weights." + b.name, b.weights_offset, b.level == 3 ? shard : whole, true);
+    const int64_t read = (b.level == 3 ? b.shard_elements() : b.elements) * byte_size(DType::bf16);
+    add((b.has_compute_copy() ? "master." : "weights.") + b.name, b.weights_offset, b.weights_are_cut() ? shard : whole,
+        true);
+    add("weights." + b.name, b.compute_offset, read, true);
     add("grad." + b.name, b.gradients_offset, b.level >= 2 ? shard : whole, false);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kFloat = byte_size(DType::f32);
+constexpr int64_t kFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
 
 bool is_update(const Instruction& i) {
   return i.opcode == Opcode::kernel && (i.op == "sgd_update" || i.op == "adam_update");
@@ -26,10 +26,15 @@ class BucketUpdates {
       : p_(program), bucket_(bucket), b_(program.buckets[bucket]), faults_(faults) {
     const int64_t whole = b_.elements * kFloat, shard = whole / b_.shards;
     gradients_ = {b_.gradients_offset, b_.gradients_offset + (b_.level >= 2 ? shard : whole)};
-    weights_ = {b_.weights_offset, b_.weights_offset + (b_.level == 3 ? shard : whole)};
-    updated_ = b_.level == 1 || b_.level == 2
-                   ? Range{b_.weights_offset + b_.shard * shard, b_.weights_offset + (b_.shard + 1) * shard}
-                   : weights_;
+    weights_ = {b_.weights_offset, b_.weights_offset + (b_.weights_are_cut() ? shard : whole)};
+    updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kFloat);
+    if (!b_.has_compute_copy()) {
+      read_ = weights_;
+      return;
+    }
+    const int64_t read_elements = b_.level == 3 ? b_.shard_elements() : b_.elements;
+    read_ = {b_.compute_offset, b_.compute_offset + read_elements * kHalf};
+    copied_ = b_.level == 3 ? read_ : this_shard(b_.compute_offset, kHalf);
   }
 
   void verify() {
@@ -40,7 +45,7 @@ class BucketUpdates {
         update(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
         reduce(i);
-      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && weights_.is(i.outputs[0])) {
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && read_.is(i.outputs[0])) {
         gathers_ += updates_ > 0;
       } else if (b_.gradients_offset >= 0) {
         contribute(i);
@@ -127,10 +132,15 @@ class BucketUpdates {
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
     if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
     if (!gradient.is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
-    for (size_t s = 0; s < b_.optimizer_offsets.size(); ++s) {
+    const size_t states = b_.optimizer_offsets.size();
+    for (size_t s = 0; s < states; ++s) {
       if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != b_.optimizer_offsets[s])
         fault(i.name + " does not use the optimizer state of " + b_.name);
     }
+    if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
+      return fault(i.name + " has " + std::to_string(i.outputs.size()) + " outputs, which do not fit " + b_.name);
+    if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
+      fault(i.name + " does not write exactly this rank's part of the bf16 copy of " + b_.name);
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
   }
 
@@ -152,6 +162,12 @@ class BucketUpdates {
     }
   }
 
+  /// This rank's part of a whole range at `offset`.
+  Range this_shard(int64_t offset, int64_t element_bytes) const {
+    const int64_t bytes = b_.shard_elements() * element_bytes;
+    return {offset + b_.shard * bytes, offset + (b_.shard + 1) * bytes};
+  }
+
   int64_t shard_bytes() const { return b_.elements / b_.shards * kFloat; }
   void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
 
@@ -159,7 +175,9 @@ class BucketUpdates {
   const int bucket_;
   const Bucket& b_;
   Faults& faults_;
-  Range gradients_, weights_, updated_;
+  Range gradients_;
+  Range weights_, updated_;  ///< what is kept, and of that what this rank updates
+  Range read_, copied_;      ///< what kernels read, and of a bf16 copy what this rank's update writes
   int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0;
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;

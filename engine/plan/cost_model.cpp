@@ -24,8 +24,9 @@ std::string_view to_string(Collective kind) {
 
 CostModel CostModel::cpu() { return {}; }
 
-CostModel CostModel::cuda() {
-  return {.flops_per_second = 4e13,
+CostModel CostModel::cuda(Precision precision) {
+  const double flops = precision == Precision::fp32 ? 4e13 : precision == Precision::tf32 ? 3e14 : 6e14;
+  return {.flops_per_second = flops,
           .memory_bytes_per_second = 2.5e12,
           .wire_bytes_per_second = 2e11,
           .wire_latency_seconds = 6e-6};

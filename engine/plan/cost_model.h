@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/ops/op_def.h"
+#include "engine/spec/job_spec.h"
 
 namespace trainctl {
 
@@ -19,7 +20,7 @@ struct CostModel {
   double wire_latency_seconds = 5e-6;
 
   static CostModel cpu();
-  static CostModel cuda();
+  static CostModel cuda(Precision precision = Precision::fp32);
 
   double compute_seconds(const Cost& cost) const;
   /// `bytes`: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or

@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/graph/bf16.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/parts.h"
 
@@ -52,21 +53,56 @@ void initial_values(const Variable& variable, uint64_t seed, int64_t first, int6
                });
 }
 
-void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena) {
+namespace {
+
+/// Of a parameter's elements, those among [first, first + count) of its bucket, which start at `offset`.
+void add_range(const Variable& variable, int64_t first, int64_t count, int64_t offset, DType dtype,
+               std::vector<InitialRange>& ranges) {
+  const int64_t begin = std::max(variable.bucket_element, first);
+  const int64_t end = std::min(variable.bucket_element + num_elements(variable.shape), first + count);
+  if (offset < 0 || begin >= end) return;
+  ranges.push_back(
+      {&variable, begin - variable.bucket_element, end - begin, offset + (begin - first) * byte_size(dtype), dtype});
+}
+
+void write_bf16(const InitialRange& range, uint64_t seed, uint16_t* out) {
+  constexpr int64_t kBlock = 4096;
+  float block[kBlock];
+  for (int64_t at = 0; at < range.count; at += kBlock) {
+    const int64_t n = std::min(kBlock, range.count - at);
+    initial_values(*range.variable, seed, range.first + at, n, block);
+    std::transform(block, block + n, out + at, to_bf16);
+  }
+}
+
+}  // namespace
+
+std::vector<InitialRange> initial_ranges(const Program& program) {
+  std::vector<InitialRange> ranges;
   for (const Variable& variable : program.variables) {
-    const int64_t size = num_elements(variable.shape);
-    if (variable.arena_offset >= 0) {
-      initial_values(variable, seed, 0, size, reinterpret_cast<float*>(arena + variable.arena_offset));
+    if (variable.bucket < 0) {
+      check(variable.arena_offset >= 0, "a variable without a bucket has a place of its own");
+      ranges.push_back({&variable, 0, num_elements(variable.shape), variable.arena_offset, DType::f32});
       continue;
     }
-    check(variable.bucket >= 0, "a variable without a place of its own lies in a bucket");
     const Bucket& bucket = program.buckets[variable.bucket];
-    const int64_t shard_size = bucket.elements / bucket.shards, shard_first = bucket.shard * shard_size;
-    const int64_t begin = std::max(variable.bucket_element, shard_first);
-    const int64_t end = std::min(variable.bucket_element + size, shard_first + shard_size);
-    if (begin >= end) continue;
-    auto* weights = reinterpret_cast<float*>(arena + bucket.weights_offset);
-    initial_values(variable, seed, begin - variable.bucket_element, end - begin, weights + (begin - shard_first));
+    const auto add = [&](int64_t offset, bool cut, DType dtype) {
+      const int64_t count = cut ? bucket.shard_elements() : bucket.elements;
+      add_range(variable, cut ? bucket.shard * count : 0, count, offset, dtype, ranges);
+    };
+    add(bucket.weights_offset, bucket.weights_are_cut(), DType::f32);
+    add(bucket.compute_offset, bucket.level == 3, DType::bf16);
+  }
+  return ranges;
+}
+
+void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena) {
+  for (const InitialRange& range : initial_ranges(program)) {
+    std::byte* to = arena + range.offset;
+    if (range.dtype == DType::bf16)
+      write_bf16(range, seed, reinterpret_cast<uint16_t*>(to));
+    else
+      initial_values(*range.variable, seed, range.first, range.count, reinterpret_cast<float*>(to));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "engine/compile/program.h"
 
@@ -20,8 +21,18 @@ void initial_values(std::string_view name, const Init& init, uint64_t seed, int6
 /// Elements [first, first + count) of this rank's part of `variable`, row-major in the part.
 void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out);
 
-/// Writes all parameters and states of the program into its arena; of buckets whose weights are cut
-/// (level 3) just this rank's shard.
+/// Values that are to lie in a program's arena: elements [first, first + count) of this rank's part of a variable.
+struct InitialRange {
+  const Variable* variable;
+  int64_t first, count;
+  int64_t offset;  ///< bytes from the arena's start
+  DType dtype;     ///< f32, or the bf16 copy that kernels read
+};
+
+/// All of a program's; of what is cut just this rank's shard.
+std::vector<InitialRange> initial_ranges(const Program& program);
+
+/// Writes them all into the arena.
 void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena);
 
 }  // namespace trainctl

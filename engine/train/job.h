@@ -24,6 +24,9 @@ struct PlannedJob {
 /// Reads the headers of the data set, builds the graph and plans it. SpecErrors have their positions.
 PlannedJob plan_job(JobSpec spec);
 
+/// Throws an EnvError where the device that the job is to run on cannot compute in its precision.
+void require_precision(const JobSpec& spec);
+
 /// compile and compile_all (engine/compile/compile.h) of a planned job.
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);

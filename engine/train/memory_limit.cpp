@@ -43,6 +43,8 @@ std::string advice(const PlannedJob& job) {
         [](JobSpec& s) { s.parallel.micro_batches *= 2; });
   if (spec.parallel.mode != ParallelMode::stand_alone)
     offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
+  if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
+    offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
   if (moves.empty())
     return "no change of optimizer_shard, micro_batches or ranks alone is enough; cut large layers by "
            "parallel.strategies, or use more parallel.stages";
@@ -57,9 +59,7 @@ std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::v
   const Memory& m = most.memory;
   if (limit <= 0 || m.total() <= limit) return std::nullopt;
   return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", parallel.max_memory is " +
-         format_bytes(limit) + " (weights " + format_bytes(m.weights) + ", gradients " + format_bytes(m.gradients) +
-         ", optimizer " + format_bytes(m.optimizer) + ", activations " + format_bytes(m.activations) + ", buffers " +
-         format_bytes(m.buffers) + ")\n  " + advice(job);
+         format_bytes(limit) + " (" + to_string(m) + ")\n  " + advice(job);
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {

@@ -113,10 +113,10 @@ std::vector<std::vector<std::string>> product(const std::vector<std::vector<std:
   return all;
 }
 
-/// How many of them can be planned; each of those must compile to programs that hold.
+/// How many of them can be planned; each of those must compile to programs that hold, in f32 and in bf16.
 int compile_every(const std::string& text, const std::vector<std::vector<std::string>>& combinations) {
   int count = 0;
-  for (const auto& overrides : combinations) {
+  for (auto overrides : combinations) {
     std::string said;
     for (const std::string& o : overrides) said += o + " ";
     CAPTURE(said);
@@ -127,6 +127,8 @@ int compile_every(const std::string& text, const std::vector<std::vector<std::st
       continue;  // asks for what cannot be: not the compiler's matter
     }
     CHECK_NOTHROW(compiled(j));
+    overrides.emplace_back("precision=bf16");
+    CHECK_NOTHROW(compiled(text, overrides));
     ++count;
   }
   return count;

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -173,6 +174,22 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
         check_weights(w, expected);
       }
     }
+  }
+}
+
+TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
+  const StepScalars scalars{.learning_rate = 0.0f};
+  // Ties go to the even neighbour; the last is a nan, which rounding up would make infinite.
+  Floats w = {1.0f, 1.00390625f, 1.01171875f, -1.00390626f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
+  const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0x7fc0};
+  for (const char* op : {"sgd_update", "adam_update"}) {
+    Floats g(w.size(), 0.0f), m = g, v = g;
+    std::vector<uint16_t> copy(w.size());
+    TensorArg last{copy.data(), DType::bf16, {6}, {6}, {0}};
+    std::vector<TensorArg> out = {arg(w), arg(m), last};
+    if (op[0] == 'a') out.insert(out.begin() + 2, arg(v));
+    prepare(op, {arg(g)}, out, {{"momentum", 0.9}}, &scalars)();
+    CHECK(copy == expected);
   }
 }
 

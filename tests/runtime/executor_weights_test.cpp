@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/base/text.h"
+#include "engine/graph/bf16.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/runtime/parts.h"
@@ -109,5 +110,31 @@ TEST_CASE("shards of a level-3 bucket together hold the bucket, variables cut an
       together.insert(together.end(), part.begin(), part.end());
     }
     CHECK(together == whole);
+  }
+}
+
+TEST_CASE("bf16: the copy that kernels read starts as the f32 weights rounded, each cut as it is kept") {
+  Program program;
+  program.variables = {variable("a", kUniform, {5, 7}, {0, 0}, {5, 7}), variable("b", kNormal, {9}, {0}, {9})};
+  program.variables[1].bucket_element = 35;
+  for (Variable& v : program.variables) v.bucket = 0;
+  std::vector<float> whole(64, 0.0f);
+  initial_values(program.variables[0], 11, 0, 35, whole.data());
+  initial_values(program.variables[1], 11, 0, 9, whole.data() + 35);
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    Bucket bucket{.name = "bucket0", .elements = 64};
+    bucket.level = level;
+    bucket.shards = level == 0 ? 1 : 4;
+    bucket.shard = level == 0 ? 0 : 2;
+    bucket.weights_offset = 0;
+    bucket.compute_offset = 256;
+    program.buckets = {bucket};
+    std::vector<float> arena(256);
+    write_initial_weights(program, 11, reinterpret_cast<std::byte*>(arena.data()));
+    const int64_t master = level == 0 ? 0 : 32, copy = level == 3 ? 32 : 0;
+    const auto* halves = reinterpret_cast<const uint16_t*>(arena.data() + 64);
+    for (int64_t i = 0; i < bucket.shard_elements(); ++i) CHECK(arena[size_t(i)] == whole[size_t(master + i)]);
+    for (int64_t i = 0; i < (level == 3 ? 16 : 64); ++i) CHECK(halves[i] == to_bf16(whole[size_t(copy + i)]));
   }
 }

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"
+#include "engine/graph/bf16.h"
 
 using namespace trainctl;
 
@@ -82,6 +83,22 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
     CHECK(floats(block, program, 0) == std::vector<float>{107, 108, 207, 208});
     CHECK(counting->reads == (full ? 4 : 2));
   }
+}
+
+TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole rows alike") {
+  Program program;
+  program.instructions = {load("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2}),
+                          load("data", 0, {4, 4, 3}, {3, 0, 0}, {1, 4, 3})};
+  for (Instruction& i : program.instructions) i.outputs[0].dtype = DType::bf16;
+  Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
+  const std::byte* block = loader.next_step();
+  const auto* cut = reinterpret_cast<const uint16_t*>(block + input_layout(program).offsets[0]);
+  const auto* rows = reinterpret_cast<const uint16_t*>(block + input_layout(program).offsets[1]);
+  for (int e = 0; e < 4; ++e)
+    CHECK(from_bf16(cut[e]) == std::vector<float>{107, 108, 207, 208}[static_cast<size_t>(e)]);
+  CHECK(from_bf16(rows[0]) == 300);  // 300 to 311 lie 2 apart
+  CHECK(from_bf16(rows[1]) == 300);
+  CHECK(from_bf16(rows[3]) == 304);
 }
 
 TEST_CASE("where loads state one rank's share, each rank takes its rows by its place in the stage") {

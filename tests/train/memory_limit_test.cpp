@@ -9,7 +9,7 @@ using namespace trainctl;
 
 namespace {
 
-PlannedJob planned(const std::string& max_memory) {
+PlannedJob planned(const std::string& max_memory, const std::vector<std::string>& overrides = {}) {
   const std::string text = R"(
 dataset: {type: random, shape: [64], label_shape: [64], label_dtype: f32, batch: 8}
 network:
@@ -21,7 +21,7 @@ parallel: {mode: data_parallel, max_memory: )" +
                            max_memory + R"(, optimizer_shard: {level: 0, min_kb: 0}}
 launch: {ranks: 4}
 )";
-  return plan_job(parse_job(text, "job.yaml"));
+  return plan_job(parse_job(text, "job.yaml", overrides));
 }
 
 }  // namespace
@@ -41,6 +41,24 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   CHECK(message->find("parallel.max_memory is 900.0 KiB") != std::string::npos);
   CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
   CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
+}
+
+TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
+  const std::vector<std::string> gpus = {"launch.device=cuda", "dataset.batch=4096"};
+  const PlannedJob job = planned("9MiB", gpus), on_cpus = planned("9MiB", {gpus[1]});
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find("precision: bf16 (") != std::string::npos);
+  CHECK(over_memory_limit(on_cpus, compile_all(on_cpus))->find("bf16") == std::string::npos);
+}
+
+TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
+  CHECK_THROWS_WITH_AS(require_precision(planned("1GiB", {"precision=bf16", "launch.device=cpu"}).spec),
+                       "precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda",
+                       EnvError);
+  CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=bf16", "launch.device=cuda"}).spec));
+  CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=tf32", "launch.device=cpu"}).spec));
 }
 
 TEST_CASE("where no single change is enough, the advice says so") {

@@ -2,6 +2,7 @@
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
 #include <cmath>
 
+#include "engine/ops/cpu_bf16_copy.h"
 #include "engine/ops/cpu_clip.h"
 #include "engine/ops/cpu_kernels.h"
 
@@ -11,11 +12,12 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
   const double beta1 = call.attrs.number("beta1", 0.9), beta2 = call.attrs.number("beta2", 0.999);
   const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));
   const bool decoupled = call.attrs.flag("decoupled");
-  return [g = call.in[0].as<float>(), w = call.out[0].as<float>(), m = call.out[1].as<float>(),
-          v = call.out[2].as<float>(), n = call.out[0].size(), clip = cpu::clip_of(call), scalars = call.scalars,
-          rate1 = static_cast<float>(1.0 - beta1), keep2 = static_cast<float>(beta2),
-          rate2 = static_cast<float>(1.0 - beta2), eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
-          coupled_decay = decoupled ? 0.0f : decay, decoupled_decay = decoupled ? decay : 0.0f] {
+  CpuKernel update = [g = call.in[0].as<float>(), w = call.out[0].as<float>(), m = call.out[1].as<float>(),
+                      v = call.out[2].as<float>(), n = call.out[0].size(), clip = cpu::clip_of(call),
+                      scalars = call.scalars, rate1 = static_cast<float>(1.0 - beta1),
+                      keep2 = static_cast<float>(beta2), rate2 = static_cast<float>(1.0 - beta2),
+                      eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
+                      coupled_decay = decoupled ? 0.0f : decay, decoupled_decay = decoupled ? decay : 0.0f] {
     const float lr = scalars->learning_rate;
     const float scale = clip.scale();
     const float step = lr / scalars->adam_bias1;
@@ -28,6 +30,7 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
       w[i] = w[i] * shrink - step * m[i] / (std::sqrt(v[i]) * inverse_sqrt_bias2 + eps);
     }
   };
+  return cpu::with_bf16_copy(call, std::move(update));
 }
 
 }  // namespace trainctl

@@ -1,11 +1,13 @@
 // As torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g; w -= lr * (nesterov ? g + momentum * buf : buf).
 // buf starts as 0, so the first step's buf is g.
+#include "engine/ops/cpu_bf16_copy.h"
 #include "engine/ops/cpu_clip.h"
 #include "engine/ops/cpu_kernels.h"
 
 namespace trainctl {
+namespace {
 
-CpuKernel prepare_sgd_update(const KernelCall& call) {
+CpuKernel update_of(const KernelCall& call) {
   const auto momentum = static_cast<float>(call.attrs.number("momentum", 0.0));
   const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));
   const bool nesterov = call.attrs.flag("nesterov");
@@ -36,5 +38,9 @@ CpuKernel prepare_sgd_update(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+CpuKernel prepare_sgd_update(const KernelCall& call) { return cpu::with_bf16_copy(call, update_of(call)); }
 
 }  // namespace trainctl

@@ -40,6 +40,16 @@ class Pages {
   std::byte* data_ = nullptr;
 };
 
+/// CPU kernels take bf16 in an optimizer's copy of the weights alone.
+void require_f32(const Program& program) {
+  for (const Instruction& i : program.instructions) {
+    for (const Operand& input : i.inputs) {
+      if (input.dtype == DType::bf16)
+        throw EnvError(i.name + " reads " + input.tensor + " in bf16, but CPUs compute in fp32; set precision: fp32");
+    }
+  }
+}
+
 /// An instruction with everything looked up.
 struct Bound {
   const Instruction* instruction = nullptr;
@@ -99,6 +109,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
     arena_ = pages_->data();
   }
   check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
+  require_f32(program);
   comm_.register_arena(arena_, program.arena_bytes);
   open_groups();
   const InputLayout inputs = input_layout(program);

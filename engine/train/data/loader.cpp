@@ -7,12 +7,13 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/graph/bf16.h"
 #include "engine/runtime/parts.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kElementBytes = 4;  ///< f32 and i32 alike
+constexpr int64_t kElementBytes = 4;  ///< of the set's samples: f32 and i32 alike
 
 HostBlock allocate_on_heap(int64_t bytes) {
   auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
@@ -60,8 +61,7 @@ Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec,
   const Operand& operand = load.outputs[0];
   const bool integer =
       part.which == DataTensor::data ? set_->shapes().data_is_integer : set_->shapes().label_is_integer;
-  check((operand.dtype == DType::i32) == integer && byte_size(operand.dtype) == kElementBytes,
-        "load instructions have the data set's type");
+  check((operand.dtype == DType::i32) == integer, "load instructions have the data set's type, or bf16 for its f32");
 
   // The label may have been given the prediction's shape, so rows are counted in elements.
   const int64_t elements = num_elements(operand.global_shape);
@@ -84,7 +84,7 @@ Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec,
     part.first_row = 0;
     part.rows = whole_rows;
   }
-  part.direct = part.rows * part.sample_elements == num_elements(operand.shape);
+  part.direct = operand.dtype != DType::bf16 && part.rows * part.sample_elements == num_elements(operand.shape);
   return part;
 }
 
@@ -125,8 +125,13 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
   const Operand& operand = part.load->outputs[0];
   for_each_run(operand.global_shape, operand.global_offset, operand.shape,
                [&](int64_t in_part, int64_t in_whole, int64_t length) {
-                 std::memcpy(out + in_part * kElementBytes, rows + (in_whole - skipped) * kElementBytes,
-                             static_cast<size_t>(length * kElementBytes));
+                 const std::byte* from = rows + (in_whole - skipped) * kElementBytes;
+                 if (operand.dtype != DType::bf16) {
+                   std::memcpy(out + in_part * kElementBytes, from, static_cast<size_t>(length * kElementBytes));
+                   return;
+                 }
+                 const auto* values = reinterpret_cast<const float*>(from);
+                 std::transform(values, values + length, reinterpret_cast<uint16_t*>(out) + in_part, to_bf16);
                });
 }
 

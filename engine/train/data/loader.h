@@ -3,7 +3,8 @@
 // The order of the whole batch is that of all ranks together: micro-batch m is rows
 // [m * n, (m + 1) * n) of it, n = batch / micro_batches, and a rank's `load` instructions say which part
 // of those rows (and of the other dims) it takes. In hybrid_parallel they state what one rank holds: the
-// ranks of a stage divide the rows in their order, or with full_batch each holds all of them.
+// ranks of a stage divide the rows in their order, or with full_batch each holds all of them. Where they take
+// bf16 the thread rounds the set's f32.
 #pragma once
 
 #include <condition_variable>
@@ -54,7 +55,7 @@ class Loader {
     int64_t sample_elements = 1;
     int64_t batch_row = 0;            ///< of the first row of the operand's whole tensor
     int64_t first_row = 0, rows = 0;  ///< to read, in the operand's whole tensor
-    bool direct = false;              ///< the part is those rows, nothing is cut out of them
+    bool direct = false;              ///< the part is those rows as they are: nothing is cut out of them or rounded
   };
 
   Part make_part(const Instruction& load, const DatasetSpec& spec, int rank_in_stage) const;
