@@ -51,8 +51,8 @@ void add_rates(Json& args, const Instruction& instruction, const Program& progra
     return;
   }
   const Cost work = kernel_work(instruction);
-  if (work.bytes > 0) args["bytes"] = work.bytes;
-  if (work.flops > 0) args["flops"] = work.flops;
+  if (work.bytes > 0) args["bytes"] = static_cast<int64_t>(work.bytes);
+  if (work.flops > 0) args["flops"] = static_cast<int64_t>(work.flops);
   if (busy_ns <= 0) return;
   if (work.bytes > 0) args["GB/s"] = rounded(work.bytes / busy_ns);
   if (work.flops > 0) args["GFLOP/s"] = rounded(work.flops / busy_ns);
