@@ -30,7 +30,7 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   write_trace(file, profiles, job);
   file.close();
   if (!file) throw EnvError(fmt::format("cannot write the trace {}: {}", path, std::strerror(errno)));
-  std::string text = render_profile(summarize(profiles), options.steps);
+  std::string text = render_profile(summarize(profiles));
   if (profiles.size() < programs.size()) {
     text += fmt::format("\n{} of {} ranks left a trace: what the others did counts as nothing\n", profiles.size(),
                         programs.size());

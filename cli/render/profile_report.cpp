@@ -21,7 +21,7 @@ std::string rate(double amount, double seconds) {
 std::string shares_table(const ProfileSummary& summary) {
   Table table({">rank", ">compute", ">communication", ">waiting", ">idle", ">comm time", ">hidden", ">bytes hidden"});
   for (const RankShares& r : summary.ranks) {
-    const double steps = static_cast<double>(std::max<int64_t>(summary.steps, 1));
+    const auto steps = static_cast<double>(summary.steps.count());
     table.add({std::to_string(r.rank), percent(r.compute), percent(r.exposed), percent(r.waiting), percent(r.idle),
                duration_text(r.moving_seconds / steps),
                r.moving_seconds > 0 ? percent(r.hidden_seconds / r.moving_seconds) : "",
@@ -53,11 +53,12 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} us", seconds * 1e6);
 }
 
-std::string render_profile(const ProfileSummary& summary, const ProfileSteps& steps, size_t top) {
+std::string render_profile(const ProfileSummary& summary, size_t top) {
   const size_t shown = std::min(top, summary.instructions.size());
   return fmt::format("profile of step{} {}: {} a step\n\n{}\n{} of {} instructions, longest first, over all ranks\n{}",
-                     steps.count() > 1 ? "s" : "", to_string(steps), duration_text(summary.step_seconds),
-                     shares_table(summary), shown, summary.instructions.size(), top_table(summary, top));
+                     summary.steps.count() > 1 ? "s" : "", to_string(summary.steps),
+                     duration_text(summary.step_seconds), shares_table(summary), shown, summary.instructions.size(),
+                     top_table(summary, top));
 }
 
 }  // namespace trainctl

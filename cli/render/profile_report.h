@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// Shares a rank, communication hidden under kernels, and the `top` instructions that took longest.
-std::string render_profile(const ProfileSummary& summary, const ProfileSteps& steps, size_t top = 10);
+std::string render_profile(const ProfileSummary& summary, size_t top = 10);
 
 /// "1.25 ms", "83.0 us", "2.50 s".
 std::string duration_text(double seconds);

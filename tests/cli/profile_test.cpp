@@ -80,7 +80,7 @@ TEST_CASE("a run that ends before the profiled steps says so, one that ends amon
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output/1/trace.json"));
   const CommandResult among = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=6-8"}));
   CHECK(among.exit_code == kExitDone);
-  CHECK(contains(among.out, "a step"));
+  CHECK(contains(among.out, "profile of step 6: "));
   CHECK(read_json(scratch.path() + "/log_output/2/trace.json").is_object());
 }
 

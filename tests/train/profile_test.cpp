@@ -138,7 +138,7 @@ TEST_CASE("the shares of a rank add up to 1, and communication under a kernel is
   CHECK(shares.hidden_seconds == doctest::Approx(40e-9));
   CHECK(shares.moved_bytes == 4040);
   CHECK(shares.hidden_bytes == doctest::Approx(4000 * 0.4));
-  CHECK(summary.steps == 1);
+  CHECK(to_string(summary.steps) == "3");
   CHECK(summary.instructions.front().name == "all_reduce g");
   CHECK(summary.instructions.front().seconds == doctest::Approx(200e-9));
   CHECK(summary.instructions.front().waited_seconds == doctest::Approx(10e-9));
@@ -213,7 +213,7 @@ TEST_CASE("every instruction of the profiled steps is in the trace of real ranks
   }
   check_trace(trace_of(profiles), profiles, steps.count());
   const ProfileSummary summary = summarize(profiles);
-  CHECK(summary.steps == 3);
+  CHECK(to_string(summary.steps) == "2-4");
   for (const RankShares& shares : summary.ranks) {
     CHECK(shares.compute > 0);
     CHECK(shares.hidden_seconds == 0);  // one thread does one thing at a time

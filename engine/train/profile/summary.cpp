@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <tuple>
 #include <utility>
 
@@ -132,15 +131,18 @@ ProfileSummary summarize(std::span<const RankProfile> profiles) {
   const Waiting waiting = find_waiting(profiles);
   ProfileSummary summary;
   std::map<std::tuple<std::string, std::string, bool>, InstructionTotal> totals;
-  std::set<uint32_t> steps;
+  uint32_t first = UINT32_MAX, last = 0;
   for (size_t i = 0; i < profiles.size(); ++i) {
-    for (const TimeSpan& span : profiles[i].spans) steps.insert(span.step);
+    for (const TimeSpan& span : profiles[i].spans) {
+      first = std::min(first, span.step);
+      last = std::max(last, span.step);
+    }
     summary.ranks.push_back(shares_of(profiles[i], waiting.waited_ns[i]));
     add_totals(totals, profiles[i], waiting.waited_ns[i]);
     summary.step_seconds += summary.ranks.back().seconds / static_cast<double>(profiles.size());
   }
-  summary.steps = static_cast<int64_t>(steps.size());
-  if (summary.steps > 0) summary.step_seconds /= static_cast<double>(summary.steps);
+  summary.steps = {int64_t{first} + 1, int64_t{last} + 1};
+  summary.step_seconds /= static_cast<double>(summary.steps.count());
   for (auto& [key, total] : totals) summary.instructions.push_back(std::move(total));
   std::stable_sort(summary.instructions.begin(), summary.instructions.end(),
                    [](const InstructionTotal& a, const InstructionTotal& b) { return a.seconds > b.seconds; });

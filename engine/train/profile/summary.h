@@ -35,7 +35,7 @@ struct InstructionTotal {
 };
 
 struct ProfileSummary {
-  int64_t steps = 0;
+  ProfileSteps steps;       ///< those that any rank was in
   double step_seconds = 0;  ///< mean over ranks and steps, from step to step
   std::vector<RankShares> ranks;
   std::vector<InstructionTotal> instructions;  ///< longest first
