@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,8 +41,8 @@ class Communicator {
   // Buffers are contiguous. p = size of the group, i = this rank's index in it.
   // Sums run in group order in f32, so every rank gets the same bits.
 
-  virtual void all_reduce(int group, const void* in, void* out, int64_t count,
-                          DType dtype) = 0;  ///< in == out or disjoint
+  /// in == out or disjoint.
+  virtual void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// out[p * count]: block j from member j. `in` may be out + i * count.
   virtual void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// in[p * count], out[count]: the sum of everyone's block i. `out` may be in + i * count.
@@ -61,6 +62,10 @@ class Communicator {
   /// Tells peers and the launcher where this rank is; costs one store.
   virtual void set_position(RankPosition position) = 0;
   virtual RankPosition position_of(int rank) const = 0;
+
+  /// For calls that a device makes by itself, and from any thread: the error where `call`, which waits for
+  /// `missing`, cannot end, since a rank of the job is gone or it is too `late`. Nothing as long as there is hope.
+  virtual std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing, bool late) const;
 };
 
 }  // namespace trainctl

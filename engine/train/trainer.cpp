@@ -48,7 +48,8 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.print = hooks_.print;
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;
-  executor_ = make_cpu_executor(program, comm, executor_options, options.arena);
+  executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
+                           : make_cpu_executor(program, comm, executor_options, options.arena);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
   loader_ = make_loader(job, program, *executor_, max_ahead_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());

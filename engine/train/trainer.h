@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/job.h"
@@ -28,8 +29,9 @@ struct TrainHooks {
 };
 
 struct TrainOptions {
-  int threads = 1;               ///< for kernels
-  std::span<std::byte> arena{};  ///< for the executor; empty: it takes its own
+  int threads = 1;                            ///< for kernels
+  std::span<std::byte> arena{};               ///< for the executor of a CPU; empty: it takes its own
+  std::optional<CudaExecutorOptions> cuda{};  ///< on that GPU, rather than on the CPU
 };
 
 struct TrainResult {

@@ -70,6 +70,13 @@ class SharedMemoryCommunicator : public Communicator {
     const RankStatus& status = memory_->status(rank);
     return {status.step.load(std::memory_order_relaxed), status.instruction.load(std::memory_order_relaxed)};
   }
+  std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing,
+                                    bool late) const override {
+    // Who has finished may well have done its part: only time tells.
+    const int lost = peers_.lost_rank([](int) { return false; });
+    if (lost < 0 && !late) return std::nullopt;
+    return peers_.give_up(call, lost, missing);
+  }
 
  private:
   void run(int group, CollectiveOp op, const void* in, int in_blocks, void* out, int out_blocks, int64_t count,

@@ -1,0 +1,169 @@
+// See the header.
+#include "engine/runtime/comm/nccl_communicator.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::i32:
+      return ncclInt32;
+  }
+  return ncclFloat32;
+}
+
+ncclConfig_t named(const char* name) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = name;
+  return config;
+}
+
+}  // namespace
+
+NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks)
+    : nccl_(nccl_library()), program_(program), num_ranks_(ranks.num_ranks()) {
+  open_world(ranks);
+  open_groups(gather_groups(groups_of(program, num_ranks_), ranks));
+  connect_channels();
+}
+
+NcclCommunicator::~NcclCommunicator() { abort(); }
+
+/// The id goes through the ranks' shared memory: no sockets, no waiting for each other's.
+void NcclCommunicator::open_world(Communicator& ranks) {
+  std::vector<int> world(static_cast<size_t>(num_ranks_));
+  std::iota(world.begin(), world.end(), 0);
+  const int all = ranks.open_group(world);
+  ncclUniqueId id{};
+  if (ranks.rank() == 0) nccl_.check(nccl_.get_unique_id(&id), "ncclGetUniqueId");
+  static_assert(sizeof(id) % sizeof(int32_t) == 0);
+  ncclUniqueId received{};
+  ranks.broadcast(all, &id, &received, sizeof(id) / sizeof(int32_t), DType::i32, 0);
+  ncclConfig_t config = named("trainctl");
+  nccl_.check(nccl_.init_rank(&world_, num_ranks_, received, ranks.rank(), &config), "ncclCommInitRankConfig");
+}
+
+void NcclCommunicator::open_groups(const std::vector<NcclGroup>& all) {
+  for (const std::vector<NcclGroup>& round : split_rounds(all)) {
+    int color = NCCL_SPLIT_NOCOLOR, key = 0;
+    for (size_t g = 0; g < round.size(); ++g) {
+      const auto& ranks = round[g].ranks;
+      const auto me = std::find(ranks.begin(), ranks.end(), program_.rank);
+      if (me == ranks.end()) continue;
+      color = static_cast<int>(g);
+      key = static_cast<int>(me - ranks.begin());
+    }
+    // Nothing is shared with the parent: what is shared would run one after another.
+    ncclConfig_t config = named("trainctl.group");
+    config.splitShare = 0;
+    ncclComm_t comm = nullptr;
+    nccl_.check(nccl_.split(world_, color, key, &comm, &config), "ncclCommSplit");
+    if (comm != nullptr) comms_[round[static_cast<size_t>(color)]] = comm;
+  }
+}
+
+/// NCCL connects two ranks in their first message, and then the host of each waits for the other's. In a step that
+/// could be for ever: both may send before they receive. So all channels are connected here, in one group.
+void NcclCommunicator::connect_channels() const {
+  const bool any = std::any_of(comms_.begin(), comms_.end(), [](const auto& c) { return c.first.is_channel; });
+  if (!any) return;
+  void* byte = nullptr;
+  if (cudaMalloc(&byte, 2) != cudaSuccess) throw EnvError("cudaMalloc: no memory left to connect the ranks");
+  nccl_.check(nccl_.group_start(), "ncclGroupStart");
+  for (const auto& [group, comm] : comms_) {
+    if (!group.is_channel) continue;
+    if (group.ranks[0] == program_.rank)
+      nccl_.check(nccl_.send(byte, 1, ncclUint8, 1, comm, nullptr), "ncclSend");
+    else
+      nccl_.check(nccl_.recv(static_cast<char*>(byte) + 1, 1, ncclUint8, 0, comm, nullptr), "ncclRecv");
+  }
+  nccl_.check(nccl_.group_end(), "ncclGroupEnd");
+  const cudaError_t status = cudaStreamSynchronize(nullptr);
+  cudaFree(byte);
+  if (status != cudaSuccess) throw EnvError(std::string("connecting the ranks: ") + cudaGetErrorString(status));
+}
+
+ncclComm_t NcclCommunicator::comm_of(const NcclGroup& group) const {
+  const auto found = comms_.find(group);
+  return found == comms_.end() ? world_ : found->second;
+}
+
+void NcclCommunicator::collective(const Instruction& instruction, const void* in, void* out, int64_t count, DType dtype,
+                                  CudaStream stream) const {
+  const std::vector<int>& ranks = program_.groups[static_cast<size_t>(instruction.group)];
+  ncclComm_t comm = comm_of({ranks, false});
+  const auto n = static_cast<size_t>(count);
+  const ncclDataType_t type = type_of(dtype);
+  switch (instruction.collective) {
+    case Collective::all_reduce:
+      return nccl_.check(nccl_.all_reduce(in, out, n, type, ncclSum, comm, stream), "ncclAllReduce");
+    case Collective::all_gather:
+      return nccl_.check(nccl_.all_gather(in, out, n, type, comm, stream), "ncclAllGather");
+    case Collective::reduce_scatter:
+      return nccl_.check(nccl_.reduce_scatter(in, out, n, type, ncclSum, comm, stream), "ncclReduceScatter");
+    case Collective::broadcast:
+      return nccl_.check(nccl_.broadcast(in, out, n, type, instruction.root, comm, stream), "ncclBroadcast");
+    case Collective::all_to_all:
+      return all_to_all(comm, static_cast<int64_t>(ranks.size()), in, out, count, dtype, stream);
+  }
+}
+
+void NcclCommunicator::all_to_all(ncclComm_t comm, int64_t size, const void* in, void* out, int64_t count, DType dtype,
+                                  CudaStream stream) const {
+  const int64_t bytes = count * byte_size(dtype);
+  nccl_.check(nccl_.group_start(), "ncclGroupStart");
+  for (int64_t j = 0; j < size; ++j) {
+    const int peer = static_cast<int>(j);
+    const void* from = static_cast<const char*>(in) + j * bytes;
+    void* to = static_cast<char*>(out) + j * bytes;
+    nccl_.check(nccl_.send(from, static_cast<size_t>(count), type_of(dtype), peer, comm, stream), "ncclSend");
+    nccl_.check(nccl_.recv(to, static_cast<size_t>(count), type_of(dtype), peer, comm, stream), "ncclRecv");
+  }
+  nccl_.check(nccl_.group_end(), "ncclGroupEnd");
+}
+
+void NcclCommunicator::send(int peer, const void* data, int64_t bytes, CudaStream stream) const {
+  ncclComm_t comm = comms_.at({{program_.rank, peer}, true});
+  nccl_.check(nccl_.send(data, static_cast<size_t>(bytes), ncclUint8, 1, comm, stream), "ncclSend");
+}
+
+void NcclCommunicator::recv(int peer, void* data, int64_t bytes, CudaStream stream) const {
+  ncclComm_t comm = comms_.at({{peer, program_.rank}, true});
+  nccl_.check(nccl_.recv(data, static_cast<size_t>(bytes), ncclUint8, 0, comm, stream), "ncclRecv");
+}
+
+std::optional<std::string> NcclCommunicator::async_error() const {
+  if (aborted_) return std::nullopt;
+  const auto look = [&](ncclComm_t comm) -> std::optional<std::string> {
+    ncclResult_t result = ncclSuccess;
+    if (nccl_.async_error(comm, &result) != ncclSuccess || result == ncclSuccess || result == ncclInProgress)
+      return std::nullopt;
+    const char* said = nccl_.last_error(comm);
+    return std::string("NCCL: ") + nccl_.error_string(result) + (said == nullptr ? "" : std::string(": ") + said);
+  };
+  if (auto error = look(world_)) return error;
+  for (const auto& [group, comm] : comms_) {
+    if (auto error = look(comm)) return error;
+  }
+  return std::nullopt;
+}
+
+void NcclCommunicator::abort() {
+  if (aborted_.exchange(true)) return;
+  for (const auto& [group, comm] : comms_) nccl_.abort(comm);
+  if (world_ != nullptr) nccl_.abort(world_);
+}
+
+}  // namespace trainctl

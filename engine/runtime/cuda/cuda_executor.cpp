@@ -1,0 +1,346 @@
+// Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
+// memory while earlier steps run; the step itself is one graph, which is captured when the second step starts. The
+// first is enqueued as it is: it makes the libraries load what they load lazily.
+#include "engine/runtime/cuda/cuda_executor.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/runtime/cuda/devices.h"
+#include "engine/runtime/cuda/initial_weights_cuda.h"
+#include "engine/runtime/cuda/input_blocks.h"
+#include "engine/runtime/cuda/step_program.h"
+#include "engine/runtime/cuda/step_times.h"
+#include "engine/runtime/cuda/watchdog.h"
+
+namespace trainctl {
+
+std::optional<int> cuda_version_of_build() { return CUDART_VERSION; }
+
+namespace cuda {
+namespace {
+
+bool needs_peers(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
+    return i.opcode == Opcode::collective || i.opcode == Opcode::send || i.opcode == Opcode::recv;
+  });
+}
+
+bool launches_block() {
+  const char* text = std::getenv("CUDA_LAUNCH_BLOCKING");
+  return text != nullptr && std::strcmp(text, "1") == 0;
+}
+
+class CudaExecutor final : public Executor {
+ public:
+  CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
+               const CudaExecutorOptions& cuda);
+  ~CudaExecutor() override;
+
+  void start_step(const std::byte* inputs, const StepScalars& scalars) override;
+  float finish_step() override;
+  int max_in_flight() const override { return slots_; }
+  HostBlock allocate_inputs(int64_t bytes) override;
+  void read(int64_t offset, void* to, int64_t bytes) override;
+  void write(int64_t offset, const void* from, int64_t bytes) override;
+
+ private:
+  void allocate();
+  void send_inputs(const std::byte* inputs, const StepScalars& scalars);
+  void enqueue_step(uint32_t step);
+  GraphExec capture(const StepProgram::Issue& how);
+  void print(int slot);
+  void wait_for(uint64_t step);
+  void synchronize();
+  void use_device() const;
+  void notice(const std::string& line) const;
+  /// EnvError that says where; CommError where that is the cause.
+  [[noreturn]] void failed(const std::string& what, const std::string& error) const;
+
+  const Program& program_;
+  Communicator& ranks_;
+  const ExecutorOptions options_;
+  const CudaExecutorOptions cuda_;
+  const int slots_;
+  const int64_t scalars_at_;  ///< in a slot of the staging memory
+  const int64_t stride_;
+
+  DeviceMemory arena_, staging_, steps_done_;
+  PinnedMemory finished_memory_, position_memory_, printed_memory_;
+  const Finished* finished_slots_ = nullptr;
+  const PositionWord* position_ = nullptr;
+  InputBlocks blocks_;
+  Stream copy_;
+  std::vector<Event> copied_;  ///< by slot: its inputs are in the staging memory
+
+  std::unique_ptr<NcclCommunicator> nccl_;
+  std::unique_ptr<StepProgram> step_;
+  GraphExec graph_, timed_graph_;
+  bool use_graph_;
+  StepTimes times_;
+  std::unique_ptr<Watchdog> watchdog_;
+  uint64_t started_ = 0, finished_ = 0;  ///< steps
+  std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
+};
+
+int64_t aligned(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
+                           const CudaExecutorOptions& cuda)
+    : program_(program),
+      ranks_(ranks),
+      options_(options),
+      cuda_(cuda),
+      slots_(std::max(options.in_flight, 1)),
+      scalars_at_(aligned(input_layout(program).bytes)),
+      stride_(scalars_at_ + aligned(sizeof(StepScalars))),
+      use_graph_(cuda.graph && !launches_block()),
+      times_(program, options.timeline) {
+  use_device();
+  allocate();
+  if (needs_peers(program)) nccl_ = std::make_unique<NcclCommunicator>(program, ranks);
+  StepMemory memory;
+  memory.arena = static_cast<std::byte*>(arena_.get());
+  memory.steps_done = static_cast<uint64_t*>(steps_done_.get());
+  memory.staging.steps_done = memory.steps_done;
+  memory.staging.slots = slots_;
+  memory.staging.base = static_cast<const std::byte*>(staging_.get());
+  memory.staging.stride = stride_;
+  memory.staging.scalars = scalars_at_;
+  memory.finished = static_cast<Finished*>(finished_memory_.get());
+  memory.position = static_cast<PositionWord*>(position_memory_.get());
+  memory.printed = static_cast<std::byte*>(printed_memory_.get());
+  memory.printed_stride = StepProgram::printed_bytes(program);
+  step_ = std::make_unique<StepProgram>(program, memory, nccl_.get(), options.seed);
+  // Libraries that measure their kernels may have left something in the arena.
+  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
+             "cudaMemsetAsync");
+  enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
+  synchronize();
+  watchdog_ = std::make_unique<Watchdog>(program, ranks, nccl_.get(), position_, cuda.timeout_seconds);
+}
+
+CudaExecutor::~CudaExecutor() {
+  cudaSetDevice(cuda_.device);
+  // Steps that will never end would keep us here: their communicator ends them.
+  if (watchdog_ && !watchdog_->has_given_up() && finished_ == started_) cudaDeviceSynchronize();
+  watchdog_.reset();
+  if (nccl_) nccl_->abort();
+  cudaDeviceSynchronize();
+}
+
+void CudaExecutor::allocate() {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  if (static_cast<int64_t>(free) < program_.arena_bytes) {
+    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + ", and " +
+                          format_bytes(static_cast<int64_t>(free)) + " of " +
+                          format_bytes(static_cast<int64_t>(total)) + " are free; see nvidia-smi for who has the rest");
+  }
+  arena_ = make_device_memory(program_.arena_bytes);
+  staging_ = make_device_memory(stride_ * slots_);
+  steps_done_ = make_device_memory(sizeof(uint64_t));
+  finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(Finished)) * slots_);
+  position_memory_ = make_pinned_memory(sizeof(PositionWord));
+  printed_memory_ = make_pinned_memory(StepProgram::printed_bytes(program_) * slots_);
+  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  finished_slots_ = static_cast<const Finished*>(finished_memory_.get());
+  position_ = static_cast<const PositionWord*>(position_memory_.get());
+  step_of_slot_.resize(static_cast<size_t>(slots_));
+  copy_ = make_stream(true);
+  for (int slot = 0; slot < slots_; ++slot) copied_.push_back(make_event());
+}
+
+HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
+  check(bytes == input_layout(program_).bytes, "inputs have the size that the program says");
+  use_device();
+  return blocks_.allocate(stride_);
+}
+
+void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
+  check(started_ - finished_ < static_cast<uint64_t>(slots_), "no more steps are in flight than there are slots");
+  watchdog_->throw_if_given_up();
+  try {
+    send_inputs(inputs, scalars);
+    watchdog_->step_started();
+    enqueue_step(scalars.step);
+  } catch (const CommError&) {
+    throw;
+  } catch (const EnvError& error) {
+    failed("step " + std::to_string(scalars.step + 1), error.what());
+  }
+  step_of_slot_[started_ % static_cast<uint64_t>(slots_)] = scalars.step;
+  ++started_;
+}
+
+/// The slot is free: its last step is finished. So is the block when this step is.
+void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scalars) {
+  const auto slot = static_cast<size_t>(started_ % static_cast<uint64_t>(slots_));
+  std::byte* block = blocks_.sendable(inputs, scalars_at_, stride_, static_cast<int>(slot), slots_);
+  std::memcpy(block + scalars_at_, &scalars, sizeof(scalars));
+  auto* to = static_cast<std::byte*>(staging_.get()) + static_cast<int64_t>(slot) * stride_;
+  cuda_check(cudaMemcpyAsync(to, block, static_cast<size_t>(stride_), cudaMemcpyHostToDevice, copy_.get()),
+             "cudaMemcpyAsync of the inputs");
+  cuda_check(cudaEventRecord(copied_[slot].get(), copy_.get()), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(step_->compute(), copied_[slot].get()), "cudaStreamWaitEvent");
+}
+
+void CudaExecutor::enqueue_step(uint32_t step) {
+  const bool first = started_ == 0;
+  const bool timed = times_.wants(step);
+  if (timed) {
+    synchronize();  // the times of an earlier step are read before this one's are taken
+    times_.begin(step, copy_.get());
+  }
+  StepProgram::Issue how;
+  if (first) how.on_communication = &options_.on_communication;
+  if (timed) how.times = &times_.events();
+  if (!first && use_graph_) {
+    GraphExec& graph = timed ? timed_graph_ : graph_;
+    if (!graph) graph = capture(how);
+    if (graph) return cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
+  }
+  step_->issue(how);
+}
+
+/// Nothing where the step cannot be captured: then it is enqueued anew each time.
+GraphExec CudaExecutor::capture(const StepProgram::Issue& how) {
+  cudaGraph_t captured = nullptr;
+  try {
+    StepProgram::Issue capturing = how;
+    capturing.capturing = true;
+    cuda_check(cudaStreamBeginCapture(step_->compute(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    try {
+      step_->issue(capturing);
+    } catch (...) {
+      cudaStreamEndCapture(step_->compute(), &captured);
+      throw;
+    }
+    cuda_check(cudaStreamEndCapture(step_->compute(), &captured), "cudaStreamEndCapture");
+    const Graph graph(captured);
+    cudaGraphExec_t executable = nullptr;
+    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
+    GraphExec owned(executable);
+    cuda_check(cudaGraphUpload(executable, step_->compute()), "cudaGraphUpload");
+    return owned;
+  } catch (const EnvError& error) {
+    cudaGetLastError();
+    watchdog_->throw_if_given_up();
+    use_graph_ = false;
+    notice("the step cannot be captured as a CUDA graph, so it runs stream by stream: " + std::string(error.what()));
+    return {};
+  }
+}
+
+float CudaExecutor::finish_step() {
+  check(finished_ < started_, "only a step that was started is finished");
+  const int slot = static_cast<int>(finished_ % static_cast<uint64_t>(slots_));
+  const uint32_t step = step_of_slot_[static_cast<size_t>(slot)];
+  wait_for(finished_ + 1);
+  const float loss = finished_slots_[slot].loss;
+  if (options_.print) print(slot);
+  times_.finish(step);
+  watchdog_->step_finished(step + 1);
+  ++finished_;
+  return loss;
+}
+
+/// The device says by itself that a step is over. What a device that failed cannot say, its driver does.
+void CudaExecutor::wait_for(uint64_t step) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kSpin{200}, kNap{50};
+  const Finished& slot = finished_slots_[(step - 1) % static_cast<uint64_t>(slots_)];
+  const Clock::time_point start = Clock::now();
+  while (slot.step != step) {
+    const auto waited = Clock::now() - start;
+    if (waited < kSpin) continue;
+    watchdog_->throw_if_given_up();
+    const cudaError_t status = cudaStreamQuery(step_->compute());
+    if (status != cudaSuccess && status != cudaErrorNotReady) {
+      failed("step " + std::to_string(step_of_slot_[(step - 1) % static_cast<uint64_t>(slots_)] + 1),
+             std::string(cudaGetErrorString(status)) + " (" + cudaGetErrorName(status) + ")");
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+}
+
+void CudaExecutor::print(int slot) {
+  const auto* printed =
+      static_cast<const std::byte*>(printed_memory_.get()) + slot * StepProgram::printed_bytes(program_);
+  for (size_t i = 0; i < program_.instructions.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    if (instruction.opcode != Opcode::print) continue;
+    options_.print(instruction.inputs[0], printed + step_->printed_offset(i), instruction.micro_batch);
+  }
+}
+
+void CudaExecutor::synchronize() {
+  const cudaError_t status = cudaStreamSynchronize(step_->compute());
+  if (watchdog_) watchdog_->throw_if_given_up();
+  if (status != cudaSuccess) {
+    failed(started_ == 0 ? "loading" : "its steps",
+           std::string(cudaGetErrorString(status)) + " (" + cudaGetErrorName(status) + ")");
+  }
+  times_.collect();
+}
+
+void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+  use_device();
+  synchronize();
+  cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
+                        cudaMemcpyDeviceToHost),
+             "cudaMemcpy from the arena");
+}
+
+void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
+  use_device();
+  synchronize();
+  // The copy is of the default stream, for which the step's streams do not wait.
+  cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),
+                             cudaMemcpyHostToDevice, step_->compute()),
+             "cudaMemcpy into the arena");
+  synchronize();
+}
+
+void CudaExecutor::use_device() const { cuda_check(cudaSetDevice(cuda_.device), "cudaSetDevice"); }
+
+void CudaExecutor::notice(const std::string& line) const {
+  if (cuda_.notice) return cuda_.notice(line);
+  std::fprintf(stderr, "rank %d: %s\n", program_.rank, line.c_str());
+}
+
+void CudaExecutor::failed(const std::string& what, const std::string& error) const {
+  if (watchdog_) watchdog_->throw_if_given_up();
+  const int gpu = cuda_.gpu >= 0 ? cuda_.gpu : cuda_.device;
+  std::string text =
+      "rank " + std::to_string(program_.rank) + " (gpu " + std::to_string(gpu) + "): " + what + ": " + error;
+  const uint64_t word = position_ == nullptr ? 0 : *position_;
+  const auto instruction = static_cast<size_t>(word & 0xffffffffu);
+  if (instruction > 0 && instruction < program_.instructions.size()) {
+    text += "\n  the last communication that it came to: " + program_.instructions[instruction].name + " at step " +
+            std::to_string(word >> 32);
+  }
+  if (started_ > 0 && !launches_block()) text += "\n  CUDA_LAUNCH_BLOCKING=1 shows which instruction it is";
+  throw EnvError(text);
+}
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
+                                             const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
+  return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,151 @@
+// See the header.
+#include "engine/runtime/cuda/devices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+
+#include "engine/base/dynamic_library.h"
+#include "engine/base/error.h"
+#include "engine/runtime/cuda/nvml.h"
+
+namespace trainctl {
+namespace {
+
+nvml::Functions open_nvml() {
+  const DynamicLibrary file("the NVIDIA driver's management library", {"libnvidia-ml.so.1"});
+  nvml::Functions f{};
+  file.bind(f.init, "nvmlInit_v2");
+  file.bind(f.shutdown, "nvmlShutdown");
+  file.bind(f.error_string, "nvmlErrorString");
+  file.bind(f.driver_cuda_version, "nvmlSystemGetCudaDriverVersion_v2");
+  file.bind(f.count, "nvmlDeviceGetCount_v2");
+  file.bind(f.by_index, "nvmlDeviceGetHandleByIndex_v2");
+  file.bind(f.name, "nvmlDeviceGetName");
+  file.bind(f.uuid, "nvmlDeviceGetUUID");
+  file.bind(f.memory, "nvmlDeviceGetMemoryInfo");
+  file.bind(f.pci, "nvmlDeviceGetPciInfo_v3");
+  return f;
+}
+
+/// "00000000:1B:00.0" is 0000:1b:00.0 in /sys.
+int numa_node_of(const std::string& bus_id) {
+  std::string path = bus_id.size() > 12 ? bus_id.substr(bus_id.size() - 12) : bus_id;
+  std::transform(path.begin(), path.end(), path.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::ifstream file("/sys/bus/pci/devices/" + path + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
+class Nvml {
+ public:
+  Nvml() : f_(open_nvml()) { check(f_.init(), "nvmlInit"); }
+  ~Nvml() { f_.shutdown(); }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  int driver_cuda_version() const {
+    int version = 0;
+    check(f_.driver_cuda_version(&version), "nvmlSystemGetCudaDriverVersion");
+    return version;
+  }
+
+  std::vector<CudaDevice> devices() const {
+    unsigned count = 0;
+    check(f_.count(&count), "nvmlDeviceGetCount");
+    std::vector<CudaDevice> list;
+    for (unsigned i = 0; i < count; ++i) list.push_back(device(i));
+    return list;
+  }
+
+ private:
+  CudaDevice device(unsigned index) const {
+    nvml::Device handle = nullptr;
+    check(f_.by_index(index, &handle), "nvmlDeviceGetHandleByIndex");
+    char name[128] = {}, uuid[128] = {};
+    nvml::Memory memory{};
+    nvml::PciInfo pci{};
+    check(f_.name(handle, name, sizeof(name)), "nvmlDeviceGetName");
+    check(f_.uuid(handle, uuid, sizeof(uuid)), "nvmlDeviceGetUUID");
+    check(f_.memory(handle, &memory), "nvmlDeviceGetMemoryInfo");
+    CudaDevice device{name, uuid, static_cast<int64_t>(memory.total), static_cast<int64_t>(memory.free)};
+    if (f_.pci(handle, &pci) == nvml::kSuccess) device.numa_node = numa_node_of(pci.bus_id);
+    return device;
+  }
+
+  void check(int status, const char* what) const {
+    if (status != nvml::kSuccess) throw EnvError(fmt::format("{}: {}", what, f_.error_string(status)));
+  }
+
+  nvml::Functions f_;
+};
+
+std::string as_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+/// The one that a part of CUDA_VISIBLE_DEVICES names; null: none.
+const CudaDevice* named(const std::vector<CudaDevice>& all, const std::string& part) {
+  if (part.empty()) return nullptr;
+  if (std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) {
+    const size_t index = part.size() > 6 ? all.size() : std::stoul(part);
+    return index < all.size() ? &all[index] : nullptr;
+  }
+  const auto found =
+      std::find_if(all.begin(), all.end(), [&](const CudaDevice& d) { return d.uuid.starts_with(part); });
+  return found == all.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::vector<CudaDevice> visible_devices(const std::vector<CudaDevice>& all, const char* variable) {
+  if (variable == nullptr) return all;
+  std::vector<CudaDevice> visible;
+  std::string part;
+  for (const char* c = variable;; ++c) {
+    if (*c != ',' && *c != '\0') {
+      if (*c != ' ') part += *c;
+      continue;
+    }
+    const CudaDevice* device = named(all, part);
+    if (device == nullptr) return visible;
+    const bool again =
+        std::any_of(visible.begin(), visible.end(), [&](const CudaDevice& d) { return d.uuid == device->uuid; });
+    if (again) return {};  // as CUDA does
+    visible.push_back(*device);
+    part.clear();
+    if (*c == '\0') return visible;
+  }
+}
+
+CudaDevices find_cuda_devices() {
+  CudaDevices found;
+  const std::optional<int> built_with = cuda_version_of_build();
+  if (!built_with) {
+    found.why_none = "this trainctl was built without CUDA";
+    return found;
+  }
+  try {
+    const Nvml nvml;
+    const int driver = nvml.driver_cuda_version();
+    if (driver / 1000 < *built_with / 1000) {
+      found.why_none =
+          fmt::format("the NVIDIA driver is made for CUDA {}, this trainctl needs {}; install a newer driver",
+                      as_text(driver), as_text(*built_with));
+      return found;
+    }
+    const std::vector<CudaDevice> all = nvml.devices();
+    const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
+    found.list = visible_devices(all, variable);
+    if (all.empty())
+      found.why_none = "the NVIDIA driver sees no GPU";
+    else if (found.list.empty())
+      found.why_none = fmt::format("CUDA_VISIBLE_DEVICES={} leaves none of the {} GPUs", variable, all.size());
+  } catch (const EnvError& error) {
+    found.why_none = error.what();
+  }
+  return found;
+}
+
+}  // namespace trainctl

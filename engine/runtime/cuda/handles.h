@@ -1,0 +1,83 @@
+// CUDA's things with owners: memory, streams, events, graphs. All are of the device that was current when they
+// were made. What is given back after the device has failed is lost with it, so that is never an error.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "engine/ops/launch_cuda.h"
+
+namespace trainctl::cuda {
+
+template <class Handle, cudaError_t (*release)(Handle)>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(Handle handle) : handle_(handle) {}
+  Owned(Owned&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Owned() {
+    if (handle_ != nullptr) release(handle_);
+  }
+  Handle get() const { return handle_; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+
+using Event = Owned<cudaEvent_t, cudaEventDestroy>;
+using Stream = Owned<cudaStream_t, cudaStreamDestroy>;
+using Graph = Owned<cudaGraph_t, cudaGraphDestroy>;
+using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
+using DeviceMemory = Owned<void*, cudaFree>;
+using PinnedMemory = Owned<void*, cudaFreeHost>;
+
+inline Event make_event() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreate");
+  return Event(event);
+}
+
+inline Event make_timed_event() {
+  cudaEvent_t event = nullptr;
+  cuda_check(cudaEventCreate(&event), "cudaEventCreate");
+  return Event(event);
+}
+
+/// Does not wait for the default stream. Of two streams with work the one of the higher priority goes first.
+inline Stream make_stream(bool high_priority) {
+  int low = 0, high = 0;
+  cuda_check(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  cuda_check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? high : low),
+             "cudaStreamCreate");
+  return Stream(stream);
+}
+
+/// Zeroed once the device comes to it: on its default stream, which nobody else uses.
+inline DeviceMemory make_device_memory(int64_t bytes) {
+  void* memory = nullptr;
+  cuda_check(cudaMalloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1)), "cudaMalloc");
+  DeviceMemory owned(memory);
+  cuda_check(cudaMemset(memory, 0, static_cast<size_t>(bytes)), "cudaMemset");
+  return owned;
+}
+
+/// Zeroed host memory that the device reads and writes under the same address.
+inline PinnedMemory make_pinned_memory(int64_t bytes) {
+  void* memory = nullptr;
+  cuda_check(
+      cudaHostAlloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1), cudaHostAllocMapped | cudaHostAllocPortable),
+      "cudaHostAlloc");
+  std::char_traits<char>::assign(static_cast<char*>(memory), static_cast<size_t>(bytes), '\0');
+  return PinnedMemory(memory);
+}
+
+}  // namespace trainctl::cuda

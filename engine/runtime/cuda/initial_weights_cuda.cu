@@ -1,0 +1,82 @@
+// See the header. A thread an element: its place in the part gives its place in the whole, and that its value.
+#include "engine/base/text.h"
+#include "engine/ops/launch_cuda.h"
+#include "engine/ops/random.h"
+#include "engine/runtime/cuda/initial_weights_cuda.h"
+#include "engine/runtime/initial_weights.h"
+
+namespace trainctl::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 4096;
+constexpr int kMostDims = 8;
+constexpr double kTwoPi = 6.283185307179586;
+
+/// A part of a tensor, row-major.
+struct Part {
+  int ndim = 0;
+  int64_t shape[kMostDims], offset[kMostDims], whole[kMostDims];
+
+  __device__ int64_t in_whole(int64_t in_part) const {
+    int64_t index = 0, stride = 1;
+    for (int d = ndim - 1; d >= 0; --d) {
+      index += (offset[d] + in_part % shape[d]) * stride;
+      in_part /= shape[d];
+      stride *= whole[d];
+    }
+    return index;
+  }
+};
+
+__device__ float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+
+__device__ float value_at(Init::Kind kind, float scale, uint64_t key, uint64_t i) {
+  if (kind == Init::Kind::constant) return scale;
+  const Philox4 words = philox(key, i >> 2, 0);
+  const int index = static_cast<int>(i & 3);
+  if (kind == Init::Kind::uniform) return scale * (2.0f * unit(words.v[index]) - 1.0f);
+  const double u1 = 1.0 - unit(words.v[index & 2]), u2 = unit(words.v[(index & 2) + 1]);
+  const double radius = sqrt(-2.0 * log(u1)), angle = kTwoPi * u2;
+  return scale * static_cast<float>(radius * ((index & 1) != 0 ? sin(angle) : cos(angle)));
+}
+
+template <class T>
+__global__ void fill(Init::Kind kind, float scale, uint64_t key, Part part, int64_t first, int64_t count, T* out) {
+  const int64_t step = gridDim.x * int64_t{kThreads};
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += step) {
+    out[i] = from_f32<T>(value_at(kind, scale, key, static_cast<uint64_t>(part.in_whole(first + i))));
+  }
+}
+
+Part part_of(const Variable& variable) {
+  Part part;
+  part.ndim = static_cast<int>(variable.shape.size());
+  check(part.ndim <= kMostDims, "a variable has at most 8 dims");
+  for (int d = 0; d < part.ndim; ++d) {
+    part.shape[d] = variable.shape[d];
+    part.offset[d] = variable.offset[d];
+    part.whole[d] = variable.global_shape[d];
+  }
+  return part;
+}
+
+}  // namespace
+
+void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* arena, CudaStream stream) {
+  for (const InitialRange& range : initial_ranges(program)) {
+    const Variable& variable = *range.variable;
+    if (range.count == 0) continue;
+    const Part part = part_of(variable);
+    const uint64_t key = stream_key(seed, stable_hash(variable.name));
+    const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kThreads), kMostBlocks));
+    with_float_type(range.dtype, [&](auto zero) {
+      using T = decltype(zero);
+      fill<<<blocks, kThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key, part,
+                                            range.first, range.count, reinterpret_cast<T*>(arena + range.offset));
+    });
+    cuda_check_launch("initial weights");
+  }
+}
+
+}  // namespace trainctl::cuda

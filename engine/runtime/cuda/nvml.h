@@ -1,0 +1,33 @@
+// The few functions of NVML that find devices. Its header is part of no package that we need, so they are declared
+// here, as NVIDIA documents them (https://docs.nvidia.com/deploy/nvml-api).
+#pragma once
+
+namespace trainctl::nvml {
+
+using Device = struct OpaqueDevice*;
+inline constexpr int kSuccess = 0;
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+
+struct PciInfo {
+  char bus_id_legacy[16];
+  unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
+  char bus_id[32];
+};
+
+struct Functions {
+  int (*init)();
+  int (*shutdown)();
+  const char* (*error_string)(int);
+  int (*driver_cuda_version)(int*);
+  int (*count)(unsigned*);
+  int (*by_index)(unsigned, Device*);
+  int (*name)(Device, char*, unsigned);
+  int (*uuid)(Device, char*, unsigned);
+  int (*memory)(Device, Memory*);
+  int (*pci)(Device, PciInfo*);
+};
+
+}  // namespace trainctl::nvml

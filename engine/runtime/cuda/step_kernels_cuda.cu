@@ -1,0 +1,94 @@
+// See step_kernels.h.
+#include "engine/ops/launch_cuda.h"
+#include "engine/runtime/cuda/step_kernels.h"
+
+namespace trainctl::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMostBlocks = 1024;
+
+__device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
+  const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, step = gridDim.x * int64_t{kThreads};
+  int64_t whole = 0;
+  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % sizeof(uint4) == 0) {
+    whole = bytes / static_cast<int64_t>(sizeof(uint4));
+    for (int64_t i = first; i < whole; i += step)
+      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
+    whole *= sizeof(uint4);
+  }
+  for (int64_t i = whole + first; i < bytes; i += step) to[i] = from[i];
+}
+
+/// Row y of the grid does copy y, the last row the scalars.
+__global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position) {
+  const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
+  if (blockIdx.y < copies.count) {
+    const InputCopy& copy = copies.list[blockIdx.y];
+    copy_bytes(slot + copy.from, static_cast<std::byte*>(copy.to), copy.bytes);
+  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
+    const StepScalars now = *reinterpret_cast<const StepScalars*>(slot + staging.scalars);
+    *scalars = now;
+    *position = (now.step + uint64_t{1}) << 32;
+  }
+}
+
+__global__ void load(Staging staging, InputCopy copy) {
+  const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
+  copy_bytes(slot + copy.from, static_cast<std::byte*>(copy.to), copy.bytes);
+}
+
+__global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
+  copy_bytes(from, to + *slots.steps_done % slots.slots * stride, bytes);
+}
+
+__global__ void write_position(const StepScalars* scalars, int instruction, PositionWord* position) {
+  *position = (scalars->step + uint64_t{1}) << 32 | static_cast<uint32_t>(instruction);
+}
+
+__global__ void end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished) {
+  const uint64_t step = *steps_done;
+  Finished& slot = finished[step % slots];
+  slot.loss = loss == nullptr ? 0.0f : *loss;
+  *steps_done = step + 1;
+  __threadfence_system();
+  slot.step = step + 1;
+}
+
+unsigned blocks_for(int64_t bytes) {
+  return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(bytes, kThreads * int64_t{sizeof(uint4)}), 1, kMostBlocks));
+}
+
+}  // namespace
+
+void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
+                        CudaStream stream) {
+  unsigned blocks = 1;
+  for (int i = 0; i < copies.count; ++i) blocks = std::max(blocks, blocks_for(copies.list[i].bytes));
+  const dim3 grid(blocks, static_cast<unsigned>(copies.count + 1));
+  begin_step<<<grid, kThreads, 0, stream>>>(staging, copies, scalars, position);
+  cuda_check_launch("begin_step");
+}
+
+void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream) {
+  load<<<blocks_for(copy.bytes), kThreads, 0, stream>>>(staging, copy);
+  cuda_check_launch("load");
+}
+
+void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
+                   CudaStream stream) {
+  print<<<blocks_for(bytes), kThreads, 0, stream>>>(slots, static_cast<const std::byte*>(from), to, stride, bytes);
+  cuda_check_launch("print");
+}
+
+void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream) {
+  write_position<<<1, 1, 0, stream>>>(scalars, instruction, position);
+  cuda_check_launch("write_position");
+}
+
+void enqueue_end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished, CudaStream stream) {
+  end_step<<<1, 1, 0, stream>>>(steps_done, slots, loss, finished);
+  cuda_check_launch("end_step");
+}
+
+}  // namespace trainctl::cuda

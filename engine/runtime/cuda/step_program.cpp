@@ -1,0 +1,235 @@
+// See the header. Binding comes first, enqueueing after it.
+#include "engine/runtime/cuda/step_program.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+
+namespace trainctl::cuda {
+namespace {
+
+constexpr int64_t kPrintAlignment = 64;
+
+bool communicates(Opcode opcode) {
+  return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
+}
+
+int64_t print_bytes(const Instruction& print) {
+  return (print.inputs[0].bytes() + kPrintAlignment - 1) / kPrintAlignment * kPrintAlignment;
+}
+
+}  // namespace
+
+int64_t StepProgram::printed_bytes(const Program& program) {
+  int64_t bytes = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.opcode == Opcode::print) bytes += print_bytes(i);
+  }
+  return bytes;
+}
+
+StepProgram::StepProgram(const Program& program, const StepMemory& memory, const NcclCommunicator* nccl, uint64_t seed)
+    : program_(program), memory_(memory), nccl_(nccl), seed_(seed), begun_(make_event()) {
+  use_stream(kCompute, false);
+  const InputLayout inputs = input_layout(program);
+  bound_.reserve(program.instructions.size());
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    bound_.push_back(bind(program.instructions[i]));
+    bound_.back().input = inputs.offsets[i];
+  }
+  bind_waits();
+  bind_first_loads();
+  scratch_memory_ = make_device_memory(scratch_.bytes());
+  scratch_.set_memory(scratch_memory_.get());
+}
+
+std::byte* StepProgram::at(const Operand& operand) const {
+  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program_.arena_bytes, "operands lie in the arena");
+  return memory_.arena + operand.offset;
+}
+
+TensorArg StepProgram::tensor_arg(const Operand& operand) const {
+  return {at(operand), operand.dtype, operand.shape, operand.global_shape, operand.global_offset, operand.accumulate};
+}
+
+const StepScalars* StepProgram::scalars() const {
+  return reinterpret_cast<const StepScalars*>(memory_.arena + program_.scalars_offset);
+}
+
+void StepProgram::use_stream(int stream, bool high_priority) {
+  if (streams_.contains(stream)) return;
+  streams_.emplace(stream, make_stream(high_priority));
+  if (stream != kCompute) ends_.emplace(stream, make_event());
+}
+
+/// A send holds its stream until the peer takes it; others must not wait behind it.
+int StepProgram::channel_to(int peer) {
+  const auto [found, added] = channels_.try_emplace(peer, kFirstChannel + static_cast<int>(channels_.size()));
+  use_stream(found->second, true);
+  return found->second;
+}
+
+StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
+  Bound bound;
+  if (communicates(instruction.opcode)) {
+    check(nccl_ != nullptr, "a program that communicates has a communicator");
+    bound.reached = make_event();
+    bound.stream = instruction.opcode == Opcode::collective ? kComm
+                   : instruction.opcode == Opcode::recv     ? kRecv
+                                                            : kSend;
+    use_stream(bound.stream, true);
+    use_stream(kWatch, true);
+    if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
+  }
+  if (instruction.opcode == Opcode::kernel) {
+    bind_kernel(instruction, bound);
+    return bound;
+  }
+  if (!instruction.inputs.empty()) {
+    bound.in = at(instruction.inputs[0]);
+    bound.dtype = instruction.inputs[0].dtype;
+    bound.count = num_elements(instruction.inputs[0].shape);
+  }
+  if (!instruction.outputs.empty()) {
+    bound.out = at(instruction.outputs[0]);
+    bound.dtype = instruction.outputs[0].dtype;
+    if (instruction.inputs.empty()) bound.count = num_elements(instruction.outputs[0].shape);
+  }
+  if (instruction.opcode == Opcode::print) {
+    bound.printed = printed_;
+    printed_ += print_bytes(instruction);
+  }
+  if (instruction.opcode != Opcode::collective) {
+    bound.count *= byte_size(bound.dtype);
+    return bound;
+  }
+  const auto size = static_cast<int64_t>(program_.groups[static_cast<size_t>(instruction.group)].size());
+  if (instruction.collective == Collective::reduce_scatter || instruction.collective == Collective::all_to_all) {
+    check(bound.count % size == 0, "every member's block of a collective has the same size");
+    bound.count /= size;
+  }
+  return bound;
+}
+
+void StepProgram::bind_kernel(const Instruction& instruction, Bound& bound) {
+  const CudaKernelDef* def = find_cuda_kernel(instruction.op);
+  check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
+                            "' runs; all_cuda_kernels.cpp has the list");
+  CudaKernelCall call;
+  for (const Operand& operand : instruction.inputs) call.in.push_back(tensor_arg(operand));
+  for (const Operand& operand : instruction.outputs) call.out.push_back(tensor_arg(operand));
+  call.attrs = instruction.attrs;
+  call.scalars = scalars();
+  call.micro_batch = std::max(instruction.micro_batch, 0);
+  call.seed = seed_;
+  call.scratch = &scratch_;
+  bound.kernel = def->prepare(call);
+}
+
+void StepProgram::bind_waits() {
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    for (int earlier : program_.instructions[i].waits) {
+      Bound& awaited = bound_[static_cast<size_t>(earlier)];
+      // The waits of a send are its stream's, which is the same for all sends.
+      const bool is_send = program_.instructions[i].opcode == Opcode::send;
+      if (awaited.stream == bound_[i].stream && !is_send) continue;
+      if (!awaited.done) awaited.done = make_event();
+      bound_[i].events.push_back(earlier);
+    }
+  }
+}
+
+/// What a step loads before it does anything else costs no launch of its own.
+void StepProgram::bind_first_loads() {
+  for (size_t i = 0; i < bound_.size() && first_copies_.count < FirstCopies::kMost; ++i) {
+    if (program_.instructions[i].opcode != Opcode::load || !bound_[i].events.empty()) return;
+    bound_[i].at_begin = true;
+    first_copies_.list[first_copies_.count++] = {bound_[i].input, bound_[i].out, bound_[i].count};
+  }
+}
+
+void StepProgram::issue(const Issue& how) {
+  begin(how);
+  for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
+    const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
+    try {
+      enqueue(i, how);
+    } catch (const EnvError& error) {
+      throw EnvError(instruction.name + ": " + error.what());
+    }
+  }
+  end();
+}
+
+void StepProgram::begin(const Issue&) {
+  enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
+  if (ends_.empty()) return;
+  cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");
+  for (const auto& [stream, event] : ends_) {
+    cuda_check(cudaStreamWaitEvent(streams_.at(stream).get(), begun_.get()), "cudaStreamWaitEvent");
+  }
+}
+
+void StepProgram::end() {
+  for (const auto& [stream, event] : ends_) {
+    cuda_check(cudaEventRecord(event.get(), streams_.at(stream).get()), "cudaEventRecord");
+    cuda_check(cudaStreamWaitEvent(compute(), event.get()), "cudaStreamWaitEvent");
+  }
+  const auto* loss =
+      program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
+  enqueue_end_step(memory_.steps_done, memory_.staging.slots, loss, memory_.finished, compute());
+}
+
+void StepProgram::enqueue(int index, const Issue& how) {
+  const Instruction& instruction = program_.instructions[static_cast<size_t>(index)];
+  Bound& bound = bound_[static_cast<size_t>(index)];
+  cudaStream_t stream = streams_.at(bound.stream).get();
+  // A send starts when the sends before it have started, and whatever they waited for is over.
+  cudaStream_t waiting = instruction.opcode == Opcode::send ? streams_.at(kSend).get() : stream;
+  for (int earlier : bound.events) {
+    cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
+  }
+  if (communicates(instruction.opcode)) {
+    report_position(index, bound, waiting);
+    if (waiting != stream) cuda_check(cudaStreamWaitEvent(stream, bound.reached.get()), "cudaStreamWaitEvent");
+    if (how.on_communication != nullptr && *how.on_communication) (*how.on_communication)(instruction);
+  }
+  const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
+  TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
+  if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
+  enqueue_work(instruction, bound);
+  if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
+  if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
+}
+
+/// Beside the communication, not before it: it costs the step nothing.
+void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) {
+  cuda_check(cudaEventRecord(bound.reached.get(), stream), "cudaEventRecord");
+  cudaStream_t watch = streams_.at(kWatch).get();
+  cuda_check(cudaStreamWaitEvent(watch, bound.reached.get()), "cudaStreamWaitEvent");
+  enqueue_position(scalars(), index, memory_.position, watch);
+}
+
+void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
+  cudaStream_t stream = streams_.at(bound.stream).get();
+  switch (instruction.opcode) {
+    case Opcode::kernel:
+      return bound.kernel(stream);
+    case Opcode::load:
+      if (!bound.at_begin) enqueue_load(memory_.staging, {bound.input, bound.out, bound.count}, stream);
+      return;
+    case Opcode::collective:
+      return nccl_->collective(instruction, bound.in, bound.out, bound.count, bound.dtype, stream);
+    case Opcode::send:
+      return nccl_->send(instruction.peer, bound.in, bound.count, stream);
+    case Opcode::recv:
+      return nccl_->recv(instruction.peer, bound.out, bound.count, stream);
+    case Opcode::print:
+      return enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride,
+                           bound.count, stream);
+    case Opcode::wait:
+      return;
+  }
+}
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,111 @@
+// A Program, bound to a device: enqueues a whole step on streams, as it is, or while a graph is captured from it.
+//
+//   compute ─ begin ─┬─ kernels, loads, prints ───────────┬─ end       end: the loss to the host
+//   comm             ├─ collectives ──────────────────────┤
+//   recv             ├─ recvs ────────────────────────────┤
+//   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
+//   one a peer       │                 └───┴─ sends ──────┤            peers take them
+//   watch            └─ where the others are ─────────────┘            for the watchdog
+//
+// Streams wait for each other where Instruction::waits says so, and all of them at the ends of a step.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/ops/cuda_kernel.h"
+#include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/cuda/step_kernels.h"
+#include "engine/runtime/executor.h"
+
+namespace trainctl::cuda {
+
+/// Where a step's things lie.
+struct StepMemory {
+  std::byte* arena = nullptr;        ///< device
+  Staging staging;                   ///< device
+  uint64_t* steps_done = nullptr;    ///< device
+  Finished* finished = nullptr;      ///< pinned, one a slot
+  PositionWord* position = nullptr;  ///< pinned
+  std::byte* printed = nullptr;      ///< pinned: a slot's tensors one after another
+  int64_t printed_stride = 0;
+};
+
+/// An instruction's times in the step that was issued with them.
+struct TimedEvents {
+  Event begin, end;
+};
+
+class StepProgram {
+ public:
+  StepProgram(const Program& program, const StepMemory& memory, const NcclCommunicator* nccl, uint64_t seed);
+
+  cudaStream_t compute() const { return streams_.at(kCompute).get(); }
+
+  /// How a step is enqueued.
+  struct Issue {
+    bool capturing = false;
+    std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
+    const std::function<void(const Instruction&)>* on_communication = nullptr;
+  };
+  void issue(const Issue& how);
+
+  /// Of a print instruction's tensor in a slot.
+  int64_t printed_offset(size_t instruction) const { return bound_[instruction].printed; }
+  /// Bytes a slot that the program prints.
+  static int64_t printed_bytes(const Program& program);
+
+ private:
+  enum : int { kCompute, kComm, kSend, kRecv, kWatch, kFirstChannel };
+
+  /// An instruction with everything looked up.
+  struct Bound {
+    int stream = kCompute;
+    CudaKernel kernel;
+    const void* in = nullptr;
+    void* out = nullptr;
+    int64_t count = 0;  ///< elements, as the Communicator counts them; of all others bytes
+    DType dtype = DType::f32;
+    int64_t input = -1;       ///< load: offset in a slot of the staging memory
+    int64_t printed = 0;      ///< print: offset in a slot of the printed memory
+    bool at_begin = false;    ///< a load that is done with the scalars
+    std::vector<int> events;  ///< of instructions of other streams that this one waits for
+    Event done;               ///< where another stream waits for this one
+    Event reached;            ///< where it communicates: all before it in its stream is over
+  };
+
+  Bound bind(const Instruction& instruction);
+  void bind_kernel(const Instruction& instruction, Bound& bound);
+  void bind_waits();
+  void bind_first_loads();
+  void use_stream(int stream, bool high_priority);
+  int channel_to(int peer);
+
+  void begin(const Issue& how);
+  void end();
+  void enqueue(int index, const Issue& how);
+  void enqueue_work(const Instruction& instruction, const Bound& bound);
+  void report_position(int index, Bound& bound, cudaStream_t stream);
+
+  std::byte* at(const Operand& operand) const;
+  TensorArg tensor_arg(const Operand& operand) const;
+  const StepScalars* scalars() const;
+
+  const Program& program_;
+  const StepMemory memory_;
+  const NcclCommunicator* nccl_;
+  const uint64_t seed_;
+  std::map<int, Stream> streams_;  ///< those that the program uses
+  std::map<int, Event> ends_;      ///< of each stream but compute, at the end of a step
+  std::map<int, int> channels_;    ///< stream of the sends to a peer
+  Event begun_;
+  std::vector<Bound> bound_;
+  FirstCopies first_copies_;
+  CudaScratch scratch_;
+  DeviceMemory scratch_memory_;
+  int64_t printed_ = 0;
+};
+
+}  // namespace trainctl::cuda
