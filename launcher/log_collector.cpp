@@ -68,10 +68,9 @@ LogCollector::WriteEnds LogCollector::open(int rank, int restart) {
 }
 
 std::shared_ptr<LogCollector::Stream> LogCollector::open_stream(int rank, const char* name, int restart) {
+  const auto& listener = name == std::string_view("stdout") ? listeners_.on_line : listeners_.on_error_line;
   LogPipe::OnLine on_line;
-  if (listeners_.on_line && name == std::string_view("stdout")) {
-    on_line = [this, rank](std::string_view line) { listeners_.on_line(rank, line); };
-  }
+  if (listener) on_line = [&listener, rank](std::string_view line) { listener(rank, line); };
   const LogFiles files{directory_.rank_path(rank), name};
   auto stream = std::make_shared<Stream>(loop_, files, limits_, restart, std::move(on_line));
   stream->path = files.path(LogFiles::kCurrent);

@@ -18,8 +18,9 @@ namespace trainctl {
 class LogCollector {
  public:
   struct Listeners {
-    std::function<void(int rank, std::string_view line)> on_line = {};  ///< of stdout
-    std::function<void(const std::string& message)> on_notice = {};     ///< for the user: a disk is full, or no longer
+    std::function<void(int rank, std::string_view line)> on_line = {};        ///< of stdout
+    std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of stderr
+    std::function<void(const std::string& message)> on_notice = {};  ///< for the user: a disk is full, or no longer
   };
 
   /// A launcher with many ranks has more files open than processes usually may: `ranks` says how many to allow for.

@@ -24,6 +24,7 @@ namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
+constexpr int kPollsAStart = 16;
 
 bool sets(const ProcessCommand& command, std::string_view name) {
   return std::any_of(command.environment.begin(), command.environment.end(),
@@ -48,7 +49,9 @@ class Supervisor {
         supervision_(launch.cluster.num_ranks(), launch.limits, reach()),
         loop_(loop),
         logs_(loop_, launch.directory, launch.log_limits, launch.cluster.num_ranks(),
-              {.on_line = launch.on_line, .on_notice = [this](const std::string& message) { notice(message); }}),
+              {.on_line = launch.on_line,
+               .on_error_line = launch.on_error_line,
+               .on_notice = [this](const std::string& message) { notice(message); }}),
         children_(loop_, SIGCHLD),
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
@@ -85,7 +88,9 @@ class Supervisor {
     for (const RankPlace& place : launch_.cluster.places) {
       if (supervision_.stopping()) break;
       start_rank(place);
-      loop_.poll();  // Ctrl-C and early deaths while we are still starting others
+      // Ctrl-C and early deaths while we are still starting others; poll() would not end while a rank floods us.
+      for (int i = 0; i < kPollsAStart && loop_.poll_one() > 0; ++i) {
+      }
     }
   }
 

@@ -45,11 +45,12 @@ struct Launch {
   /// All ranks are gone and start again; the place to make what they share anew. `attempt` as in `command`.
   std::function<void(int attempt)> on_restart = {};
 
-  std::function<void(int rank, std::string_view line)> on_line = {};  ///< of its stdout
-  std::function<void(int rank, bool failed)> on_rank_ended = {};      ///< before anything is done about it
-  std::function<std::string(int rank)> doing = {};                    ///< "step 412, all_reduce grad.0"
-  std::function<void()> on_tick = {};                                 ///< some 40 times a second
-  std::function<void(std::string_view message)> on_notice = {};       ///< for the user, now: "Ctrl-C again kills"
+  std::function<void(int rank, std::string_view line)> on_line = {};        ///< of its stdout
+  std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of its stderr
+  std::function<void(int rank, bool failed)> on_rank_ended = {};            ///< before anything is done about it
+  std::function<std::string(int rank)> doing = {};                          ///< "step 412, all_reduce grad.0"
+  std::function<void()> on_tick = {};                                       ///< some 40 times a second
+  std::function<void(std::string_view message)> on_notice = {};             ///< for the user, now: "Ctrl-C again kills"
 };
 
 /// An attempt that failed and was followed by another.

@@ -2,21 +2,20 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
 #include "cli/render/run_view.h"
 #include "engine/base/error.h"
-#include "launcher/log_reader.h"
+#include "launcher/log_stream.h"
 #include "launcher/run_directory.h"
-#include "launcher/spawn.h"
 
 namespace trainctl {
 namespace {
@@ -31,47 +30,61 @@ struct Options {
 
 volatile sig_atomic_t interrupted = 0;
 
-nlohmann::json read_json(const std::string& path) {
-  std::ifstream file(path);
-  return nlohmann::json::parse(file, nullptr, false);
-}
-
 /// What the launcher wrote last, said as it said it.
 int say_how_it_ended(RunView& view, const RunDirectory& directory) {
-  const nlohmann::json outcome = read_json(directory.file("outcome.json"));
-  if (!outcome.is_object() || !outcome.contains("exit_code")) {
-    view.end({"lost: its launcher was killed,", 0, false}, directory);
+  const std::optional<RunEnd> end = read_run_end(directory);
+  if (!end) {
+    view.end({"lost: its launcher was killed", 0, kExitRankFailed}, directory);
     return kExitRankFailed;
   }
-  const int code = outcome.value("exit_code", 0);
-  const std::string ending = code == 0 ? "done" : code > 128 ? "stopped by " + signal_name(code - 128) : "failed";
-  view.end({ending, outcome.value("seconds", 0.0), code == 0}, directory);
-  const nlohmann::json error = read_json(directory.file("error.json"));
-  if (code == kExitRankFailed && error.is_object()) std::cerr << error.value("report", "") << std::flush;
-  return code;
+  view.end(*end, directory);
+  if (end->exit_code == kExitRankFailed) std::cerr << end->failure << std::flush;
+  return end->exit_code;
 }
+
+/// The lines of one rank's stdout.
+class RankLines {
+ public:
+  RankLines(const RunDirectory& directory, int rank) : log_(LogFiles{directory.rank_path(rank), "stdout"}) {
+    log_.skip_to_last(kLastLines);
+  }
+  /// Whether there was anything.
+  bool read(bool grows, RunView& view) {
+    bool any = false;
+    while (const std::optional<LogBlock> block = log_.next(grows)) {
+      any = true;
+      if (block->kind != LogBlock::Kind::lines) continue;
+      std::string_view text = block->text;
+      while (!text.empty()) {
+        const size_t end = std::min(text.find('\n'), text.size());
+        view.line(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+      }
+    }
+    return any;
+  }
+
+ private:
+  LogStream log_;
+};
 
 int follow(const RegisteredRun& run, int rank) {
   const RunDirectory directory(short_path(run.log_dir), run.run);
-  LogFile log(directory.rank_file(rank, "stdout"));
-  log.skip_to_last(kLastLines);
+  RankLines lines(directory, rank);
   RunView view(STDOUT_FILENO);
   view.begin(run.name, run.ranks, directory);
-  const auto show = [&](std::string_view line) { view.line(line); };
   for (;;) {
     const bool runs = still_runs(run);
-    const bool more = log.read(show);
+    const bool more = lines.read(runs, view);
     if (interrupted != 0) {
       view.notice("detached; " + name_of(run) + " goes on");
       view.finish();
       return kExitDone;
     }
     if (view.tick()) view.update(live_status(run).value_or(LiveStatus{}));
-    if (!runs && !more) break;
+    if (!runs && !more) return say_how_it_ended(view, directory);
     if (!more) std::this_thread::sleep_for(kPause);
   }
-  log.finish(show);
-  return say_how_it_ended(view, directory);
 }
 
 int attach(const Options& options) {

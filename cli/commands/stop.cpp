@@ -14,6 +14,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
+#include "cli/render/run_end.h"
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
 
@@ -90,9 +91,9 @@ void stop_all(const std::vector<RegisteredRun>& runs, bool now) {
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     char text[32];
     std::snprintf(text, sizeof text, "%.1f s", seconds);
-    std::cout << name_of(run) << ": ended after " << text << ", "
-              << to_string(state_of(RunDirectory(run.log_dir, run.run))) << "; logs in " << short_path(run.log_dir)
-              << "/" << run.run << std::endl;
+    const std::optional<RunEnd> end = read_run_end(RunDirectory(run.log_dir, run.run));
+    std::cout << name_of(run) << ": " << (end ? end->ending : "killed") << ", " << text
+              << " after it was asked; logs in " << short_path(run.log_dir) << "/" << run.run << std::endl;
   }
 }
 

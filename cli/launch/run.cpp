@@ -29,19 +29,6 @@ int open_log(const Background* background, const RunDirectory& directory) {
   return fd;
 }
 
-RunEnd end_of(const Outcome& outcome) {
-  RunEnd end{"done", outcome.seconds, true};
-  if (outcome.signal != 0) {
-    end.ending = "stopped by " + signal_name(outcome.signal);
-    if (outcome.stopped_at_step) end.ending += " after step " + std::to_string(*outcome.stopped_at_step);
-    end.good = false;
-  } else if (outcome.cause.kind != Cause::Kind::none) {
-    end.ending = "failed";
-    end.good = false;
-  }
-  return end;
-}
-
 }  // namespace
 
 int Run::CountingRunner::start(const ProcessCommand& command) {
@@ -102,6 +89,7 @@ void Run::register_run() {
 }
 
 void Run::watch_signals() {
+  if (!spec_.has_command()) signals_.add(SIGUSR1);  // passed on to a program, which may mean anything by it
   signals_.async_wait([this](const boost::system::error_code& error, int) { stopping_ = stopping_ || !error; });
 }
 
@@ -119,16 +107,20 @@ Launch Run::launch() {
     runner_.started = 0;
     workload_.prepare(attempt);
   };
-  launch.on_line = [this](int rank, std::string_view line) {
-    if (!std::binary_search(shown_.begin(), shown_.end(), rank)) return;
-    if (rank == 0 && shown_.size() == 1)
-      view_.line(line);
-    else
-      view_.line_of(rank, line);
-  };
+  launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
+  // A program says much there that is no failure; what a rank of ours says there is told when it fails.
+  if (spec_.has_command()) launch.on_error_line = launch.on_line;
   launch.on_tick = [this] { tick(); };
   launch.on_notice = [this](std::string_view message) { view_.notice(message); };
   return launch;
+}
+
+void Run::show(int rank, std::string_view line) {
+  if (!std::binary_search(shown_.begin(), shown_.end(), rank)) return;
+  if (rank == 0 && shown_.size() == 1)
+    view_.line(line);
+  else
+    view_.line_of(rank, line);
 }
 
 LiveStatus Run::status() {
@@ -167,7 +159,7 @@ void Run::let_go() {
 }
 
 void Run::finish(const Outcome& outcome) {
-  RunEnd end = end_of(outcome);
+  RunEnd end = run_end(outcome);
   end.report = report_of_workload();
   view_.end(end, directory_);
   const std::string report = failure_report(outcome, cluster_, directory_);

@@ -9,6 +9,7 @@
 
 #include "cli/launch/background.h"
 #include "cli/launch/workload.h"
+#include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
@@ -42,6 +43,7 @@ class Run {
   void watch_signals();
   Launch launch();
   void tick();
+  void show(int rank, std::string_view line);
   void let_go();
   LiveStatus status();
   void finish(const Outcome& outcome);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "cli/render/terminal.h"
 #include "engine/base/text.h"
@@ -126,7 +127,9 @@ void Progress::update(const LiveStatus& status, double now) {
     // The last column stays free: some terminals wrap as soon as it is written to.
     write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1))));
   } else {
-    line(progress_text(status, kPlainWidth));
+    std::string text = progress_text(status, kPlainWidth);
+    if (text != told_) line(text);
+    told_ = std::move(text);
     write("");
   }
 }

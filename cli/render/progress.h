@@ -41,6 +41,7 @@ class Progress {
   int fd_;
   bool terminal_;
   std::string shown_;  ///< the progress line that is on the screen
+  std::string told_;   ///< elsewhere: the last progress line
   double last_ = 0;
   std::string lines_;
 };

@@ -57,7 +57,7 @@ bool RunView::tick() {
 void RunView::update(const LiveStatus& status) { progress_.update(status, seconds()); }
 
 void RunView::end(const RunEnd& end, const RunDirectory& directory) {
-  progress_.line(losses() + paint(fd_, end.good ? Paint::green : Paint::red, end.ending) + " after " +
+  progress_.line(losses() + paint(fd_, end.exit_code == 0 ? Paint::green : Paint::red, end.ending) + " after " +
                  format_seconds(end.seconds) + "; logs in " + directory.path());
   if (!end.report.empty()) progress_.line("\n" + end.report);
   progress_.finish();

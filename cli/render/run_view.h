@@ -8,18 +8,11 @@
 #include <vector>
 
 #include "cli/render/progress.h"
+#include "cli/render/run_end.h"
 #include "launcher/live_status.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
-
-/// How a run came to its end.
-struct RunEnd {
-  std::string ending;  ///< "done", "failed", "stopped by SIGINT after step 12"
-  double seconds = 0;
-  bool good = true;
-  std::string report{};  ///< lines that follow
-};
 
 class RunView {
  public:
