@@ -14,6 +14,7 @@
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
+#include "engine/runtime/cuda/nvtx_range.h"
 #include "engine/runtime/cuda/step_program.h"
 #include "engine/runtime/cuda/step_times.h"
 #include "engine/runtime/cuda/watchdog.h"
@@ -168,6 +169,7 @@ HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
 void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
   check(started_ - finished_ < static_cast<uint64_t>(slots_), "no more steps are in flight than there are slots");
   watchdog_->throw_if_given_up();
+  const NvtxRange range("step");
   try {
     send_inputs(inputs, scalars);
     watchdog_->step_started();

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/runtime/cuda/nvtx_range.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -152,6 +153,7 @@ void StepProgram::issue(const Issue& how) {
   begin(how);
   for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
     const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
+    const NvtxRange range(instruction.name.c_str());
     try {
       enqueue(i, how);
     } catch (const EnvError& error) {
