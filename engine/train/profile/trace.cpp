@@ -8,7 +8,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <set>
 #include <string_view>
 
 #include "engine/base/error.h"
@@ -21,10 +20,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kStepTrack = 0;
+constexpr int kStepTrack = 0, kFirstChannel = 100;
 constexpr std::string_view kInstructions = "\"traceEvents\": [";
 
-int track(const Instruction& instruction) { return 1 + static_cast<int>(instruction.stream); }
+int track(const Instruction& instruction) {
+  return instruction.opcode == Opcode::send ? kFirstChannel + instruction.peer
+                                            : 1 + static_cast<int>(instruction.stream);
+}
+
+std::string track_name(const Instruction& instruction) {
+  if (instruction.opcode == Opcode::send) return "send to " + std::to_string(instruction.peer);
+  return std::string(to_string(instruction.stream));
+}
 
 Json operands_json(const std::vector<Operand>& operands) {
   Json list = Json::array();
@@ -123,9 +130,11 @@ class Writer {
     event({{"ph", "M"}, {"name", "process_name"}, {"pid", rank}, {"args", {{"name", name}}}});
     event({{"ph", "M"}, {"name", "process_sort_index"}, {"pid", rank}, {"args", {{"sort_index", rank}}}});
     name_track(rank, kStepTrack, "steps");
-    std::set<Stream> streams;
-    for (const Instruction& instruction : program.instructions) streams.insert(instruction.stream);
-    for (const Stream stream : streams) name_track(rank, 1 + static_cast<int>(stream), to_string(stream));
+    std::map<int, std::string> tracks;
+    for (const Instruction& instruction : program.instructions) {
+      tracks.try_emplace(track(instruction), track_name(instruction));
+    }
+    for (const auto& [tid, track] : tracks) name_track(rank, tid, track);
     write_steps(profile);
     for (size_t i = 0; i < profile.spans.size(); ++i) write_span(profile, i, waiting_.waited_ns[index][i]);
     write_waits(profile);

@@ -6,7 +6,8 @@
 //   {"ph": "s" … "f", …}                              arrows: sends to their recvs, and waits between streams
 //   ]}
 //
-// pid is the rank, tid 1 + the stream (0: the steps). One event a line. Times are microseconds since origin_ns.
+// pid is the rank. tid: 0 the steps, 1 + the stream, and for sends 100 + the peer, since a device has a channel to
+// each. One event a line. Times are microseconds since origin_ns.
 #pragma once
 
 #include <iosfwd>
