@@ -1,0 +1,143 @@
+// Kernels of a GPU, timed by events around graphs of many launches: what a launch costs the host does not count.
+#include "engine/runtime/measure/kernel_timer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/ops/cuda_kernel.h"
+#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/measure/sampling.h"
+
+namespace trainctl {
+namespace cuda {
+namespace {
+
+constexpr int64_t kMostLaunches = 2000;  ///< in one graph
+
+class CudaKernelTimer final : public KernelTimer {
+ public:
+  CudaKernelTimer() {
+    cuda_check(cudaSetDevice(0), "cudaSetDevice");
+    cuda_check(cudaGetDeviceProperties(&properties_, 0), "cudaGetDeviceProperties");
+    stream_ = make_stream(false);
+    begin_ = make_timed_event();
+    end_ = make_timed_event();
+    scalars_ = make_device_memory(sizeof(StepScalars));
+  }
+
+  std::string device() const override { return properties_.name; }
+  int64_t cache_bytes() const override { return properties_.l2CacheSize; }
+  bool has_kernel(std::string_view name) const override { return find_cuda_kernel(name) != nullptr; }
+
+  std::byte* allocate(int64_t bytes) override {
+    size_t free = 0, total = 0;
+    cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    if (static_cast<int64_t>(free) < bytes) {
+      throw EnvError("the GPU has " + format_bytes(static_cast<int64_t>(free)) + " free, " + format_bytes(bytes) +
+                     " are needed; see nvidia-smi for who has the rest");
+    }
+    blocks_.push_back(make_device_memory(bytes));
+    return static_cast<std::byte*>(blocks_.back().get());
+  }
+
+  void clear() override { blocks_.clear(); }
+  void write(void* to, const void* from, int64_t bytes) override {
+    cuda_check(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+
+  std::vector<double> time(std::string_view name, std::span<const KernelCall> calls,
+                           const SampleOptions& options) override {
+    CudaScratch scratch;
+    std::vector<CudaKernel> kernels;
+    for (const KernelCall& host_call : calls) {
+      CudaKernelCall call;
+      static_cast<KernelCall&>(call) = host_call;
+      write(scalars_.get(), host_call.scalars, sizeof(StepScalars));
+      call.scalars = static_cast<const StepScalars*>(scalars_.get());
+      call.scratch = &scratch;
+      kernels.push_back(find_cuda_kernel(name)->prepare(call));
+    }
+    const DeviceMemory memory = make_device_memory(scratch.bytes());
+    scratch.set_memory(memory.get());
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    for (const CudaKernel& kernel : kernels) kernel(stream_.get());  // what libraries load at first use
+    cuda_check(cudaStreamSynchronize(stream_.get()), std::string(name).c_str());
+
+    int64_t captured = 0;
+    GraphExec graph;
+    return take_samples(
+        [&](int64_t runs) {
+          const int64_t launches = std::min(runs, kMostLaunches);
+          if (launches != captured) graph = capture(kernels, launches);
+          captured = launches;
+          const int64_t repetitions = (runs + launches - 1) / launches;
+          const double seconds = seconds_of([&] {
+            for (int64_t i = 0; i < repetitions; ++i)
+              cuda_check(cudaGraphLaunch(graph.get(), stream_.get()), "cudaGraphLaunch");
+          });
+          return seconds * static_cast<double>(runs) / static_cast<double>(launches * repetitions);
+        },
+        options);
+  }
+
+  std::vector<double> time_copy(int64_t bytes, const SampleOptions& options) override {
+    std::byte *from = allocate(bytes), *to = allocate(bytes);
+    return take_samples(
+        [&](int64_t runs) {
+          return seconds_of([&] {
+            for (int64_t i = 0; i < runs; ++i) {
+              cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream_.get()),
+                         "cudaMemcpyAsync");
+            }
+          });
+        },
+        options);
+  }
+
+ private:
+  /// Launches of all kernels in turn.
+  GraphExec capture(const std::vector<CudaKernel>& kernels, int64_t launches) const {
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    for (int64_t i = 0; i < launches; ++i) kernels[static_cast<size_t>(i) % kernels.size()](stream_.get());
+    cudaGraph_t captured = nullptr;
+    cuda_check(cudaStreamEndCapture(stream_.get(), &captured), "cudaStreamEndCapture");
+    const Graph graph(captured);
+    cudaGraphExec_t executable = nullptr;
+    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
+    GraphExec owned(executable);
+    cuda_check(cudaGraphUpload(executable, stream_.get()), "cudaGraphUpload");
+    return owned;
+  }
+
+  template <class Enqueue>
+  double seconds_of(const Enqueue& enqueue) const {
+    cuda_check(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
+    enqueue();
+    cuda_check(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
+    cuda_check(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, begin_.get(), end_.get()), "cudaEventElapsedTime");
+    return static_cast<double>(ms) / 1e3;
+  }
+
+  cudaDeviceProp properties_{};
+  Stream stream_;
+  Event begin_, end_;
+  DeviceMemory scalars_;
+  std::vector<DeviceMemory> blocks_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<KernelTimer> make_cuda_kernel_timer() {
+  int devices = 0;
+  cuda_check(cudaGetDeviceCount(&devices), "no GPU to time kernels on: cudaGetDeviceCount");
+  if (devices == 0) throw EnvError("no GPU to time kernels on: CUDA sees none; use --device cpu");
+  return std::make_unique<cuda::CudaKernelTimer>();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,128 @@
+// Kernels of the CPU. With one thread the clock is that of the thread: what other programs take of the processor
+// does not count.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/ops/cpu_threads.h"
+#include "engine/runtime/measure/kernel_timer.h"
+#include "engine/runtime/measure/sampling.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kAlignment = 256;
+constexpr int64_t kUnknownCache = int64_t{32} << 20;
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(info, line)) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(": ") + 2));
+  }
+  return "this processor";
+}
+
+class CpuKernelTimer final : public KernelTimer {
+ public:
+  explicit CpuKernelTimer(int threads) : threads_(threads), now_(threads == 1 ? thread_seconds : wall_seconds) {
+    cpu::start_workers(threads);
+  }
+
+  std::string device() const override {
+    return std::to_string(threads_) + (threads_ == 1 ? " thread of " : " threads of ") + processor_name();
+  }
+
+  int64_t cache_bytes() const override {
+    const int64_t bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? bytes : kUnknownCache;
+  }
+
+  bool has_kernel(std::string_view name) const override { return find_cpu_kernel(name) != nullptr; }
+
+  std::byte* allocate(int64_t bytes) override {
+    const auto size = static_cast<size_t>((std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
+    if (memory == nullptr) throw EnvError("cannot allocate " + format_bytes(bytes) + " to time a kernel on");
+    blocks_.emplace_back(memory, std::free);
+    std::memset(memory, 0, size);
+    return memory;
+  }
+
+  void clear() override { blocks_.clear(); }
+  void write(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
+
+  std::vector<double> time(std::string_view name, std::span<const KernelCall> calls,
+                           const SampleOptions& options) override {
+    std::vector<CpuKernel> kernels;
+    for (KernelCall call : calls) {
+      call.threads = threads_;
+      kernels.push_back(find_cpu_kernel(name)->prepare(call));
+    }
+    size_t next = 0;
+    return take_samples(
+        [&](int64_t runs) {
+          const double start = now_();
+          for (int64_t i = 0; i < runs; ++i) {
+            kernels[next]();
+            if (++next == kernels.size()) next = 0;
+          }
+          return now_() - start;
+        },
+        options);
+  }
+
+  std::vector<double> time_copy(int64_t bytes, const SampleOptions& options) override {
+    std::byte *from = allocate(bytes), *to = allocate(bytes);
+    const auto part = [&](int i) { return static_cast<size_t>(bytes / threads_ * i); };
+    const auto copy = [&](int i) {
+      const size_t end = i + 1 == threads_ ? static_cast<size_t>(bytes) : part(i + 1);
+      std::memcpy(to + part(i), from + part(i), end - part(i));
+    };
+    return take_samples(
+        [&](int64_t runs) {
+          const double start = now_();
+          for (int64_t i = 0; i < runs; ++i) cpu::run_parts(threads_, copy);
+          return now_() - start;
+        },
+        options);
+  }
+
+ private:
+  using Block = std::unique_ptr<std::byte, decltype(&std::free)>;
+
+  const int threads_;
+  double (*const now_)();
+  std::vector<Block> blocks_;
+};
+
+}  // namespace
+
+std::unique_ptr<KernelTimer> make_cpu_kernel_timer(int threads) { return std::make_unique<CpuKernelTimer>(threads); }
+
+Spread spread_of(std::vector<double> samples) {
+  check(!samples.empty(), "a spread is of one sample at least");
+  std::sort(samples.begin(), samples.end());
+  const auto at = [&](double part) {
+    return samples[static_cast<size_t>(std::lround(part * static_cast<double>(samples.size() - 1)))];
+  };
+  return {at(0.5), at(0.1), at(0.9)};
+}
+
+}  // namespace trainctl
