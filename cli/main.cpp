@@ -6,10 +6,13 @@
 #include <csignal>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/commands/commands.h"
+#include "cli/complete/complete.h"
 #include "cli/errors.h"
+#include "cli/usage.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 
@@ -20,9 +23,14 @@ constexpr const char* kFooter = R"(Examples:
   trainctl check job.yaml                       is it right?
   trainctl plan job.yaml launch.ranks=8         how it would run, without running it
   trainctl run job.yaml train.epochs=2          train, one process a rank
-  trainctl logs 1 --rank 0,3-5 --tail 20        what the ranks of run 1 wrote
+  trainctl run job.yaml --detach                the same in the background; then:
+  trainctl ps                                     what runs, how far, with which loss
+  trainctl attach                                 watch it; Ctrl-C detaches
+  trainctl logs 1 --rank 0,3-5 --tail 20          what the ranks of run 1 wrote
+  trainctl stop 1                                 end it at the end of a step
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
+A job may start any program in place of a network:  command: [python3, train.py]  (docs/launching.md)
 Exit codes: 0 done, 2 the job file is wrong, 3 the machine (files, memory), 4 a bug of trainctl,
             5 a rank failed, 130 and 143 stopped by Ctrl-C and SIGTERM)";
 
@@ -66,6 +74,9 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   Action chosen;
   for (const auto add : kCommands) add(app, chosen);
+  // Its words are those of a command line that is not complete: not for the parser.
+  if (argc > 1 && std::string_view(argv[1]) == "complete")
+    return flushed(print_candidates(app, {argv + 2, argv + argc}));
   if (const std::string message = unknown_command(app, argc, argv); !message.empty()) {
     std::cerr << message << "\n";
     return kExitSpec;
@@ -73,8 +84,9 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11's own codes for bad arguments are of no use to a caller: they are errors of the user.
-    return app.exit(error) == 0 ? kExitDone : kExitSpec;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    std::cerr << usage_error(app, error);
+    return kExitSpec;
   }
   try {
     return flushed(chosen());

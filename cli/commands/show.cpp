@@ -1,5 +1,6 @@
 // trainctl show: the nouns between a job file and a running rank, as text.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -52,7 +53,12 @@ void add_show_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("show", "Print the graph, the plan, or a rank's program or weights");
   command->add_option("what", options->what, "graph | plan | program | weights")
       ->required()
-      ->check(CLI::IsMember({"graph", "plan", "program", "weights"}));
+      ->check([](const std::string& word) {
+        static const std::vector<std::string> kNouns = {"graph", "plan", "program", "weights"};
+        if (std::find(kNouns.begin(), kNouns.end(), word) != kNouns.end()) return std::string();
+        const std::string near = did_you_mean(word, kNouns);
+        return "there is nothing called '" + word + "' to show; " + (near.empty() ? "there are " + join(kNouns) : near);
+      });
   options->job.add_to(*command);
   command->add_option("--rank", options->rank, "Whose program or weights")->capture_default_str();
   command->footer(R"(  graph     every tensor and node of one micro-batch, whole shapes, no devices

@@ -1,0 +1,87 @@
+// CLI11's errors say which option they are about only in their text; it is taken from there.
+#include "cli/usage.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <vector>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+/// The command that was given, or the app itself.
+const CLI::App& command_of(const CLI::App& app) {
+  const auto given = app.get_subcommands();
+  return given.empty() ? app : *given.front();
+}
+
+std::vector<std::string> option_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+/// The option that the text starts with or names; null where it names none.
+const CLI::Option* option_in(const CLI::App& command, const std::string& text) {
+  const CLI::Option* found = nullptr;
+  size_t longest = 0;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const bool positional : {false, true}) {
+      const std::string name = option->get_name(positional);
+      if (name.size() > longest && text.find(name) != std::string::npos) {
+        found = option;
+        longest = name.size();
+      }
+    }
+  }
+  return found;
+}
+
+std::string unexpected(const CLI::App& command, const std::string& text) {
+  const size_t colon = text.rfind(": ");
+  std::string word = colon == std::string::npos ? text : text.substr(colon + 2);
+  word = word.substr(0, word.find(' '));
+  if (!word.starts_with('-')) return "'" + word + "' is one word too many";
+  if (const size_t equals = word.find('='); equals != std::string::npos && word.find('.') < equals)
+    return "unknown option '" + word +
+           "'; fields of the job are given without dashes: " + word.substr(word.find_first_not_of('-'));
+  const std::string near = did_you_mean(word, option_names(command));
+  return "unknown option '" + word + "'" + (near.empty() ? "" : "; " + near);
+}
+
+std::string not_a_number(const CLI::Option& option, const std::string& text) {
+  const size_t equals = text.rfind(" = ");
+  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 3);
+  return option.get_name() + ": '" + value + "' is no number that it can be";
+}
+
+std::string missing_command(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    if (!command->get_group().empty()) names.push_back(command->get_name());
+  return "a command is missing: " + join(names);
+}
+
+std::string message(const CLI::App& command, const CLI::ParseError& error) {
+  const std::string text = error.what(), kind = error.get_name();
+  if (kind == "RequiredError" && command.get_parent() == nullptr) return missing_command(command);
+  if (kind == "ExtrasError") return unexpected(command, text);
+  const CLI::Option* option = option_in(command, text);
+  if (option == nullptr) return text;
+  if (kind == "RequiredError") return option->get_name() + " is missing: " + option->get_description();
+  if (kind == "ArgumentMismatch") return option->get_name() + " lacks its value: " + option->get_description();
+  if (kind == "ConversionError") return not_a_number(*option, text);
+  return text;
+}
+
+}  // namespace
+
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = command_of(app);
+  const std::string name = &command == &app ? "trainctl" : "trainctl " + command.get_name();
+  return name + ": " + message(command, error) + "\n  " + name + " --help has examples\n";
+}
+
+}  // namespace trainctl
