@@ -43,6 +43,8 @@ class StoreClient {
 
  private:
   std::string call(const std::string& request, double timeout_seconds);
+  std::string call_once(const std::string& request, double timeout_seconds);
+  void close_idle();
   int take_connection();
   int connect_and_prove();
 

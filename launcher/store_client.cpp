@@ -19,8 +19,19 @@ namespace {
 
 constexpr double kAnswerSeconds = 30;  ///< beyond a get's own time
 
+constexpr int kAttempts = 3;
+
+/// The connection is of no use any more; another one may be.
+struct ConnectionLost : EnvError {
+  using EnvError::EnvError;
+};
+
 [[noreturn]] void lost(const std::string& what) {
   throw EnvError("the launcher's store " + what + "; has the launcher ended?");
+}
+
+[[noreturn]] void lost_connection(const std::string& what) {
+  throw ConnectionLost("the launcher's store " + what + "; has the launcher ended?");
 }
 
 void set_timeout(int fd, double seconds) {
@@ -34,7 +45,7 @@ void send_all(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) lost(std::string("cannot be written to: ") + std::strerror(errno));
+    if (put < 0) lost_connection(std::string("cannot be written to: ") + std::strerror(errno));
     bytes.remove_prefix(static_cast<size_t>(put));
   }
 }
@@ -43,7 +54,8 @@ void receive_all(int fd, std::span<char> bytes) {
   while (!bytes.empty()) {
     const ssize_t got = recv(fd, bytes.data(), bytes.size(), 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got == 0) lost("closed the connection");
+    if (got == 0) lost_connection("closed the connection");
+    if (got < 0 && errno == ECONNRESET) lost_connection("closed the connection");
     if (got < 0) lost(std::string("does not answer: ") + std::strerror(errno));
     bytes = bytes.subspan(static_cast<size_t>(got));
   }
@@ -76,8 +88,12 @@ void prove(int fd, const std::string& token) {
 
 StoreClient::StoreClient(uint16_t port, std::string token) : port_(port), token_(std::move(token)) {}
 
-StoreClient::~StoreClient() {
+StoreClient::~StoreClient() { close_idle(); }
+
+void StoreClient::close_idle() {
+  const std::lock_guard lock(mutex_);
   for (const int fd : idle_) close(fd);
+  idle_.clear();
 }
 
 void StoreClient::set(const std::string& key, const std::string& value) {
@@ -92,7 +108,19 @@ std::string StoreClient::get(const std::string& key, double timeout_seconds) {
               timeout_seconds);
 }
 
+/// Requests can be made twice: a connection that breaks costs another one, not the job.
 std::string StoreClient::call(const std::string& request, double timeout_seconds) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return call_once(request, timeout_seconds);
+    } catch (const ConnectionLost&) {
+      if (attempt == kAttempts) throw;
+      close_idle();
+    }
+  }
+}
+
+std::string StoreClient::call_once(const std::string& request, double timeout_seconds) {
   const int fd = take_connection();
   std::optional<store::Reply> reply;
   try {

@@ -60,6 +60,19 @@ class RawSocket {
   int fd_;
 };
 
+/// Shuts every connection of this process to the port, as a network that fails would. How many there were.
+int shut_connections_to(uint16_t port) {
+  int count = 0;
+  for (int fd = 3; fd < 256; ++fd) {
+    sockaddr_in peer{};
+    socklen_t size = sizeof peer;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.sin_port != htons(port)) continue;
+    shutdown(fd, SHUT_RDWR);
+    ++count;
+  }
+  return count;
+}
+
 constexpr size_t kHelloBytes = 4 + 32;
 
 }  // namespace
@@ -97,6 +110,20 @@ TEST_CASE("a key that nobody sets is an error that names it, in time") {
   }
   client.set("a", "b");  // the connection is still good
   CHECK(client.get("a", 1) == "b");
+}
+
+TEST_CASE("a connection that breaks costs another one, not the call") {
+  const Server server;
+  StoreClient client(server.port(), "secret");
+  client.set("key", "value");
+  CHECK(shut_connections_to(server.port()) == 1);
+  CHECK(client.get("key", 5) == "value");
+  std::string late;
+  std::thread waiting([&] { late = client.get("late", 60); });
+  while (shut_connections_to(server.port()) == 0) std::this_thread::yield();  // in the middle of a call
+  client.set("late", "came");
+  waiting.join();
+  CHECK(late == "came");
 }
 
 TEST_CASE("many clients and values at once") {

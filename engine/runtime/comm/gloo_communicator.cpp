@@ -12,6 +12,7 @@
 
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <numeric>
 
 #include "engine/runtime/comm/combine.h"
@@ -39,6 +40,7 @@ class GlooCommunicator : public Communicator {
 
   ~GlooCommunicator() override {
     if (broken_ || num_ranks_ == 1) return;
+    if (std::uncaught_exceptions() > exceptions_before_) return;  // this rank fails: nobody may wait for it
     // Closing a socket that still holds unread bytes would cut off what a slower peer has yet to read.
     try {
       gloo::BarrierOptions barrier(world_.context);
@@ -111,6 +113,7 @@ class GlooCommunicator : public Communicator {
   std::vector<Peer> peers_;
   std::vector<std::byte> scratch_;
   bool broken_ = false;
+  int exceptions_before_ = std::uncaught_exceptions();
 };
 
 uint8_t* bytes_of(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }

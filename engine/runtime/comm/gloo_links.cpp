@@ -100,7 +100,11 @@ void GlooLinks::set_position(RankPosition position) {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_publish_) return;
   next_publish_ = now + std::chrono::seconds(1);
-  publish_position();
+  try {
+    publish_position();
+  } catch (const EnvError&) {
+    // It helps to explain failures, and is no reason for one.
+  }
 }
 
 void GlooLinks::publish_position() const {
