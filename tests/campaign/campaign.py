@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""Hurts runs of trainctl at random moments and checks what becomes of them.
+
+  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --injuries 200
+
+After each injury the run must end in time with the right exit code and the right first cause, and leave no process,
+no listening socket and no shared memory. Prints a row an injury; exits 1 where one went wrong. The same seed gives the
+same injuries (not the same moments: the host has its own chance).
+"""
+
+import argparse
+import os
+import random
+import sys
+import time
+
+import injuries
+from scene import Scene
+
+ROW = "{:>4}  {:<28} {:<8} {:>5}  {:<8} {:>9} {:>5}  {:<22} {:<18} {:>7}  {}"
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", required=True)
+    parser.add_argument("--injuries", type=int, default=len(injuries.KINDS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this injury alone")
+    parser.add_argument("--kind", help="kinds whose name contains this")
+    parser.add_argument("--ranks", default="4,8,16")
+    parser.add_argument("--grace", type=float, default=1)
+    parser.add_argument("--timeout", type=float, default=4)
+    parser.add_argument("--slack", type=float, default=5, help="seconds on top of grace or timeout")
+    options = parser.parse_args()
+    options.trainctl = os.path.abspath(options.trainctl)
+    return options
+
+
+def problems_of(scene, expected, seconds, options):
+    """Words for what is not as it should be."""
+    found = []
+    code = scene.launcher.returncode
+    if code not in expected.codes:
+        found.append(f"exit code {code}")
+    cause = scene.result("error.json").get("first_cause", {})
+    if expected.rank >= 0 and (cause.get("rank") != expected.rank or cause.get("kind") not in expected.kinds):
+        found.append(f"cause: {cause.get('message', 'none')}")
+    if seconds > expected.seconds + options.slack:
+        found.append(f"took {seconds:.1f} s")
+    if expected.steps_agree and code > 0:
+        steps = scene.last_steps()
+        said = scene.result("outcome.json").get("stopped_at_step")
+        if steps != {str(said)}:
+            found.append(f"stopped after steps {steps}, outcome.json says {said}")
+    if len(scene.result("outcome.json").get("restarts", [])) != expected.restarts:
+        found.append("restarts are not told")
+    return found
+
+
+def short(cause):
+    return f"{cause['rank']} {cause.get('kind', '?')}" if cause else "-"
+
+
+def injure(index, options):
+    """A row, and whether all was well."""
+    rng = random.Random(f"{options.seed}/{index}")
+    kind, job, when, ranks = injuries.plan(index, rng, [int(count) for count in options.ranks.split(",")])
+    scene = Scene(options, kind, job, ranks, rng)
+    expected, left, seconds = injuries.Expected(set()), [], 0.0
+    try:
+        start = time.monotonic()
+        expected = kind.injure(scene, when)
+        start = max(start, time.monotonic()) if scene.launcher.poll() is None else start
+        scene.wait_for_end(expected.seconds + options.slack + 30)
+        seconds = time.monotonic() - start
+        found = problems_of(scene, expected, seconds, options)
+        left = scene.leftovers(options.grace + options.slack)
+        if left:
+            found.append("left: " + ", ".join(left))
+    except AssertionError as error:
+        found = [str(error)]
+    wanted = f"{expected.rank} {'/'.join(expected.kinds)}" if expected.rank >= 0 else "-"
+    print(ROW.format(index, kind.name, job, ranks, when, "/".join(map(str, sorted(expected.codes))),
+                     str(scene.launcher.poll()), wanted, short(scene.result("error.json").get("first_cause", {})),
+                     f"{seconds:.2f}", "; ".join(found) if found else "ok"), flush=True)
+    if found:
+        print(f"      {scene.folder}\n" + "".join(f"      | {line}\n" for line in scene.notices().splitlines()[-8:]), flush=True)
+    scene.clean_up(keep=bool(found))
+    return not found
+
+
+def main():
+    options = parse_arguments()
+    print(ROW.format("#", "injury", "job", "ranks", "when", "code", "got", "cause", "got", "s", "").rstrip())
+    numbers = [options.only] if options.only is not None else range(options.injuries)
+    if options.kind:
+        numbers = [n for n in numbers if options.kind in injuries.KINDS[n % len(injuries.KINDS)].name]
+    bad = sum(not injure(index, options) for index in numbers)
+    print(f"{len(numbers)} injuries, {bad} went wrong")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""What a run leaves on the host, read from /proc: processes that carry its mark, their sockets and shared memory."""
+
+import ctypes
+import os
+import socket
+
+MARK = "TRAINCTL_CAMPAIGN"
+PIDFD_OPEN, PIDFD_GETFD = 434, 438  # the same numbers on every architecture
+
+
+def read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def environment(pid):
+    return dict(entry.split(b"=", 1) for entry in read(f"/proc/{pid}/environ").split(b"\0") if b"=" in entry)
+
+
+def words(pid):
+    return read(f"/proc/{pid}/cmdline").decode(errors="replace").split("\0")
+
+
+def state(pid):
+    """One letter, "" where there is no such process, and its parent."""
+    text = read(f"/proc/{pid}/stat").decode(errors="replace")
+    if ")" not in text:
+        return "", 0
+    fields = text[text.rindex(")") + 2:].split()
+    return fields[0], int(fields[1])
+
+
+def marked(mark):
+    """Processes of a run, without those that have ended and that somebody has yet to bury."""
+    entry = f"{MARK}={mark}".encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and entry in read(f"/proc/{name}/environ").split(b"\0") and state(name)[0] not in ("Z", "X", ""):
+            found.append(int(name))
+    return found
+
+
+def ranks(launcher):
+    """pid of each rank of a launcher that has begun to be itself: {rank: pid}."""
+    found = {}
+    try:
+        children = read(f"/proc/{launcher}/task/{launcher}/children").split()
+    except OSError:
+        return found
+    for child in map(int, children):
+        line = words(child)
+        if "worker" in line and "--rank" in line:
+            found[int(line[line.index("--rank") + 1])] = child
+        elif b"LOCAL_RANK" in (env := environment(child)):
+            found[int(env[b"RANK"])] = child
+    return found
+
+
+def sockets(pid):
+    """{descriptor: inode}."""
+    found = {}
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                found[int(fd)] = int(target[8:-1])
+    except OSError:
+        pass
+    return found
+
+
+def tcp():
+    """{inode: (local address, local port, remote port, listens)} of IPv4 and IPv6."""
+    found = {}
+    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in read(path).decode().splitlines()[1:]:
+            fields = line.split()
+            address, port = fields[1].rsplit(":", 1)
+            found[int(fields[9])] = (address, int(port, 16), int(fields[2].rsplit(":", 1)[1], 16), fields[3] == "0A")
+    return found
+
+
+def listening(pids):
+    """(address, port) that processes listen on."""
+    table = tcp()
+    return {table[inode][:2] for pid in pids for inode in sockets(pid).values() if inode in table and table[inode][3]}
+
+
+def still_listening(places):
+    return places & {entry[:2] for entry in tcp().values() if entry[3]}
+
+
+def shut_connections_to(pid, port):
+    """Shuts the sockets of a process that are connected to `port`, as a network that fails would. How many."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    table = tcp()
+    pidfd = libc.syscall(PIDFD_OPEN, pid, 0)
+    if pidfd < 0:
+        return 0
+    count = 0
+    for fd, inode in sockets(pid).items():
+        if inode not in table or table[inode][3] or table[inode][2] != port:
+            continue
+        copy = libc.syscall(PIDFD_GETFD, pidfd, fd, 0)
+        if copy < 0:
+            continue
+        connection = socket.socket(fileno=copy)
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+            count += 1
+        except OSError:
+            pass
+        connection.close()
+    os.close(pidfd)
+    return count

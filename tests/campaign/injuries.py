@@ -1,0 +1,191 @@
+"""The injuries of the campaign: what is done to a run, when, and what must become of it.
+
+An injury is a function of a Scene that waits for its moment, does its harm, and returns the Expected outcome.
+"""
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+
+import host
+
+
+@dataclasses.dataclass
+class Expected:
+    codes: set  # exit codes of the launcher, -N: killed by signal N
+    rank: int = -1  # of the first cause; -1: no error.json is asked for
+    kinds: tuple = ()  # of the first cause
+    seconds: float = 0  # from the injury to the launcher's end, without the slack
+    steps_agree: bool = False  # every rank says that it stopped after the same step
+    restarts: int = 0
+
+
+STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.SIGUSR1: 138}
+
+
+def stopped_by(number, scene, when):
+    """Before the launcher listens to signals they end it themselves: no rank was started then."""
+    early = {-number} if when == "start" else set()
+    return Expected({STOPPED[number]} | early, seconds=scene.grace, steps_agree=when == "running" and scene.network)
+
+
+# Injuries to ranks, from outside.
+
+
+def kill_rank(scene, when):
+    rank = scene.victim(when)
+    scene.signal_rank(rank, signal.SIGKILL)
+    return Expected({5}, rank, ("failed",), scene.grace)
+
+
+def stop_rank(scene, when):
+    rank = scene.victim(when)
+    scene.signal_rank(rank, signal.SIGSTOP)
+    if not scene.network:  # a program says nothing of itself, so nobody can know; but it must go with the others
+        time.sleep(0.1)
+        scene.launcher.send_signal(signal.SIGTERM)
+        return Expected({143}, seconds=scene.grace)
+    return Expected({5}, rank, ("silent",), scene.timeout + scene.grace)
+
+
+def kill_after_restart(scene, when):
+    rank = scene.victim(when)
+    scene.signal_rank(rank, signal.SIGKILL)
+    scene.wait_for("the ranks' second attempt", lambda: scene.notices().count("restarting all ranks (1 of 1)") == 1)
+    scene.wait_for("new ranks", lambda: len(host.ranks(scene.launcher.pid)) == scene.ranks)
+    time.sleep(scene.rng.uniform(0, 0.3))
+    rank = scene.rng.randrange(scene.ranks)
+    scene.signal_rank(rank, signal.SIGKILL)
+    return Expected({5}, rank, ("failed",), scene.grace, restarts=1)
+
+
+# Signals of the user.
+
+
+def interrupt(number):
+    def injury(scene, when):
+        scene.reach(when)
+        scene.launcher.send_signal(number)
+        return stopped_by(number, scene, when)
+
+    return injury
+
+
+def interrupt_twice(scene, when):
+    scene.reach(when)
+    scene.launcher.send_signal(signal.SIGINT)
+    time.sleep(scene.rng.uniform(0, 0.05))
+    with contextlib.suppress(ProcessLookupError):
+        scene.launcher.send_signal(signal.SIGINT)
+    expected = stopped_by(signal.SIGINT, scene, when)
+    expected.steps_agree = False
+    return expected
+
+
+def kill_launcher(scene, when):
+    scene.reach(when)
+    scene.launcher.kill()
+    return Expected({-signal.SIGKILL}, seconds=1)
+
+
+def kill_rank_while_stopping(scene, when):
+    rank = scene.victim(when)
+    scene.launcher.send_signal(signal.SIGTERM)
+    time.sleep(scene.rng.uniform(0, 0.02))
+    scene.signal_rank(rank, signal.SIGKILL)
+    return Expected({143}, seconds=scene.grace)
+
+
+# Misfortunes that were ordered beforehand.
+
+
+def ordered(code, kinds, seconds):
+    def injury(scene, when):
+        scene.wait_for_end(seconds(scene) + 60)
+        return Expected({code}, scene.ordered_rank, kinds, seconds(scene))
+
+    return injury
+
+
+def exit_early_of_program(scene, when):
+    """Programs may end when they like; the others go on."""
+    scene.reach("running")
+    time.sleep(0.3)
+    assert scene.launcher.poll() is None, "the run ended with one rank that exited 0"
+    scene.launcher.send_signal(signal.SIGTERM)
+    return Expected({143}, seconds=scene.grace)
+
+
+# The network, and the disk.
+
+
+def close_store(scene, when):
+    """A connection that is closed must not stop a run: the next one is made."""
+    scene.reach(when)
+    places = host.listening([scene.launcher.pid])
+    if when == "running":
+        time.sleep(1.2)  # positions go to the store once a second
+    for _, port in places:
+        for pid in [scene.launcher.pid, *host.ranks(scene.launcher.pid).values()]:
+            scene.closed += host.shut_connections_to(pid, port)
+    scene.reach("running")
+    time.sleep(1.2)
+    scene.launcher.send_signal(signal.SIGTERM)
+    expected = stopped_by(signal.SIGTERM, scene, "running")
+    expected.seconds += 0
+    return expected
+
+
+def full_disk(scene, when):
+    scene.reach("running")
+    scene.wait_for("the notice of a full disk", lambda: "cannot write" in scene.notices())
+    time.sleep(0.2)
+    assert scene.launcher.poll() is None, "the run ended with the disk full"
+    scene.launcher.send_signal(signal.SIGTERM)
+    return Expected({143}, seconds=scene.grace)
+
+
+@dataclasses.dataclass
+class Kind:
+    name: str
+    injure: object
+    jobs: tuple  # shm, gloo, command, deaf (a command that ignores SIGTERM), escaping (it starts a session of its own)
+    whens: tuple = ("start", "running")
+    fault: str = ""  # of TRAINCTL_TEST_FAULT, without its rank; or of a program
+    restarts: int = 0
+    full_disk: bool = False
+
+
+ENGINE = ("shm", "gloo")
+ANY = ("shm", "gloo", "command", "deaf", "escaping")
+at_once = lambda scene: scene.grace
+in_time = lambda scene: scene.timeout + scene.grace
+
+KINDS = [
+    Kind("SIGKILL of a rank", kill_rank, ("shm", "shm", "gloo", "command", "escaping")),
+    Kind("SIGSTOP of a rank", stop_rank, ("shm", "shm", "gloo", "command")),
+    Kind("SIGKILL of the launcher", kill_launcher, ANY),
+    Kind("Ctrl-C", interrupt(signal.SIGINT), ANY),
+    Kind("Ctrl-C twice", interrupt_twice, ANY),
+    Kind("SIGTERM", interrupt(signal.SIGTERM), ANY),
+    Kind("SIGUSR1", interrupt(signal.SIGUSR1), ("shm", "gloo", "command")),
+    Kind("exits 0 early", ordered(5, ("ended early",), at_once), ENGINE, ("step",), "exit0"),
+    Kind("exits 0 early", exit_early_of_program, ("command",), ("running",), "exit0"),
+    Kind("exits 3", ordered(5, ("failed",), at_once), ("shm", "gloo", "command"), ("step",), "exit3"),
+    Kind("never starts", ordered(5, ("silent",), in_time), ENGINE, ("step 0",), "hang"),
+    Kind("hangs", ordered(5, ("silent",), in_time), ENGINE, ("step",), "hang"),
+    Kind("skips a collective", ordered(5, ("failed", "silent"), in_time), ("shm",), ("step",), "skip"),
+    Kind("closed store connections", close_store, ("gloo",)),
+    Kind("full log disk", full_disk, ("shm", "command"), ("running",), full_disk=True),
+    Kind("SIGKILL of a rank at the end", kill_rank_while_stopping, ANY, ("running",)),
+    Kind("SIGKILL, restart, SIGKILL", kill_after_restart, ("shm", "gloo", "command"), ("running",), restarts=1),
+]
+
+
+def plan(index, rng, rank_counts):
+    """One injury: every kind has its turn, the rest is chance."""
+    kind = KINDS[index % len(KINDS)]
+    return kind, rng.choice(kind.jobs), rng.choice(kind.whens), rng.choice(rank_counts)
