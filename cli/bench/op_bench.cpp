@@ -1,0 +1,143 @@
+// See the header.
+#include "cli/bench/op_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/ops/random.h"
+#include "engine/train/profile/work.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kLeastCopy = int64_t{64} << 20;
+constexpr int64_t kMostMemory = int64_t{4} << 30;
+
+int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape) * byte_size(info.dtype); }
+
+/// Random, since a GPU multiplies zeros faster than numbers: it draws less power and clocks higher.
+std::vector<std::byte> random_data(const TensorInfo& info, Fill fill, int64_t below, uint64_t key) {
+  const int64_t count = num_elements(info.shape);
+  std::vector<std::byte> data(static_cast<size_t>(bytes_of(info)));
+  const auto put = [&](int64_t i, const auto& value) {
+    std::memcpy(&data[static_cast<size_t>(i) * sizeof value], &value, sizeof value);
+  };
+  for (int64_t i = 0; i < count; i += 4) {
+    const Philox4 words = philox(key, static_cast<uint64_t>(i), 0);
+    for (int64_t j = i; j < std::min(i + 4, count); ++j) {
+      const float u = static_cast<float>(words.v[j - i] >> 8) * 0x1p-24f;
+      const float value = fill == Fill::statistics ? 0.5f + u : 3.4f * u - 1.7f;
+      if (info.dtype == DType::i32) {
+        put(j, static_cast<int32_t>(std::min(static_cast<int64_t>(u * static_cast<float>(below)), below - 1)));
+      } else if (info.dtype == DType::bf16) {
+        put(j, to_bf16(value));
+      } else {
+        put(j, value);
+      }
+    }
+  }
+  return data;
+}
+
+TensorArg argument(const TensorInfo& info, std::byte* data, bool accumulate) {
+  return {data, info.dtype, info.shape, info.shape, Shape(info.shape.size(), 0), accumulate};
+}
+
+int64_t operand_bytes(const OpRequest& request) {
+  int64_t bytes = 0;
+  for (const TensorInfo& info : request.inputs) bytes += bytes_of(info);
+  for (const TensorInfo& info : request.outputs) bytes += bytes_of(info);
+  return std::max<int64_t>(bytes, 1);
+}
+
+}  // namespace
+
+double OpResult::of_limit() const {
+  const double compute = peak_flops > 0 ? work.flops / peak_flops : 0;
+  const double memory = copy_bytes > 0 ? work.bytes / copy_bytes : 0;
+  return std::max(compute, memory) / seconds.median;
+}
+
+std::vector<KernelCall> OpBench::calls(const OpRequest& request, int copies) {
+  std::vector<std::vector<std::byte>> data;
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    data.push_back(random_data(request.inputs[i], request.fills[i], request.below, i + 1));
+  }
+  std::vector<KernelCall> calls(static_cast<size_t>(copies));
+  for (KernelCall& call : calls) {
+    call.attrs = request.attrs;
+    call.scalars = &scalars_;
+    call.seed = 1;
+    for (size_t i = 0; i < request.inputs.size() && request.reads_inputs(); ++i) {
+      std::byte* memory = timer_.allocate(bytes_of(request.inputs[i]));
+      timer_.write(memory, data[i].data(), bytes_of(request.inputs[i]));
+      call.in.push_back(argument(request.inputs[i], memory, false));
+    }
+    for (const TensorInfo& info : request.outputs) {
+      call.out.push_back(argument(info, timer_.allocate(bytes_of(info)), request.accumulates()));
+    }
+  }
+  return calls;
+}
+
+std::vector<double> OpBench::samples(const OpRequest& request, int copies) {
+  timer_.clear();
+  try {
+    const std::vector<KernelCall> all = calls(request, copies);
+    std::vector<double> seconds = timer_.time(request.kernel(), all, options_);
+    timer_.clear();
+    return seconds;
+  } catch (const InternalError& error) {
+    // What a plan would never give it.
+    timer_.clear();
+    throw SpecError({}, "op",
+                    request.kernel() + " does not run with " + shapes_text(request.inputs) + " " +
+                        to_string(request.attrs) + ": " + error.what(),
+                    request.example->what);
+  }
+}
+
+OpResult OpBench::run(const OpRequest& request) {
+  OpResult result;
+  result.request = request;
+  result.work = kernel_work(request.kernel(), request.inputs, request.outputs, request.attrs);
+  result.peak_flops = result.work.flops > 0 ? peak_flops(request.type) : 0;
+  result.copy_bytes = copy_bytes();
+  if (!request.is_product()) {
+    // In turn over more memory than the caches hold: as in a step, nobody finds its operands there.
+    const int64_t wanted = std::min(4 * timer_.cache_bytes(), kMostMemory);
+    result.copies = static_cast<int>(std::clamp<int64_t>(wanted / operand_bytes(request) + 1, 1, 256));
+  }
+  result.seconds = spread_of(samples(request, result.copies));
+  return result;
+}
+
+double OpBench::peak_flops(const BenchType& type) {
+  const auto [found, added] = peaks_.try_emplace({type.dtype, type.tf32}, 0.0);
+  if (!added || !timer_.has_kernel("matmul")) return found->second;
+  double best = 0;
+  // Larger ones only where the last took milliseconds.
+  for (const int64_t n : {1024, 2048, 4096, 8192}) {
+    const std::string shape = std::to_string(n) + "x" + std::to_string(n);
+    const OpRequest product = make_op_request("matmul", shape + "," + shape, "transpose_b=true", type);
+    const std::vector<double> seconds = samples(product, 1);
+    const double least = *std::min_element(seconds.begin(), seconds.end());
+    best = std::max(best, kernel_work("matmul", product.inputs, product.outputs, product.attrs).flops / least);
+    if (least > 2e-3) break;
+  }
+  return peaks_[{type.dtype, type.tf32}] = best;
+}
+
+double OpBench::copy_bytes() {
+  if (copy_bytes_ > 0) return copy_bytes_;
+  timer_.clear();
+  const int64_t bytes = std::min(std::max(kLeastCopy, 2 * timer_.cache_bytes()), kMostMemory / 2);
+  const std::vector<double> seconds = timer_.time_copy(bytes, options_);
+  timer_.clear();
+  return copy_bytes_ = 2.0 * static_cast<double>(bytes) / *std::min_element(seconds.begin(), seconds.end());
+}
+
+}  // namespace trainctl

@@ -1,0 +1,46 @@
+// One kernel call to time, from what the user asked for and the example's rule: shapes, types, attributes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/bench/op_examples.h"
+
+namespace trainctl {
+
+/// f32, bf16, or tf32: f32 whose products may round their operands.
+struct BenchType {
+  DType dtype = DType::f32;
+  bool tf32 = false;
+};
+BenchType parse_bench_type(const std::string& text);
+
+struct OpRequest {
+  const OpExample* example = nullptr;
+  std::vector<TensorInfo> inputs, outputs;
+  std::vector<Fill> fills;  ///< an input
+  int64_t below = 0;        ///< for the indices
+  Attrs attrs;
+  BenchType type;
+
+  std::string kernel() const { return example->name; }
+  bool is_product() const;
+  /// The kernel reads nothing, or adds to what it writes.
+  bool reads_inputs() const { return kernel() != "zero"; }
+  bool accumulates() const { return attrs.flag("descend"); }
+};
+
+/// `shapes` "32x784,784x512", or empty: the example's. `attrs` "transpose_b=true,perm=[1,0]", or empty.
+/// Throws SpecError with the rule of what is expected.
+OpRequest make_op_request(const std::string& op, const std::string& shapes, const std::string& attrs,
+                          const BenchType& type);
+
+/// "32x784" for each, separated by commas.
+std::vector<Shape> parse_shapes(const std::string& text);
+std::string shapes_text(const std::vector<TensorInfo>& infos);
+
+/// "1K,1M,256M": powers of 1024, with or without a B or iB behind. Throws SpecError.
+std::vector<int64_t> parse_sizes(const std::string& text);
+
+}  // namespace trainctl

@@ -1,0 +1,134 @@
+// See the header.
+#include "cli/render/bench_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "cli/render/profile_report.h"
+#include "cli/render/table.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use theirs";
+constexpr const char* kInHost = "  copy limit: what a rank copies in its own memory, while all others copy too";
+
+std::string spread_text(const Spread& spread) {
+  return duration_text(spread.low) + " .. " + duration_text(spread.high);
+}
+
+/// Three digits, whatever the size.
+std::string figure(double value) { return value <= 0 ? "" : fmt::format("{:.{}f}", value, value < 10 ? 2 : 1); }
+
+std::string type_text(const BenchType& type) { return type.tf32 ? "tf32" : std::string(to_string(type.dtype)); }
+
+Json spread_json(const Spread& spread) {
+  return {{"median", spread.median}, {"p10", spread.low}, {"p90", spread.high}};
+}
+
+std::string limits_text(const std::vector<OpResult>& results) {
+  std::map<std::string, double> peaks;
+  double copy = 0;
+  for (const OpResult& result : results) {
+    copy = result.copy_bytes;
+    if (result.peak_flops > 0) peaks[type_text(result.request.type)] = result.peak_flops;
+  }
+  std::vector<std::string> words;
+  for (const auto& [type, flops] : peaks) {
+    words.push_back(flops >= 1e12 ? fmt::format("{} matrix product {:.1f} TFLOP/s", type, flops / 1e12)
+                                  : fmt::format("{} matrix product {:.1f} GFLOP/s", type, flops / 1e9));
+  }
+  words.push_back(fmt::format("copy {:.1f} GB/s, read and written", copy / 1e9));
+  return join(words, "; ");
+}
+
+}  // namespace
+
+std::string render_ops(const std::vector<OpResult>& results, const std::string& device) {
+  if (results.empty()) return "";
+  const bool tera = std::any_of(results.begin(), results.end(), [](const OpResult& r) { return r.peak_flops >= 1e12; });
+  Table table(
+      {"op", "inputs", "type", "attrs", ">time", ">p10 .. p90", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s", ">of limit"});
+  for (const OpResult& r : results) {
+    table.add({r.request.kernel(), shapes_text(r.request.inputs), type_text(r.request.type),
+               r.request.attrs.empty() ? "" : to_string(r.request.attrs), duration_text(r.seconds.median),
+               spread_text(r.seconds), r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "",
+               figure(r.bytes_per_second() / 1e9), fmt::format("{:.0f}%", 100 * r.of_limit())});
+  }
+  return fmt::format("{}\nlimits of this run: {}\n\n{}", device, limits_text(results), table.str());
+}
+
+Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
+  Json list = Json::array();
+  for (const OpResult& r : results) {
+    Json shapes = Json::array(), attrs = Json::object();
+    for (const TensorInfo& input : r.request.inputs) shapes.push_back(input.shape);
+    for (const auto& [name, value] : r.request.attrs) attrs[name] = to_string(value);
+    list.push_back({{"op", r.request.kernel()},
+                    {"inputs", shapes},
+                    {"type", type_text(r.request.type)},
+                    {"attrs", attrs},
+                    {"seconds", spread_json(r.seconds)},
+                    {"operand_sets", r.copies},
+                    {"flops", r.work.flops},
+                    {"bytes", r.work.bytes},
+                    {"flops_per_second", r.flops_per_second()},
+                    {"bytes_per_second", r.bytes_per_second()},
+                    {"of_limit", r.of_limit()},
+                    {"limits", {{"flops_per_second", r.peak_flops}, {"bytes_per_second", r.copy_bytes}}}});
+  }
+  return {{"device", device}, {"results", list}};
+}
+
+std::string render_collectives(const std::vector<CollectiveResult>& results, Device device) {
+  if (results.empty()) return "";
+  const bool cuda = device == Device::cuda;
+  Table table({"collective", ">ranks", ">bytes", ">time", ">p10 .. p90", ">GB/s", ">bus GB/s",
+               cuda ? ">link GB/s" : ">copy GB/s", ">of limit", ">wrong"});
+  for (const CollectiveResult& r : results) {
+    table.add({std::string(to_string(r.kind)), std::to_string(r.ranks), with_commas(r.bytes),
+               duration_text(r.seconds.median), spread_text(r.seconds), figure(r.rate() / 1e9),
+               figure(r.bus_rate() / 1e9), figure(r.copy_rate / 1e9),
+               fmt::format("{:.0f}%", 100 * r.bus_rate() / r.copy_rate), std::to_string(r.wrong)});
+  }
+  return fmt::format("{}, f32, {} ranks\n{}\n\n{}", cuda ? "NCCL" : "shared memory", results[0].ranks,
+                     cuda ? kAcross : kInHost, table.str());
+}
+
+Json collectives_json(const std::vector<CollectiveResult>& results, Device device) {
+  Json list = Json::array();
+  for (const CollectiveResult& r : results) {
+    list.push_back({{"collective", to_string(r.kind)},
+                    {"ranks", r.ranks},
+                    {"bytes", r.bytes},
+                    {"seconds", spread_json(r.seconds)},
+                    {"bytes_per_second", r.rate()},
+                    {"bus_bytes_per_second", r.bus_rate()},
+                    {"limit_bytes_per_second", r.copy_rate},
+                    {"wrong_elements", r.wrong}});
+  }
+  return {{"device", device == Device::cuda ? "cuda" : "cpu"}, {"results", list}};
+}
+
+std::string render_op_list() {
+  Table table({"op", "shapes without --shape", "attrs", "what"});
+  for (const OpExample& example : op_examples()) {
+    std::vector<TensorInfo> inputs;
+    for (const ExampleInput& input : example.inputs) inputs.push_back({input.shape});
+    std::vector<std::string> attrs;
+    for (const auto& [name, value] : example.attrs) attrs.push_back(name + "=" + to_string(value));
+    for (const auto& [name, value] : example.optional) attrs.push_back("[" + name + "]");
+    std::string words = join(attrs, ",");
+    words.erase(std::remove(words.begin(), words.end(), ' '), words.end());
+    table.add({example.name, shapes_text(inputs), words, example.what});
+  }
+  return table.str();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,22 @@
+// What `trainctl bench` prints: tables for people, and the same as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/bench/collective_bench.h"
+#include "cli/bench/op_bench.h"
+
+namespace trainctl {
+
+std::string render_ops(const std::vector<OpResult>& results, const std::string& device);
+nlohmann::ordered_json ops_json(const std::vector<OpResult>& results, const std::string& device);
+
+std::string render_collectives(const std::vector<CollectiveResult>& results, Device device);
+nlohmann::ordered_json collectives_json(const std::vector<CollectiveResult>& results, Device device);
+
+/// The ops that can be timed, with what each computes and the shapes that it has without --shape.
+std::string render_op_list();
+
+}  // namespace trainctl

@@ -1,0 +1,182 @@
+// Collectives of GPUs over NCCL, timed by events around graphs of many calls, as a step is one graph.
+#include "engine/runtime/measure/collective_timer.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "engine/ops/random.h"
+#include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/measure/collective_data.h"
+
+namespace trainctl {
+namespace cuda {
+namespace {
+
+constexpr int64_t kMostCalls = 100;  ///< in one graph
+constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
+                                 Collective::all_to_all, Collective::broadcast};
+
+/// All collectives once, over all ranks: what NCCL is set up for.
+Program program_of(int rank, int num_ranks) {
+  Program program;
+  program.rank = rank;
+  program.groups.emplace_back(static_cast<size_t>(num_ranks));
+  std::iota(program.groups[0].begin(), program.groups[0].end(), 0);
+  for (const Collective kind : kKinds) {
+    Instruction instruction;
+    instruction.opcode = Opcode::collective;
+    instruction.collective = kind;
+    instruction.group = 0;
+    program.instructions.push_back(instruction);
+  }
+  return program;
+}
+
+int use_device(int rank) {
+  cuda_check(cudaSetDevice(rank), "cudaSetDevice");
+  return rank;
+}
+
+class CudaCollectiveTimer final : public CollectiveTimer {
+ public:
+  CudaCollectiveTimer(const std::shared_ptr<SharedMemory>& memory, int rank, int64_t most_bytes, double timeout_seconds)
+      : rank_(use_device(rank)),
+        num_ranks_(memory->num_ranks()),
+        program_(program_of(rank, num_ranks_)),
+        comm_(make_shared_memory_communicator(memory, rank, timeout_seconds)),
+        nccl_(program_, *comm_),
+        in_(make_device_memory(most_bytes)),
+        out_(make_device_memory(most_bytes)),
+        stream_(make_stream(true)),
+        begin_(make_timed_event()),
+        end_(make_timed_event()) {
+    group_ = comm_->open_group(program_.groups[0]);
+    std::vector<float> random(static_cast<size_t>(most_bytes / 4));
+    for (size_t i = 0; i < random.size(); ++i) random[i] = philox_uniform(1, i, 0) - 0.5f;
+    fill(random);
+  }
+
+  Communicator& ranks() override { return *comm_; }
+
+  double seconds(Collective kind, int64_t bytes, int64_t runs) override {
+    const int64_t calls = std::min(runs, kMostCalls), repetitions = (runs + calls - 1) / calls;
+    if (captured_.kind != kind || captured_.bytes != bytes || captured_.calls != calls) {
+      captured_ = {kind, bytes, calls, capture(kind, bytes, calls)};
+    }
+    comm_->barrier(group_);
+    const double seconds = seconds_of([&] {
+      for (int64_t i = 0; i < repetitions; ++i) {
+        cuda_check(cudaGraphLaunch(captured_.graph.get(), stream_.get()), "cudaGraphLaunch");
+      }
+    });
+    return seconds * static_cast<double>(runs) / static_cast<double>(calls * repetitions);
+  }
+
+  int64_t wrong_elements(Collective kind, int64_t bytes) override {
+    const CollectiveSizes sizes = collective_sizes(kind, bytes, num_ranks_);
+    std::vector<float> random(static_cast<size_t>(sizes.in)), result(static_cast<size_t>(sizes.out));
+    cuda_check(cudaMemcpy(random.data(), in_.get(), random.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    fill(collective_input(sizes.in, rank_));
+    call(kind, bytes);
+    cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+    cuda_check(cudaMemcpy(result.data(), out_.get(), result.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    fill(random);
+    return count_wrong(kind, result, rank_, num_ranks_);
+  }
+
+  /// One way over the link to the next GPU, while all others use theirs.
+  double copy_bytes_per_second(int64_t bytes) override {
+    const int64_t runs = std::clamp<int64_t>((int64_t{1} << 30) / bytes, 1, 1000);
+    const int peer = (rank_ + 1) % num_ranks_;
+    DeviceMemory there;
+    if (num_ranks_ > 1) {
+      const cudaError_t status = cudaDeviceEnablePeerAccess(peer, 0);
+      if (status != cudaErrorPeerAccessAlreadyEnabled && status != cudaErrorPeerAccessUnsupported) {
+        cuda_check(status, "cudaDeviceEnablePeerAccess");
+      }
+      cudaGetLastError();
+      cuda_check(cudaSetDevice(peer), "cudaSetDevice");
+      there = make_device_memory(bytes);
+      cuda_check(cudaSetDevice(rank_), "cudaSetDevice");
+    }
+    void* to = there ? there.get() : out_.get();
+    const auto copies = [&] {
+      for (int64_t i = 0; i < runs; ++i) {
+        cuda_check(cudaMemcpyPeerAsync(to, num_ranks_ > 1 ? peer : rank_, in_.get(), rank_, static_cast<size_t>(bytes),
+                                       stream_.get()),
+                   "cudaMemcpyPeerAsync");
+      }
+    };
+    copies();
+    cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+    comm_->barrier(group_);
+    const double seconds = seconds_of(copies);
+    comm_->barrier(group_);
+    return static_cast<double>(bytes * runs) / seconds;
+  }
+
+ private:
+  struct Captured {
+    Collective kind = Collective::all_reduce;
+    int64_t bytes = 0, calls = 0;
+    GraphExec graph;
+  };
+
+  void fill(const std::vector<float>& values) {
+    cuda_check(cudaMemcpy(in_.get(), values.data(), values.size() * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
+    cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  void call(Collective kind, int64_t bytes) const {
+    const CollectiveSizes sizes = collective_sizes(kind, bytes, num_ranks_);
+    nccl_.collective(program_.instructions[static_cast<size_t>(kind)], in_.get(), out_.get(), sizes.count, DType::f32,
+                     stream_.get());
+  }
+
+  GraphExec capture(Collective kind, int64_t bytes, int64_t calls) const {
+    call(kind, bytes);  // what NCCL sets up at the first call
+    cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
+    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
+    for (int64_t i = 0; i < calls; ++i) call(kind, bytes);
+    cudaGraph_t captured = nullptr;
+    cuda_check(cudaStreamEndCapture(stream_.get(), &captured), "cudaStreamEndCapture");
+    const Graph graph(captured);
+    cudaGraphExec_t executable = nullptr;
+    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
+    return GraphExec(executable);
+  }
+
+  template <class Enqueue>
+  double seconds_of(const Enqueue& enqueue) const {
+    cuda_check(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
+    enqueue();
+    cuda_check(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
+    cuda_check(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, begin_.get(), end_.get()), "cudaEventElapsedTime");
+    return static_cast<double>(ms) / 1e3;
+  }
+
+  const int rank_, num_ranks_;
+  const Program program_;
+  std::unique_ptr<Communicator> comm_;
+  NcclCommunicator nccl_;
+  DeviceMemory in_, out_;
+  Stream stream_;
+  Event begin_, end_;
+  Captured captured_;
+  int group_ = -1;
+};
+
+}  // namespace
+}  // namespace cuda
+
+std::unique_ptr<CollectiveTimer> make_cuda_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
+                                                            int64_t most_bytes, double timeout_seconds) {
+  return std::make_unique<cuda::CudaCollectiveTimer>(memory, rank, most_bytes, timeout_seconds);
+}
+
+}  // namespace trainctl
