@@ -11,10 +11,15 @@ function(room name)
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# room_tests(<name> LINKS <libraries>): tests/<name>/*.cpp as one doctest program, a CTest test a case.
-function(room_tests name)
-  cmake_parse_arguments(ROOM "" "" "LINKS;LABELS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${name}/*.cpp)
+# room_tests(<folder> LINKS <libraries> [LABEL <label>]): tests/<folder>/*.cpp as one doctest program, a CTest test a
+# case. tests/a/b is test_a_b. The label is the folder's name where no other is given.
+function(room_tests folder)
+  cmake_parse_arguments(ROOM "" "LABEL" "LINKS" ${ARGN})
+  string(REPLACE "/" "_" name ${folder})
+  if(NOT ROOM_LABEL)
+    set(ROOM_LABEL ${name})
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*.cpp)
   if(NOT sources)
     return()
   endif()
@@ -22,5 +27,5 @@ function(room_tests name)
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: "
-    PROPERTIES TIMEOUT 300 LABELS "${name}" ENVIRONMENT "OMP_NUM_THREADS=1")
+    PROPERTIES TIMEOUT 300 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1")
 endfunction()

@@ -38,14 +38,6 @@ void build_batch_norm(LayerBuilder& layer, const std::vector<TensorId>& in, cons
   layer.emit("batch_norm", inputs, attrs);
 }
 
-OpCase batch_norm_case(Shape x, bool affine) {
-  const int64_t features = x[1];
-  Attrs attrs{{"eps", 1e-5}, {"momentum", 0.1}, {"count", num_elements(x) / features}};
-  OpCase c{"batch_norm", {{x}}, attrs, {x}, 5e-6, build_batch_norm};
-  if (affine) c.inputs.insert(c.inputs.end(), {{{features}}, {{features}}});
-  return c;
-}
-
 void matmul_cases(std::vector<OpCase>& cases) {
   const auto add = [&](CaseInput a, CaseInput b, Attrs attrs, Shape out) {
     cases.push_back({"matmul", {std::move(a), std::move(b)}, std::move(attrs), {std::move(out)}});
@@ -144,6 +136,14 @@ void data_cases(std::vector<OpCase>& cases) {
 }
 
 }  // namespace
+
+OpCase batch_norm_case(Shape x, bool affine) {
+  const int64_t features = x[1];
+  Attrs attrs{{"eps", 1e-5}, {"momentum", 0.1}, {"count", num_elements(x) / features}};
+  OpCase c{"batch_norm", {{x}}, attrs, {x}, 5e-6, build_batch_norm};
+  if (affine) c.inputs.insert(c.inputs.end(), {{{features}}, {{features}}});
+  return c;
+}
 
 std::string OpCase::name() const {
   std::vector<std::string> shapes;

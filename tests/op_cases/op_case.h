@@ -35,6 +35,9 @@ struct OpCase {
 
 std::vector<OpCase> op_cases();
 
+/// A batch_norm layer as model/ lowers it, over x [n, c, ..].
+OpCase batch_norm_case(Shape x, bool affine);
+
 /// Values of f32 inputs: a standard normal by (row, input, element), so that a row fails the same way each time.
 std::vector<double> case_values(const OpCase& op_case, size_t input);
 

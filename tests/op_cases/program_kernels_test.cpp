@@ -180,7 +180,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
   // Ties go to the even neighbour; the last is a nan, which rounding up would make infinite.
-  Floats w = {1.0f, 1.00390625f, 1.01171875f, -1.00390626f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
+  Floats w = {1.0f, 1.00390625f, 1.01171875f, -1.004f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
   const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0x7fc0};
   for (const char* op : {"sgd_update", "adam_update"}) {
     Floats g(w.size(), 0.0f), m = g, v = g;
@@ -190,6 +190,35 @@ TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
     if (op[0] == 'a') out.insert(out.begin() + 2, arg(v));
     prepare(op, {arg(g)}, out, {{"momentum", 0.9}}, &scalars)();
     CHECK(copy == expected);
+  }
+}
+
+TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in the prediction's place") {
+  for (const std::string op : {"softmax_cross_entropy", "mae", "mse"}) {
+    for (const bool in_place : {false, true}) {
+      CAPTURE(op);
+      CAPTURE(in_place);
+      Floats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
+      Floats grad = poison(60), expected = poison(60);
+      std::vector<int32_t> classes = {3, 0, 4, 4, 1, 2, 0, 3, 1, 1, 2, 4};
+      const auto shaped = [](Floats& values) {
+        TensorArg a = arg(values);
+        a.shape = a.global_shape = {12, 5};
+        return a;
+      };
+      TensorArg labels = shaped(label), sum = arg(loss), expected_sum = arg(expected_loss);
+      if (op[0] == 's') labels = {classes.data(), DType::i32, {12}, {12}, {0}};
+      sum.accumulate = expected_sum.accumulate = true;
+      const Attrs attrs{{"scale", 0.125}};
+      const auto run = [&](const std::string& name, std::vector<TensorArg> out) {
+        prepare(name.c_str(), {shaped(prediction), labels}, std::move(out), attrs)();
+      };
+      run(op, {expected_sum});
+      run(op + "_grad", {shaped(expected)});
+      run(op + "_with_grad", {sum, shaped(in_place ? prediction : grad)});
+      CHECK(loss == expected_loss);
+      CHECK((in_place ? prediction : grad) == expected);
+    }
   }
 }
 

@@ -4,14 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <numeric>
 
 #include "engine/base/error.h"
-#include "engine/ops/kernel.h"
+#include "engine/graph/bf16.h"
 #include "engine/ops/random.h"
-#include "tests/op_cases/allocations.h"
 #include "tests/op_cases/reference.h"
 
 namespace trainctl {
@@ -32,7 +29,21 @@ int num_ranks(const Cuts& cuts) { return std::accumulate(cuts.begin(), cuts.end(
 /// One operand of one rank: memory with the values of its slice.
 struct Slice {
   TensorArg arg;
-  std::vector<uint32_t> words;
+  std::vector<std::byte> memory;
+
+  double get(size_t i) const {
+    if (arg.dtype == DType::i32) return arg.as<int32_t>()[i];
+    return double{arg.dtype == DType::f32 ? arg.as<float>()[i] : from_bf16(arg.as<uint16_t>()[i])};
+  }
+  void set(size_t i, double value) {
+    if (arg.dtype == DType::i32) {
+      arg.as<int32_t>()[i] = static_cast<int32_t>(value);
+    } else if (arg.dtype == DType::f32) {
+      arg.as<float>()[i] = static_cast<float>(value);
+    } else {
+      arg.as<uint16_t>()[i] = to_bf16(static_cast<float>(value));
+    }
+  }
 };
 
 Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& layer, const Cuts& cuts, int rank) {
@@ -47,9 +58,9 @@ Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& laye
     slice.arg.shape[d] /= cuts[factor];
     slice.arg.offset[d] = slice.arg.shape[d] * at[factor];
   }
-  const auto nan = std::bit_cast<uint32_t>(std::numeric_limits<float>::quiet_NaN());
-  slice.words.assign(static_cast<size_t>(slice.arg.size()), nan);
-  slice.arg.data = slice.words.data();
+  constexpr std::byte kNan{0xff};  // all bits set: in f32 and in bf16
+  slice.memory.assign(static_cast<size_t>(slice.arg.size() * byte_size(tensor.dtype)), kNan);
+  slice.arg.data = slice.memory.data();
   return slice;
 }
 
@@ -69,14 +80,11 @@ void for_each_element(const TensorArg& arg, F f) {
 
 void scatter(const std::vector<double>& whole, Slice& slice) {
   check(!whole.empty(), "a node reads a tensor that nothing made");
-  for_each_element(slice.arg, [&](size_t i, size_t w) {
-    slice.words[i] = slice.arg.dtype == DType::i32 ? static_cast<uint32_t>(static_cast<int32_t>(whole[w]))
-                                                   : std::bit_cast<uint32_t>(static_cast<float>(whole[w]));
-  });
+  for_each_element(slice.arg, [&](size_t i, size_t w) { slice.set(i, whole[w]); });
 }
 
 void add_to(const Slice& slice, std::vector<double>& whole) {
-  for_each_element(slice.arg, [&](size_t i, size_t w) { whole[w] += std::bit_cast<float>(slice.words[i]); });
+  for_each_element(slice.arg, [&](size_t i, size_t w) { whole[w] += slice.get(i); });
 }
 
 bool has_factor(const TensorRule& rule, int factor, const Layer& layer) {
@@ -99,8 +107,9 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
 }
 
 bool can_share(const Node& node, const Graph& graph) {
-  return find_op(node.op)->in_place &&
-         num_elements(graph.tensors[node.inputs[0]].shape) == num_elements(graph.tensors[node.outputs[0]].shape);
+  if (!find_op(node.op)->in_place) return false;
+  const Tensor &in = graph.tensors[node.inputs[0]], &out = graph.tensors[node.outputs[0]];
+  return num_elements(in.shape) == num_elements(out.shape) && in.dtype == out.dtype;
 }
 
 /// Runs one node on one rank. Inputs that it updates are changed in `in`.
@@ -111,23 +120,18 @@ void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out,
   KernelCall call{.attrs = node.attrs, .scalars = &scalars, .micro_batch = kCaseMicroBatch, .seed = kCaseSeed};
   call.threads = options.threads;
   if (options.in_place && can_share(node, graph)) {
-    out[0].words = in[0].words;
-    out[0].arg.data = out[0].words.data();
-    in[0].arg.data = out[0].words.data();
+    out[0].memory = in[0].memory;
+    out[0].arg.data = out[0].memory.data();
+    in[0].arg.data = out[0].memory.data();
   }
   for (size_t i = 0; i < out.size(); ++i) {
     if (!options.accumulate || (op.can_accumulate >> i & 1) == 0) continue;
     out[i].arg.accumulate = true;
-    std::fill(out[i].words.begin(), out[i].words.end(), std::bit_cast<uint32_t>(kBefore));
+    for (size_t e = 0; e < static_cast<size_t>(out[i].arg.size()); ++e) out[i].set(e, double{kBefore});
   }
   for (const Slice& s : in) call.in.push_back(s.arg);
   for (const Slice& s : out) call.out.push_back(s.arg);
-  const CpuKernelDef* kernel = find_cpu_kernel(node.op);
-  if (kernel == nullptr) check(false, "no CPU kernel of op " + node.op);
-  const CpuKernel run = kernel->prepare(call);
-  const int64_t before = allocations();
-  run();
-  if (allocations() != before) check(false, "running the kernel of op " + node.op + " allocates");
+  options.device->prepare(node.op, call)();
 }
 
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
@@ -176,14 +180,16 @@ bool is_major(const Graph& graph, int factor) {
 
 }  // namespace
 
-CaseGraph build_case(const OpCase& op_case, bool backward) {
+CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
   CaseGraph built;
   Graph& graph = built.graph;
   graph.layers.push_back({.name = "layer", .type = op_case.op});
   for (size_t i = 0; i < op_case.inputs.size(); ++i) {
     const CaseInput& in = op_case.inputs[i];
     built.inputs.push_back(static_cast<TensorId>(graph.tensors.size()));
-    graph.tensors.push_back({.name = fmt::format("in{}", i), .shape = in.shape, .dtype = in.dtype});
+    const bool is_label = !in.differentiable;
+    const DType dtype = in.dtype == DType::f32 && !is_label ? floats : in.dtype;
+    graph.tensors.push_back({.name = fmt::format("in{}", i), .shape = in.shape, .dtype = dtype});
   }
   LayerBuilder layer(graph, 0);
   if (op_case.build != nullptr) {
@@ -197,7 +203,8 @@ CaseGraph build_case(const OpCase& op_case, bool backward) {
 
   const Node last = graph.nodes[built.last];
   built.out_grad = static_cast<TensorId>(graph.tensors.size());
-  graph.tensors.push_back({.name = "dy", .shape = graph.tensors[last.outputs[0]].shape});
+  const Tensor out = graph.tensors[last.outputs[0]];
+  graph.tensors.push_back({.name = "dy", .shape = out.shape, .dtype = out.dtype});
   std::vector<TensorId> out_grads(last.outputs.size(), -1);
   out_grads[0] = built.out_grad;
   std::vector<std::string> names;
@@ -228,6 +235,10 @@ Values initial_values(const OpCase& op_case, const CaseGraph& built) {
     auto& dy = values[built.out_grad];
     dy.resize(num_elements(built.graph.tensors[built.out_grad].shape), 1.0);
     for (size_t i = 0; i < dy.size() && !loss; ++i) dy[i] = 2.0 * philox_uniform(kCaseSeed, i, 1) - 1.0;
+  }
+  for (size_t t = 0; t < values.size(); ++t) {
+    if (built.graph.tensors[t].dtype != DType::bf16) continue;
+    for (double& v : values[t]) v = double{from_bf16(to_bf16(static_cast<float>(v)))};
   }
   return values;
 }

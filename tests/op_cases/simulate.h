@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "tests/op_cases/case_device.h"
 #include "tests/op_cases/op_case.h"
 
 namespace trainctl {
@@ -17,11 +18,12 @@ struct CaseGraph {
   TensorId out_grad = -1;          ///< the gradient of its first output: an input of the graph
   std::vector<TensorId> in_grads;  ///< one a row's input; -1: not differentiable
 };
-CaseGraph build_case(const OpCase& op_case, bool backward);
+/// `floats`: f32, or bf16 for what the row says is f32, but labels.
+CaseGraph build_case(const OpCase& op_case, bool backward, DType floats = DType::f32);
 
 /// Whole tensors by id, i32 too. Empty: not there yet.
 using Values = std::vector<std::vector<double>>;
-/// Values of the row's inputs, states and output gradient.
+/// Values of the row's inputs, states and output gradient, rounded to the tensors' types.
 Values initial_values(const OpCase& op_case, const CaseGraph& built);
 
 /// Ways each factor of the layer is cut: the ranks are their product.
@@ -35,6 +37,7 @@ struct RunOptions {
   bool in_place = false;    ///< output 0 in the memory of input 0, where the op says that it may be
   bool accumulate = false;  ///< onto kBefore, where the op says that it can
   int threads = 1;
+  const CaseDevice* device = &cpu_device();
 };
 inline constexpr float kBefore = 0.75f;
 

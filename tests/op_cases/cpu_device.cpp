@@ -1,0 +1,29 @@
+// The CPU, whose memory is the host's: kernels run where the operands are, and may not allocate.
+#include "engine/base/error.h"
+#include "tests/op_cases/allocations.h"
+#include "tests/op_cases/case_device.h"
+
+namespace trainctl {
+namespace {
+
+class CpuDevice final : public CaseDevice {
+ public:
+  std::function<void()> prepare(const std::string& op, const KernelCall& call) const override {
+    const CpuKernelDef* kernel = find_cpu_kernel(op);
+    if (kernel == nullptr) check(false, "no CPU kernel of op " + op);
+    return [op, run = kernel->prepare(call)] {
+      const int64_t before = allocations();
+      run();
+      if (allocations() != before) check(false, "running the kernel of op " + op + " allocates");
+    };
+  }
+};
+
+}  // namespace
+
+const CaseDevice& cpu_device() {
+  static const CpuDevice device;
+  return device;
+}
+
+}  // namespace trainctl

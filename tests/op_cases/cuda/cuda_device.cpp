@@ -1,0 +1,139 @@
+// Copies operands to the GPU, runs, and copies them back. Each operand has memory of its own, exactly as large as it
+// is but for a border that must not change; scratch is poisoned.
+#include "tests/op_cases/cuda/cuda_device.h"
+
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "engine/base/error.h"
+#include "engine/ops/cuda_kernel.h"
+
+namespace trainctl {
+namespace {
+
+void must(cudaError_t status, const std::string& what) {
+  if (status != cudaSuccess) check(false, what + ": " + cudaGetErrorString(status));
+}
+
+constexpr size_t kBorder = 64;
+constexpr int kPoison = 0xff;  // a NaN in f32 and in bf16
+
+/// One operand on the GPU: a border, the operand, a border.
+class DeviceMemory {
+ public:
+  DeviceMemory(void* host, size_t bytes, size_t misaligned_by)
+      : host_(host), bytes_(bytes), start_(256 + misaligned_by), all_(start_ + bytes + kBorder) {
+    must(cudaMalloc(&memory_, all_), "cudaMalloc");
+    must(cudaMemset(memory_, kPoison, all_), "cudaMemset");
+  }
+  ~DeviceMemory() { cudaFree(memory_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+
+  std::byte* data() const { return static_cast<std::byte*>(memory_) + start_; }
+  void copy_in() const { must(cudaMemcpy(data(), host_, bytes_, cudaMemcpyHostToDevice), "copy to the GPU"); }
+  void copy_out(const std::string& op) const {
+    std::vector<unsigned char> all(all_);
+    must(cudaMemcpy(all.data(), memory_, all_, cudaMemcpyDeviceToHost), "after the kernel of " + op);
+    const auto kept = [](unsigned char c) { return c == kPoison; };
+    const auto start = all.begin() + static_cast<std::ptrdiff_t>(start_),
+               end = start + static_cast<std::ptrdiff_t>(bytes_);
+    check(std::all_of(all.begin(), start, kept) && std::all_of(end, all.end(), kept),
+          "the kernel of " + op + " writes outside its operands");
+    std::copy(start, end, static_cast<unsigned char*>(host_));
+  }
+
+ private:
+  void* host_;
+  size_t bytes_, start_, all_;
+  void* memory_ = nullptr;
+};
+
+/// A prepared kernel with its memory.
+class DeviceRun {
+ public:
+  DeviceRun(const std::string& op, const KernelCall& host, size_t misaligned_by) : op_(op), scalars_(host.scalars) {
+    CudaKernelCall call;
+    static_cast<KernelCall&>(call) = host;
+    call.scratch = &scratch_;
+    for (TensorArg& arg : call.in) arg.data = on_device(arg, misaligned_by);
+    for (TensorArg& arg : call.out) arg.data = on_device(arg, misaligned_by);
+    if (scalars_ != nullptr) {
+      must(cudaMalloc(&device_scalars_, sizeof(StepScalars)), "cudaMalloc");
+      call.scalars = static_cast<const StepScalars*>(device_scalars_);
+    }
+    const CudaKernelDef* kernel = find_cuda_kernel(op);
+    if (kernel == nullptr) check(false, "no CUDA kernel of op " + op);
+    run_ = kernel->prepare(call);
+    if (scratch_.bytes() == 0) return;
+    void* memory = nullptr;
+    must(cudaMalloc(&memory, static_cast<size_t>(scratch_.bytes())), "cudaMalloc");
+    scratch_.set_memory(memory);
+  }
+  ~DeviceRun() {
+    cudaFree(device_scalars_);
+    cudaFree(scratch_.memory());
+  }
+  DeviceRun(const DeviceRun&) = delete;
+  DeviceRun& operator=(const DeviceRun&) = delete;
+
+  void operator()() {
+    for (const auto& [host, memory] : operands_) memory->copy_in();
+    if (scalars_ != nullptr) {
+      must(cudaMemcpy(device_scalars_, scalars_, sizeof(StepScalars), cudaMemcpyHostToDevice), "copy scalars");
+    }
+    if (scratch_.bytes() > 0) {
+      must(cudaMemset(scratch_.memory(), kPoison, static_cast<size_t>(scratch_.bytes())), "cudaMemset");
+    }
+    run_(nullptr);
+    must(cudaGetLastError(), "launching " + op_);
+    must(cudaDeviceSynchronize(), "running " + op_);
+    for (const auto& [host, memory] : operands_) memory->copy_out(op_);
+  }
+
+ private:
+  void* on_device(const TensorArg& arg, size_t misaligned_by) {
+    auto& memory = operands_[arg.data];
+    const auto bytes = static_cast<size_t>(arg.size() * byte_size(arg.dtype));
+    if (memory == nullptr) memory = std::make_unique<DeviceMemory>(arg.data, bytes, misaligned_by);
+    return memory->data();
+  }
+
+  std::string op_;
+  const StepScalars* scalars_;
+  void* device_scalars_ = nullptr;
+  CudaScratch scratch_;
+  std::map<void*, std::unique_ptr<DeviceMemory>> operands_;
+  CudaKernel run_;
+};
+
+class CudaDevice final : public CaseDevice {
+ public:
+  explicit CudaDevice(int misaligned_by) : misaligned_by_(static_cast<size_t>(misaligned_by)) {}
+  std::function<void()> prepare(const std::string& op, const KernelCall& call) const override {
+    return [run = std::make_shared<DeviceRun>(op, call, misaligned_by_)] { (*run)(); };
+  }
+
+ private:
+  size_t misaligned_by_;
+};
+
+}  // namespace
+
+bool gpu_is_here() {
+  int count = 0;
+  const bool here = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  if (!here) MESSAGE("skipped: no GPU here");
+  return here;
+}
+
+const CaseDevice& cuda_device(int misaligned_by) {
+  static std::map<int, CudaDevice> devices;
+  return devices.try_emplace(misaligned_by, misaligned_by).first->second;
+}
+
+}  // namespace trainctl

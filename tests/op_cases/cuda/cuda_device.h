@@ -1,0 +1,14 @@
+// The GPU as a device of the op cases.
+#pragma once
+
+#include "tests/op_cases/case_device.h"
+
+namespace trainctl {
+
+/// Whether this machine has a GPU. Where not, says so in the test's output.
+bool gpu_is_here();
+
+/// Operands begin so many bytes past a 256-byte border: bucket ranges are only 4-byte aligned.
+const CaseDevice& cuda_device(int misaligned_by = 0);
+
+}  // namespace trainctl

@@ -1,0 +1,78 @@
+// Each row reaches a path of its own in the kernels: packs or single elements, a warp or a block a row, one block or
+// many a sum, rows that fit shared memory or not.
+#include "tests/op_cases/cuda/large_cases.h"
+
+namespace trainctl {
+namespace {
+
+Attrs dims(Ints summed) { return {{"dims", std::move(summed)}, {"scale", 0.5}}; }
+Attrs perm(Ints order) { return {{"perm", std::move(order)}}; }
+Attrs dim(int64_t d) { return {{"dim", d}}; }
+CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
+CaseInput label(Shape shape) { return {std::move(shape), false}; }
+
+void add_elementwise(std::vector<OpCase>& rows) {
+  for (const char* op : {"relu", "gelu", "tanh"}) {
+    rows.push_back({op, {{{257, 263}}}, {}, {{257, 263}}});
+    rows.push_back({op, {{{96, 1024}}}, {}, {{96, 1024}}});
+  }
+  rows.push_back({"add", {{{64, 1024}}, {{1024}}}, {}, {{64, 1024}}});
+  rows.push_back({"mul", {{{64, 3, 128}}, {{64, 1, 128}}}, {}, {{64, 3, 128}}});
+  rows.push_back({"add", {{{33, 1, 65}}, {{47, 1}}}, {}, {{33, 47, 65}}});
+  rows.push_back({"add_bias", {{{128, 513}}, {{513}}}, {}, {{128, 513}}});
+  rows.push_back({"add_bias", {{{128, 512}}, {{512}}}, {}, {{128, 512}}});
+  rows.push_back({"dropout", {{{129, 517}}}, {{"p", 0.4}, {"key", int64_t{7}}}, {{129, 517}}});
+  rows.push_back({"dropout", {{{64, 1024}}}, {{"p", 0.1}, {"key", int64_t{8}}}, {{64, 1024}}});
+}
+
+void add_shapes(std::vector<OpCase>& rows) {
+  rows.push_back({"reshape", {{{64, 1024}}}, {{"shape", Shape{1024, 64}}}, {{1024, 64}}});
+  rows.push_back({"reshape", {{{101, 103}}}, {{"shape", Shape{10403}}}, {{10403}}});
+  rows.push_back({"transpose", {{{131, 257}}}, perm({1, 0}), {{257, 131}}});
+  rows.push_back({"transpose", {{{256, 320}}}, perm({1, 0}), {{320, 256}}});
+  rows.push_back({"transpose", {{{3, 40, 6, 32}}}, perm({0, 2, 1, 3}), {{3, 6, 40, 32}}});
+  rows.push_back({"transpose", {{{2, 65, 3, 66}}}, perm({0, 2, 3, 1}), {{2, 3, 66, 65}}});
+  rows.push_back({"transpose", {{{5000, 3}}}, perm({1, 0}), {{3, 5000}}});
+  rows.push_back({"reduce_sum", {{{70001}}}, dims({0}), {{1}}});
+  rows.push_back({"reduce_sum", {{{600, 512}}}, dims({0}), {{512}}});
+  rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({0}), {{3}}});
+  rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({1}), {{40000}}});
+  rows.push_back({"reduce_sum", {{{3, 40000}}}, dims({1}), {{3}}});
+  rows.push_back({"reduce_sum", {{{257, 1023}}}, dims({1}), {{257}}});
+  rows.push_back({"reduce_sum", {{{300, 2, 128}}}, dims({0, 2}), {{2}}});
+  rows.push_back({"reduce_sum", {{{17, 300, 24}}}, dims({1}), {{17, 24}}});
+}
+
+void add_rows(std::vector<OpCase>& rows) {
+  const Attrs eps{{"eps", 1e-5}};
+  for (const Shape& x : {Shape{700, 64}, Shape{33, 1024}, Shape{5, 4099}, Shape{3, 30000}, Shape{700, 1023}}) {
+    const int64_t n = x[1];
+    rows.push_back({"layer_norm", {{x}, {{n}}, {{n}}}, eps, {x, {x[0]}, {x[0]}}});
+    rows.push_back({"softmax", {{x}}, dim(1), {x}});
+    rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
+  }
+  rows.push_back(batch_norm_case({3000, 64}, true));
+  rows.push_back(batch_norm_case({700, 37}, false));
+  rows.push_back(batch_norm_case({33, 24, 15, 16}, true));
+  rows.push_back(batch_norm_case({50, 7, 331}, true));
+  rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
+  rows.push_back({"mae", {{{513, 257}}, label({513, 257})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"mse", {{{512, 256}}, label({512, 256})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"embedding", {ids({4099}, 37), {{37, 65}}}, {}, {{4099, 65}}});
+  rows.push_back({"embedding", {ids({64, 33}, 1000), {{1000, 128}}}, {}, {{64, 33, 128}}});
+  rows.push_back({"embedding", {ids({20011}, 20000), {{20000, 8}}}, {}, {{20011, 8}}});
+  rows.push_back({"embedding", {ids({50000}, 6000), {{6000, 96}}}, {}, {{50000, 96}}});
+  rows.push_back({"embedding", {ids({300}, 3), {{3, 2500}}}, {}, {{300, 2500}}});
+}
+
+}  // namespace
+
+std::vector<OpCase> large_cases() {
+  std::vector<OpCase> rows;
+  add_elementwise(rows);
+  add_shapes(rows);
+  add_rows(rows);
+  return rows;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,56 @@
+// Every row of the table on a GPU, in f32 and in bf16, and larger rows than finite differences can go over.
+#include <doctest/doctest.h>
+
+#include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/op_cases/cuda/large_cases.h"
+#include "tests/op_cases/op_case_checks.h"
+
+namespace trainctl {
+namespace {
+
+/// f32 and bf16, and where operands begin.
+std::vector<CaseRun> runs() { return {{cuda_device(), DType::f32}, {cuda_device(), DType::bf16}}; }
+
+template <class Check>
+void check_all(Check check_row) {
+  if (!gpu_is_here()) return;
+  for (const CaseRun& run : runs()) {
+    CAPTURE(to_string(run.floats));
+    for (const OpCase& row : op_cases()) check_row(row, run);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a forward CUDA kernel gives what the naive loop in double gives") { check_all(check_forward); }
+TEST_CASE("backward CUDA kernels give the slopes of finite differences") { check_all(check_backward); }
+TEST_CASE("every cut that the rule permits gives the unsharded result on a GPU too") { check_all(check_cuts); }
+TEST_CASE("a CUDA kernel that can accumulate adds to what is there") { check_all(check_accumulate); }
+TEST_CASE("an op that may work in place gives the same there on a GPU") { check_all(check_in_place); }
+TEST_CASE("a CUDA kernel run twice gives the same bits") { check_all(check_same_bits_twice); }
+
+TEST_CASE("a CUDA kernel takes operands that are only 4-byte aligned") {
+  if (!gpu_is_here()) return;
+  for (const int by : {4, 12}) {
+    for (const DType floats : {DType::f32, DType::bf16}) {
+      const CaseRun run{cuda_device(by), floats};
+      CAPTURE(by);
+      for (const OpCase& row : op_cases()) check_forward(row, run);
+      for (const OpCase& row : large_cases()) check_as_on(cpu_device(), row, run);
+    }
+  }
+}
+
+TEST_CASE("large and odd sizes give on a GPU what the CPU gives, and the same bits twice") {
+  if (!gpu_is_here()) return;
+  for (const CaseRun& run : runs()) {
+    CAPTURE(to_string(run.floats));
+    for (const OpCase& row : large_cases()) {
+      check_as_on(cpu_device(), row, run);
+      check_in_place(row, run);
+      check_same_bits_twice(row, run);
+    }
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,190 @@
+// The kernels that only compiled programs use, on a GPU, against the CPU's on the same bytes. And the rule that no
+// kernel is missing.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/graph/bf16.h"
+#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/random.h"
+#include "tests/op_cases/cuda/cuda_device.h"
+
+namespace trainctl {
+namespace {
+
+using Floats = std::vector<float>;
+
+Floats random_floats(int64_t n, uint64_t key) {
+  Floats values(static_cast<size_t>(n));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = 2.0f * philox_uniform(key, i, 0) - 1.0f;
+  return values;
+}
+
+/// An operand as the test holds it: floats, that may go to a kernel as bf16.
+struct Operand {
+  Floats values;
+  DType dtype = DType::f32;
+  bool accumulate = false;
+};
+
+Operand random(int64_t n, uint64_t key, DType dtype = DType::f32) {
+  Operand o{random_floats(n, key), dtype};
+  if (dtype == DType::bf16) {
+    for (float& v : o.values) v = from_bf16(to_bf16(v));
+  }
+  return o;
+}
+Operand unwritten(int64_t n, DType dtype = DType::f32) {
+  return {Floats(static_cast<size_t>(n), std::numeric_limits<float>::quiet_NaN()), dtype};
+}
+
+struct Call {
+  std::string op;
+  std::vector<Operand> in, out;
+  Attrs attrs;
+  StepScalars scalars = {};
+};
+
+/// The outputs of one run, or of several on the same memory. The CPU computes in f32 what a GPU takes as bf16.
+std::vector<Floats> run(const CaseDevice& device, const Call& call, bool wide, int times = 1) {
+  KernelCall kernel;
+  kernel.attrs = call.attrs;
+  kernel.scalars = &call.scalars;
+  std::vector<std::vector<uint32_t>> memory;
+  const auto arg = [&](const Operand& o) {
+    const auto n = static_cast<int64_t>(o.values.size());
+    std::vector<uint32_t>& words = memory.emplace_back(o.values.size());
+    TensorArg a{words.data(), wide ? DType::f32 : o.dtype, {n}, {n}, {0}};
+    a.accumulate = o.accumulate;
+    for (size_t i = 0; i < o.values.size(); ++i) {
+      if (a.dtype == DType::f32) a.as<float>()[i] = o.values[i];
+      if (a.dtype == DType::bf16) a.as<uint16_t>()[i] = to_bf16(o.values[i]);
+    }
+    return a;
+  };
+  for (const Operand& o : call.in) kernel.in.push_back(arg(o));
+  for (const Operand& o : call.out) kernel.out.push_back(arg(o));
+  const auto prepared = device.prepare(call.op, kernel);
+  for (int i = 0; i < times; ++i) prepared();
+  std::vector<Floats> results;
+  for (const TensorArg& a : kernel.out) {
+    Floats& values = results.emplace_back(static_cast<size_t>(a.size()));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = a.dtype == DType::f32 ? a.as<float>()[i] : from_bf16(a.as<uint16_t>()[i]);
+    }
+  }
+  return results;
+}
+
+/// As the CPU, at every alignment, in one run and in three, and with the same bits each time.
+void check_as_cpu(const Call& call, double tolerance, bool wide_reference = false) {
+  CAPTURE(call.op);
+  CAPTURE(to_string(call.attrs));
+  for (const int times : {1, 3}) {
+    const std::vector<Floats> expected = run(cpu_device(), call, wide_reference, times);
+    for (const int misaligned_by : {0, 4, 12}) {
+      CAPTURE(misaligned_by);
+      const std::vector<Floats> got = run(cuda_device(misaligned_by), call, false, times);
+      CHECK(got == run(cuda_device(misaligned_by), call, false, times));
+      for (size_t o = 0; o < expected.size(); ++o) {
+        double worst = 0;
+        for (size_t i = 0; i < expected[o].size(); ++i) {
+          const double off = std::fabs(double{got[o][i]} - double{expected[o][i]});
+          const double part = off / std::max(1.0, std::fabs(double{expected[o][i]}));
+          if (!(part <= worst)) worst = std::isnan(part) ? INFINITY : part;
+        }
+        CAPTURE(o);
+        CHECK(worst <= tolerance);
+      }
+    }
+  }
+}
+
+Attrs parts(int64_t outer, int64_t count, int64_t inner, int64_t index = 0) {
+  return {{"outer", outer}, {"parts", count}, {"inner", inner}, {"index", index}};
+}
+
+const int64_t kSizes[] = {1, 7, 37, 4096, 70001};
+
+}  // namespace
+
+TEST_CASE("every CPU kernel has a CUDA kernel of its name, and there is no other") {
+  if (all_cuda_kernels().empty()) return;  // a build without CUDA
+  for (const CpuKernelDef& kernel : all_cpu_kernels()) {
+    CHECK_MESSAGE(find_cuda_kernel(kernel.name) != nullptr, "no CUDA kernel of ", kernel.name,
+                  " in all_cuda_kernels.cpp");
+  }
+  for (const CudaKernelDef& kernel : all_cuda_kernels()) {
+    CHECK_MESSAGE(find_cpu_kernel(kernel.name) != nullptr, "no CPU kernel of ", kernel.name, " in all_cpu_kernels.cpp");
+  }
+}
+
+TEST_CASE("moves on a GPU give what they give on the CPU") {
+  if (!gpu_is_here()) return;
+  for (const auto& [outer, count, inner] :
+       {std::array<int64_t, 3>{2, 3, 4}, {1, 1, 5}, {7, 5, 3}, {130, 4, 64}, {3, 2, 20011}}) {
+    const int64_t n = outer * count * inner;
+    check_as_cpu({"pack", {random(n, 1)}, {unwritten(n)}, parts(outer, count, inner)}, 0);
+    check_as_cpu({"unpack", {random(n, 1)}, {unwritten(n)}, parts(outer, count, inner)}, 0);
+    const Attrs last = parts(outer, count, inner, count - 1);
+    check_as_cpu({"copy_slice", {random(n, 1)}, {unwritten(outer * inner)}, last}, 0);
+    // bf16 on the GPU alone: the CPU moves the same values as f32.
+    const Operand x = random(n, 1, DType::bf16);
+    check_as_cpu({"pack", {x}, {unwritten(n, DType::bf16)}, parts(outer, count, inner)}, 0, true);
+    check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner, DType::bf16)}, last}, 0, true);
+    check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner)}, last}, 0, true);  // converts
+  }
+}
+
+TEST_CASE("sums of gradients on a GPU give what they give on the CPU") {
+  if (!gpu_is_here()) return;
+  for (const int64_t n : kSizes) {
+    check_as_cpu({"accumulate", {random(n, 1)}, {random(n, 2)}, {}}, 0);
+    check_as_cpu({"accumulate", {random(n, 1, DType::bf16)}, {random(n, 2)}, {}}, 0, true);
+    check_as_cpu({"zero", {}, {random(n, 1)}, {}}, 0);
+    check_as_cpu({"sum_squares", {random(n, 1)}, {unwritten(1)}, {}}, 1e-6);
+    check_as_cpu({"sum_squares", {random(n, 1, DType::bf16)}, {{{0.5f}, DType::f32, true}}, {}}, 1e-6, true);
+  }
+}
+
+TEST_CASE("the optimizers on a GPU give what they give on the CPU, and the weights' bf16 copy") {
+  if (!gpu_is_here()) return;
+  const StepScalars scalars{.learning_rate = 0.1f, .adam_bias1 = 0.3f, .adam_bias2 = 0.01f};
+  for (const int64_t n : kSizes) {
+    for (int bits = 0; bits < 32; ++bits) {
+      const bool copy = (bits & 1) != 0;
+      const double clip = (bits & 2) != 0 ? 1.5 : 0.0, decay = (bits & 4) != 0 ? 0.01 : 0.0;
+      const bool flag = (bits & 8) != 0;
+      const DType gradient = (bits & 16) != 0 ? DType::bf16 : DType::f32;
+      if (gradient == DType::bf16 && copy) continue;  // the CPU rounds nothing where it stands in for bf16
+      const std::vector<Operand> in = {random(n, 3, gradient), {{9.0f}}};
+      const auto states = [&](int count) {
+        std::vector<Operand> out;
+        for (int k = 0; k <= count; ++k) out.push_back(random(n, 4 + static_cast<uint64_t>(k)));
+        if (count == 2) {
+          for (float& v : out[2].values) v = std::fabs(v);
+        }
+        if (copy) out.push_back(unwritten(n, DType::bf16));
+        return out;
+      };
+      const bool wide = gradient == DType::bf16;
+      // A bf16 copy may round to the other neighbour.
+      const double tolerance = copy ? 1e-2 : 2e-6;
+      check_as_cpu({"sgd_update", in, states(0), {{"weight_decay", decay}, {"clip_norm", clip}}, scalars}, tolerance,
+                   wide);
+      check_as_cpu({"sgd_update",
+                    in,
+                    states(1),
+                    {{"momentum", 0.9}, {"nesterov", flag}, {"weight_decay", decay}, {"clip_norm", clip}},
+                    scalars},
+                   tolerance, wide);
+      check_as_cpu(
+          {"adam_update", in, states(2), {{"weight_decay", decay}, {"decoupled", flag}, {"clip_norm", clip}}, scalars},
+          tolerance, wide);
+    }
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,165 @@
+// The bodies of the checks; each names the row that fails.
+#include "tests/op_cases/op_case_checks.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+namespace trainctl {
+namespace {
+
+/// The largest difference, as a part of the largest expected element. NaNs are infinitely wrong.
+double error(const std::vector<double>& got, const std::vector<double>& expected) {
+  if (got.size() != expected.size()) return INFINITY;
+  double worst = 0, largest = 1e-30;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::fabs(got[i] - expected[i]);
+    if (!(off <= worst)) worst = std::isnan(off) ? INFINITY : off;
+    largest = std::max(largest, std::fabs(expected[i]));
+  }
+  return worst / largest;
+}
+
+/// All tensors that nodes make or update.
+std::set<TensorId> results(const Graph& graph) {
+  std::set<TensorId> all;
+  for (const Node& node : graph.nodes) {
+    all.insert(node.outputs.begin(), node.outputs.end());
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if ((find_op(node.op)->updates_input >> i & 1) != 0) all.insert(node.inputs[i]);
+    }
+  }
+  return all;
+}
+
+/// A run must give what the plain run of the same graph gives.
+void check_same(const OpCase& row, const Graph& graph, const Values& got, const Values& expected, double tolerance) {
+  for (TensorId t : results(graph)) {
+    CAPTURE(graph.tensors[t].name);
+    CHECK_MESSAGE(error(got[t], expected[t]) <= tolerance, row.name());
+  }
+}
+
+Values plain_run(const OpCase& row, const CaseGraph& built, const CaseDevice& device) {
+  Values values = initial_values(row, built);
+  run_graph(built.graph, uncut(built.graph), values, {.device = &device});
+  return values;
+}
+
+/// d(sum of out * dy) / d(input), by central differences of the double reference.
+std::vector<double> finite_differences(const CaseGraph& built, const Values& start, TensorId input) {
+  constexpr double kStep = 1e-5;
+  const TensorId out = built.graph.nodes[built.last].outputs[0];
+  const auto objective = [&](size_t element, double move) {
+    Values values = start;
+    values[input][element] += move;
+    run_reference(built.graph, built.last, values);
+    double sum = 0;
+    for (size_t i = 0; i < values[out].size(); ++i) sum += values[out][i] * start[built.out_grad][i];
+    return sum;
+  };
+  std::vector<double> slopes(start[input].size());
+  for (size_t i = 0; i < slopes.size(); ++i) slopes[i] = (objective(i, kStep) - objective(i, -kStep)) / (2 * kStep);
+  return slopes;
+}
+
+}  // namespace
+
+void check_forward(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, false, run.floats);
+  Values expected = initial_values(row, built);
+  run_reference(built.graph, built.last, expected);
+  const Values got = plain_run(row, built, run.device);
+  for (const Node& node : built.graph.nodes) {
+    for (TensorId t : node.outputs) {
+      CAPTURE(built.graph.tensors[t].name);
+      CHECK_MESSAGE(error(got[t], expected[t]) <= run.tolerance(row.tolerance), row.name());
+    }
+  }
+}
+
+void check_backward(const OpCase& row, const CaseRun& run) {
+  if (row.fused) return;
+  const CaseGraph built = build_case(row, true, run.floats);
+  const Values start = initial_values(row, built);
+  const Values got = plain_run(row, built, run.device);
+  for (size_t i = 0; i < row.inputs.size(); ++i) {
+    if (!row.inputs[i].differentiable) continue;
+    CAPTURE(i);
+    REQUIRE_MESSAGE(built.in_grads[i] >= 0, row.name());
+    const auto slopes = finite_differences(built, start, built.inputs[i]);
+    const auto& gradient = got[built.in_grads[i]];
+    // A gradient that is 0 in truth (softmax over one class) has no size to compare with.
+    const bool vanishes = std::all_of(slopes.begin(), slopes.end(), [](double s) { return std::fabs(s) < 1e-9; });
+    const double off = vanishes ? error(gradient, slopes) * 1e-30 : error(gradient, slopes);
+    CHECK_MESSAGE(off <= run.tolerance(10 * row.tolerance), row.name());
+  }
+}
+
+int check_cuts(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats);
+  const Values expected = plain_run(row, built, run.device);
+  const std::vector<Cuts> permitted = permitted_cuts(built.graph);
+  for (const Cuts& cuts : permitted) {
+    CAPTURE(to_string(cuts, built.graph));
+    Values got = initial_values(row, built);
+    run_graph(built.graph, cuts, got, {.device = &run.device});
+    check_same(row, built.graph, got, expected, run.tolerance(5e-6));
+  }
+  return static_cast<int>(permitted.size());
+}
+
+void check_accumulate(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats);
+  Values expected = initial_values(row, built), got = expected;
+  for (const Node& node : built.graph.nodes) {
+    // Node by node, so that each reads the plain results of those before it.
+    Graph one = built.graph;
+    one.nodes = {node};
+    run_graph(one, uncut(one), expected, {.device = &run.device});
+    Values added = expected;
+    run_graph(one, uncut(one), added, {.accumulate = true, .device = &run.device});
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      std::vector<double> sum = expected[node.outputs[o]];
+      const bool adds = (find_op(node.op)->can_accumulate >> o & 1) != 0;
+      const bool relu_after = node.attrs.text("activation") == "relu";
+      if (relu_after) continue;  // the compiler accumulates no activation
+      for (double& v : sum) v += adds ? kBefore : 0.0;
+      CHECK_MESSAGE(error(added[node.outputs[o]], sum) <= run.tolerance(5e-6), row.name(), " node ", node.op);
+    }
+  }
+}
+
+void check_in_place(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats);
+  const Values expected = plain_run(row, built, run.device);
+  Values got = initial_values(row, built);
+  run_graph(built.graph, uncut(built.graph), got, {.in_place = true, .device = &run.device});
+  check_same(row, built.graph, got, expected, 0.0);
+}
+
+void check_threads(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats);
+  const Values expected = plain_run(row, built, run.device);
+  Values got = initial_values(row, built);
+  run_graph(built.graph, uncut(built.graph), got, {.threads = 2, .device = &run.device});
+  check_same(row, built.graph, got, expected, 5e-6);
+}
+
+void check_same_bits_twice(const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats);
+  check_same(row, built.graph, plain_run(row, built, run.device), plain_run(row, built, run.device), 0.0);
+}
+
+void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run) {
+  const CaseGraph built = build_case(row, true, run.floats), wide = build_case(row, true);
+  const Values start = initial_values(row, built);
+  Values got = start, expected = start;
+  run_graph(built.graph, uncut(built.graph), got, {.device = &run.device});
+  run_graph(wide.graph, uncut(wide.graph), expected, {.device = &other});
+  check_same(row, built.graph, got, expected, run.tolerance(1e-5));
+}
+
+}  // namespace trainctl

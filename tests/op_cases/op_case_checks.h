@@ -1,0 +1,35 @@
+// What every row of the table must pass, whatever the device and the type of its numbers.
+#pragma once
+
+#include <algorithm>
+
+#include "tests/op_cases/simulate.h"
+
+namespace trainctl {
+
+/// Where a row runs, and in which numbers.
+struct CaseRun {
+  const CaseDevice& device = cpu_device();
+  DType floats = DType::f32;
+
+  /// Of the largest element: what f32 is held to, or bf16's own rounding.
+  double tolerance(double of_f32) const { return floats == DType::f32 ? of_f32 : 1e-2; }
+};
+
+/// Forward, against the naive loop in double.
+void check_forward(const OpCase& row, const CaseRun& run);
+/// Backward, against finite differences of the loops in double.
+void check_backward(const OpCase& row, const CaseRun& run);
+/// Every cut that the rule permits gives the unsharded result, forward and backward. Returns how many there are.
+int check_cuts(const OpCase& row, const CaseRun& run);
+/// A kernel that can accumulate adds to what is there.
+void check_accumulate(const OpCase& row, const CaseRun& run);
+/// An op that may work in place gives the same there, to the bit.
+void check_in_place(const OpCase& row, const CaseRun& run);
+/// Two threads give what one gives.
+void check_threads(const OpCase& row, const CaseRun& run);
+void check_same_bits_twice(const OpCase& row, const CaseRun& run);
+/// Forward and backward, against f32 on another device: for rows too large for finite differences.
+void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run);
+
+}  // namespace trainctl
