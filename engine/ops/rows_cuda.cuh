@@ -191,15 +191,17 @@ struct RowsLaunch {
   }
 };
 
-/// A kernel over rows: more than 48 KB of shared memory has to be asked for.
+/// More than 48 KB of shared memory has to be asked for.
+template <class... Parameters>
+void ask_for_shared(void (*kernel)(Parameters...), size_t bytes, const char* name) {
+  if (bytes <= 48 * 1024) return;
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
+}
+
 template <class... Parameters, class... Arguments>
 CudaKernel launch_rows(void (*kernel)(Parameters...), const RowsLaunch& how, const char* name,
                        const Arguments&... arguments) {
-  if (how.shared_bytes > 48 * 1024) {
-    cuda_check(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(how.shared_bytes)),
-        name);
-  }
+  ask_for_shared(kernel, how.shared_bytes, name);
   if (how.rows.count == 0 || how.rows.n == 0) return [](CudaStream) {};
   return
       [=](CudaStream stream) { launch(kernel, how.blocks, how.threads, how.shared_bytes, stream, name, arguments...); };

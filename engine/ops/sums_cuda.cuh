@@ -7,6 +7,8 @@
 //   auto begin<V>(k)                               what belongs to outputs k to k + V - 1, loaded once
 //   void load(at, row, state, float (&v)[kSums][V])  the terms of elements at to at + V - 1, of summed row `row`
 //   void finish(k, const double (&total)[kSums])   writes output k
+//   static constexpr bool kWrites                  where load also writes what belongs to the elements: each is then
+//                                                  loaded once, and rows are all that it is summed over
 #pragma once
 
 #include "engine/ops/strided_cuda.cuh"
@@ -16,6 +18,12 @@ namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
+
+template <class Term>
+constexpr bool writes_elements() {
+  if constexpr (requires { Term::kWrites; }) return Term::kWrites;
+  return false;
+}
 
 /// Parts of a split sum: double [splits, kSums, outputs], and a ticket a tile.
 struct Parts {
@@ -93,6 +101,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfR
     float v[kSumUnroll][N][V];
 #pragma unroll
     for (int u = 0; u < kSumUnroll; ++u) {
+      if (writes_elements<Term>() && p + u * g.group >= end) continue;
       const int64_t pack = p + u * g.group < end ? p + u * g.group : p;
       int64_t at[1] = {base[0]};
       if (g.runs.ndim == 0) {
@@ -280,6 +289,21 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
   return launch_sum_columns<1>(call, g, term, name);
 }
 
+/// Sums the terms of all n elements to output 0.
+template <int kV, class Term>
+CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, Term term, const char* name) {
+  const int64_t head = elements_before_packs(loaded, kV);
+  SumOfRows g;
+  if (head < 0) {
+    g.packs = n;
+    return launch_sum_rows<1>(call, g, 1, term, name);
+  }
+  g.head = std::min(head, n);
+  g.packs = (n - g.head) / kV;
+  g.tail = n - g.head - g.packs * kV;
+  return launch_sum_rows<kV>(call, g, 1, term, name);
+}
+
 /// Sums the terms of a tensor of `shape` over the dims whose `out_strides` is 0; outputs keep the order of the
 /// other dims. `loaded`: operands of that shape, which the term loads in packs of kV.
 template <int kV, class Term>
@@ -288,6 +312,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
   const Shape strides = cpu::strides_of(shape);
   cpu::Loops<1> kept, summed;
   for (size_t d = 0; d < shape.size(); ++d) (out_strides[d] == 0 ? summed : kept).add(shape[d], {strides[d]});
+  if (kept.ndim == 0 && summed.ndim <= 1) return prepare_total<kV>(call, num_elements(shape), loaded, term, name);
   if (kept.ndim > 0 && (summed.ndim == 0 || summed.stride[summed.ndim - 1][0] != 1)) {
     std::array<int64_t, 1> inner{};
     SumOfColumns g;
@@ -298,24 +323,17 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
     if (g.columns % kV == 0 && packs_are_aligned(loaded)) return launch_sum_columns<kV>(call, g, term, name);
     return launch_sum_columns<1>(call, g, term, name);
   }
-  SumOfRows g;
-  g.kept = Nest<1>(kept);
-  if (g.kept.count == 0) return [](CudaStream) {};
   std::array<int64_t, 1> inner{};
   const int64_t run = summed.take_inner(inner);
+  const bool packs = run % kV == 0 && packs_are_aligned(loaded);
+  SumOfRows g;
+  g.kept = Nest<1>(kept);
   g.runs = Nest<1>(summed);
-  const bool one_run = kept.ndim == 0 && summed.ndim == 0;
-  const int64_t head = one_run ? elements_before_packs(loaded, kV) : packs_are_aligned(loaded) ? 0 : -1;
-  if (head >= 0 && (one_run || run % kV == 0)) {
-    g.head = std::min(head, run);
-    const int64_t of_run = (run - g.head) / kV;
-    g.tail = run - g.head - of_run * kV;
-    g.packs = g.runs.count * of_run;
-    if (!one_run) g.run_packs = Divisor(std::max<int64_t>(1, of_run));
-    return launch_sum_rows<kV>(call, g, g.kept.count, term, name);
-  }
-  g.packs = g.runs.count * run;
-  if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run));
+  if (g.kept.count == 0) return [](CudaStream) {};
+  g.packs = g.runs.count * (run / (packs ? kV : 1));
+  check(g.runs.ndim == 0 || g.packs < (int64_t{1} << 31), "CUDA kernels sum up to 2^31 packs in runs");
+  if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run / (packs ? kV : 1)));
+  if (packs) return launch_sum_rows<kV>(call, g, g.kept.count, term, name);
   return launch_sum_rows<1>(call, g, g.kept.count, term, name);
 }
 

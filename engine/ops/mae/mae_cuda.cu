@@ -5,23 +5,23 @@
 namespace trainctl {
 namespace {
 
-struct Distance {
-  __device__ float operator()(float off) const { return fabsf(off); }
-};
-struct MaeGrad {
+struct Mae {
   float scale;
-  __device__ float operator()(float p, float l) const {
-    const float off = p - l;  // 0, or a NaN, goes through
+  __device__ float loss(float off) const { return fabsf(off); }
+  __device__ float grad(float off) const {
     return off > 0.0f ? scale : off < 0.0f ? -scale : off;
-  }
+  }  // a NaN goes through
+  __device__ float operator()(float p, float l) const { return grad(p - l); }
 };
+
+Mae mae_of(const CudaKernelCall& call) { return {static_cast<float>(call.attrs.number("scale", 1.0))}; }
 
 }  // namespace
 
-CudaKernel prepare_mae_cuda(const CudaKernelCall& call) { return prepare_pair_loss(call, Distance{}, "mae"); }
-
-CudaKernel prepare_mae_grad_cuda(const CudaKernelCall& call) {
-  return map_binary(call, MaeGrad{static_cast<float>(call.attrs.number("scale", 1.0))}, "mae_grad");
+CudaKernel prepare_mae_cuda(const CudaKernelCall& call) { return prepare_pair_loss<false>(call, mae_of(call), "mae"); }
+CudaKernel prepare_mae_grad_cuda(const CudaKernelCall& call) { return map_binary(call, mae_of(call), "mae_grad"); }
+CudaKernel prepare_mae_with_grad_cuda(const CudaKernelCall& call) {
+  return prepare_pair_loss<true>(call, mae_of(call), "mae_with_grad");
 }
 
 }  // namespace trainctl

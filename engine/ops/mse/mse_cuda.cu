@@ -5,20 +5,21 @@
 namespace trainctl {
 namespace {
 
-struct Square {
-  __device__ float operator()(float off) const { return off * off; }
+struct Mse {
+  float twice_scale;
+  __device__ float loss(float off) const { return off * off; }
+  __device__ float grad(float off) const { return twice_scale * off; }
+  __device__ float operator()(float p, float l) const { return grad(p - l); }
 };
-struct MseGrad {
-  float scale;
-  __device__ float operator()(float p, float l) const { return scale * (p - l); }
-};
+
+Mse mse_of(const CudaKernelCall& call) { return {static_cast<float>(2.0 * call.attrs.number("scale", 1.0))}; }
 
 }  // namespace
 
-CudaKernel prepare_mse_cuda(const CudaKernelCall& call) { return prepare_pair_loss(call, Square{}, "mse"); }
-
-CudaKernel prepare_mse_grad_cuda(const CudaKernelCall& call) {
-  return map_binary(call, MseGrad{static_cast<float>(2.0 * call.attrs.number("scale", 1.0))}, "mse_grad");
+CudaKernel prepare_mse_cuda(const CudaKernelCall& call) { return prepare_pair_loss<false>(call, mse_of(call), "mse"); }
+CudaKernel prepare_mse_grad_cuda(const CudaKernelCall& call) { return map_binary(call, mse_of(call), "mse_grad"); }
+CudaKernel prepare_mse_with_grad_cuda(const CudaKernelCall& call) {
+  return prepare_pair_loss<true>(call, mse_of(call), "mse_with_grad");
 }
 
 }  // namespace trainctl

@@ -36,22 +36,37 @@ __device__ RowLoss read_row(RowGroup& group, const Rows& rows, Ref<T> logits, co
 
 // Kernels
 
-template <int V, class T>
+/// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie.
+template <int V, class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kMaxRowThreads)
-    loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts) {
+    loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
+                float scale) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  const Stash none(rows, group, 0, 1);
+  const Stash stash(rows, group, 0, 1);
   double total = 0;
   over_rows(group, rows, [&](int64_t row, bool valid) {
-    StashedRow<V, T> from(logits, row * rows.n, none);
+    StashedRow<V, T> from(logits, row * rows.n, stash);
     const RowLoss r = read_row<V>(group, rows, logits, labels, row, from);
-    if (valid && group.lane() == 0) {
+    if (kLoss && valid && group.lane() == 0) {
       const double of_label = exp(static_cast<double>(r.of_label) - r.top);
       total += log(static_cast<double>(r.others) + of_label) + (static_cast<double>(r.top) - r.of_label);
     }
+    if constexpr (kGrad) {
+      __syncwarp();  // all have read the label's logit before it is overwritten
+      const float share = scale / r.sum(), of_label = -share * r.others;
+      over_packs(group, rows, [&](int p) {
+        float v[V];
+        from.load_again(p, v);
+        for (int j = 0; j < V; ++j) {
+          v[j] = static_cast<int64_t>(p) * V + j == r.label ? of_label : expf(v[j] - r.top) * share;
+        }
+        if (valid) store(dlogits, row * rows.n + static_cast<int64_t>(p) * V, v);
+      });
+    }
   });
+  if constexpr (!kLoss) return;
   total = sum_of_group(total, static_cast<int>(blockDim.x));
   if (gridDim.x > 1) {
     if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
@@ -63,62 +78,41 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   if (threadIdx.x == 0) loss.write(0, total);
 }
 
-template <int V, class T>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    loss_grad_kernel(Rows rows, Ref<T> logits, const int32_t* labels, Ref<T> dlogits, float scale) {
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  RowGroup group(rows.group);
-  const Stash stash(rows, group, 0, 1);
-  over_rows(group, rows, [&](int64_t row, bool valid) {
-    StashedRow<V, T> from(logits, row * rows.n, stash);
-    const RowLoss r = read_row<V>(group, rows, logits, labels, row, from);
-    const float share = scale / r.sum(), of_label = -share * r.others;
-    over_packs(group, rows, [&](int p) {
-      float v[V];
-      from.load_again(p, v);
-      for (int j = 0; j < V; ++j) {
-        v[j] = static_cast<int64_t>(p) * V + j == r.label ? of_label : expf(v[j] - r.top) * share;
-      }
-      if (valid) store(dlogits, row * rows.n + static_cast<int64_t>(p) * V, v);
-    });
-  });
-}
-
 // Launchers
 
-int64_t rows_of(const TensorArg& logits) { return logits.shape.back() == 0 ? 0 : logits.size() / logits.shape.back(); }
-
-}  // namespace
-
-CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call) {
-  const TensorArg &logits = call.in[0], &labels = call.in[1];
-  return with_float_type(logits.dtype, [&](auto t) {
+template <bool kLoss, bool kGrad>
+CudaKernel prepare(const CudaKernelCall& call, const char* name) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
+  const int64_t n = logits.shape.back();
+  if (logits.size() == 0) return [](CudaStream) {};
+  return with_common_type({&logits, &dlogits}, [&](auto t) {
     using T = decltype(t);
-    return with_row_pack<T>(logits.shape.back(), {&logits}, [&](auto pack) {
-      RowsLaunch how(rows_of(logits), logits.shape.back(), pack, 0);
-      const SumOutput loss = SumOutput::of(call, 0, call.attrs.number("scale", 1.0));
-      const Split split(call, how.blocks, 1, 1);
-      how.blocks = static_cast<unsigned>(split.splits);
-      return CudaKernel([=, x = ref<T>(logits), to = labels.as<int32_t>()](CudaStream stream) {
-        launch(loss_kernel<pack, T>, how.blocks, how.threads, 0, stream, "softmax_cross_entropy", how.rows, x, to, loss,
-               split.parts(1));
+    return with_row_pack<T>(n, {&logits, &dlogits}, [&](auto pack) {
+      RowsLaunch how(logits.size() / n, n, pack, kGrad ? 1 : 0);
+      const double scale = call.attrs.number("scale", 1.0);
+      const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
+      const Split split(call, kLoss ? how.blocks : 1, 1, 1);
+      if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
+      const auto kernel = loss_kernel<pack, T, kLoss, kGrad>;
+      ask_for_shared(kernel, how.shared_bytes, name);
+      return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>()](CudaStream stream) {
+        launch(kernel, how.blocks, how.threads, how.shared_bytes, stream, name, how.rows, x, to, loss, split.parts(1),
+               dx, static_cast<float>(scale));
       });
     });
   });
 }
 
+}  // namespace
+
+CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call) {
+  return prepare<true, false>(call, "softmax_cross_entropy");
+}
 CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call) {
-  const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = call.out[0];
-  return with_common_type({&logits, &dlogits}, [&](auto t) {
-    using T = decltype(t);
-    return with_row_pack<T>(logits.shape.back(), {&logits, &dlogits}, [&](auto pack) {
-      const RowsLaunch how(rows_of(logits), logits.shape.back(), pack, 1);
-      return launch_rows(loss_grad_kernel<pack, T>, how, "softmax_cross_entropy_grad", how.rows, ref<T>(logits),
-                         static_cast<const int32_t*>(labels.as<int32_t>()), ref<T>(dlogits),
-                         static_cast<float>(call.attrs.number("scale", 1.0)));
-    });
-  });
+  return prepare<false, true>(call, "softmax_cross_entropy_grad");
+}
+CudaKernel prepare_softmax_cross_entropy_with_grad_cuda(const CudaKernelCall& call) {
+  return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
 }
 
 }  // namespace trainctl

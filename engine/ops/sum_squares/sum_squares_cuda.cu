@@ -31,7 +31,7 @@ CudaKernel prepare_sum_squares_cuda(const CudaKernelCall& call) {
   return with_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
     const SquareTerm<T> term{ref<T>(x), SumOutput::of(call, 0, 1.0)};
-    return prepare_sums<kPack<T>>(call, {x.size()}, {0}, {&x}, term, "sum_squares");
+    return prepare_total<kPack<T>>(call, x.size(), {&x}, term, "sum_squares");
   });
 }
 
