@@ -35,12 +35,26 @@ std::string printed_text(const Operand& operand, const void* data) {
   return text;
 }
 
-void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte> arena, Rank& rank) {
+CudaExecutorOptions cuda_options(int rank, const RunOn& on) {
+  CudaExecutorOptions cuda;
+  cuda.device = rank;
+  cuda.graph = on.graph;
+  cuda.timeout_seconds = kTimeoutSeconds;
+  cuda.notice = [&on](const std::string& line) {
+    if (on.notices == nullptr) throw std::runtime_error(line);
+    on.notices->push_back(line);
+  };
+  return cuda;
+}
+
+void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte> arena, Rank& rank, const RunOn& on) {
   TrainHooks hooks;
   hooks.print = [&](const Operand& operand, const void* data, int) {
     rank.printed.push_back(printed_text(operand, data));
   };
-  rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, TrainOptions{.threads = 1, .arena = arena});
+  TrainOptions options{.threads = 1, .arena = arena};
+  if (on.cuda) options.cuda = cuda_options(program.rank, on);
+  rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, options);
   rank.comm->calls.clear();
   while (const std::optional<StepReport> report = rank.trainer->run_step()) {
     rank.losses.push_back(report->loss);
@@ -124,8 +138,8 @@ std::map<std::string, std::vector<float>> gather_weights(const std::vector<Progr
   return weights;
 }
 
-RunResult run_job(const std::string& text, const std::vector<std::string>& overrides) {
-  return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)));
+RunResult run_job(const std::string& text, const std::vector<std::string>& overrides, const RunOn& on) {
+  return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)), on);
 }
 
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
@@ -148,7 +162,7 @@ void run_ranks(const std::vector<Program>& programs, const RankBody& body, const
   if (after) after();
 }
 
-RunResult run_job(PlannedJob planned) {
+RunResult run_job(PlannedJob planned, const RunOn& on) {
   RunResult result;
   result.job = std::move(planned);
   result.programs = compile_all(result.job);
@@ -156,7 +170,7 @@ RunResult run_job(PlannedJob planned) {
   const auto body = [&](int r, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
     Rank& rank = ranks[static_cast<size_t>(r)];
     rank.comm = std::make_unique<RecordingCommunicator>(std::move(comm));
-    run_rank(result.job, result.programs[static_cast<size_t>(r)], arena, rank);
+    run_rank(result.job, result.programs[static_cast<size_t>(r)], arena, rank, on);
   };
   run_ranks(result.programs, body, [&] {
     std::vector<Executor*> executors;

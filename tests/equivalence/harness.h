@@ -24,11 +24,18 @@ struct RunResult {
   std::map<int, std::vector<std::string>> printed;    ///< per rank: "name [values]"
 };
 
+/// What the ranks run on: CPUs, or rank r on GPU r.
+struct RunOn {
+  bool cuda = false;
+  bool graph = true;                            ///< of CUDA: the step as one graph
+  std::vector<std::string>* notices = nullptr;  ///< of CUDA executors; null: thrown, since none is expected
+};
+
 /// Parses, plans, compiles, verifies and trains. Throws what any rank threw.
-RunResult run_job(const std::string& text, const std::vector<std::string>& overrides);
+RunResult run_job(const std::string& text, const std::vector<std::string>& overrides, const RunOn& on = {});
 
 /// The same from what has been planned before.
-RunResult run_job(PlannedJob job);
+RunResult run_job(PlannedJob job, const RunOn& on = {});
 
 /// Runs `body` once a rank, on a thread of its own, with a communicator over shared memory and the rank's
 /// arena in it, which lives until `after` has run. Throws the first error: a rank's own rather than

@@ -1,0 +1,97 @@
+// What runs on GPUs follows the CPU's one-rank loss curve, whatever the plan, and has the same bits each time.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "engine/spec/parse.h"
+#include "tests/equivalence/harness.h"
+#include "tests/equivalence/jobs.h"
+#include "tests/equivalence/plan_cases.h"
+#include "tests/gpu/gpus.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr double kTolerance = 1e-4;
+
+std::vector<std::string> all_overrides(const PlanCase& plan) {
+  std::vector<std::string> overrides = plan.same;
+  overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
+  return overrides;
+}
+
+int ranks_of(const PlanCase& plan) { return parse_job(plan.job, "gpu.yaml", all_overrides(plan)).launch.ranks; }
+
+double largest_difference(const std::vector<float>& losses, const std::vector<float>& expected) {
+  REQUIRE(losses.size() == expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < losses.size(); ++i) {
+    const double difference = std::abs(double(losses[i]) - expected[i]) / std::abs(double(expected[i]));
+    if (!(difference <= worst)) worst = difference;
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("every plan that there are GPUs for follows the CPU's curve, with the same bits twice") {
+  if (!have_gpus(1, "plans on GPUs")) return;
+  int run = 0, left_out = 0;
+  for (const PlanCase& plan : plan_cases()) {
+    if (ranks_of(plan) > num_gpus()) {
+      ++left_out;
+      continue;
+    }
+    ++run;
+    CAPTURE(plan.name);
+    const RunResult expected = run_job(plan.reference ? *plan.reference : plan.job, plan.same);
+    const RunResult found = run_job(plan.job, all_overrides(plan), {.cuda = true});
+    const double worst = largest_difference(found.losses, expected.losses);
+    std::printf("%-60s %.2g\n", plan.name, worst);
+    CHECK(worst < std::max(kTolerance, plan.tolerance));
+    const RunResult again = run_job(plan.job, all_overrides(plan), {.cuda = true});
+    CHECK(again.losses == found.losses);
+    CHECK(again.weights == found.weights);
+  }
+  std::printf("%d plans run, %d need more than %d GPUs\n", run, left_out, num_gpus());
+}
+
+TEST_CASE("every network runs on one GPU as on the CPU") {
+  if (!have_gpus(1, "networks on one GPU")) return;
+  const std::pair<const char*, const std::string*> networks[] = {{"mlp", &jobs::kMlp},
+                                                                 {"odd", &jobs::kOdd},
+                                                                 {"classifier", &jobs::kClassifier},
+                                                                 {"batch_norm", &jobs::kBatchNorm},
+                                                                 {"language", &jobs::kLanguage},
+                                                                 {"attention", &jobs::kAttention}};
+  for (const auto& [name, text] : networks) {
+    CAPTURE(name);
+    const RunResult expected = run_job(*text, {}), found = run_job(*text, {}, {.cuda = true});
+    const double worst = largest_difference(found.losses, expected.losses);
+    std::printf("%-60s %.2g\n", name, worst);
+    CHECK(worst < kTolerance);
+  }
+}
+
+TEST_CASE("a captured step and one that runs stream by stream have the same bits") {
+  for (int ranks : {1, 2}) {
+    if (!have_gpus(ranks, "graphs of " + std::to_string(ranks) + " ranks")) return;
+    for (const std::string* text : {&jobs::kClassifier, &jobs::kLanguage}) {
+      std::vector<std::string> overrides = {"launch.ranks=" + std::to_string(ranks), "parallel.micro_batches=2"};
+      if (ranks > 1) overrides.push_back("parallel.mode=data_parallel");
+      const RunResult graph = run_job(*text, overrides, {.cuda = true, .graph = true});
+      const RunResult eager = run_job(*text, overrides, {.cuda = true, .graph = false});
+      CHECK(graph.losses == eager.losses);
+      CHECK(graph.weights == eager.weights);
+    }
+  }
+}
+
+TEST_CASE("train.sink_steps changes no loss") {
+  if (!have_gpus(1, "sink_steps")) return;
+  const RunResult one = run_job(jobs::kMlp, {}, {.cuda = true});
+  for (const char* sink : {"train.sink_steps=3", "train.sink_steps=50"}) {
+    CHECK(run_job(jobs::kMlp, {sink}, {.cuda = true}).losses == one.losses);
+  }
+}

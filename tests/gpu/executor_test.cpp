@@ -1,0 +1,179 @@
+// The CUDA executor on programs made by hand, one rank.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/cuda/cuda_executor.h"
+#include "engine/runtime/initial_weights.h"
+#include "tests/gpu/gpus.h"
+
+using namespace trainctl;
+
+namespace {
+
+Operand floats(int64_t offset, int64_t count) {
+  Operand operand;
+  operand.offset = offset;
+  operand.shape = operand.global_shape = {count};
+  operand.global_offset = {0};
+  return operand;
+}
+
+Instruction instruction(Opcode opcode, const std::string& name) {
+  Instruction i;
+  i.opcode = opcode;
+  i.name = i.op = name;
+  return i;
+}
+
+/// sum += data, which is also the loss and printed.
+Program summing() {
+  Program p;
+  p.arena_bytes = 1024;
+  p.loss_offset = 192;
+  Instruction load = instruction(Opcode::load, "data");
+  load.outputs = {floats(128, 3)};
+  Instruction add = instruction(Opcode::kernel, "accumulate");
+  add.inputs = load.outputs;
+  add.outputs = {floats(192, 3)};
+  add.outputs[0].accumulate = true;
+  Instruction again = load;
+  again.outputs = {floats(256, 3)};
+  Instruction print = instruction(Opcode::print, "sum");
+  print.inputs = add.outputs;
+  p.instructions = {load, add, again, print};
+  return p;
+}
+
+struct OneRank {
+  explicit OneRank(const Program& program)
+      : memory(SharedMemory::create({program.arena_bytes})), comm(make_shared_memory_communicator(memory, 0, 10)) {}
+  std::shared_ptr<SharedMemory> memory;
+  std::unique_ptr<Communicator> comm;
+};
+
+CudaExecutorOptions graph(bool on) {
+  CudaExecutorOptions options;
+  options.graph = on;
+  options.notice = [](const std::string& line) { throw EnvError(line); };
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("steps are started ahead and finish in order, each with its own data, scalars, loss and prints") {
+  if (!have_gpus(1, "steps in flight")) return;
+  for (bool with_graph : {false, true}) {
+    CAPTURE(with_graph);
+    const Program program = summing();
+    OneRank rank(program);
+    std::vector<float> printed;
+    ExecutorOptions options;
+    options.in_flight = 3;
+    options.print = [&](const Operand& operand, const void* data, int) {
+      CHECK(num_elements(operand.shape) == 3);
+      printed.push_back(static_cast<const float*>(data)[2]);
+    };
+    const auto executor = make_cuda_executor(program, *rank.comm, options, graph(with_graph));
+    REQUIRE(executor->max_in_flight() == 3);
+    const int64_t bytes = input_layout(program).bytes;
+    std::vector<HostBlock> blocks;
+    for (int i = 0; i < 3; ++i) blocks.push_back(executor->allocate_inputs(bytes));
+
+    const auto start = [&](int step) {
+      std::byte* block = blocks[static_cast<size_t>(step) % 3].get();
+      const float values[] = {float(step), 0, float(10 * step)};
+      std::memcpy(block, values, sizeof(values));
+      executor->start_step(block, {.step = uint32_t(step)});
+    };
+    for (int step = 0; step < 3; ++step) start(step);
+    CHECK_THROWS_AS(start(3), InternalError);
+    float expected = 0;
+    for (int step = 0; step < 20; ++step) {
+      expected += float(step);
+      CHECK(executor->finish_step() == expected);
+      if (step + 3 < 20) start(step + 3);
+    }
+    CHECK_THROWS_AS(executor->finish_step(), InternalError);
+    REQUIRE(printed.size() == 20);
+    CHECK(printed[1] == 10);
+    CHECK(printed[19] == 1900);
+  }
+}
+
+TEST_CASE("inputs may lie in any memory, and the arena is read and written after the steps that were started") {
+  if (!have_gpus(1, "inputs anywhere")) return;
+  const Program program = summing();
+  OneRank rank(program);
+  const auto executor = make_cuda_executor(program, *rank.comm, {}, graph(true));
+  float values[16] = {1, 2, 3};
+  const auto* inputs = reinterpret_cast<const std::byte*>(values);
+  executor->start_step(inputs, {});
+  values[0] = 5;  // it was copied
+  executor->start_step(inputs, {.step = 1});
+  float sum[3];
+  executor->read(192, sum, sizeof(sum));
+  CHECK(sum[0] == 6);
+  CHECK(sum[2] == 6);
+  const float other[3] = {100, 0, 0};
+  executor->write(192, other, sizeof(other));
+  CHECK(executor->finish_step() == 1);
+  CHECK(executor->finish_step() == 6);
+  executor->start_step(inputs, {.step = 2});
+  CHECK(executor->finish_step() == 105);
+}
+
+TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {
+  if (!have_gpus(1, "initial weights")) return;
+  Program program;
+  program.arena_bytes = 1 << 16;
+  int64_t offset = 64;
+  for (Init::Kind kind : {Init::Kind::constant, Init::Kind::uniform, Init::Kind::normal}) {
+    Variable variable;
+    variable.name = "w" + std::to_string(int(kind));
+    variable.kind = TensorKind::state;
+    variable.init.kind = kind;
+    variable.init.value = 0.37;
+    variable.global_shape = {7, 33, 5};
+    variable.shape = {3, 11, 5};
+    variable.offset = {2, 22, 0};
+    variable.arena_offset = offset;
+    offset += 4096;
+    program.variables.push_back(variable);
+  }
+  OneRank rank(program);
+  std::vector<std::byte> expected(static_cast<size_t>(program.arena_bytes)), found(expected.size());
+  write_initial_weights(program, 11, expected.data());
+  ExecutorOptions options;
+  options.seed = 11;
+  make_cuda_executor(program, *rank.comm, options, graph(true))->read(0, found.data(), program.arena_bytes);
+  CHECK(std::memcmp(expected.data(), found.data(), 64 + 2 * 4096) == 0);
+  for (int i = 0; i < 165; ++i) {
+    float a, b;
+    std::memcpy(&a, expected.data() + 64 + 2 * 4096 + i * 4, 4);
+    std::memcpy(&b, found.data() + 64 + 2 * 4096 + i * 4, 4);
+    CHECK(std::nextafter(a, b) == b);
+  }
+}
+
+TEST_CASE("a kernel that a GPU has not is an error that names it") {
+  if (!have_gpus(1, "unknown kernels")) return;
+  Program program;
+  program.arena_bytes = 512;
+  program.instructions = {instruction(Opcode::kernel, "frobnicate")};
+  OneRank rank(program);
+  CHECK_THROWS_WITH_AS(make_cuda_executor(program, *rank.comm, {}, graph(true)),
+                       doctest::Contains("no CUDA kernel 'frobnicate'"), InternalError);
+}
+
+TEST_CASE("an arena that the card has no room for is an error that says how much there is") {
+  if (!have_gpus(1, "too large arenas")) return;
+  Program program;
+  program.arena_bytes = int64_t{1} << 50;
+  OneRank rank(summing());
+  CHECK_THROWS_WITH_AS(make_cuda_executor(program, *rank.comm, {}, graph(true)), doctest::Contains("are free"),
+                       EnvError);
+}
