@@ -51,9 +51,16 @@ std::string unexpected(const CLI::App& command, const std::string& text) {
   return "unknown option '" + word + "'" + (near.empty() ? "" : "; " + near);
 }
 
+/// From "Could not convert: --rank = x", or from a range's "--tail: Value x not in range 0.0 to …".
 std::string not_a_number(const CLI::Option& option, const std::string& text) {
-  const size_t equals = text.rfind(" = ");
-  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 3);
+  constexpr std::string_view kValue = "Value ", kRange = " not in range";
+  std::string value;
+  if (const size_t range = text.find(kRange); range != std::string::npos) {
+    const size_t begin = text.find(kValue) + kValue.size();
+    value = text.substr(begin, range - begin);
+  } else if (const size_t equals = text.rfind(" = "); equals != std::string::npos) {
+    value = text.substr(equals + 3);
+  }
   return option.get_name() + ": '" + value + "' is no number that it can be";
 }
 
@@ -72,7 +79,7 @@ std::string message(const CLI::App& command, const CLI::ParseError& error) {
   if (option == nullptr) return text;
   if (kind == "RequiredError") return option->get_name() + " is missing: " + option->get_description();
   if (kind == "ArgumentMismatch") return option->get_name() + " lacks its value: " + option->get_description();
-  if (kind == "ConversionError") return not_a_number(*option, text);
+  if (kind == "ConversionError" || text.find(" not in range") != std::string::npos) return not_a_number(*option, text);
   return text;
 }
 

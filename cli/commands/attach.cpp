@@ -89,7 +89,7 @@ int follow(const RegisteredRun& run, int rank) {
 
 int attach(const Options& options) {
   const RegisteredRun run = options.which.find_running();
-  if (options.rank >= run.ranks)
+  if (options.rank < 0 || options.rank >= run.ranks)
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
                     name_of(run) + " has ranks 0 to " + std::to_string(run.ranks - 1));
   struct sigaction action {};
@@ -104,9 +104,7 @@ void add_attach_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("attach", "Watch a run that was started elsewhere");
   options->which.add_to(*command, "The number of the run");
-  command->add_option("--rank", options->rank, "Whose lines are shown")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  command->add_option("--rank", options->rank, "Whose lines are shown")->capture_default_str();
   command->footer(
       R"(Shows the progress of the run and one rank's lines until it ends; the exit code is then the run's. Ctrl-C
 detaches, and the run goes on.

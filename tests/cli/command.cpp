@@ -5,6 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 
@@ -13,6 +16,12 @@ namespace {
 std::string slurp(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// The scratch folder itself, also for commands that run in a folder inside of it.
+std::string registry_of(const std::string& directory) {
+  const size_t begin = directory.find("trainctl-test-");
+  return begin == std::string::npos ? directory : directory.substr(0, directory.find('/', begin));
 }
 
 void redirect(int fd, const char* path, int flags) {
@@ -32,6 +41,10 @@ int start_trainctl(const std::string& directory, const std::vector<std::string>&
   const pid_t pid = fork();
   if (pid != 0) return pid;
   if (chdir(directory.c_str()) != 0) _exit(126);
+  // A registry of the test's own: ps and stop must not meet the runs of others.
+  const std::string registry = registry_of(directory);
+  setenv("XDG_RUNTIME_DIR", registry.c_str(), 1);
+  setenv("TMPDIR", registry.c_str(), 1);
   redirect(0, "/dev/null", O_RDONLY);
   redirect(1, "out", O_WRONLY | O_CREAT | O_TRUNC);
   redirect(2, "err", O_WRONLY | O_CREAT | O_TRUNC);
@@ -63,4 +76,22 @@ loss: mse
 optimizer: {type: sgd, learning_rate: 0.01}
 )" << more;
   return directory + "/job.yaml";
+}
+
+std::vector<int> workers_of(int launcher, int ranks) {
+  std::vector<int> pids(static_cast<size_t>(ranks), -1);
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = slurp(entry.path() / "stat");
+    const size_t end = stat.rfind(')');
+    if (end == std::string::npos || std::atoi(stat.c_str() + std::min(stat.size(), end + 4)) != launcher) continue;
+    std::string words = slurp(entry.path() / "cmdline");
+    std::replace(words.begin(), words.end(), '\0', ' ');
+    const size_t at = words.find("--rank ");
+    if (words.find(" worker ") == std::string::npos || at == std::string::npos) continue;
+    const int rank = std::atoi(words.c_str() + at + 7);
+    if (rank >= 0 && rank < ranks) pids[static_cast<size_t>(rank)] = std::stoi(name);
+  }
+  return pids;
 }

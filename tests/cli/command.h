@@ -21,3 +21,6 @@ bool contains(const std::string& text, const std::string& part);
 
 /// A small job: a hidden layer on made-up data. `more` is appended to the YAML.
 std::string small_job(const std::string& directory, const std::string& more = "");
+
+/// Children of a launcher that are workers, by rank; -1 for one that is not there.
+std::vector<int> workers_of(int launcher, int ranks);

@@ -33,25 +33,6 @@ std::vector<std::string> with(std::vector<std::string> words, const std::vector<
   return words;
 }
 
-/// Children of a process that are workers, by rank.
-std::vector<int> workers_of(int launcher, int ranks) {
-  std::vector<int> pids(static_cast<size_t>(ranks), -1);
-  for (const auto& entry : fs::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string stat = slurp(entry.path() / "stat");
-    const size_t end = stat.rfind(')');
-    if (end == std::string::npos || std::atoi(stat.c_str() + std::min(stat.size(), end + 4)) != launcher) continue;
-    std::string words = slurp(entry.path() / "cmdline");
-    std::replace(words.begin(), words.end(), '\0', ' ');
-    const size_t at = words.find("--rank ");
-    if (words.find(" worker ") == std::string::npos || at == std::string::npos) continue;
-    const int rank = std::atoi(words.c_str() + at + 7);
-    if (rank >= 0 && rank < ranks) pids[static_cast<size_t>(rank)] = std::stoi(name);
-  }
-  return pids;
-}
-
 /// An endless run of four ranks that have all trained a step.
 struct EndlessRun {
   Scratch scratch;

@@ -37,7 +37,8 @@ def main():
             shutil.copytree(source / "templates", scratch / "templates")
             (scratch / "bootstrap").write_text(SHIM % source)
             (scratch / "bootstrap").chmod(0o755)
-            env = dict(os.environ, PATH=f"{binary.parent}:{os.environ['PATH']}", NO_COLOR="1")
+            env = dict(os.environ, PATH=f"{binary.parent}:{os.environ['PATH']}", NO_COLOR="1",
+                       XDG_RUNTIME_DIR=str(scratch), TMPDIR=str(scratch))  # ps and stop see our runs alone
             for number, text, expected in commands(page):
                 ran += 1
                 try:

@@ -1,0 +1,234 @@
+// Jobs that start a program of the user's.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "engine/base/error.h"
+#include "engine/spec/read_command.h"
+#include "launcher/run_directory.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A job that runs a line of shell once a rank.
+void shell_job(const Scratch& scratch, const std::string& line, const std::string& more = "launch: {ranks: 3}\n") {
+  std::ofstream(scratch.path() + "/job.yaml") << "name: shell\ncommand:\n  - sh\n  - -c\n  - |\n    " << line << "\n"
+                                              << more;
+}
+
+std::map<std::string, std::string> variables(const std::string& path) {
+  std::istringstream text(slurp(path));
+  std::map<std::string, std::string> found;
+  for (std::string line; std::getline(text, line);)
+    if (const size_t equals = line.find('='); equals != std::string::npos)
+      found[line.substr(0, equals)] = line.substr(equals + 1);
+  return found;
+}
+
+std::string rank_stdout(const Scratch& scratch, int rank, int run = 1) {
+  return slurp(RunDirectory(scratch.path() + "/log_output", run).rank_file(rank, "stdout"));
+}
+
+}  // namespace
+
+TEST_CASE("each rank of a command has the environment that torchrun would give it") {
+  const Scratch scratch;
+  shell_job(scratch, "env > env.$RANK", "env: {LR: 0.10, OMP_NUM_THREADS: 7}\nlaunch: {ranks: 3, max_restarts: 2}\n");
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
+  std::set<std::string> ports, ids;
+  for (int rank = 0; rank < 3; ++rank) {
+    auto env = variables(scratch.path() + "/env." + std::to_string(rank));
+    for (const char* name : {"RANK", "LOCAL_RANK", "ROLE_RANK"}) CHECK(env[name] == std::to_string(rank));
+    for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"}) CHECK(env[name] == "3");
+    CHECK(env["GROUP_RANK"] == "0");
+    CHECK(env["GROUP_WORLD_SIZE"] == "1");
+    CHECK(env["ROLE_NAME"] == "default");
+    CHECK(env["MASTER_ADDR"] == "127.0.0.1");
+    CHECK(env["TORCHELASTIC_RESTART_COUNT"] == "0");
+    CHECK(env["TORCHELASTIC_MAX_RESTARTS"] == "2");
+    CHECK(env["TORCHELASTIC_USE_AGENT_STORE"] == "False");
+    CHECK(env["PYTHONUNBUFFERED"] == "1");
+    CHECK(env["LR"] == "0.10");
+    CHECK(env["OMP_NUM_THREADS"] == "7");
+    CHECK(env["TRAINCTL_RUN_DIR"] == scratch.path() + "/log_output/1");
+    ports.insert(env["MASTER_PORT"]);
+    ids.insert(env["TORCHELASTIC_RUN_ID"]);
+  }
+  CHECK(ports.size() == 1);
+  CHECK(std::stoi(*ports.begin()) > 0);
+  CHECK(ids.size() == 1);
+}
+
+TEST_CASE("what the ranks of a command find each other by cannot be set by the job") {
+  for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+                           "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+    CHECK(is_reserved_variable(name));
+}
+
+TEST_CASE("a command runs in its folder, with an empty stdin, and its words are as written") {
+  const Scratch scratch;
+  fs::create_directory(scratch.path() + "/src");
+  std::ofstream(scratch.path() + "/job.yaml") << R"(command: [sh, -c, 'pwd; cat; echo "$@"', sh, true, 0.10, "a b"]
+working_dir: src
+)";
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
+  CHECK(rank_stdout(scratch, 0) == scratch.path() + "/src\ntrue 0.10 a b\n");
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "command[5]=0.2", "working_dir=."}).exit_code == 0);
+  CHECK(rank_stdout(scratch, 0, 2) == scratch.path() + "\ntrue 0.2 a b\n");
+}
+
+TEST_CASE("the job that a run of a command leaves runs as it is, from anywhere") {
+  const Scratch scratch;
+  shell_job(scratch, "echo $NAME in `pwd`", "env: {NAME: mine}\n");
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
+  fs::create_directory(scratch.path() + "/other");
+  REQUIRE(trainctl_command(scratch.path() + "/other", {"run", "../log_output/1/job.yaml"}).exit_code == kExitDone);
+  CHECK(rank_stdout(scratch, 0, 2) == "mine in " + scratch.path() + "\n");
+  const auto plan = nlohmann::json::parse(slurp(scratch.path() + "/log_output/1/plan.json"), nullptr, false);
+  CHECK(plan["env"] == nlohmann::json{"NAME"});
+}
+
+TEST_CASE("a rank of a command that fails ends the run with 5, and is named with its last words") {
+  const Scratch scratch;
+  shell_job(scratch, "if [ $RANK = 1 ]; then echo out of luck >&2; exit 7; fi; sleep 100");
+  const CommandResult result = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, "exited with code 7"));
+  CHECK(contains(result.err, "out of luck"));
+}
+
+TEST_CASE("a rank of a command that ends early with 0 is no failure") {
+  const Scratch scratch;
+  shell_job(scratch, "if [ $RANK = 1 ]; then exit 0; fi; sleep 0.3");
+  CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
+}
+
+TEST_CASE("all ranks of a command start again after one has failed, with another port") {
+  const Scratch scratch;
+  shell_job(scratch,
+            "echo $TORCHELASTIC_RESTART_COUNT $MASTER_PORT >> seen.$RANK; "
+            "[ $RANK != 1 ] || [ $TORCHELASTIC_RESTART_COUNT = 2 ] || exit 1; sleep 0.5",
+            "launch: {ranks: 2, max_restarts: 2}\n");
+  const CommandResult result = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  CHECK(result.exit_code == kExitDone);
+  CHECK(contains(result.out, "restarting all ranks (2 of 2)"));
+  std::istringstream seen(slurp(scratch.path() + "/seen.1"));
+  std::set<int> counts, ports;
+  for (int count = 0, port = 0; seen >> count >> port;) {
+    counts.insert(count);
+    ports.insert(port);
+  }
+  CHECK(counts == std::set<int>{0, 1, 2});
+  CHECK(ports.size() == 3);
+}
+
+TEST_CASE("stderr of the first rank of a command is shown, and with --show that of others") {
+  const Scratch scratch;
+  shell_job(scratch, "echo out $RANK; echo err $RANK >&2");
+  const std::string first = trainctl_command(scratch.path(), {"run", "job.yaml"}).out;
+  CHECK(contains(first, "\nout 0\n"));
+  CHECK(contains(first, "err 0\n"));
+  CHECK_FALSE(contains(first, "out 1"));
+  const std::string all = trainctl_command(scratch.path(), {"run", "job.yaml", "--show", "all"}).out;
+  for (const char* line : {"rank 0 | out 0", "rank 1 | out 1", "rank 2 | err 2"}) CHECK(contains(all, line));
+  const CommandResult wrong = trainctl_command(scratch.path(), {"run", "job.yaml", "--show", "1-3"});
+  CHECK(wrong.exit_code == kExitSpec);
+  CHECK(contains(wrong.err, "there is no rank 3"));
+}
+
+TEST_CASE("a program that is not there is an error of the job, before anything starts") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/data.txt") << "no program";
+  const auto error = [&](const std::string& command) {
+    std::ofstream(scratch.path() + "/job.yaml") << command << "\n";
+    for (const char* verb : {"check", "plan", "run"})
+      CHECK(trainctl_command(scratch.path(), {verb, "job.yaml"}).exit_code == kExitSpec);
+    return trainctl_command(scratch.path(), {"check", "job.yaml"}).err;
+  };
+  CHECK(contains(error("command: [pyton3, train.py]"),
+                 "job.yaml:1:11: command[0]: there is no program 'pyton3' in PATH"));
+  CHECK(contains(error("command: [./train.sh]"), "there is no program " + scratch.path() + "/train.sh"));
+  CHECK(contains(error("command: [./data.txt]"), "cannot be executed"));
+  CHECK(contains(error("command: [data.txt]"), "write ./data.txt"));
+  CHECK(contains(error("command: [sh]\nworking_dir: nowhere"), "job.yaml:2:14: working_dir: there is no folder"));
+  CHECK(list_runs(scratch.path() + "/log_output").empty());
+}
+
+TEST_CASE("plan says what a command would start; what only a network has is refused") {
+  const Scratch scratch;
+  shell_job(scratch, "true", "env: {LR: 0.1}\nlaunch: {ranks: 2, bind: core, max_restarts: 1}\n");
+  const CommandResult plan = trainctl_command(scratch.path(), {"plan", "job.yaml"});
+  CHECK(plan.exit_code == kExitDone);
+  for (const char* part :
+       {"shell: 2 ranks of", "sh -c", "with LR", "processes on this host", "bound to", "at most 1 time"})
+    CHECK(contains(plan.out, part));
+  const auto json = nlohmann::json::parse(trainctl_command(scratch.path(), {"plan", "job.yaml", "--json"}).out);
+  CHECK(json["launch"]["bind"] == "core");
+  CHECK(json["launch"]["ranks"].size() == 2);
+  CHECK(json["launch"]["ranks"][1]["threads"].get<int>() >= 1);
+  CHECK_FALSE(json["launch"]["ranks"][1]["cpus"].empty());
+  for (const char* noun : {"graph", "program", "plan", "weights"}) {
+    const CommandResult show = trainctl_command(scratch.path(), {"show", noun, "job.yaml"});
+    CHECK(show.exit_code == kExitSpec);
+    CHECK(contains(show.err, std::string("a job with a command has no ") + noun));
+  }
+}
+
+TEST_CASE("plan shows the binding and the threads of a network's ranks too") {
+  const Scratch scratch;
+  small_job(scratch.path(), "launch: {ranks: 2, bind: core}\nparallel: {mode: data_parallel}\n");
+  const CommandResult plan = trainctl_command(scratch.path(), {"plan", "job.yaml"});
+  CHECK(contains(plan.out, "processes on this host"));
+  CHECK(contains(plan.out, "threads"));
+  const auto json = nlohmann::json::parse(trainctl_command(scratch.path(), {"plan", "job.yaml", "--json"}).out);
+  CHECK(json["launch"]["ranks"].size() == 2);
+}
+
+TEST_CASE("20 jobs at once on one host: each has a run and a port of its own") {
+  const Scratch scratch;
+  const std::string configs = TRAINCTL_SOURCE_DIR "/configs/any_program.yaml";
+  std::vector<int> pids;
+  for (int i = 0; i < 20; ++i) {
+    const std::string own = scratch.path() + "/" + std::to_string(i);
+    fs::create_directory(own);
+    pids.push_back(
+        start_trainctl(own, {"run", configs, "launch.ranks=3", "launch.log_dir=" + scratch.path() + "/logs"}));
+  }
+  for (int i = 0; i < 20; ++i) {
+    const CommandResult result =
+        finish_trainctl(scratch.path() + "/" + std::to_string(i), pids[static_cast<size_t>(i)]);
+    INFO(result.err);
+    CHECK(result.exit_code == kExitDone);
+    CHECK(contains(result.out, "the numbers of 3 ranks add up to 3"));
+  }
+  CHECK(list_runs(scratch.path() + "/logs").size() == 20);
+}
+
+TEST_CASE("a network that failed once starts again from the beginning, and ends well") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const int launcher =
+      start_trainctl(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
+                                      "train.epochs=3000", "launch.max_restarts=1"});
+  const std::string out = scratch.path() + "/log_output/1/rank.1/stdout";
+  REQUIRE(eventually([&] { return contains(slurp(out), "step: 2,"); }));
+  const auto workers = workers_of(launcher, 2);
+  REQUIRE(workers[1] > 0);
+  kill(workers[1], SIGKILL);
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  CHECK(result.exit_code == kExitDone);
+  CHECK(contains(result.out, "restarting all ranks (1 of 1)"));
+}
