@@ -27,6 +27,7 @@ struct Options {
   int run = 0;
   int rank = 0;
   int memory_fd = -1;
+  int gpu = -1;  ///< the host's number of it, the only one that this process sees; -1: runs on CPUs
   bool record = false;
   std::string profile;  ///< steps, "3-5"; empty: none
 };
@@ -55,6 +56,11 @@ class Worker {
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
+    if (options_.gpu >= 0) {
+      train_options.cuda.emplace();
+      train_options.cuda->gpu = options_.gpu;
+      train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
+    }
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
     hooks.may_start = [this, &fault](int64_t step) {  // which counts from 0, people from 1
@@ -106,6 +112,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("run", options->run)->required();
   command->add_option("--rank", options->rank)->required();
   command->add_option("--memory-fd", options->memory_fd)->required();
+  command->add_option("--gpu", options->gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });

@@ -17,23 +17,25 @@
 namespace trainctl {
 namespace {
 
-void require_device(const JobSpec& spec) {
-  if (spec.launch.device != Device::cuda) return;
-  throw EnvError("launch.device is cuda, but this trainctl was built without CUDA; set launch.device=cpu");
-}
-
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace
 
-NetworkWorkload::NetworkWorkload(PlannedJob job, const WorkloadOptions& options, boost::asio::io_context& loop)
+NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
+                                 boost::asio::io_context& loop)
     : job_(std::move(job)), options_(options), programs_(compile_all(job_)), loop_(loop), states_(programs_) {
-  for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
-  require_device(job_.spec);
   require_precision(job_.spec);
   require_memory_limit(job_, programs_);
+  if (job_.spec.launch.device == Device::cuda) {
+    gpus_ = gpus_of_ranks(job_, programs_, found);
+    device_ = describe_gpus(gpus_, found);
+    arena_bytes_.assign(programs_.size(), 0);
+    return;
+  }
+  device_ = describe_cpus(job_.spec, asked, found);
+  for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
   require_memory(arena_bytes_);
 }
 
@@ -65,6 +67,11 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
+  if (!gpus_.empty()) {
+    const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
+    command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
+    for (auto& variable : cuda_environment(gpu)) command.environment.push_back(std::move(variable));
+  }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds = {memory_->fd()};
   return command;
@@ -81,6 +88,7 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) { return progress(rank); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
+  bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }
 
 RankProgress NetworkWorkload::progress(int rank) const {
@@ -131,7 +139,10 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
                     "use the program's own profiler");
   }
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
-  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), options, loop);
+  const Device asked = spec.launch.device;
+  const CudaDevices found = asked == Device::cpu ? CudaDevices{} : find_cuda_devices();
+  spec.launch.device = resolve_device(spec, found);
+  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), asked, found, options, loop);
 }
 
 }  // namespace trainctl

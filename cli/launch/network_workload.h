@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cli/launch/device_choice.h"
 #include "cli/launch/rank_states.h"
 #include "cli/launch/workload.h"
 #include "engine/runtime/comm/shared_memory.h"
@@ -15,10 +16,13 @@ namespace trainctl {
 class NetworkWorkload : public Workload {
  public:
   /// Throws SpecError, and EnvError where the host has not what the plan needs.
-  NetworkWorkload(PlannedJob job, const WorkloadOptions& options, boost::asio::io_context& loop);
+  /// `asked` is launch.device as written, which `job` has resolved.
+  NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
+                  boost::asio::io_context& loop);
 
   const JobSpec& spec() const override { return job_.spec; }
   nlohmann::ordered_json plan() const override;
+  std::string device() const override { return device_; }
   void prepare(int attempt) override;
   ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
   void connect(Launch& launch) override;
@@ -33,7 +37,9 @@ class NetworkWorkload : public Workload {
   const PlannedJob job_;
   const WorkloadOptions options_;
   const std::vector<Program> programs_;
-  std::vector<int64_t> arena_bytes_;
+  std::vector<int64_t> arena_bytes_;  ///< in host memory
+  std::vector<CudaDevice> gpus_;      ///< by rank; empty: they run on CPUs
+  std::string device_;
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
   std::string token_;

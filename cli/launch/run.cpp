@@ -57,7 +57,7 @@ Run::~Run() {
 int Run::operator()() {
   write_job();
   workload_.prepare(0);
-  view_.begin(spec_.name, cluster_.num_ranks(), directory_);
+  view_.begin(spec_.name, cluster_.num_ranks(), directory_, workload_.device());
   register_run();
   watch_signals();
   const Outcome outcome = supervise(launch(), runner_, loop_);

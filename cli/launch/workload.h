@@ -21,6 +21,8 @@ class Workload {
   virtual const JobSpec& spec() const = 0;
   /// What `trainctl plan --json` says of it.
   virtual nlohmann::ordered_json plan() const = 0;
+  /// What its ranks run on, in words: "CPUs"; nothing where that is the program's business.
+  virtual std::string device() const { return ""; }
   /// Makes what the ranks of one attempt share, anew each time: memory, store, port. Before any rank is started.
   virtual void prepare(int attempt) = 0;
   /// What a rank runs.

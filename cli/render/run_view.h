@@ -18,7 +18,7 @@ class RunView {
  public:
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
-  void begin(const std::string& name, int num_ranks, const RunDirectory& directory);
+  void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
   /// A line of the first rank.
   void line(std::string_view line);
   /// A line of any other rank.

@@ -53,6 +53,10 @@ class SkippingCommunicator : public Communicator {
     inner_.set_position(position);
   }
   RankPosition position_of(int rank) const override { return inner_.position_of(rank); }
+  std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing,
+                                    bool late) const override {
+    return inner_.hopeless(call, missing, late);
+  }
 
  private:
   bool skip() {

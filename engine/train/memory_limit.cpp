@@ -27,12 +27,12 @@ std::optional<int64_t> bytes_when(JobSpec spec, const std::function<void(JobSpec
   }
 }
 
-std::string advice(const PlannedJob& job) {
+std::string advice(const PlannedJob& job, int64_t limit) {
   const JobSpec& spec = job.spec;
   std::vector<std::string> moves;
   const auto offer = [&](const std::string& text, const std::function<void(JobSpec&)>& change) {
     const std::optional<int64_t> bytes = bytes_when(spec, change);
-    if (bytes && *bytes <= spec.parallel.max_memory) moves.push_back(text + " (" + format_bytes(*bytes) + ")");
+    if (bytes && *bytes <= limit) moves.push_back(text + " (" + format_bytes(*bytes) + ")");
     return !moves.empty();
   };
   for (int level = spec.parallel.optimizer_shard.level + 1; level <= 3; ++level)
@@ -53,13 +53,20 @@ std::string advice(const PlannedJob& job) {
 
 }  // namespace
 
-std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
-  const int64_t limit = job.spec.parallel.max_memory;
+std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
+                                          const MemoryHolder& holder) {
   const Program& most = largest(programs);
   const Memory& m = most.memory;
-  if (limit <= 0 || m.total() <= limit) return std::nullopt;
-  return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", parallel.max_memory is " +
-         format_bytes(limit) + " (" + to_string(m) + ")\n  " + advice(job);
+  if (m.total() <= holder.bytes) return std::nullopt;
+  return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
+         format_bytes(holder.bytes) + (holder.note.empty() ? "" : " " + holder.note) + " (" + to_string(m) + ")\n  " +
+         advice(job, holder.bytes);
+}
+
+std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
+  const int64_t limit = job.spec.parallel.max_memory;
+  if (limit <= 0) return std::nullopt;
+  return over_memory_of(job, programs, {"parallel.max_memory is", limit, ""});
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {

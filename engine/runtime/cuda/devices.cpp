@@ -72,6 +72,7 @@ class Nvml {
     check(f_.uuid(handle, uuid, sizeof(uuid)), "nvmlDeviceGetUUID");
     check(f_.memory(handle, &memory), "nvmlDeviceGetMemoryInfo");
     CudaDevice device{name, uuid, static_cast<int64_t>(memory.total), static_cast<int64_t>(memory.free)};
+    device.index = static_cast<int>(index);
     if (f_.pci(handle, &pci) == nvml::kSuccess) device.numa_node = numa_node_of(pci.bus_id);
     return device;
   }

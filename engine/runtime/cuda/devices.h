@@ -14,6 +14,7 @@ struct CudaDevice {
   std::string uuid;  ///< "GPU-…", which CUDA_VISIBLE_DEVICES takes
   int64_t total_bytes = 0, free_bytes = 0;
   int numa_node = -1;  ///< -1: not known
+  int index = 0;       ///< the host's number of it
 };
 
 struct CudaDevices {

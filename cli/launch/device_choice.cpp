@@ -1,0 +1,95 @@
+// See the header.
+#include "cli/launch/device_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/memory_limit.h"
+
+namespace trainctl {
+namespace {
+
+/// Beside a rank's arena: CUDA's own memory, NCCL's buffers, workspaces of matrix products.
+constexpr int64_t kBesideArena = int64_t{1} << 30;
+
+std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
+
+std::string names(const std::vector<CudaDevice>& gpus) {
+  std::vector<std::string> words;
+  for (const CudaDevice& gpu : gpus) {
+    if (std::find(words.begin(), words.end(), gpu.name) == words.end()) words.push_back(gpu.name);
+  }
+  return join(words);
+}
+
+}  // namespace
+
+Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
+  if (spec.launch.device != Device::automatic) return spec.launch.device;
+  const bool enough = static_cast<int>(found.list.size()) >= spec.launch.ranks;
+  return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
+}
+
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const std::vector<Program>& programs,
+                                      const CudaDevices& found) {
+  const LaunchSpec& launch = job.spec.launch;
+  if (found.list.size() < programs.size()) {
+    const std::string have = found.list.empty()
+                                 ? "there is none: " + found.why_none
+                                 : fmt::format("this host has {} ({})", found.list.size(), names(found.list));
+    throw EnvError(
+        fmt::format("launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
+                    "launch.device: cpu{}",
+                    programs.size(), programs.size(), have,
+                    found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
+  }
+  if (launch.comm != "auto") {
+    throw EnvError(
+        fmt::format("launch.comm is {}, which moves data between CPUs; GPUs talk over NCCL: leave launch.comm "
+                    "out, or set launch.device: cpu",
+                    launch.comm));
+  }
+  const std::vector<CudaDevice> gpus(found.list.begin(), found.list.begin() + static_cast<int64_t>(programs.size()));
+  for (size_t r = 0; r < programs.size(); ++r) {
+    const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpus[r].index, gpus[r].name),
+                              std::max<int64_t>(gpus[r].free_bytes - kBesideArena, 1), "free beside CUDA's own"};
+    if (const auto message = over_memory_of(job, {programs[r]}, holder)) throw EnvError(*message);
+  }
+  return gpus;
+}
+
+std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices& found) {
+  const bool all = gpus.size() == found.list.size();
+  return (all ? "" : fmt::format("{} of ", gpus.size())) + count_of(found.list.size()) + " (" + names(gpus) + ")";
+}
+
+std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found) {
+  const size_t have = found.list.size();
+  if (asked != Device::automatic || have == 0) return "CPUs";
+  if (static_cast<int>(have) >= spec.launch.ranks) return "CPUs (launch.comm is " + spec.launch.comm + ")";
+  return fmt::format("CPUs (of GPUs there {} {})", have == 1 ? "is" : "are", have);
+}
+
+std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu) {
+  std::vector<std::pair<std::string, std::string>> variables = {{"CUDA_VISIBLE_DEVICES", gpu.uuid}};
+  // Streams that share a queue of the device wait for each other, and a rank's communication must not.
+  if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
+    variables.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+  return variables;
+}
+
+void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings) {
+  for (size_t r = 0; r < gpus.size() && r < bindings.size(); ++r) {
+    if (!bindings[r].cpus.empty() || gpus[r].numa_node < 0) continue;
+    for (const Cpu& cpu : topology.cpus) {
+      if (cpu.node == gpus[r].numa_node) bindings[r].cpus.push_back(cpu.id);
+    }
+    std::sort(bindings[r].cpus.begin(), bindings[r].cpus.end());
+  }
+}
+
+}  // namespace trainctl
