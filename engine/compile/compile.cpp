@@ -13,6 +13,8 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
   Compiler c(graph, plan, spec, cost, rank);
   lay_out_variables(c);
   lower_stage(c);
+  gather_ahead(c);
+  fuse_loss(c);
   fuse_matmul(c);
   fuse_update(c);
   order_sends(c);

@@ -84,8 +84,9 @@ void all_reduce(Lowering& l, int bucket) {
   l.c.emit(std::move(i), {whole}, {whole});
 }
 
-/// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range,
-/// at this rank's block, and is added from there.
+/// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range, at this
+/// rank's block, and is added from there: after the next bucket's has been sent off, so that the backward pass
+/// does not wait for the sum.
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
@@ -96,9 +97,10 @@ void reduce_scatter(Lowering& l, int bucket) {
   View shard = l.c.flat(l.c.buckets[bucket].gradients, 0, elements, name);
   l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
                     state.shard_written ? block : shard, Purpose::gradient);
+  add_up_shards(l);
   if (state.shard_written) {
     shard.operand.accumulate = true;
-    l.emit_kernel("accumulate " + name, "accumulate", {}, {block}, {shard});
+    l.scattered.push_back({block, shard});
   }
   state.shard_written = true;
   state.target = -1;
@@ -163,6 +165,12 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
       l.gradients[b].reduced = true;
     }
   }
+}
+
+void add_up_shards(Lowering& l) {
+  for (const auto& [block, shard] : l.scattered)
+    l.emit_kernel("accumulate " + shard.operand.tensor, "accumulate", {}, {block}, {shard});
+  l.scattered.clear();
 }
 
 void reduce_remaining_buckets(Lowering& l) {

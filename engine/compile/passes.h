@@ -9,6 +9,10 @@ namespace trainctl {
 void lay_out_variables(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
+/// Level 3: weights are gathered one layer ahead of their use.
+void gather_ahead(Compiler& c);
+/// A loss and its gradient become one kernel.
+void fuse_loss(Compiler& c);
 /// matmul, add_bias, relu in a row become one matmul.
 void fuse_matmul(Compiler& c);
 /// Plain SGD inside the kernels that make the gradients, where nothing else needs them.

@@ -111,6 +111,19 @@ Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const s
   return p;
 }
 
+/// Gradients that are sent off stay where they are until the next collective: were their bytes given to the rest
+/// of the backward pass at once, that would wait until they are summed.
+void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
+  int next = static_cast<int>(c.code.size()) - 1;
+  for (int i = next; i >= 0; --i) {
+    const VirtualInstruction& v = c.code[i];
+    if (v.code.opcode != Opcode::collective) continue;
+    const BufferId buffer = v.inputs[0];
+    if (v.code.purpose == Purpose::gradient && lives[buffer].last == i) lives[buffer].last = next;
+    next = i;
+  }
+}
+
 int64_t place_persistent(Compiler& c) {
   int64_t end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
@@ -172,7 +185,8 @@ void note_offsets(Compiler& c) {
 
 void place_buffers(Compiler& c) {
   const int64_t persistent = place_persistent(c);
-  const std::vector<Lifetime> lives = lifetimes(c);
+  std::vector<Lifetime> lives = lifetimes(c);
+  keep_for_comm(c, lives);
   std::vector<BufferId> buffers;
   for (size_t b = 0; b < c.buffers.size(); ++b) {
     if (!is_persistent(c.buffers[b].kind) && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));

@@ -45,6 +45,9 @@ constexpr CpuKernelDef kKernels[] = {
     {"softmax_cross_entropy", prepare_softmax_cross_entropy},
     {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
     // Not graph ops.
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
+    {"mae_with_grad", prepare_mae_with_grad},
+    {"mse_with_grad", prepare_mse_with_grad},
     {"copy_slice", prepare_copy_slice},
     {"pack", prepare_pack},
     {"unpack", prepare_unpack},

@@ -47,10 +47,15 @@ CudaKernel prepare_mse_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call);
 CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call);
 
+CudaKernel prepare_softmax_cross_entropy_with_grad_cuda(const CudaKernelCall& call);
+CudaKernel prepare_mae_with_grad_cuda(const CudaKernelCall& call);
+CudaKernel prepare_mse_with_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_copy_slice_cuda(const CudaKernelCall& call);
 CudaKernel prepare_pack_cuda(const CudaKernelCall& call);
 CudaKernel prepare_unpack_cuda(const CudaKernelCall& call);
 CudaKernel prepare_accumulate_cuda(const CudaKernelCall& call);
+CudaKernel prepare_matmul_cuda(const CudaKernelCall& call);
+CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_zero_cuda(const CudaKernelCall& call);
 CudaKernel prepare_sum_squares_cuda(const CudaKernelCall& call);
 CudaKernel prepare_sgd_update_cuda(const CudaKernelCall& call);

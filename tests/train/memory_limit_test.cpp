@@ -45,7 +45,7 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
 
 TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
   const std::vector<std::string> gpus = {"launch.device=cuda", "dataset.batch=4096"};
-  const PlannedJob job = planned("9MiB", gpus), on_cpus = planned("9MiB", {gpus[1]});
+  const PlannedJob job = planned("4MiB", gpus), on_cpus = planned("4MiB", {gpus[1]});
   const auto message = over_memory_limit(job, compile_all(job));
   REQUIRE(message);
   INFO(*message);

@@ -3,6 +3,7 @@
 
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/loss_with_grad.h"
 
 namespace trainctl {
 
@@ -23,6 +24,13 @@ CpuKernel prepare_mae_grad(const KernelCall& call) {
       const float above = off > 0.0f ? up : off;
       dp[i] = off < 0.0f ? down : above;
     }
+  };
+}
+
+CpuKernel prepare_mae_with_grad(const KernelCall& call) {
+  return [both = prepare_loss_and_grad(call, prepare_mae, prepare_mae_grad)] {
+    both.loss();
+    both.grad();
   };
 }
 

@@ -1,6 +1,7 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/loss_with_grad.h"
 
 namespace trainctl {
 
@@ -19,6 +20,13 @@ CpuKernel prepare_mse_grad(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
           scale = static_cast<float>(2.0 * call.attrs.number("scale", 1.0))] {
     for (int64_t i = 0; i < n; ++i) dp[i] = scale * (p[i] - l[i]);
+  };
+}
+
+CpuKernel prepare_mse_with_grad(const KernelCall& call) {
+  return [both = prepare_loss_and_grad(call, prepare_mse, prepare_mse_grad)] {
+    both.loss();
+    both.grad();
   };
 }
 

@@ -28,6 +28,18 @@ Rows rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
+/// A row's gradient, which may lie on the row; returns its loss, not yet scaled.
+double write_grad(const float* x, int64_t classes, int32_t label, double scale, float* dx) {
+  const float top = cpu::largest(x, classes);
+  const float correct = x[class_of(label, classes)];
+  for (int64_t i = 0; i < classes; ++i) dx[i] = cpu::exp(x[i] - top);
+  const double sum = cpu::sum(classes, [dx](int64_t i) { return double{dx[i]}; });
+  const auto share = static_cast<float>(scale / sum);
+  for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
+  dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
+  return std::log(sum) + top - correct;
+}
+
 }  // namespace
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
@@ -48,16 +60,20 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           dlogits = call.out[0].as<float>(), scale = call.attrs.number("scale", 1.0)] {
     for (int64_t r = 0; r < rows.count; ++r) {
-      const float* x = logits + r * rows.classes;
-      float* dx = dlogits + r * rows.classes;
-      const float top = cpu::largest(x, rows.classes);
-      const float correct = x[class_of(labels[r], rows.classes)];
-      for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top);
-      const double sum = cpu::sum(rows.classes, [dx](int64_t i) { return double{dx[i]}; });
-      const auto share = static_cast<float>(scale / sum);
-      for (int64_t i = 0; i < rows.classes; ++i) dx[i] *= share;
-      dx[labels[r]] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
+      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
     }
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
+          scale = call.attrs.number("scale", 1.0)] {
+    double total = 0;
+    for (int64_t r = 0; r < rows.count; ++r) {
+      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
+    }
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };
 }
 

@@ -1,0 +1,42 @@
+// Level 3: each gather of weights goes one layer ahead, so that the comm stream brings the next layer's weights
+// while the compute stream is at this one's. Two layers' weights are there at a time, and no more.
+//
+//   as lowered   G1 c1 G2 c2 G3 c3
+//   ahead        G1 G2 c1 G3 c2 c3
+//
+// A shard changes at the end of a step alone, so its gather may stand anywhere before. The ranks of a group go
+// through the same tasks and nodes, so they still issue their collectives in one order.
+#include <vector>
+
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+bool gathers_weights(const Instruction& code) {
+  return code.opcode == Opcode::collective && code.purpose == Purpose::weights && code.micro_batch >= 0;
+}
+
+}  // namespace
+
+void gather_ahead(Compiler& c) {
+  std::vector<size_t> gathers;
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (gathers_weights(c.code[i].code)) gathers.push_back(i);
+  }
+  if (gathers.empty()) return;
+  std::vector<VirtualInstruction> ordered;
+  ordered.reserve(c.code.size());
+  size_t next = 0;  // in `gathers`: the one whose old place comes next
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (next == gathers.size() || gathers[next] != i) {
+      ordered.push_back(std::move(c.code[i]));
+      continue;
+    }
+    if (next == 0) ordered.push_back(std::move(c.code[i]));
+    if (++next < gathers.size()) ordered.push_back(std::move(c.code[gathers[next]]));
+  }
+  c.code = std::move(ordered);
+}
+
+}  // namespace trainctl
