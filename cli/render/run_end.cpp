@@ -11,7 +11,7 @@ namespace {
 
 std::string ending(int exit_code, int signal, std::optional<int64_t> step) {
   if (signal == 0) return exit_code == kExitDone ? "done" : "failed";
-  return "stopped by " + signal_name(signal) + (step ? " after step " + std::to_string(*step) : "");
+  return "stopped by " + signal_name(signal) + (step ? " at the end of step " + std::to_string(*step) : "");
 }
 
 nlohmann::json read_json(const std::string& path) {

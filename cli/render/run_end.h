@@ -10,7 +10,7 @@
 namespace trainctl {
 
 struct RunEnd {
-  std::string ending;  ///< "done", "failed", "stopped by SIGINT after step 12"
+  std::string ending;  ///< "done", "failed", "stopped by SIGINT at the end of step 12"
   double seconds = 0;
   int exit_code = 0;
   std::string report = {};   ///< lines that follow, of what was launched

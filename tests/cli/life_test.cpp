@@ -79,10 +79,10 @@ TEST_CASE("a detached network trains on, is listed with its progress, and ends a
 
   const CommandResult stop = trainctl_command(scratch.path(), {"stop"});
   CHECK(stop.exit_code == kExitDone);
-  CHECK(contains(stop.out, "run 1 (small): stopped by SIGTERM after step "));
+  CHECK(contains(stop.out, "run 1 (small): stopped by SIGTERM at the end of step "));
   CHECK(exit_code(scratch, 1) == 143);
   CHECK(running(scratch).empty());
-  CHECK(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "stopped by SIGTERM after step "));
+  CHECK(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "stopped by SIGTERM at the end of step "));
   CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "nothing runs"));
   CHECK(contains(trainctl_command(scratch.path(), {"ps", "-a"}).out, "small"));
 }

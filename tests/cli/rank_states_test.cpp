@@ -1,0 +1,74 @@
+// What ranks of a network are said to do.
+#include "cli/launch/rank_states.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// Four ranks of a data-parallel job, all at its first collective but for the last one, which is one before.
+struct FourRanks {
+  PlannedJob job = plan_job(parse_job(R"(
+dataset: {type: random, shape: [8], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 1}]
+loss: mse
+parallel: {mode: data_parallel}
+launch: {ranks: 4}
+)",
+                                      "job.yaml"));
+  std::vector<Program> programs = compile_all(job);
+  std::shared_ptr<SharedMemory> memory = SharedMemory::create({64, 64, 64, 64});
+  RankStates states{programs};
+  int collective = 0;
+
+  FourRanks() {
+    const std::vector<Instruction>& all = programs[0].instructions;
+    const auto first =
+        std::find_if(all.begin(), all.end(), [](const Instruction& i) { return i.opcode == Opcode::collective; });
+    REQUIRE(first != all.end());
+    collective = static_cast<int>(first - all.begin());
+    REQUIRE(collective > 0);
+    for (int rank = 0; rank < 4; ++rank) {
+      memory->status(rank).state = RankState::training;
+      memory->status(rank).step = 5;
+      memory->status(rank).instruction = rank == 3 ? collective - 1 : collective;
+    }
+  }
+  const Instruction& at(int index) const { return programs[0].instructions[static_cast<size_t>(index)]; }
+};
+
+}  // namespace
+
+TEST_CASE("ranks that move are training") {
+  FourRanks ranks;
+  CHECK(ranks.states.describe(*ranks.memory, 10) == std::vector<std::string>(4, "training"));
+  ranks.memory->status(0).step = 6;
+  CHECK(ranks.states.describe(*ranks.memory, 11.5)[0] == "training");
+}
+
+TEST_CASE("a rank that stands still says where, and which of its group has not come") {
+  FourRanks ranks;
+  ranks.states.describe(*ranks.memory, 10);
+  const std::vector<std::string> texts = ranks.states.describe(*ranks.memory, 12);
+  const std::string waiting = "waiting in " + ranks.at(ranks.collective).name + " for 3";
+  for (int rank = 0; rank < 3; ++rank) CHECK(texts[static_cast<size_t>(rank)] == waiting);
+  CHECK(texts[3] == "in " + ranks.at(ranks.collective - 1).name);
+  ranks.memory->status(2).step = 4;  // a step behind
+  ranks.states.describe(*ranks.memory, 12);
+  CHECK(ranks.states.describe(*ranks.memory, 14)[0] == "waiting in " + ranks.at(ranks.collective).name + " for 2,3");
+}
+
+TEST_CASE("before and after its steps a rank says what it is at") {
+  FourRanks ranks;
+  ranks.memory->status(0).state = RankState::starting;
+  ranks.memory->status(1).state = RankState::loading;
+  ranks.memory->status(2).state = RankState::done;
+  ranks.memory->status(3).state = RankState::failed;
+  CHECK(ranks.states.describe(*ranks.memory, 99) == std::vector<std::string>{"starting", "loading", "done", "failed"});
+}

@@ -1,0 +1,142 @@
+// The live view on a terminal: a pseudo-terminal that the test reads.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "cli/render/progress.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// trainctl with a terminal of some columns as its stdout.
+class OnTerminal {
+ public:
+  OnTerminal(const Scratch& scratch, int columns, const std::vector<std::string>& words, const char* no_color = nullptr)
+      : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    REQUIRE(terminal_ >= 0);
+    REQUIRE(grantpt(terminal_) == 0);
+    REQUIRE(unlockpt(terminal_) == 0);
+    resize(columns);
+    const std::string name = ptsname(terminal_);
+    std::vector<std::string> all = {TRAINCTL_BINARY};
+    all.insert(all.end(), words.begin(), words.end());
+    pid_ = fork();
+    if (pid_ != 0) return;
+    const int end = open(name.c_str(), O_RDWR | O_NOCTTY);
+    for (int fd = 0; fd < 3; ++fd) dup2(end, fd);
+    setenv("TERM", "xterm", 1);
+    setenv("XDG_RUNTIME_DIR", scratch.path().c_str(), 1);
+    setenv("TMPDIR", scratch.path().c_str(), 1);
+    unsetenv("NO_COLOR");
+    if (no_color != nullptr) setenv("NO_COLOR", no_color, 1);
+    std::vector<char*> argv;
+    for (std::string& word : all) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    if (chdir(scratch.path().c_str()) == 0) execv(TRAINCTL_BINARY, argv.data());
+    _exit(127);
+  }
+  OnTerminal(const OnTerminal&) = delete;
+  OnTerminal& operator=(const OnTerminal&) = delete;
+  ~OnTerminal() {
+    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
+    close(terminal_);
+  }
+
+  void resize(int columns) const {
+    winsize size{};
+    size.ws_row = 24;
+    size.ws_col = static_cast<unsigned short>(columns);
+    ioctl(terminal_, TIOCSWINSZ, &size);
+  }
+
+  /// Reads on until `part` has come, or the process has ended.
+  bool shows(const std::string& part) {
+    while (text_.find(part) == std::string::npos) {
+      pollfd ready{terminal_, POLLIN, 0};
+      if (poll(&ready, 1, 60000) <= 0) return false;
+      char buffer[4096];
+      const ssize_t got = read(terminal_, buffer, sizeof buffer);
+      if (got <= 0) return false;
+      text_.append(buffer, static_cast<size_t>(got));
+    }
+    return true;
+  }
+  int finish() {
+    shows("\1 never");
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WEXITSTATUS(status);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  int terminal_;
+  pid_t pid_ = -1;
+  std::string text_;
+};
+
+/// Three ranks that sleep until the file `end` is there.
+void sleeping_job(const Scratch& scratch) {
+  std::ofstream(scratch.path() + "/job.yaml")
+      << "name: sleeps\ncommand: [sh, -c, 'while [ ! -e end ]; do sleep 0.02; done']\nlaunch: {ranks: 3}\n";
+}
+
+void wake_up(const Scratch& scratch) { std::ofstream(scratch.path() + "/end") << ""; }
+
+}  // namespace
+
+TEST_CASE("on a terminal the ranks' states stay below, coloured, and go when the run ends") {
+  const Scratch scratch;
+  sleeping_job(scratch);
+  OnTerminal run(scratch, 80, {"run", "job.yaml"});
+  CHECK(run.shows("\033[36mranks 0-2 running\033[0m"));
+  wake_up(scratch);
+  CHECK(run.finish() == 0);
+  CHECK(contains(run.text(), "\r\033[J"));
+  CHECK(contains(run.text(), "\033[32mdone\033[0m after"));
+}
+
+TEST_CASE("NO_COLOR leaves out colours, not the live view") {
+  const Scratch scratch;
+  sleeping_job(scratch);
+  OnTerminal run(scratch, 80, {"run", "job.yaml"}, "1");
+  CHECK(run.shows("ranks 0-2 running"));
+  wake_up(scratch);
+  CHECK(run.finish() == 0);
+  CHECK_FALSE(contains(run.text(), "\033[3"));
+}
+
+TEST_CASE("the progress line is never wider than the window") {
+  const Scratch scratch;
+  sleeping_job(scratch);
+  OnTerminal run(scratch, 12, {"run", "job.yaml"}, "1");
+  CHECK(run.shows("ranks 0-2 …"));
+  CHECK_FALSE(contains(run.text(), "running"));
+  wake_up(scratch);
+  CHECK(run.finish() == 0);
+}
+
+TEST_CASE("a line that a narrower window has folded is taken away whole") {
+  const Scratch scratch;
+  sleeping_job(scratch);
+  OnTerminal run(scratch, 80, {"run", "job.yaml"}, "1");
+  CHECK(run.shows("ranks 0-2 running"));  // 17 columns
+  run.resize(10);
+  CHECK(run.shows("\033[1A\r\033[J"));
+  CHECK(run.shows("ranks 0-…"));
+  wake_up(scratch);
+  CHECK(run.finish() == 0);
+}
