@@ -111,15 +111,15 @@ Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const s
   return p;
 }
 
-/// Gradients that are sent off stay where they are until the next collective: were their bytes given to the rest
+/// Gradients that are sent off stay where they are until the next are: were their bytes given to the rest
 /// of the backward pass at once, that would wait until they are summed.
 void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
   int next = static_cast<int>(c.code.size()) - 1;
   for (int i = next; i >= 0; --i) {
     const VirtualInstruction& v = c.code[i];
-    if (v.code.opcode != Opcode::collective) continue;
+    if (v.code.opcode != Opcode::collective || v.code.purpose != Purpose::gradient) continue;
     const BufferId buffer = v.inputs[0];
-    if (v.code.purpose == Purpose::gradient && lives[buffer].last == i) lives[buffer].last = next;
+    if (lives[buffer].last < next) lives[buffer].last = next;
     next = i;
   }
 }
