@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/text.h"
-#include "launcher/log_reader.h"
+#include "launcher/log_tail.h"
 
 namespace trainctl {
 namespace {

@@ -91,7 +91,7 @@ std::optional<int64_t> parse_moment(const std::string& text, int64_t now_ns) {
     moment.tm_mon = month - 1;
     moment.tm_mday = day;
     rest.remove_prefix(static_cast<size_t>(length));
-    if (!rest.empty() && (rest[0] == 'T' || rest[0] == ' ')) rest.remove_prefix(1);
+    if (rest.size() > 1 && (rest[0] == 'T' || rest[0] == ' ')) rest.remove_prefix(1);
   }
   double seconds = 0;
   if (!rest.empty() || !has_date) {

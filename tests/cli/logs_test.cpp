@@ -120,7 +120,7 @@ TEST_CASE("a run or rank that is not there is the user's error, and those that a
 TEST_CASE("rotated logs are read as one, and only as many files are kept as the job says") {
   const Scratch scratch;
   REQUIRE(
-      run_script(scratch.path(), "seq 1 20000; seq 1 100 >&2", "ranks: 2, log_size: 10kB, log_files: 3").exit_code ==
+      run_script(scratch.path(), "seq 1 20000; seq 1 100 >&2", "ranks: 2, log_size: 10KB, log_files: 3").exit_code ==
       kExitDone);
   const RunDirectory run(scratch.path() + "/log_output", 1);
   CHECK_FALSE(fs::exists(run.rank_file(0, "stdout.1")));
