@@ -10,7 +10,7 @@
 #include "cli/launch/background.h"
 #include "cli/launch/workload.h"
 #include "engine/base/error.h"
-#include "launcher/log_reader.h"
+#include "launcher/log_selection.h"
 
 namespace trainctl {
 namespace {
