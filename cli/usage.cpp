@@ -72,14 +72,17 @@ std::string missing_command(const CLI::App& app) {
 }
 
 std::string message(const CLI::App& command, const CLI::ParseError& error) {
-  const std::string text = error.what(), kind = error.get_name();
-  if (kind == "RequiredError" && command.get_parent() == nullptr) return missing_command(command);
-  if (kind == "ExtrasError") return unexpected(command, text);
+  const std::string text = error.what();
+  const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
+  if (kind == CLI::ExitCodes::RequiredError && command.get_parent() == nullptr) return missing_command(command);
+  if (kind == CLI::ExitCodes::ExtrasError) return unexpected(command, text);
   const CLI::Option* option = option_in(command, text);
   if (option == nullptr) return text;
-  if (kind == "RequiredError") return option->get_name() + " is missing: " + option->get_description();
-  if (kind == "ArgumentMismatch") return option->get_name() + " lacks its value: " + option->get_description();
-  if (kind == "ConversionError" || text.find(" not in range") != std::string::npos) return not_a_number(*option, text);
+  if (kind == CLI::ExitCodes::RequiredError) return option->get_name() + " is missing: " + option->get_description();
+  if (kind == CLI::ExitCodes::ArgumentMismatch)
+    return option->get_name() + " lacks its value: " + option->get_description();
+  if (kind == CLI::ExitCodes::ConversionError || text.find(" not in range") != std::string::npos)
+    return not_a_number(*option, text);
   return text;
 }
 

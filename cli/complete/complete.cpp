@@ -73,17 +73,16 @@ std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   return found;
 }
 
+/// Those that run, wherever, or all of a log directory.
 std::vector<Candidate> run_numbers(const Typed& typed, bool running_only) {
   std::vector<Candidate> found;
-  const auto add = [&](int run, const std::string& meaning) {
-    const std::string word = std::to_string(run);
-    const bool known = std::any_of(found.begin(), found.end(), [&](const Candidate& c) { return c.word == word; });
-    if (!known) found.push_back({word, meaning});
-  };
-  for (const RegisteredRun& run : running_runs()) add(run.run, run.name + ", running");
-  if (running_only) return found;
+  if (running_only) {
+    for (const RegisteredRun& run : running_runs())
+      found.push_back({std::to_string(run.run), run.name + " in " + run.log_dir});
+    return found;
+  }
   for (const int run : list_runs(typed.log_dir))
-    add(run, std::string(to_string(state_of(RunDirectory(typed.log_dir, run)))));
+    found.push_back({std::to_string(run), std::string(to_string(state_of(RunDirectory(typed.log_dir, run))))});
   return found;
 }
 

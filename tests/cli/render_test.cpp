@@ -81,7 +81,8 @@ TEST_CASE("a rank that does not train like the others is never left out") {
   CHECK(progress_text(status, 200) ==
         "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  "
         "ranks 0-5,7 training  6 waiting in all_reduce grad.0 for 3");
-  CHECK(progress_text(status, 70) == "step 101/440  ranks 0-5,7 training  6 waiting in all_reduce grad.…");
+  CHECK(progress_text(status, 70) == "ranks 0-5,7 training  6 waiting in all_reduce grad.0 for 3");
+  CHECK(progress_text(status, 40) == "ranks 0-5,7 training  6 waiting in all_…");
 }
 
 TEST_CASE("the width of a text counts characters, and no colours") {

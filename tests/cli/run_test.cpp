@@ -160,8 +160,8 @@ TEST_CASE("logs lists runs and prints those of chosen ranks") {
       trainctl_command(scratch.path(), {"logs", "1", "--rank", "1", "--tail", "3", "--grep", "step: [78]"}).out;
   CHECK(count(some, "\n") == 2);
   CHECK(contains(some, "rank 1 | epoch: 1 step: 8, loss is"));
-  CHECK(trainctl_command(scratch.path(), {"logs", "9"}).exit_code == kExitEnv);
-  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "2"}).exit_code == kExitEnv);
+  CHECK(trainctl_command(scratch.path(), {"logs", "9"}).exit_code == kExitSpec);
+  CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "2"}).exit_code == kExitSpec);
   CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "x"}).exit_code == kExitSpec);
   CHECK(trainctl_command(scratch.path(), {"logs", "1", "--grep", "("}).exit_code == kExitSpec);
 }
