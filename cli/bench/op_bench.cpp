@@ -13,8 +13,9 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastCopy = int64_t{64} << 20;
-constexpr int64_t kMostMemory = int64_t{4} << 30;
+constexpr int64_t kLeastMemory = int64_t{64} << 20, kMostMemory = int64_t{1} << 30;
+constexpr int64_t kMostCopies = 256;
+constexpr int kLimitSamples = 10;
 
 int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape) * byte_size(info.dtype); }
 
@@ -57,7 +58,7 @@ int64_t operand_bytes(const OpRequest& request) {
 
 double OpResult::of_limit() const {
   const double compute = peak_flops > 0 ? work.flops / peak_flops : 0;
-  const double memory = copy_bytes > 0 ? work.bytes / copy_bytes : 0;
+  const double memory = memory_bytes > 0 ? work.bytes / memory_bytes : 0;
   return std::max(compute, memory) / seconds.median;
 }
 
@@ -83,11 +84,11 @@ std::vector<KernelCall> OpBench::calls(const OpRequest& request, int copies) {
   return calls;
 }
 
-std::vector<double> OpBench::samples(const OpRequest& request, int copies) {
+std::vector<double> OpBench::samples(const OpRequest& request, int copies, const SampleOptions& options) {
   timer_.clear();
   try {
     const std::vector<KernelCall> all = calls(request, copies);
-    std::vector<double> seconds = timer_.time(request.kernel(), all, options_);
+    std::vector<double> seconds = timer_.time(request.kernel(), all, options);
     timer_.clear();
     return seconds;
   } catch (const InternalError& error) {
@@ -105,39 +106,47 @@ OpResult OpBench::run(const OpRequest& request) {
   result.request = request;
   result.work = kernel_work(request.kernel(), request.inputs, request.outputs, request.attrs);
   result.peak_flops = result.work.flops > 0 ? peak_flops(request.type) : 0;
-  result.copy_bytes = copy_bytes();
-  if (!request.is_product()) {
+  const double compute = result.peak_flops > 0 ? result.work.flops / result.peak_flops : 0;
+  if (result.work.bytes / memory_bytes() > compute) {
     // In turn over more memory than the caches hold: as in a step, nobody finds its operands there.
-    const int64_t wanted = std::min(4 * timer_.cache_bytes(), kMostMemory);
-    result.copies = static_cast<int>(std::clamp<int64_t>(wanted / operand_bytes(request) + 1, 1, 256));
+    const int64_t wanted = std::min(2 * timer_.cache_bytes(), kMostMemory), bytes = operand_bytes(request);
+    result.copies = static_cast<int>(std::clamp<int64_t>(wanted / bytes + 1, 1, kMostCopies));
+    if (result.copies * bytes >= wanted) result.memory_bytes = memory_bytes();
   }
-  result.seconds = spread_of(samples(request, result.copies));
+  result.seconds = spread_of(samples(request, result.copies, options_));
   return result;
 }
 
 double OpBench::peak_flops(const BenchType& type) {
   const auto [found, added] = peaks_.try_emplace({type.dtype, type.tf32}, 0.0);
   if (!added || !timer_.has_kernel("matmul")) return found->second;
+  SampleOptions options = options_;
+  options.samples = std::min(options.samples, kLimitSamples);
   double best = 0;
-  // Larger ones only where the last took milliseconds.
-  for (const int64_t n : {1024, 2048, 4096, 8192}) {
+  // Larger ones only where the last took less than milliseconds.
+  for (const int64_t n : {256, 512, 1024, 2048, 4096, 8192}) {
     const std::string shape = std::to_string(n) + "x" + std::to_string(n);
-    const OpRequest product = make_op_request("matmul", shape + "," + shape, "transpose_b=true", type);
-    const std::vector<double> seconds = samples(product, 1);
-    const double least = *std::min_element(seconds.begin(), seconds.end());
-    best = std::max(best, kernel_work("matmul", product.inputs, product.outputs, product.attrs).flops / least);
+    double least = 1;
+    for (const char* attrs : {"", "transpose_b=true"}) {
+      const OpRequest product = make_op_request("matmul", shape + "," + shape, attrs, type);
+      const std::vector<double> seconds = samples(product, 1, options);
+      least = std::min(least, *std::min_element(seconds.begin(), seconds.end()));
+    }
+    const auto m = static_cast<double>(n);
+    best = std::max(best, 2 * m * m * m / least);
     if (least > 2e-3) break;
   }
   return peaks_[{type.dtype, type.tf32}] = best;
 }
 
-double OpBench::copy_bytes() {
-  if (copy_bytes_ > 0) return copy_bytes_;
+double OpBench::memory_bytes() {
+  if (memory_bytes_ > 0) return memory_bytes_;
   timer_.clear();
-  const int64_t bytes = std::min(std::max(kLeastCopy, 2 * timer_.cache_bytes()), kMostMemory / 2);
-  const std::vector<double> seconds = timer_.time_copy(bytes, options_);
+  SampleOptions options = options_;
+  options.samples = std::min(options.samples, kLimitSamples);
+  memory_bytes_ = timer_.memory_rate(std::min(std::max(kLeastMemory, timer_.cache_bytes()), kMostMemory / 2), options);
   timer_.clear();
-  return copy_bytes_ = 2.0 * static_cast<double>(bytes) / *std::min_element(seconds.begin(), seconds.end());
+  return memory_bytes_;
 }
 
 }  // namespace trainctl

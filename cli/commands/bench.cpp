@@ -27,15 +27,15 @@ struct Options {
 };
 
 const char* const kOpFooter =
-    R"(Times the very kernel that programs run, on random data. Everything but matrix products gets its operands from
-memory: more sets of them than the caches hold are used in turn. On a GPU many launches are captured as one
+    R"(Times the very kernel that programs run, on random data. What memory bounds gets its operands from there: more
+sets of them than the caches hold are used in turn. On a GPU many launches are captured as one
 graph and timed by events; on one CPU thread the clock is the thread's own.
 
   time      the median of --repeat samples, and the tenth and ninetieth of a hundred
   GFLOP/s   the op's operations over the time
   GB/s      each operand once through memory, over the time
   of limit  the least time that the limits measured in the same run allow, over the time:
-            max(operations / rate of a large matrix product, bytes / rate of a copy)
+            max(operations / rate of square matrix products, bytes / rate of memory)
 
 Examples:
   trainctl bench op                                   lists the ops

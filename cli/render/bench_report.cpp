@@ -34,9 +34,9 @@ Json spread_json(const Spread& spread) {
 
 std::string limits_text(const std::vector<OpResult>& results) {
   std::map<std::string, double> peaks;
-  double copy = 0;
+  double memory = 0;
   for (const OpResult& result : results) {
-    copy = result.copy_bytes;
+    memory = std::max(memory, result.memory_bytes);
     if (result.peak_flops > 0) peaks[type_text(result.request.type)] = result.peak_flops;
   }
   std::vector<std::string> words;
@@ -44,8 +44,18 @@ std::string limits_text(const std::vector<OpResult>& results) {
     words.push_back(flops >= 1e12 ? fmt::format("{} matrix product {:.1f} TFLOP/s", type, flops / 1e12)
                                   : fmt::format("{} matrix product {:.1f} GFLOP/s", type, flops / 1e9));
   }
-  words.push_back(fmt::format("copy {:.1f} GB/s, read and written", copy / 1e9));
+  if (memory > 0) words.push_back(fmt::format("memory {:.1f} GB/s, read and written", memory / 1e9));
   return join(words, "; ");
+}
+
+/// Those that are not the example's.
+std::string attrs_text(const OpRequest& request) {
+  const Attrs& usual = request.example->attrs;
+  Attrs own;
+  for (const auto& item : request.attrs) {
+    if (std::find(usual.begin(), usual.end(), item) == usual.end()) own.set(item.first, item.second);
+  }
+  return own.empty() ? "" : to_string(own);
 }
 
 }  // namespace
@@ -54,12 +64,14 @@ std::string render_ops(const std::vector<OpResult>& results, const std::string& 
   if (results.empty()) return "";
   const bool tera = std::any_of(results.begin(), results.end(), [](const OpResult& r) { return r.peak_flops >= 1e12; });
   Table table(
-      {"op", "inputs", "type", "attrs", ">time", ">p10 .. p90", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s", ">of limit"});
+      {"op", "inputs", "type", ">time", ">p10 .. p90", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s", ">of limit", "attrs"});
   for (const OpResult& r : results) {
+    const double part = r.of_limit();
     table.add({r.request.kernel(), shapes_text(r.request.inputs), type_text(r.request.type),
-               r.request.attrs.empty() ? "" : to_string(r.request.attrs), duration_text(r.seconds.median),
-               spread_text(r.seconds), r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "",
-               figure(r.bytes_per_second() / 1e9), fmt::format("{:.0f}%", 100 * r.of_limit())});
+               duration_text(r.seconds.median), spread_text(r.seconds),
+               r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "",
+               figure(r.bytes_per_second() / 1e9), part > 0 ? fmt::format("{:.0f}%", 100 * part) : "",
+               attrs_text(r.request)});
   }
   return fmt::format("{}\nlimits of this run: {}\n\n{}", device, limits_text(results), table.str());
 }
@@ -81,7 +93,7 @@ Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
                     {"flops_per_second", r.flops_per_second()},
                     {"bytes_per_second", r.bytes_per_second()},
                     {"of_limit", r.of_limit()},
-                    {"limits", {{"flops_per_second", r.peak_flops}, {"bytes_per_second", r.copy_bytes}}}});
+                    {"limits", {{"flops_per_second", r.peak_flops}, {"bytes_per_second", r.memory_bytes}}}});
   }
   return {{"device", device}, {"results", list}};
 }
@@ -117,7 +129,7 @@ Json collectives_json(const std::vector<CollectiveResult>& results, Device devic
 }
 
 std::string render_op_list() {
-  Table table({"op", "shapes without --shape", "attrs", "what"});
+  Table table({"op", "what", "shapes without --shape", "attrs"});
   for (const OpExample& example : op_examples()) {
     std::vector<TensorInfo> inputs;
     for (const ExampleInput& input : example.inputs) inputs.push_back({input.shape});
@@ -126,7 +138,7 @@ std::string render_op_list() {
     for (const auto& [name, value] : example.optional) attrs.push_back("[" + name + "]");
     std::string words = join(attrs, ",");
     words.erase(std::remove(words.begin(), words.end(), ' '), words.end());
-    table.add({example.name, shapes_text(inputs), words, example.what});
+    table.add({example.name, example.what, shapes_text(inputs), words});
   }
   return table.str();
 }

@@ -50,7 +50,8 @@ std::string top_table(const ProfileSummary& summary, size_t top) {
 std::string duration_text(double seconds) {
   if (seconds >= 1) return fmt::format("{:.2f} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.2f} ms", seconds * 1e3);
-  return fmt::format("{:.1f} us", seconds * 1e6);
+  if (seconds >= 1e-7 || seconds <= 0) return fmt::format("{:.1f} us", seconds * 1e6);
+  return fmt::format("{:.1f} ns", seconds * 1e9);
 }
 
 std::string render_profile(const ProfileSummary& summary, size_t top) {

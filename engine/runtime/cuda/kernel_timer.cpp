@@ -83,9 +83,9 @@ class CudaKernelTimer final : public KernelTimer {
         options);
   }
 
-  std::vector<double> time_copy(int64_t bytes, const SampleOptions& options) override {
+  double memory_rate(int64_t bytes, const SampleOptions& options) override {
     std::byte *from = allocate(bytes), *to = allocate(bytes);
-    return take_samples(
+    const std::vector<double> seconds = take_samples(
         [&](int64_t runs) {
           return seconds_of([&] {
             for (int64_t i = 0; i < runs; ++i) {
@@ -95,6 +95,7 @@ class CudaKernelTimer final : public KernelTimer {
           });
         },
         options);
+    return 2.0 * static_cast<double>(bytes) / *std::min_element(seconds.begin(), seconds.end());
   }
 
  private:

@@ -88,24 +88,44 @@ class CpuKernelTimer final : public KernelTimer {
         options);
   }
 
-  std::vector<double> time_copy(int64_t bytes, const SampleOptions& options) override {
-    std::byte *from = allocate(bytes), *to = allocate(bytes);
-    const auto part = [&](int i) { return static_cast<size_t>(bytes / threads_ * i); };
-    const auto copy = [&](int i) {
-      const size_t end = i + 1 == threads_ ? static_cast<size_t>(bytes) : part(i + 1);
-      std::memcpy(to + part(i), from + part(i), end - part(i));
+  double memory_rate(int64_t bytes, const SampleOptions& options) override {
+    const int64_t words = bytes / 8;
+    auto* a = reinterpret_cast<uint64_t*>(allocate(bytes));
+    auto* b = reinterpret_cast<uint64_t*>(allocate(bytes));
+    std::vector<uint64_t> sums(static_cast<size_t>(threads_));
+    const auto read = [&](int part, int64_t begin, int64_t end) {
+      uint64_t sum = 0;
+      for (int64_t i = begin; i < end; ++i) sum += a[i];
+      sums[static_cast<size_t>(part)] += sum;
     };
-    return take_samples(
-        [&](int64_t runs) {
-          const double start = now_();
-          for (int64_t i = 0; i < runs; ++i) cpu::run_parts(threads_, copy);
-          return now_() - start;
-        },
-        options);
+    const auto copy = [&](int, int64_t begin, int64_t end) {
+      std::memcpy(b + begin, a + begin, static_cast<size_t>(end - begin) * 8);
+    };
+    const auto update = [&](int, int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) b[i] += 3;
+    };
+    const auto twice = 2.0 * static_cast<double>(bytes);
+    return std::max({static_cast<double>(bytes) / least_seconds(words, read, options),
+                     twice / least_seconds(words, copy, options), twice / least_seconds(words, update, options)});
   }
 
  private:
   using Block = std::unique_ptr<std::byte, decltype(&std::free)>;
+
+  /// Of body(part, begin, end) over all words, on all threads.
+  template <class Body>
+  double least_seconds(int64_t words, const Body& body, const SampleOptions& options) {
+    const int64_t each = words / threads_;
+    const auto part = [&](int i) { body(i, each * i, i + 1 == threads_ ? words : each * (i + 1)); };
+    const std::vector<double> seconds = take_samples(
+        [&](int64_t runs) {
+          const double start = now_();
+          for (int64_t i = 0; i < runs; ++i) cpu::run_parts(threads_, part);
+          return now_() - start;
+        },
+        options);
+    return *std::min_element(seconds.begin(), seconds.end());
+  }
 
   const int threads_;
   double (*const now_)();

@@ -37,8 +37,9 @@ class KernelTimer {
   /// host memory. Throws InternalError where the kernel does not take the call.
   virtual std::vector<double> time(std::string_view kernel, std::span<const KernelCall> calls,
                                    const SampleOptions& options) = 0;
-  /// Of copying `bytes` from one place of the device's memory to another.
-  virtual std::vector<double> time_copy(int64_t bytes, const SampleOptions& options) = 0;
+  /// The limit of kernels that memory bounds: bytes a second, on twice `bytes` of memory. On a CPU the best of
+  /// reading, copying and updating in place; on a GPU of a copy. What is read and what is written count alike.
+  virtual double memory_rate(int64_t bytes, const SampleOptions& options) = 0;
 };
 
 std::unique_ptr<KernelTimer> make_cpu_kernel_timer(int threads);

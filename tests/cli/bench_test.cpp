@@ -1,0 +1,154 @@
+// trainctl bench: every kernel can be timed, its figures follow from its times, and what cannot be is said.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/bench/op_bench.h"
+#include "engine/base/error.h"
+#include "engine/runtime/cuda/devices.h"
+#include "engine/runtime/measure/collective_data.h"
+#include "engine/train/profile/work.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+using nlohmann::json;
+
+namespace {
+
+constexpr SampleOptions kOneRun{.samples = 1, .sample_seconds = 0};
+
+std::string bench_error(const std::vector<std::string>& words, int exit_code) {
+  const Scratch scratch;
+  std::vector<std::string> all = {"bench"};
+  all.insert(all.end(), words.begin(), words.end());
+  const CommandResult result = trainctl_command(scratch.path(), all);
+  CHECK(result.exit_code == exit_code);
+  CHECK(result.out.empty());
+  return result.err;
+}
+
+}  // namespace
+
+TEST_CASE("every op and every CPU kernel has an example, and no example is of something else") {
+  std::set<std::string> names;
+  for (const OpExample& example : op_examples()) {
+    CAPTURE(example.name);
+    CHECK(names.insert(example.name).second);
+    CHECK((find_op(example.name) != nullptr) == (example.outputs == nullptr));
+    CHECK((find_op(example.name) != nullptr || find_cpu_kernel(example.name) != nullptr));
+    const OpRequest request = make_op_request(example.name, "", "", {});
+    CHECK(kernel_work(request.kernel(), request.inputs, request.outputs, request.attrs).bytes > 0);
+  }
+  for (const OpDef* op : all_ops()) CHECK((op->collective || names.contains(op->name)));
+  for (const CpuKernelDef& kernel : all_cpu_kernels()) {
+    CAPTURE(kernel.name);
+    CHECK(names.contains(kernel.name));
+  }
+}
+
+TEST_CASE("every CPU kernel runs its example") {
+  const auto timer = make_cpu_kernel_timer(1);
+  OpBench bench(*timer, kOneRun);
+  for (const CpuKernelDef& kernel : all_cpu_kernels()) {
+    CAPTURE(kernel.name);
+    const OpResult result = bench.run(make_op_request(kernel.name, "", "", {}));
+    CHECK(result.seconds.median > 0);
+    CHECK(result.of_limit() >= 0);
+  }
+}
+
+TEST_CASE("a product's figures follow from its shapes and its time") {
+  const Scratch scratch;
+  const CommandResult result = trainctl_command(
+      scratch.path(),
+      {"bench", "op", "matmul", "--shape", "32x96,64x96", "--attrs", "transpose_b=true", "--repeat", "3", "--json"});
+  REQUIRE(result.exit_code == kExitDone);
+  const json report = json::parse(result.out, nullptr, false);
+  REQUIRE(report.is_object());
+  const json& row = report["results"][0];
+  const double seconds = row["seconds"]["median"], flops = row["flops"], bytes = row["bytes"];
+  CHECK(flops == 2.0 * 32 * 96 * 64);
+  CHECK(bytes == 4.0 * (32 * 96 + 64 * 96 + 32 * 64));
+  CHECK(row["flops_per_second"] == doctest::Approx(flops / seconds));
+  CHECK(row["bytes_per_second"] == doctest::Approx(bytes / seconds));
+  CHECK(row["limits"]["flops_per_second"].get<double>() > 0);
+  CHECK(row["seconds"]["p10"] <= row["seconds"]["median"]);
+  CHECK(row["seconds"]["median"] <= row["seconds"]["p90"]);
+}
+
+TEST_CASE("what memory bounds is timed on more of it than the caches hold") {
+  const auto timer = make_cpu_kernel_timer(1);
+  OpBench bench(*timer, kOneRun);
+  const OpResult small = bench.run(make_op_request("relu", "1024x1024", "", {}));
+  CHECK(small.copies * small.work.bytes >= static_cast<double>(std::min<int64_t>(timer->cache_bytes(), 1 << 30)));
+  const OpResult product = bench.run(make_op_request("matmul", "512x512,512x512", "", {}));
+  CHECK(product.copies == 1);
+  CHECK(product.peak_flops > 0);
+}
+
+TEST_CASE("shapes, attributes and names that do not do are told with the rule") {
+  CHECK(contains(bench_error({"op", "matmul", "--shape", "32x784,512x784"}, kExitSpec),
+                 "contracted dims are 784 and 512"));
+  CHECK(contains(bench_error({"op", "matmul", "--shape", "32xq"}, kExitSpec), "'32xq' is no shape"));
+  CHECK(contains(bench_error({"op", "matmul", "--shape", "0x4,4x4"}, kExitSpec), "is no shape"));
+  CHECK(contains(bench_error({"op", "matmull"}, kExitSpec), "did you mean 'matmul'?"));
+  CHECK(contains(bench_error({"op", "softmax", "--attrs", "dims=1"}, kExitSpec), "did you mean 'dim'?"));
+  CHECK(contains(bench_error({"op", "softmax", "--attrs", "dim=x"}, kExitSpec), "'x' is no value for dim"));
+  CHECK(contains(bench_error({"op", "softmax", "--attrs", "dim=7"}, kExitSpec), "there is no dim 7"));
+  CHECK(contains(bench_error({"op", "matmul", "--attrs", "bias=true"}, kExitSpec), "matmul does not run with"));
+  CHECK(contains(bench_error({"op", "layer_norm_grad", "--shape", "8x4,8x4,8,4"}, kExitSpec), "was expected"));
+  CHECK(contains(bench_error({"op", "relu", "gelu", "--shape", "8"}, kExitSpec), "several are given"));
+  CHECK(contains(bench_error({"op", "relu", "--dtype", "bf16"}, kExitSpec), "the CPU's kernels compute in f32"));
+  CHECK(contains(bench_error({"op", "relu", "--dtype", "f16"}, kExitSpec), "f32, bf16 or tf32"));
+  CHECK(contains(bench_error({"collective", "all_reduc"}, kExitSpec), "did you mean 'all_reduce'?"));
+  CHECK(contains(bench_error({"collective", "all", "--bytes", "1T"}, kExitSpec), "'1T' is no size"));
+  CHECK(contains(bench_error({"collective", "all", "--ranks", "0"}, kExitSpec), "--ranks"));
+  CHECK(contains(bench_error({"collective", "all", "--ranks", "64", "--bytes", "16G"}, kExitEnv), "memory"));
+}
+
+TEST_CASE("a GPU that is not there is an error of the machine") {
+  if (!find_cuda_devices().list.empty()) return;
+  CHECK(contains(bench_error({"op", "relu", "--device", "cuda"}, kExitEnv), find_cuda_devices().why_none));
+  CHECK(contains(bench_error({"collective", "all_reduce", "--device", "cuda"}, kExitEnv), "--device cpu"));
+}
+
+TEST_CASE("sizes are powers of 1024") {
+  CHECK(parse_sizes("1K, 64KiB,1M,2G,100") == std::vector<int64_t>{1024, 65536, 1 << 20, int64_t{2} << 30, 100});
+  CHECK(parse_sizes("3MB") == std::vector<int64_t>{3 << 20});
+}
+
+TEST_CASE("collectives between processes are right, and their bus bandwidth is nccl-tests'") {
+  const Scratch scratch;
+  const CommandResult result = trainctl_command(
+      scratch.path(), {"bench", "collective", "all", "--ranks", "3", "--bytes", "1K,100K", "--repeat", "3", "--json"});
+  REQUIRE(result.exit_code == kExitDone);
+  const json report = json::parse(result.out, nullptr, false);
+  REQUIRE(report["results"].size() == 10);
+  for (const json& row : report["results"]) {
+    const std::string kind = row["collective"];
+    CAPTURE(kind);
+    const double factor = kind == "all_reduce" ? 4.0 / 3 : kind == "broadcast" ? 1.0 : 2.0 / 3;
+    CHECK(row["bytes"].get<int64_t>() % 12 == 0);
+    CHECK(row["wrong_elements"] == 0);
+    CHECK(row["bytes_per_second"] ==
+          doctest::Approx(row["bytes"].get<double>() / row["seconds"]["median"].get<double>()));
+    CHECK(row["bus_bytes_per_second"] == doctest::Approx(factor * row["bytes_per_second"].get<double>()));
+    CHECK(row["limit_bytes_per_second"].get<double>() > 0);
+  }
+}
+
+TEST_CASE("a wrong element of a collective is counted") {
+  for (const Collective kind : {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
+                                Collective::all_to_all, Collective::broadcast}) {
+    CAPTURE(to_string(kind));
+    const CollectiveSizes sizes = collective_sizes(kind, 4 * 3 * 5, 3);
+    CHECK(count_wrong(kind, std::vector<float>(static_cast<size_t>(sizes.out), -1.0f), 1, 3) == sizes.out);
+  }
+  std::vector<float> sum = collective_input(15, 0);
+  for (float& x : sum) x = 3 * x + 3;
+  CHECK(count_wrong(Collective::all_reduce, sum, 1, 3) == 0);
+  sum[4] += 1;
+  CHECK(count_wrong(Collective::all_reduce, sum, 1, 3) == 1);
+}
