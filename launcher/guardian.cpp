@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "launcher/stragglers.h"
 
 namespace trainctl {
 namespace {
@@ -25,7 +26,7 @@ void close_all_but(int fd) {
   close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
 }
 
-[[noreturn]] void guard(int pipe, int32_t* groups, size_t capacity) {
+[[noreturn]] void guard(int pipe, int32_t* groups, size_t capacity, const char* mark) {
   setpgid(0, 0);  // out of reach of the terminal's Ctrl-C
   prctl(PR_SET_NAME, "trainctl-guard");
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) std::signal(number, SIG_IGN);
@@ -40,17 +41,18 @@ void close_all_but(int fd) {
     if (message < 0) count = static_cast<size_t>(std::remove(groups, groups + count, -message) - groups);
   }
   for (size_t i = 0; i < count; ++i) kill(-groups[i], SIGKILL);
+  kill_stragglers(mark);
   _exit(0);
 }
 
 }  // namespace
 
-Guardian::Guardian(int max_groups) {
+Guardian::Guardian(int max_groups, const std::string& mark) {
   std::vector<int32_t> groups(static_cast<size_t>(max_groups));  // copied into the child by fork
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
   pid_ = fork();
-  if (pid_ == 0) guard(ends[0], groups.data(), groups.size());
+  if (pid_ == 0) guard(ends[0], groups.data(), groups.size(), mark.c_str());
   const int error = errno;
   close(ends[0]);
   pipe_ = ends[1];

@@ -16,6 +16,7 @@
 #include "launcher/failure_report.h"
 #include "launcher/guardian.h"
 #include "launcher/log_collector.h"
+#include "launcher/stragglers.h"
 
 namespace trainctl {
 namespace {
@@ -45,7 +46,7 @@ class Supervisor {
         runner_(runner),
         bindings_(launch.bindings.empty() ? bindings(launch.cluster.places, read_topology(), BindMode::none)
                                           : launch.bindings),
-        guardian_(launch.cluster.num_ranks()),
+        guardian_(launch.cluster.num_ranks(), mark_),
         supervision_(launch.cluster.num_ranks(), launch.limits, reach()),
         loop_(loop),
         logs_(loop_, launch.directory, launch.log_limits, launch.cluster.num_ranks(),
@@ -106,6 +107,7 @@ class Supervisor {
       if (std::getenv("OMP_NUM_THREADS") == nullptr && !sets(command, "OMP_NUM_THREADS")) {
         command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
       }
+      command.environment.push_back(mark_variable(mark_));
       pid = runner_.start(command);
     } catch (const EnvError& error) {
       supervision_.failed_to_start(place.rank, error.what(), wall_seconds(), now());
@@ -124,6 +126,7 @@ class Supervisor {
     supervision_.restart();
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
+    kill_stragglers(mark_.c_str());
     pids_.clear();
     rank_of_pid_.clear();
     for (const RankPlace& place : launch_.cluster.places) put_error_aside(place.rank);
@@ -238,6 +241,7 @@ class Supervisor {
   const Clock::time_point start_ = Clock::now();
   int64_t kills_explained_ = out_of_memory_kills();
   const std::vector<RankBinding> bindings_;
+  const std::string mark_ = random_mark();
   Guardian guardian_;
   Supervision supervision_;
   asio::io_context& loop_;

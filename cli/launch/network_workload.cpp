@@ -86,23 +86,11 @@ void NetworkWorkload::connect(Launch& launch) {
   };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
   launch.stopped_at = [this] { return stopped_at(); };
-  launch.progress = [this](int rank) { return progress(rank); };
+  launch.progress = [this](int rank) {
+    return progress_of(memory_->status(rank), programs_[static_cast<size_t>(rank)]);
+  };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
   bind_to_gpus(gpus_, read_topology(), launch.bindings);
-}
-
-RankProgress NetworkWorkload::progress(int rank) const {
-  const RankStatus& status = memory_->status(rank);
-  const auto state = static_cast<uint64_t>(status.state.load());
-  const uint64_t step = status.step.load();
-  const int32_t at = status.instruction.load();
-  const std::vector<Instruction>& all = programs_[static_cast<size_t>(rank)].instructions;
-  const bool in_step = at >= 0 && at < static_cast<int32_t>(all.size());
-  RankProgress progress;
-  progress.position = (step << 32 | static_cast<uint32_t>(at)) * 8 + state;
-  progress.waiting =
-      in_step && all[static_cast<size_t>(at)].opcode != Opcode::send && communicates(all[static_cast<size_t>(at)]);
-  return progress;
 }
 
 std::optional<int64_t> NetworkWorkload::stopped_at() const {

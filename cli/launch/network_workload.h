@@ -31,7 +31,6 @@ class NetworkWorkload : public Workload {
   std::string report(const RunDirectory& directory) override;
 
  private:
-  RankProgress progress(int rank) const;
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;

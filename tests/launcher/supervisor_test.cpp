@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <fstream>
 
 #include "engine/base/error.h"
 #include "launcher/failure_report.h"
@@ -131,6 +132,19 @@ TEST_CASE("what a rank leaves behind in its group goes with it") {
   const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});
   CHECK(wait_for(launcher) == 0);
   CHECK(all_gone({pid_in(scratch.path() + "/child.0")}));
+}
+
+TEST_CASE("what leaves a rank's group goes with the run, however that ends") {
+  const Scratch scratch;
+  const std::string daemon =
+      "setsid sh -c 'echo $$ > $DIR/daemon.0; exec sleep 1000' & while [ ! -e $DIR/end ]; do sleep 0.01; done";
+  const int launcher = start_launcher(scratch.path(), {daemon});
+  const int pid = pid_in(scratch.path() + "/daemon.0");
+  SUBCASE("by itself") { std::ofstream(scratch.path() + "/end") << "\n"; }
+  SUBCASE("by Ctrl-C") { kill(launcher, SIGINT); }
+  SUBCASE("by SIGKILL of the launcher") { kill(launcher, SIGKILL); }
+  wait_for(launcher);
+  CHECK(all_gone({pid}));
 }
 
 TEST_CASE("20 launchers at once each get a run of their own, whole") {

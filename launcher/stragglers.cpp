@@ -1,0 +1,104 @@
+// A walk through /proc. It also runs in a fork without exec, so it allocates nothing.
+#include "launcher/stragglers.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+namespace trainctl {
+namespace {
+
+constexpr const char* kVariable = "TRAINCTL_RUN_MARK";
+/// One that forks while it is looked for is found in the next pass.
+constexpr int kMostPasses = 20;
+
+struct DirectoryEntry {  // of getdents64
+  uint64_t inode;
+  int64_t next;
+  uint16_t bytes;
+  uint8_t type;
+  char name[1];
+};
+
+ssize_t read_some(int fd, char* to, size_t bytes) {
+  ssize_t got = 0;
+  do {
+    got = read(fd, to, bytes);
+  } while (got < 0 && errno == EINTR);
+  return got;
+}
+
+bool has_mark(int proc, const char* pid, const char* mark) {
+  std::array<char, 32> path{};
+  std::strncat(path.data(), pid, 16);
+  std::strcat(path.data(), "/environ");
+  const int fd = openat(proc, path.data(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  static std::array<char, 1 << 16> text;
+  const size_t length = std::strlen(mark);
+  size_t kept = 0;
+  bool found = false;
+  for (ssize_t got = 0; !found && (got = read_some(fd, text.data() + kept, text.size() - kept)) > 0;) {
+    const size_t size = kept + static_cast<size_t>(got);
+    found = memmem(text.data(), size, mark, length) != nullptr;
+    kept = size < length ? size : length;  // it may lie across two reads
+    std::memmove(text.data(), text.data() + size - kept, kept);
+  }
+  close(fd);
+  return found;
+}
+
+int kill_marked(int proc, const char* mark) {
+  static std::array<char, 1 << 15> entries;
+  int count = 0;
+  lseek(proc, 0, SEEK_SET);
+  for (long got = 0; (got = syscall(SYS_getdents64, proc, entries.data(), entries.size())) > 0;) {
+    for (long at = 0; at < got;) {
+      const auto* entry = reinterpret_cast<const DirectoryEntry*>(entries.data() + at);
+      at += entry->bytes;
+      if (entry->name[0] < '1' || entry->name[0] > '9' || !has_mark(proc, entry->name, mark)) continue;
+      if (kill(std::atoi(entry->name), SIGKILL) == 0) ++count;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+std::string random_mark() {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    const auto pid = static_cast<uint64_t>(getpid());
+    std::memcpy(bytes.data(), &pid, sizeof pid);
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    text += "0123456789abcdef"[byte / 16];
+    text += "0123456789abcdef"[byte % 16];
+  }
+  return text;
+}
+
+std::pair<std::string, std::string> mark_variable(const std::string& mark) {
+  const char* outer = std::getenv(kVariable);
+  return {kVariable, outer == nullptr || *outer == '\0' ? mark : std::string(outer) + ":" + mark};
+}
+
+void kill_stragglers(const char* mark) {
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (proc < 0) return;
+  for (int pass = 0; pass < kMostPasses && kill_marked(proc, mark) > 0; ++pass) {
+  }
+  close(proc);
+}
+
+}  // namespace trainctl
