@@ -1,6 +1,9 @@
 // Positions of ranks compared with each other's programs.
 #include "cli/launch/rank_states.h"
 
+#include <algorithm>
+#include <string_view>
+
 #include "engine/compile/report.h"
 #include "launcher/live_status.h"
 
@@ -9,11 +12,19 @@ namespace {
 
 constexpr double kStandsStill = 1.0;
 
-/// The same call in another rank's program: collectives have one name in all programs of their group; a send and
-/// its recv are told by their peers.
+/// "recv relu1" -> "relu1".
+std::string_view what(const Instruction& message) {
+  const std::string_view name = message.name;
+  return name.substr(std::min(name.find(' '), name.size()));
+}
+
+/// The same call in another rank's program: collectives have one name in all programs of their group; a recv has
+/// its send, of the same tensor.
 bool same_call(const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
-  if (a.opcode == Opcode::recv) return b.opcode == Opcode::send && a.peer == rank_b && b.peer == rank_a;
-  return a.opcode == b.opcode && a.name == b.name && a.micro_batch == b.micro_batch;
+  if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;
+  if (a.opcode == Opcode::recv)
+    return b.opcode == Opcode::send && a.peer == rank_b && b.peer == rank_a && what(a) == what(b);
+  return a.opcode == b.opcode && a.name == b.name;
 }
 
 }  // namespace

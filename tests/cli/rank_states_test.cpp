@@ -64,6 +64,42 @@ TEST_CASE("a rank that stands still says where, and which of its group has not c
   CHECK(ranks.states.describe(*ranks.memory, 14)[0] == "waiting in " + ranks.at(ranks.collective).name + " for 2,3");
 }
 
+TEST_CASE("a rank that waits for a message says from whom") {
+  const PlannedJob job = plan_job(parse_job(R"(
+dataset: {type: random, shape: [8], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 4}, {name: out, type: dense, units: 1}]
+loss: mse
+parallel: {mode: semi_auto_parallel, stages: 2, stage_config: {fc: 0, out: 1}, micro_batches: 4}
+launch: {ranks: 2}
+)",
+                                            "job.yaml"));
+  const std::vector<Program> programs = compile_all(job);
+  const auto memory = SharedMemory::create({64, 64});
+  RankStates states(programs);
+  const auto last = [&](int rank, Opcode opcode) {
+    const std::vector<Instruction>& all = programs[static_cast<size_t>(rank)].instructions;
+    int found = -1;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].opcode == opcode) found = static_cast<int>(i);
+    return found;
+  };
+  for (int rank = 0; rank < 2; ++rank) {
+    memory->status(rank).state = RankState::training;
+    memory->status(rank).step = 1;
+  }
+  const int receives = last(1, Opcode::recv), sends = last(0, Opcode::send);  // of the last micro-batch
+  REQUIRE(receives > 0);
+  REQUIRE(sends > 0);
+  memory->status(1).instruction = receives;
+  memory->status(0).instruction = sends - 1;  // those of the micro-batches before have been sent
+  states.describe(*memory, 1);
+  const std::string name = programs[1].instructions[static_cast<size_t>(receives)].name;
+  CHECK(states.describe(*memory, 3)[1] == "waiting in " + name + " for 0");
+  memory->status(0).instruction = sends;
+  states.describe(*memory, 3);
+  CHECK(states.describe(*memory, 5)[1] == "in " + name);
+}
+
 TEST_CASE("before and after its steps a rank says what it is at") {
   FourRanks ranks;
   ranks.memory->status(0).state = RankState::starting;
