@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "engine/base/error.h"
 
@@ -39,7 +40,12 @@ NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks)
   connect_channels();
 }
 
-NcclCommunicator::~NcclCommunicator() { abort(); }
+/// Not ncclCommDestroy, for which all ranks would have to come.
+NcclCommunicator::~NcclCommunicator() {
+  if (aborted_.exchange(true)) return;
+  for (const auto& [group, comm] : comms_) nccl_.abort(comm);
+  if (world_ != nullptr) nccl_.abort(world_);
+}
 
 /// The id goes through the ranks' shared memory: no sockets, no waiting for each other's.
 void NcclCommunicator::open_world(Communicator& ranks) {
@@ -160,10 +166,13 @@ std::optional<std::string> NcclCommunicator::async_error() const {
   return std::nullopt;
 }
 
+/// Each call tells the device's kernels to end, and then waits for graphs that may run kernels of the others: so none
+/// of them may wait for another.
 void NcclCommunicator::abort() {
   if (aborted_.exchange(true)) return;
-  for (const auto& [group, comm] : comms_) nccl_.abort(comm);
-  if (world_ != nullptr) nccl_.abort(world_);
+  const auto end = [this](ncclComm_t comm) { std::thread([abort = nccl_.abort, comm] { abort(comm); }).detach(); };
+  for (const auto& [group, comm] : comms_) end(comm);
+  if (world_ != nullptr) end(world_);
 }
 
 }  // namespace trainctl

@@ -19,7 +19,7 @@ class NcclCommunicator {
   /// Collective over all ranks of the job, which meet over `ranks`; each has made its device current. Opens all
   /// groups that the programs use. EnvError where NCCL fails, CommError where a rank does not come.
   NcclCommunicator(const Program& program, Communicator& ranks);
-  /// Does not wait for what was enqueued.
+  /// Nothing is enqueued any more. NCCL waits here until the graphs that were captured from it are gone.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -33,7 +33,8 @@ class NcclCommunicator {
 
   /// What went wrong on the way, if anything. Any thread.
   std::optional<std::string> async_error() const;
-  /// Ends everything that is enqueued, at once and for good. Any thread.
+  /// Ends everything that is enqueued, at once and for good. Does not wait for it, and gives nothing back: the process
+  /// is to end. Any thread.
   void abort();
 
  private:

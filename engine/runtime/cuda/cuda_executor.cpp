@@ -52,6 +52,7 @@ class CudaExecutor final : public Executor {
 
  private:
   void allocate();
+  void rehearse();
   void send_inputs(const std::byte* inputs, const StepScalars& scalars);
   void enqueue_step(uint32_t step);
   GraphExec capture(const StepProgram::Issue& how);
@@ -121,7 +122,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
   step_ = std::make_unique<StepProgram>(program, memory, nccl_.get(), options.seed);
-  // Libraries that measure their kernels may have left something in the arena.
+  rehearse();
+  // The rehearsal, and libraries that measure their kernels, have left something in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
              "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
@@ -131,11 +133,17 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
 
 CudaExecutor::~CudaExecutor() {
   cudaSetDevice(cuda_.device);
-  // Steps that will never end would keep us here: their communicator ends them.
-  if (watchdog_ && !watchdog_->has_given_up() && finished_ == started_) cudaDeviceSynchronize();
+  // Steps in flight end by themselves, or the watchdog says that they do not.
+  while (!device_is_lost && cudaStreamQuery(step_->compute()) == cudaErrorNotReady) {
+    if (watchdog_->has_given_up()) device_is_lost = true;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
   watchdog_.reset();
-  if (nccl_) nccl_->abort();
+  if (device_is_lost) return;
   cudaDeviceSynchronize();
+  graph_ = {};
+  timed_graph_ = {};  // both before the communicator, which waits for them
+  nccl_.reset();
 }
 
 void CudaExecutor::allocate() {
@@ -158,6 +166,17 @@ void CudaExecutor::allocate() {
   step_of_slot_.resize(static_cast<size_t>(slots_));
   copy_ = make_stream(true);
   for (int slot = 0; slot < slots_; ++slot) copied_.push_back(make_event());
+}
+
+/// A kernel is loaded when it is first launched, and that may wait until the device is idle: never, where a rank waits
+/// for another, which waits for that kernel. So whoever has peers runs all its kernels once on its own.
+void CudaExecutor::rehearse() {
+  if (!nccl_) return;
+  step_->rehearse();
+  synchronize();
+  cuda_check(cudaMemsetAsync(steps_done_.get(), 0, sizeof(uint64_t), step_->compute()), "cudaMemsetAsync");
+  std::memset(finished_memory_.get(), 0, sizeof(Finished) * static_cast<size_t>(slots_));
+  std::memset(position_memory_.get(), 0, sizeof(PositionWord));
 }
 
 HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
@@ -215,6 +234,7 @@ void CudaExecutor::enqueue_step(uint32_t step) {
 
 /// Nothing where the step cannot be captured: then it is enqueued anew each time.
 GraphExec CudaExecutor::capture(const StepProgram::Issue& how) {
+  synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
   cudaGraph_t captured = nullptr;
   try {
     StepProgram::Issue capturing = how;
@@ -323,6 +343,7 @@ void CudaExecutor::notice(const std::string& line) const {
 }
 
 void CudaExecutor::failed(const std::string& what, const std::string& error) const {
+  if (started_ > 0) device_is_lost = true;
   if (watchdog_) watchdog_->throw_if_given_up();
   const int gpu = cuda_.gpu >= 0 ? cuda_.gpu : cuda_.device;
   std::string text =

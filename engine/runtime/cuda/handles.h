@@ -1,9 +1,10 @@
 // CUDA's things with owners: memory, streams, events, graphs. All are of the device that was current when they
-// were made. What is given back after the device has failed is lost with it, so that is never an error.
+// were made.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -11,6 +12,10 @@
 #include "engine/ops/launch_cuda.h"
 
 namespace trainctl::cuda {
+
+/// Once a step cannot end, or the device has failed, whatever is given back may wait for ever. The process is to end,
+/// and with it goes all that it holds.
+inline std::atomic<bool> device_is_lost{false};
 
 template <class Handle, cudaError_t (*release)(Handle)>
 class Owned {
@@ -23,7 +28,7 @@ class Owned {
     return *this;
   }
   ~Owned() {
-    if (handle_ != nullptr) release(handle_);
+    if (handle_ != nullptr && !device_is_lost) release(handle_);
   }
   Handle get() const { return handle_; }
   explicit operator bool() const { return handle_ != nullptr; }

@@ -150,7 +150,7 @@ void StepProgram::bind_first_loads() {
 }
 
 void StepProgram::issue(const Issue& how) {
-  begin(how);
+  begin();
   for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
     const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
     const NvtxRange range(instruction.name.c_str());
@@ -163,7 +163,17 @@ void StepProgram::issue(const Issue& how) {
   end();
 }
 
-void StepProgram::begin(const Issue&) {
+void StepProgram::rehearse() {
+  enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
+  enqueue_position(scalars(), 0, memory_.position, compute());
+  for (size_t i = 0; i < bound_.size(); ++i) {
+    const Instruction& instruction = program_.instructions[i];
+    if (!communicates(instruction.opcode)) enqueue_work(instruction, bound_[i]);
+  }
+  enqueue_end_step(memory_.steps_done, memory_.staging.slots, nullptr, memory_.finished, compute());
+}
+
+void StepProgram::begin() {
   enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
   if (ends_.empty()) return;
   cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");

@@ -51,6 +51,8 @@ class StepProgram {
     const std::function<void(const Instruction&)>* on_communication = nullptr;
   };
   void issue(const Issue& how);
+  /// Everything but communication, one after another.
+  void rehearse();
 
   /// Of a print instruction's tensor in a slot.
   int64_t printed_offset(size_t instruction) const { return bound_[instruction].printed; }
@@ -83,7 +85,7 @@ class StepProgram {
   void use_stream(int stream, bool high_priority);
   int channel_to(int peer);
 
-  void begin(const Issue& how);
+  void begin();
   void end();
   void enqueue(int index, const Issue& how);
   void enqueue_work(const Instruction& instruction, const Bound& bound);

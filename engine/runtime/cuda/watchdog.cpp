@@ -2,6 +2,7 @@
 #include "engine/runtime/cuda/watchdog.h"
 
 #include "engine/runtime/comm/peers.h"
+#include "engine/runtime/cuda/handles.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -71,6 +72,7 @@ void Watchdog::give_up(CommError error) {
   if (const Instruction* instruction = instruction_at(program_, position)) where += instruction->name + ": ";
   error_.emplace(where + error.what());
   error_->missing = error.missing;
+  device_is_lost = true;
   gave_up_ = true;
   nccl_->abort();
 }
