@@ -46,6 +46,7 @@ constexpr CudaKernelDef kKernels[] = {
     {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad_cuda},
     {"mae_with_grad", prepare_mae_with_grad_cuda},
     {"mse_with_grad", prepare_mse_with_grad_cuda},
+    {"elementwise", prepare_elementwise_cuda},
     {"copy_slice", prepare_copy_slice_cuda},
     {"pack", prepare_pack_cuda},
     {"unpack", prepare_unpack_cuda},

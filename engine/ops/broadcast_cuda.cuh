@@ -1,6 +1,7 @@
 // out = f(a, b), f commutative, over two operands that numpy's rules broadcast to out's shape.
 #pragma once
 
+#include "engine/ops/activations_cuda.cuh"
 #include "engine/ops/strided_cuda.cuh"
 
 namespace trainctl {
@@ -25,12 +26,5 @@ CudaKernel map_broadcast(const CudaKernelCall& call, F f, const char* name) {
   if (b.size() == out.size()) return map_strided<1, 1>({&b}, {&a}, out, out.shape, {strides(a)}, op, name);
   return map_strided<0, 2>({}, {&a, &b}, out, out.shape, {strides(a), strides(b)}, op, name);
 }
-
-struct Sum {
-  __device__ float operator()(float a, float b) const { return a + b; }
-};
-struct Product {
-  __device__ float operator()(float a, float b) const { return a * b; }
-};
 
 }  // namespace trainctl

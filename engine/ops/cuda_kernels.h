@@ -50,6 +50,7 @@ CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_softmax_cross_entropy_with_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_mae_with_grad_cuda(const CudaKernelCall& call);
 CudaKernel prepare_mse_with_grad_cuda(const CudaKernelCall& call);
+CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call);
 CudaKernel prepare_copy_slice_cuda(const CudaKernelCall& call);
 CudaKernel prepare_pack_cuda(const CudaKernelCall& call);
 CudaKernel prepare_unpack_cuda(const CudaKernelCall& call);

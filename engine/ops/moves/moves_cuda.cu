@@ -1,4 +1,5 @@
 // Moves of parts of tensors on the device, sums of gradients and zeros: kernels that only compiled programs use.
+#include "engine/ops/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/moves_cuda.cuh"
 
@@ -42,9 +43,6 @@ __global__ void __launch_bounds__(kMapThreads) copy_rows_kernel(RowsOfWords rows
   }
 }
 
-struct Add {
-  __device__ float operator()(float a, float b) const { return a + b; }
-};
 struct Same {
   __device__ float operator()(std::array<float, 0>, std::array<float, 1> x) const { return x[0]; }
 };
@@ -146,7 +144,7 @@ CudaKernel prepare_accumulate_cuda(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.size() == out.size(), "accumulate adds tensors of one size");
   return with_common_type({&in, &out}, [&](auto t) {
-    return prepare_map<decltype(t), 2>({&in, &out}, out, Add{}, "accumulate");
+    return prepare_map<decltype(t), 2>({&in, &out}, out, Sum{}, "accumulate");
   });
 }
 

@@ -1,0 +1,62 @@
+// The element-wise functions and their slopes: of the kernels of their own and of fused chains.
+#pragma once
+
+namespace trainctl {
+
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+struct Product {
+  __device__ float operator()(float a, float b) const { return a * b; }
+};
+
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }  // a NaN stays one
+};
+struct ReluGrad {
+  __device__ float operator()(float dy, float y) const { return y > 0.0f ? dy : 0.0f; }
+};
+
+struct Sigmoid {
+  __device__ float operator()(float x) const { return 1.0f / (1.0f + expf(-x)); }
+};
+struct SigmoidGrad {
+  __device__ float operator()(float dy, float y) const { return dy * (y * (1.0f - y)); }
+};
+
+struct Tanh {
+  __device__ float operator()(float x) const { return tanhf(x); }
+};
+struct TanhGrad {
+  __device__ float operator()(float dy, float y) const { return dy * (1.0f - y * y); }
+};
+
+inline constexpr float kInverseSqrt2 = 0.70710678118654752f;
+inline constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
+inline constexpr float kSqrt2OverPi = 0.79788456080286536f;
+inline constexpr float kGeluCubic = 0.044715f;
+
+struct Gelu {
+  __device__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(x * kInverseSqrt2)); }
+};
+struct GeluGrad {
+  __device__ float operator()(float dy, float x) const {
+    const float phi = kInverseSqrt2Pi * expf(-0.5f * x * x);
+    return dy * (0.5f * (1.0f + erff(x * kInverseSqrt2)) + x * phi);
+  }
+};
+/// approximate: tanh (Hendrycks and Gimpel 2016).
+struct GeluTanh {
+  __device__ float operator()(float x) const {
+    return 0.5f * x * (1.0f + tanhf(kSqrt2OverPi * (x + kGeluCubic * x * x * x)));
+  }
+};
+struct GeluTanhGrad {
+  __device__ float operator()(float dy, float x) const {
+    const float t = tanhf(kSqrt2OverPi * (x + kGeluCubic * x * x * x));
+    const float inner = kSqrt2OverPi * (1.0f + 3.0f * kGeluCubic * x * x);
+    return dy * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner);
+  }
+};
+
+}  // namespace trainctl

@@ -1,0 +1,76 @@
+// The mask of dropout on the device: the same bits as on the CPU, for any slice of a tensor.
+#pragma once
+
+#include "engine/ops/random.h"
+#include "engine/ops/strided_cuda.cuh"
+
+namespace trainctl {
+
+/// Where the elements of a slice lie in its whole, as runs that are contiguous in both.
+struct PlaceInWhole {
+  Nest<1> outer;      ///< over runs: where each begins in the whole
+  Divisor run_packs;  ///< packs of a run
+  int64_t run = 1;    ///< elements of a run
+  int64_t first = 0;  ///< of the slice's first element
+
+  explicit PlaceInWhole(const TensorArg& slice) {
+    const Shape local = cpu::strides_of(slice.shape), whole = cpu::strides_of(slice.global_shape);
+    cpu::Loops<2> loops;
+    for (size_t d = 0; d < slice.shape.size(); ++d) {
+      first += slice.offset[d] * whole[d];
+      loops.add(slice.shape[d], {local[d], whole[d]});
+    }
+    if (loops.ndim > 0 && loops.stride[loops.ndim - 1][1] == 1) {
+      std::array<int64_t, 2> step{};
+      run = loops.take_inner(step);
+    }
+    cpu::Loops<1> runs;
+    for (int d = 0; d < loops.ndim; ++d) runs.add(loops.size[d], {loops.stride[d][1]});
+    outer = Nest<1>(runs);
+  }
+  void set_pack(int pack) { run_packs = Divisor(std::max<int64_t>(1, run / pack)); }
+
+  /// Of pack base + local, local below 2^31; the same base for all threads of a block.
+  template <int V>
+  __device__ int64_t of_pack(int64_t base, uint32_t local) const {
+    const int64_t base_run = base / run_packs.by;
+    const auto from_run = static_cast<uint32_t>(base - base_run * run_packs.by) + local;
+    const uint32_t runs = run_packs.quotient(from_run);
+    int64_t at[1] = {first + static_cast<int64_t>(from_run - runs * run_packs.by) * V};
+    outer.add_offsets(static_cast<uint32_t>(base_run) + runs, at);
+    return at[0];
+  }
+};
+
+/// What a layer draws in one step.
+struct DropoutMask {
+  uint64_t key = 0;
+  float p = 0, scale = 0;
+
+  DropoutMask() = default;
+  DropoutMask(uint64_t seed, double probability, int64_t name)
+      : key(stream_key(seed, static_cast<uint64_t>(name))),
+        p(static_cast<float>(probability)),
+        scale(probability < 1.0 ? static_cast<float>(1.0 / (1.0 - probability)) : 0.0f) {}
+
+  /// v = v or 0, from element `index` of the whole on; a Philox block makes the numbers of four neighbours.
+  template <int V>
+  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
+    Philox4 bits{};
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      const uint64_t at = index + j;
+      if (j == 0 || (at & 3) == 0) bits = philox(key, at >> 2, step_and_batch);
+      const uint32_t lane = at & 3;
+      const uint32_t word = lane < 2 ? (lane == 0 ? bits.v[0] : bits.v[1]) : (lane == 2 ? bits.v[2] : bits.v[3]);
+      v[j] = static_cast<float>(word >> 8) * 0x1p-24f >= p ? v[j] * scale : 0.0f;
+    }
+  }
+};
+
+/// The counter's upper half for philox.
+__device__ inline uint64_t step_and_batch(const StepScalars& scalars, int micro_batch) {
+  return (uint64_t{scalars.step} << 20) | static_cast<uint64_t>(micro_batch);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,253 @@
+// A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, walks the tokens of
+// the expression with a stack in registers, and writes.
+#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/dropout_cuda.cuh"
+#include "engine/ops/elementwise/expression.h"
+
+namespace trainctl {
+namespace {
+
+struct Chain {
+  struct Token {
+    ElementwiseOp op;
+    uint8_t index;  ///< of x, b, :, $ and =; of dropout: of its mask
+  };
+  int num_tokens = 0, num_inputs = 0;
+  Token tokens[kMostElementwiseTokens];
+  Ref<Mixed> rows[kMostElementwiseInputs];  ///< of b
+  Divisor row_packs[kMostElementwiseInputs];
+  Along along[kMostElementwiseInputs];
+  bool accumulate[kMostElementwiseOutputs] = {};
+  static constexpr int kMostMasks = 4;
+  DropoutMask masks[kMostMasks];
+  const StepScalars* scalars = nullptr;
+  int micro_batch = 0;
+  int64_t packs = 0;
+};
+
+template <class T>
+struct Large {
+  Ref<T> in[kMostElementwiseInputs], out[kMostElementwiseOutputs];
+};
+
+/// The top is v[0]. Every index is a constant, so that it stays in registers.
+template <int V>
+struct Stack {
+  float v[kMostElementwiseDepth][V];
+  float named[kMostElementwiseNames][V];
+
+  __device__ void make_room() {
+#pragma unroll
+    for (int d = kMostElementwiseDepth - 1; d > 0; --d) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[d][j] = v[d - 1][j];
+    }
+  }
+  __device__ void close_up(int from) {
+#pragma unroll
+    for (int d = 0; d + 1 < kMostElementwiseDepth; ++d) {
+      if (d < from) continue;
+#pragma unroll
+      for (int j = 0; j < V; ++j) v[d][j] = v[d + 1][j];
+    }
+  }
+  template <class F>
+  __device__ void map(F f) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] = f(v[0][j]);
+  }
+  /// f(below, top) in their place.
+  template <class F>
+  __device__ void join(F f) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] = f(v[1][j], v[0][j]);
+    close_up(1);
+  }
+};
+
+/// to = the one of `from` that index says.
+template <int N, int V>
+__device__ inline void pick(const float (&from)[N][V], int index, float (&to)[V]) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (k != index) continue;
+#pragma unroll
+    for (int j = 0; j < V; ++j) to[j] = from[k][j];
+  }
+}
+
+template <int V>
+__device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
+  switch (op) {
+    case ElementwiseOp::add:
+      return stack.join(Sum{});
+    case ElementwiseOp::mul:
+      return stack.join(Product{});
+    case ElementwiseOp::relu:
+      return stack.map(Relu{});
+    case ElementwiseOp::sigmoid:
+      return stack.map(Sigmoid{});
+    case ElementwiseOp::tanh:
+      return stack.map(Tanh{});
+    case ElementwiseOp::gelu:
+      return stack.map(Gelu{});
+    case ElementwiseOp::gelu_tanh:
+      return stack.map(GeluTanh{});
+    case ElementwiseOp::relu_grad:
+      return stack.join(ReluGrad{});
+    case ElementwiseOp::sigmoid_grad:
+      return stack.join(SigmoidGrad{});
+    case ElementwiseOp::tanh_grad:
+      return stack.join(TanhGrad{});
+    case ElementwiseOp::gelu_grad:
+      return stack.join(GeluGrad{});
+    case ElementwiseOp::gelu_tanh_grad:
+      return stack.join(GeluTanhGrad{});
+    default:
+      return;
+  }
+}
+
+// Kernels
+
+/// kInputs: as many large inputs as are read ahead; there may be fewer.
+template <int V, class T, int kInputs>
+__global__ void __launch_bounds__(kMapThreads)
+    chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
+                 __grid_constant__ const PlaceInWhole place) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t base = static_cast<int64_t>(blockIdx.x) * kMapThreads, pack = base + threadIdx.x;
+  if (pack >= chain.packs) return;
+  float x[kInputs][V];
+#pragma unroll
+  for (int k = 0; k < kInputs; ++k) {
+    if (k < chain.num_inputs && large.in[k].p != nullptr) load(large.in[k], pack * V, x[k]);
+  }
+  Stack<V> stack;
+  for (int t = 0; t < chain.num_tokens; ++t) {
+    const auto [op, index] = chain.tokens[t];
+    switch (op) {
+      case ElementwiseOp::input:
+        stack.make_room();
+        pick(x, index, stack.v[0]);
+        break;
+      case ElementwiseOp::row: {
+        const Divisor& n = chain.row_packs[index];
+        const uint32_t of_base = static_cast<uint32_t>(base % n.by) + threadIdx.x;
+        stack.make_room();
+        load_side(chain.rows[index], chain.along[index], 0,
+                  static_cast<int64_t>(of_base - n.quotient(of_base) * n.by) * V, stack.v[0]);
+        break;
+      }
+      case ElementwiseOp::name:
+#pragma unroll
+        for (int k = 0; k < kMostElementwiseNames; ++k) {
+          for (int j = 0; j < V; ++j) stack.named[k][j] = k == index ? stack.v[0][j] : stack.named[k][j];
+        }
+        break;
+      case ElementwiseOp::named:
+        stack.make_room();
+        pick(stack.named, index, stack.v[0]);
+        break;
+      case ElementwiseOp::output: {
+        if (chain.accumulate[index]) {
+          float before[V];
+          load(large.out[index], pack * V, before);
+          for (int j = 0; j < V; ++j) stack.v[0][j] += before[j];
+        }
+        store(large.out[index], pack * V, stack.v[0]);
+        stack.close_up(0);
+        break;
+      }
+      case ElementwiseOp::dropout:
+        chain.masks[index].drop(step_and_batch(*chain.scalars, chain.micro_batch),
+                                static_cast<uint64_t>(place.of_pack<V>(base, threadIdx.x)), stack.v[0]);
+        break;
+      default:
+        compute(op, stack);
+    }
+  }
+}
+
+// Launchers
+
+template <int V, class T, int kInputs>
+CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<bool>& is_row) {
+  Large<T> large;
+  for (size_t k = 0; k < call.in.size(); ++k) {
+    const TensorArg& in = call.in[k];
+    if (!is_row[k]) {
+      large.in[k] = ref<T>(in);
+      continue;
+    }
+    chain.rows[k] = ref<Mixed>(in);
+    chain.row_packs[k] = Divisor(in.size() / V);
+    chain.along[k] = V > 1 && packs_are_aligned({&in}) ? Along::packs : Along::elements;
+  }
+  for (size_t k = 0; k < call.out.size(); ++k) large.out[k] = ref<T>(call.out[k]);
+  PlaceInWhole place(call.out[0]);
+  place.set_pack(V);
+  chain.packs = call.out[0].size() / V;
+  const auto blocks = static_cast<unsigned>(ceil_div(chain.packs, kMapThreads));
+  return [=](CudaStream stream) {
+    launch(chain_kernel<V, T, kInputs>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
+  };
+}
+
+template <int V, class T>
+CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<bool>& is_row) {
+  if (chain.num_inputs <= 3) return launch_chain<V, T, 3>(call, chain, is_row);
+  return launch_chain<V, T, kMostElementwiseInputs>(call, chain, is_row);
+}
+
+}  // namespace
+
+CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call) {
+  const int64_t n = call.out[0].size();
+  if (n == 0) return [](CudaStream) {};
+  Chain chain;
+  chain.scalars = call.scalars;
+  chain.micro_batch = call.micro_batch;
+  chain.num_inputs = static_cast<int>(call.in.size());
+  std::vector<bool> is_row(call.in.size());
+  bool draws = false;
+  int masks = 0;
+  for (const ElementwiseToken& token : parse_expression(call.attrs.text("expression"))) {
+    auto index = static_cast<uint8_t>(token.index);
+    if (token.op == ElementwiseOp::row) is_row[static_cast<size_t>(token.index)] = true;
+    if (token.op == ElementwiseOp::dropout) {
+      check(masks < Chain::kMostMasks, "an element-wise chain has up to 4 dropouts");
+      chain.masks[masks] = DropoutMask(call.seed, token.p, token.key);
+      index = static_cast<uint8_t>(masks++);
+      draws = true;
+    }
+    chain.tokens[chain.num_tokens++] = {token.op, index};
+  }
+  bool f32 = true, bf = true, aligned = true;
+  const auto look_at = [&](const TensorArg& arg) {
+    check(arg.size() == n, "the large operands of an element-wise chain have one size");
+    f32 &= arg.dtype == DType::f32;
+    bf &= arg.dtype == DType::bf16;
+    aligned &= packs_are_aligned({&arg});
+  };
+  for (size_t k = 0; k < call.in.size(); ++k) {
+    if (!is_row[k]) look_at(call.in[k]);
+  }
+  for (size_t k = 0; k < call.out.size(); ++k) {
+    look_at(call.out[k]);
+    chain.accumulate[k] = call.out[k].accumulate;
+  }
+  const auto packs_fit = [&](int pack) {
+    bool fit = aligned && n % pack == 0 && (!draws || PlaceInWhole(call.out[0]).run % pack == 0);
+    for (size_t k = 0; k < call.in.size(); ++k) fit = fit && (!is_row[k] || call.in[k].size() % pack == 0);
+    return fit;
+  };
+  if (f32 && packs_fit(kPack<float>)) return launch_chain<kPack<float>, float>(call, chain, is_row);
+  if (bf && packs_fit(kPack<bf16>)) return launch_chain<kPack<bf16>, bf16>(call, chain, is_row);
+  if (packs_fit(kPack<Mixed>)) return launch_chain<kPack<Mixed>, Mixed>(call, chain, is_row);
+  return launch_chain<1, Mixed>(call, chain, is_row);
+}
+
+}  // namespace trainctl
