@@ -48,6 +48,7 @@ constexpr CpuKernelDef kKernels[] = {
     {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
     {"mae_with_grad", prepare_mae_with_grad},
     {"mse_with_grad", prepare_mse_with_grad},
+    {"elementwise", prepare_elementwise},
     {"copy_slice", prepare_copy_slice},
     {"pack", prepare_pack},
     {"unpack", prepare_unpack},

@@ -52,6 +52,7 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call);
 CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call);
 CpuKernel prepare_mae_with_grad(const KernelCall& call);
 CpuKernel prepare_mse_with_grad(const KernelCall& call);
+CpuKernel prepare_elementwise(const KernelCall& call);
 CpuKernel prepare_copy_slice(const KernelCall& call);
 CpuKernel prepare_pack(const KernelCall& call);
 CpuKernel prepare_unpack(const KernelCall& call);

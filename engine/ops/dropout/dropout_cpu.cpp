@@ -2,6 +2,7 @@
 // step and the micro-batch alone, so every cut and every recompute draws the same mask. Backward: the same on dy.
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_strided.h"
+#include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {
@@ -41,33 +42,42 @@ void drop_row(const Mask& mask, uint64_t first, const float* x, float* y, int64_
 
 }  // namespace
 
-CpuKernel prepare_dropout(const KernelCall& call) {
-  const TensorArg& out = call.out[0];
-  const double p = call.attrs.number("p");
-  const auto name = static_cast<uint64_t>(call.attrs.integer("key"));
-  const Mask mask{stream_key(call.seed, name), 0, static_cast<float>(p),
-                  p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f};
-  const Shape local = cpu::strides_of(out.shape);
-  const Shape global = cpu::strides_of(out.global_shape);
-  uint64_t first = 0;
-  cpu::Loops<2> loops;
+cpu::Dropout::Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key)
+    : scalars_(call.scalars),
+      micro_batch_(static_cast<uint64_t>(call.micro_batch)),
+      key_(stream_key(call.seed, static_cast<uint64_t>(key))),
+      p_(static_cast<float>(p)),
+      scale_(p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f) {
+  const Shape local = strides_of(out.shape), global = strides_of(out.global_shape);
+  Loops<2> loops;
   for (size_t d = 0; d < out.shape.size(); ++d) {
-    first += static_cast<uint64_t>(out.offset[d] * global[d]);
+    start_ += out.offset[d] * global[d];
     loops.add(out.shape[d], {local[d], global[d]});
   }
-  int64_t n = 1;
   if (loops.ndim > 0 && loops.stride[loops.ndim - 1][1] == 1) {
     std::array<int64_t, 2> step{};
-    n = loops.take_inner(step);
+    row_ = loops.take_inner(step);
   }
-  return [=, x = call.in[0].as<float>(), y = out.as<float>(), scalars = call.scalars,
-          micro_batch = static_cast<uint64_t>(call.micro_batch)] {
-    Mask now = mask;
-    now.high = (uint64_t{scalars->step} << 20) | micro_batch;
-    loops.run([&](const std::array<int64_t, 2>& at) {
-      drop_row(now, first + static_cast<uint64_t>(at[1]), x + at[0], y + at[0], n);
-    });
-  };
+  for (int d = 0; d < loops.ndim; ++d) rows_.add(loops.size[d], {loops.stride[d][1]});
+}
+
+void cpu::Dropout::run(int64_t first, const float* x, float* y, int64_t n) const {
+  const Mask mask{key_, (uint64_t{scalars_->step} << 20) | micro_batch_, p_, scale_};
+  for (int64_t done = 0; done < n;) {
+    int64_t row = (first + done) / row_, at = start_ + (first + done) % row_;
+    const int64_t length = std::min(n - done, row_ - (first + done) % row_);
+    for (int d = rows_.ndim - 1; d >= 0; --d) {
+      at += row % rows_.size[d] * rows_.stride[d][0];
+      row /= rows_.size[d];
+    }
+    drop_row(mask, static_cast<uint64_t>(at), x + done, y + done, length);
+    done += length;
+  }
+}
+
+CpuKernel prepare_dropout(const KernelCall& call) {
+  return [drop = cpu::Dropout(call, call.out[0], call.attrs.number("p"), call.attrs.integer("key")),
+          x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] { drop.run(0, x, y, n); };
 }
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 // x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {
 namespace {
@@ -26,29 +27,32 @@ inline float with_tanh_slope(float x) {
   return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
 }
 
-template <float (*kFunction)(float)>
-CpuKernel map(const KernelCall& call) {
-  return [x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] {
-    for (int64_t i = 0; i < n; ++i) y[i] = kFunction(x[i]);
-  };
-}
-
-template <float (*kSlope)(float)>
-CpuKernel map_grad(const KernelCall& call) {
-  return
-      [dy = call.in[0].as<float>(), x = call.in[1].as<float>(), dx = call.out[0].as<float>(), n = call.out[0].size()] {
-        for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * kSlope(x[i]);
-      };
-}
-
 bool approximate(const KernelCall& call) { return call.attrs.text("approximate", "none") == "tanh"; }
 
 }  // namespace
 
-CpuKernel prepare_gelu(const KernelCall& call) { return approximate(call) ? map<with_tanh>(call) : map<exact>(call); }
+void cpu::gelu_span(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = exact(x[i]);
+}
+
+void cpu::gelu_tanh_span(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = with_tanh(x[i]);
+}
+
+void cpu::gelu_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * exact_slope(x[i]);
+}
+
+void cpu::gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * with_tanh_slope(x[i]);
+}
+
+CpuKernel prepare_gelu(const KernelCall& call) {
+  return cpu::over_all(call, approximate(call) ? cpu::gelu_tanh_span : cpu::gelu_span);
+}
 
 CpuKernel prepare_gelu_grad(const KernelCall& call) {
-  return approximate(call) ? map_grad<with_tanh_slope>(call) : map_grad<exact_slope>(call);
+  return cpu::over_all(call, approximate(call) ? cpu::gelu_tanh_grad_span : cpu::gelu_grad_span);
 }
 
 }  // namespace trainctl

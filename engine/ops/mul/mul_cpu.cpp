@@ -1,8 +1,13 @@
 // y = a * b with numpy broadcasting.
 #include "engine/ops/cpu_broadcast.h"
 #include "engine/ops/cpu_kernels.h"
+#include "engine/ops/elementwise/spans_cpu.h"
 
 namespace trainctl {
+
+void cpu::mul_span(const float* a, const float* b, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = a[i] * b[i];
+}
 
 CpuKernel prepare_mul(const KernelCall& call) {
   return cpu::broadcast_map(call, [](float a, float b) { return a * b; });

@@ -1,20 +1,19 @@
 // y = 1 / (1 + e^-x).  dx = dy * y * (1 - y).
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {
 
-CpuKernel prepare_sigmoid(const KernelCall& call) {
-  return [x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] {
-    for (int64_t i = 0; i < n; ++i) y[i] = cpu::sigmoid(x[i]);
-  };
+void cpu::sigmoid_span(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = cpu::sigmoid(x[i]);
 }
 
-CpuKernel prepare_sigmoid_grad(const KernelCall& call) {
-  return
-      [dy = call.in[0].as<float>(), y = call.in[1].as<float>(), dx = call.out[0].as<float>(), n = call.out[0].size()] {
-        for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
-      };
+void cpu::sigmoid_grad_span(const float* dy, const float* y, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (y[i] * (1.0f - y[i]));
 }
+
+CpuKernel prepare_sigmoid(const KernelCall& call) { return cpu::over_all(call, cpu::sigmoid_span); }
+CpuKernel prepare_sigmoid_grad(const KernelCall& call) { return cpu::over_all(call, cpu::sigmoid_grad_span); }
 
 }  // namespace trainctl

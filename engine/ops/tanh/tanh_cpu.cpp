@@ -1,20 +1,19 @@
 // y = tanh x.  dx = dy * (1 - y^2).
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {
 
-CpuKernel prepare_tanh(const KernelCall& call) {
-  return [x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] {
-    for (int64_t i = 0; i < n; ++i) y[i] = cpu::tanh(x[i]);
-  };
+void cpu::tanh_span(const float* x, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = cpu::tanh(x[i]);
 }
 
-CpuKernel prepare_tanh_grad(const KernelCall& call) {
-  return
-      [dy = call.in[0].as<float>(), y = call.in[1].as<float>(), dx = call.out[0].as<float>(), n = call.out[0].size()] {
-        for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (1.0f - y[i] * y[i]);
-      };
+void cpu::tanh_grad_span(const float* dy, const float* y, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * (1.0f - y[i] * y[i]);
 }
+
+CpuKernel prepare_tanh(const KernelCall& call) { return cpu::over_all(call, cpu::tanh_span); }
+CpuKernel prepare_tanh_grad(const KernelCall& call) { return cpu::over_all(call, cpu::tanh_grad_span); }
 
 }  // namespace trainctl

@@ -1,0 +1,150 @@
+// A chain of element-wise ops, a block at a time: what lies between the ops stays in the first cache.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "engine/base/error.h"
+#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/elementwise/expression.h"
+#include "engine/ops/elementwise/spans_cpu.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kBlock = 512;  ///< elements; stack and names take 12 KiB
+
+cpu::Span1 span_of_one(ElementwiseOp op) {
+  switch (op) {
+    case ElementwiseOp::relu:
+      return cpu::relu_span;
+    case ElementwiseOp::sigmoid:
+      return cpu::sigmoid_span;
+    case ElementwiseOp::tanh:
+      return cpu::tanh_span;
+    case ElementwiseOp::gelu:
+      return cpu::gelu_span;
+    case ElementwiseOp::gelu_tanh:
+      return cpu::gelu_tanh_span;
+    default:
+      return nullptr;
+  }
+}
+
+cpu::Span2 span_of_two(ElementwiseOp op) {
+  switch (op) {
+    case ElementwiseOp::add:
+      return cpu::add_span;
+    case ElementwiseOp::mul:
+      return cpu::mul_span;
+    case ElementwiseOp::relu_grad:
+      return cpu::relu_grad_span;
+    case ElementwiseOp::sigmoid_grad:
+      return cpu::sigmoid_grad_span;
+    case ElementwiseOp::tanh_grad:
+      return cpu::tanh_grad_span;
+    case ElementwiseOp::gelu_grad:
+      return cpu::gelu_grad_span;
+    case ElementwiseOp::gelu_tanh_grad:
+      return cpu::gelu_tanh_grad_span;
+    default:
+      return nullptr;
+  }
+}
+
+class Evaluator {
+ public:
+  explicit Evaluator(const KernelCall& call) : tokens_(parse_expression(call.attrs.text("expression"))) {
+    for (const TensorArg& in : call.in) inputs_.push_back({in.as<float>(), in.size()});
+    for (const TensorArg& out : call.out) outputs_.push_back({out.as<float>(), out.accumulate});
+    elements_ = call.out[0].size();
+    for (const ElementwiseToken& token : tokens_) {
+      if (token.op == ElementwiseOp::dropout) drops_.emplace_back(call, call.out[0], token.p, token.key);
+      check(token.op != ElementwiseOp::input || inputs_.at(static_cast<size_t>(token.index)).elements == elements_,
+            "an x input is as large as the output");
+    }
+  }
+
+  void run() {
+    for (int64_t first = 0; first < elements_; first += kBlock) run_block(first, std::min(kBlock, elements_ - first));
+  }
+
+ private:
+  struct Input {
+    const float* data;
+    int64_t elements;
+  };
+  struct Output {
+    float* data;
+    bool accumulate;
+  };
+  using Block = std::array<float, kBlock>;
+
+  /// The stack holds where each value lies: in an input, or in the block of its depth.
+  void run_block(int64_t first, int64_t n) {
+    const float* stack[kMostElementwiseDepth];
+    int depth = 0;
+    size_t drop = 0;
+    for (const ElementwiseToken& token : tokens_) {
+      float* here = token_block(token, depth);
+      if (const cpu::Span1 one = span_of_one(token.op)) {
+        one(stack[depth - 1], here, n);
+        stack[depth - 1] = here;
+      } else if (const cpu::Span2 two = span_of_two(token.op)) {
+        two(stack[depth - 2], stack[depth - 1], here, n);
+        stack[--depth - 1] = here;
+      } else if (token.op == ElementwiseOp::dropout) {
+        drops_[drop++].run(first, stack[depth - 1], here, n);
+        stack[depth - 1] = here;
+      } else if (token.op == ElementwiseOp::input) {
+        stack[depth++] = inputs_[static_cast<size_t>(token.index)].data + first;
+      } else if (token.op == ElementwiseOp::row) {
+        stack[depth++] = row(inputs_[static_cast<size_t>(token.index)], first, n, here);
+      } else if (token.op == ElementwiseOp::name) {
+        std::copy_n(stack[depth - 1], n, names_[static_cast<size_t>(token.index)].data());
+      } else if (token.op == ElementwiseOp::named) {
+        stack[depth++] = names_[static_cast<size_t>(token.index)].data();
+      } else {
+        write(outputs_[static_cast<size_t>(token.index)], first, stack[--depth], n);
+      }
+    }
+  }
+
+  /// Where the token's result goes: the block of the place on the stack that it will have.
+  float* token_block(const ElementwiseToken& token, int depth) {
+    const bool pushes = token.op == ElementwiseOp::row, takes_two = span_of_two(token.op) != nullptr;
+    const int place = pushes ? depth : takes_two ? depth - 2 : depth - 1;
+    return blocks_[static_cast<size_t>(std::max(place, 0))].data();
+  }
+
+  /// Elements `first` on of an input that repeats: in place where the block does not go over its end.
+  static const float* row(const Input& in, int64_t first, int64_t n, float* block) {
+    const int64_t at = first % in.elements;
+    if (at + n <= in.elements) return in.data + at;
+    for (int64_t i = 0, from = at; i < n; ++i, from = from + 1 == in.elements ? 0 : from + 1) block[i] = in.data[from];
+    return block;
+  }
+
+  static void write(const Output& out, int64_t first, const float* value, int64_t n) {
+    float* to = out.data + first;
+    if (out.accumulate)
+      cpu::add_span(to, value, to, n);
+    else
+      std::copy_n(value, n, to);
+  }
+
+  std::vector<ElementwiseToken> tokens_;
+  std::vector<Input> inputs_;
+  std::vector<Output> outputs_;
+  std::vector<cpu::Dropout> drops_;
+  int64_t elements_ = 0;
+  std::array<Block, kMostElementwiseDepth> blocks_;
+  std::array<Block, kMostElementwiseNames> names_;
+};
+
+}  // namespace
+
+CpuKernel prepare_elementwise(const KernelCall& call) {
+  return [evaluator = std::make_shared<Evaluator>(call)] { evaluator->run(); };
+}
+
+}  // namespace trainctl
