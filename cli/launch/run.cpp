@@ -159,20 +159,20 @@ void Run::let_go() {
 }
 
 void Run::finish(const Outcome& outcome) {
+  const std::string report = failure_report(outcome, cluster_, directory_);
+  try {
+    write_outcome(outcome, report);
+  } catch (const EnvError& error) {
+    std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
+  }
   RunEnd end = run_end(outcome);
   end.report = report_of_workload();
-  view_.end(end, directory_);
-  const std::string report = failure_report(outcome, cluster_, directory_);
+  view_.end(end, directory_);  // may wait for whoever reads our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
     if (background_ != nullptr && background_->holds_on() && write(log_fd_, report.data(), report.size()) < 0) {
       // It was said on the terminal already.
     }
-  }
-  try {
-    write_outcome(outcome, report);
-  } catch (const EnvError& error) {
-    std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
   }
 }
 

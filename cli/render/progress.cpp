@@ -1,10 +1,7 @@
 // Lines that stay above a line that changes.
 #include "cli/render/progress.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <utility>
 
@@ -17,16 +14,6 @@ namespace {
 constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
 constexpr size_t kPlainWidth = 200;
-
-/// Whoever reads us may be gone; the training goes on.
-void write_all(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t put = ::write(fd, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return;
-    text.remove_prefix(static_cast<size_t>(put));
-  }
-}
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -108,11 +95,23 @@ std::string progress_text(const LiveStatus& status, size_t width) {
   return cut(joined(all), width);
 }
 
-Progress::Progress(int fd) : fd_(fd), terminal_(can_redraw(fd)) {}
+Progress::Progress(int fd) : fd_(fd), terminal_(can_redraw(fd)), output_(fd) {}
 
 void Progress::line(std::string_view text) {
+  if (left_out_ > 0) {
+    lines_ += "--- " + with_commas(std::exchange(left_out_, 0)) +
+              " lines are left out here: they were not read fast enough; trainctl logs has them ---\n";
+  }
   lines_ += text;
   lines_ += '\n';
+}
+
+void Progress::line_of_rank(std::string_view text) {
+  if (output_.is_behind()) {
+    ++left_out_;
+  } else {
+    line(text);
+  }
 }
 
 void Progress::flush_lines() {
@@ -134,7 +133,10 @@ void Progress::update(const LiveStatus& status, double now) {
   }
 }
 
-void Progress::finish() { write(""); }
+void Progress::finish() {
+  write("");
+  output_.flush();
+}
 
 /// A window that was made narrower has folded the line into several rows.
 std::string Progress::clear_shown(size_t width) const {
@@ -144,13 +146,13 @@ std::string Progress::clear_shown(size_t width) const {
 }
 
 void Progress::write(const std::string& progress) {
-  if (lines_.empty() && progress == shown_ && terminal_) return;
+  if (lines_.empty() && ((progress == shown_ && terminal_) || output_.is_behind())) return;
   std::string text = terminal_ ? clear_shown(static_cast<size_t>(terminal_width(fd_))) : "";
   text += lines_;
   lines_.clear();
   shown_ = terminal_ ? progress : "";
   if (!shown_.empty()) text += paint(fd_, Paint::cyan, shown_);
-  write_all(fd_, text);
+  output_.write(std::move(text));
 }
 
 }  // namespace trainctl

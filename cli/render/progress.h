@@ -2,10 +2,12 @@
 // Elsewhere that line comes every ten seconds.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/render/output.h"
 #include "launcher/live_status.h"
 
 namespace trainctl {
@@ -26,6 +28,8 @@ class Progress {
 
   /// A line that stays.
   void line(std::string_view text);
+  /// One of many: where they are not read as fast as they come some are left out, and their number is said.
+  void line_of_rank(std::string_view text);
   /// Writes the lines that have come.
   void flush_lines();
   /// Whether it is time for another progress line. `now`: seconds since the start.
@@ -44,6 +48,8 @@ class Progress {
   std::string told_;   ///< elsewhere: the last progress line
   double last_ = 0;
   std::string lines_;
+  int64_t left_out_ = 0;  ///< lines, since the last that was taken
+  Output output_;
 };
 
 }  // namespace trainctl

@@ -37,14 +37,14 @@ void RunView::begin(const std::string& name, int num_ranks, const RunDirectory& 
 }
 
 void RunView::line(std::string_view line) {
-  progress_.line(line);
+  progress_.line_of_rank(line);
   const size_t at = line.find(kMeanLoss);
   if (!line.starts_with(kEpoch) || at == std::string_view::npos) return;
   epochs_.emplace_back(line.substr(kEpoch.size(), at - kEpoch.size()), line.substr(at + kMeanLoss.size()));
 }
 
 void RunView::line_of(int rank, std::string_view line) {
-  progress_.line(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + std::string(line));
+  progress_.line_of_rank(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + std::string(line));
 }
 
 void RunView::notice(std::string_view message) { progress_.line(paint(fd_, Paint::yellow, message)); }

@@ -193,3 +193,22 @@ TEST_CASE("a bundle is a tar of the run") {
     CHECK(fs::exists(scratch.path() + "/run-1/" + name));
   }
 }
+
+TEST_CASE("whoever does not read a run's output keeps no rank waiting, and is told what is left out") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml")
+      << "name: flood\ncommand: [sh, -c, 'seq 1 5000000']\nlaunch: {ranks: 2}\n";
+  const std::string command = "cd " + scratch.path() +
+                              " && " TRAINCTL_BINARY
+                              " run job.yaml | (while [ ! -e go ]; do sleep 0.02; done; cat > read) & echo $! > shell";
+  REQUIRE(std::system(command.c_str()) == 0);
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  CHECK(eventually([&] { return fs::exists(run.file("outcome.json")); }));
+  CHECK(slurp(run.rank_file(1, "stdout")).ends_with("\n4999999\n5000000\n"));
+  std::ofstream(scratch.path() + "/go") << "x";
+  CHECK(eventually([&] { return contains(slurp(scratch.path() + "/read"), "done after"); }));
+  const std::string read = slurp(scratch.path() + "/read");
+  CHECK(contains(read, "\n1\n2\n3\n"));
+  CHECK(contains(read, " lines are left out here"));
+  CHECK(read.size() < 35'000'000);
+}

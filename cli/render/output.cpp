@@ -1,0 +1,93 @@
+// A queue and the thread that writes it.
+#include "cli/render/output.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <string_view>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+constexpr size_t kMostWaiting = 1 << 24;
+
+bool is_regular_file(int fd) {
+  struct stat status {};
+  return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
+}
+
+/// Whoever reads us may be gone; the training goes on.
+bool write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t put = ::write(fd, text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    text.remove_prefix(static_cast<size_t>(put));
+  }
+  return true;
+}
+
+}  // namespace
+
+Output::Output(int fd) : fd_(fd), is_file_(is_regular_file(fd)) {}
+
+Output::~Output() {
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Output::write(std::string text) {
+  if (is_file_) {
+    write_all(fd_, text);
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (reader_is_gone_ || text.empty()) return;
+    queue_ += text;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) return;
+  // Signals are for the thread that runs the loop.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { write_queue(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+bool Output::is_behind() const {
+  const std::lock_guard lock(mutex_);
+  return queue_.size() > kMostWaiting;
+}
+
+void Output::flush() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return reader_is_gone_ || (queue_.empty() && !writing_); });
+}
+
+void Output::write_queue() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return ended_ || !queue_.empty(); });
+    if (queue_.empty() || reader_is_gone_) return;
+    const std::string text = std::exchange(queue_, {});
+    writing_ = true;
+    lock.unlock();
+    const bool written = write_all(fd_, text);
+    lock.lock();
+    writing_ = false;
+    reader_is_gone_ = !written;
+    changed_.notify_all();
+    if (reader_is_gone_) return;
+  }
+}
+
+}  // namespace trainctl
