@@ -13,10 +13,12 @@ void lower_stage(Compiler& c);
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
-/// matmul, add_bias, relu in a row become one matmul.
+/// matmul, add_bias, relu or gelu in a row become one matmul; so do matmul and relu_grad or gelu_grad.
 void fuse_matmul(Compiler& c);
 /// Plain SGD inside the kernels that make the gradients, where nothing else needs them.
 void fuse_update(Compiler& c);
+/// A layer's gradients of weight and bias become one kernel's.
+void fuse_bias_grad(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer is free again.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input that dies there.

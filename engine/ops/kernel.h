@@ -76,7 +76,7 @@ struct CpuKernelDef {
 ///                 accumulate), gradient like the prediction, which may lie on the prediction. attr scale
 ///   elementwise   a chain of element-wise ops in one pass; attr expression: ops/elementwise/expression.h
 /// An op with can_descend takes the attr descend: out -= learning_rate * result (out.accumulate is set).
-/// matmul also takes the attrs of the compiler's fusion: bias (in[2], [n]) and activation: relu.
+/// matmul and matmul_weight_grad also take the attrs of the compiler's fusion: matmul/matmul.cpp has them.
 /// Products have the attr tf32 where precision: tf32 lets a GPU round their operands.
 ///
 /// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses,

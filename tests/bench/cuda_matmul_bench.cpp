@@ -220,7 +220,7 @@ std::vector<Product> forms(int64_t m, int64_t n, int64_t k) {
 
 int run_checks() {
   Tally tally;
-  const int64_t shapes[][3] = {{1, 1, 1},   {32, 512, 784}, {32, 1, 512},  {1, 512, 32}, {512, 96, 32},
+  const int64_t shapes[][3] = {{1, 1, 1},   {32, 160, 784}, {32, 1, 512},  {1, 512, 32}, {512, 96, 32},
                                {7, 11, 13}, {37, 53, 129},  {64, 64, 64},  {1, 37, 301}, {101, 103, 97},
                                {40, 8, 72}, {3, 2, 1031},   {130, 70, 260}};
   for (const auto& [m, n, k] : shapes) {
@@ -261,7 +261,8 @@ std::unique_ptr<DeviceMemory> filled(int64_t n, DType type) {
   return memory;
 }
 
-void time_shape(const char* what, Product p) {
+/// With `runs`, only so many plain launches by what prepare_product chooses.
+void time_shape(const char* what, Product p, int runs = 0) {
   const auto a = filled(p.m * p.k, p.operands), b = filled(p.k * p.n, p.operands), c = filled(p.m * p.n, p.result);
   const auto bias = filled(p.n, p.bias_type), at = filled(p.m * p.n, p.result), rate = filled(1, DType::f32);
   p.a = a->data();
@@ -270,6 +271,15 @@ void time_shape(const char* what, Product p) {
   if (p.bias != nullptr) p.bias = bias->data();
   if (p.slope != Activation::none) p.slope_at = at->data();
   if (p.descend != nullptr) p.descend = reinterpret_cast<const float*>(rate->data());
+  if (runs > 0) {
+    CudaScratch scratch;
+    const std::optional<CudaKernel> kernel = cuda::prepare_product(p, scratch);
+    const DeviceMemory workspace(scratch.bytes());
+    scratch.set_memory(workspace.data());
+    for (int i = 0; i < runs; ++i) (*kernel)(nullptr);
+    must(cudaDeviceSynchronize(), "runs");
+    return;
+  }
   const double flop = 2.0 * double(p.m) * double(p.n) * double(p.k);
   const bool large = flop > 1e10;
   std::printf("  %-22s m %5ld n %5ld k %5ld  floor %6.2f us  ", what, p.m, p.n, p.k,
@@ -290,6 +300,23 @@ void time_shape(const char* what, Product p) {
     std::printf("%s %8.2f us %6.1f TF  ", kWays[static_cast<int>(way)], t.median, flop / t.median * 1e-6);
   }
   std::printf("\n");
+}
+
+/// The products of the reference MLP's step, three times each, for a profiler.
+void run_once() {
+  static char there;
+  for (const int64_t m : {32, 256}) {
+    Product forward{.m = m, .n = 512, .k = 784};
+    forward.transpose_b = true;
+    forward.bias = &there;
+    forward.activation = Activation::relu;
+    Product grad{.m = m, .n = 512, .k = 512};
+    grad.slope = Activation::relu;
+    Product weight{.m = 512, .n = 784, .k = m};
+    weight.transpose_a = weight.accumulate = true;
+    weight.descend = reinterpret_cast<float*>(&there);
+    for (const Product& p : {forward, grad, weight}) time_shape("profiled", p, 3);
+  }
 }
 
 void time_shapes() {
@@ -342,8 +369,13 @@ void time_shapes() {
 }  // namespace trainctl
 
 int main(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string what = argc > 1 ? argv[1] : "";
   if (what == "check") return trainctl::run_checks();
+  if (what == "once") {
+    trainctl::run_once();
+    return 0;
+  }
   if (what == "shapes") {
     trainctl::time_shapes();
     return 0;

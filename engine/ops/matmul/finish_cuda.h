@@ -29,7 +29,7 @@ inline Finish finish_of(const Product& p) {
   f.relu_result = static_cast<const float*>(p.slope_at);
   f.accumulate = p.accumulate;
   f.descend = p.descend;
-  f.vectors = p.n % 4 == 0 && is_aligned(p.c) && is_aligned(p.slope_at);
+  f.vectors = p.n % 4 == 0 && is_aligned(p.c) && is_aligned(p.slope_at) && is_aligned(p.bias);
   return f;
 }
 

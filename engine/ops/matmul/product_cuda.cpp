@@ -8,6 +8,7 @@ namespace {
 
 /// Vectors are read row by row where they lie so already: a column that is contiguous is a row of the transposed.
 Product normal_form(Product p) {
+  if (p.a_sums != nullptr || p.b_sums != nullptr) return p;
   if (p.transpose_a && p.m == 1) p.transpose_a = false;
   if (!p.transpose_b && p.n == 1) p.transpose_b = true;
   return p;
@@ -15,8 +16,6 @@ Product normal_form(Product p) {
 
 /// Multiplications from which the library's kernels win: they keep the multipliers busier, ours start sooner.
 constexpr double kLarge = 5e8;
-/// Outputs up to which a warp's lanes share k: more are worth bringing into shared memory.
-constexpr int64_t kThinOutputs = 132 * 256;
 
 }  // namespace
 
@@ -26,9 +25,7 @@ std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& s
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
   if (work < kLarge) {
-    if (p.m * p.n * p.batch <= kThinOutputs) {
-      if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
-    }
+    if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }
   return prepare_cublas(p, scratch);

@@ -1,5 +1,5 @@
 // One matrix product as the matmul kernels state it, and the three ways to make it on a GPU:
-//   thin    a warp's lanes along k; few outputs for each multiprocessor
+//   thin    products with a vector: a warp an element of C
 //   tile    register tiles over shared memory; small products, where a library's launch costs more than the work
 //   cublas  everything else
 // The first two are f32 alone, in true f32.

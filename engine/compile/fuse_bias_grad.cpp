@@ -1,0 +1,82 @@
+// The gradients of a layer's weight and bias read the same dy: one kernel makes both, with the bias's as output 1.
+#include <algorithm>
+#include <cstdlib>
+
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+bool is_kernel(const VirtualInstruction& v, std::string_view op) {
+  return v.code.opcode == Opcode::kernel && v.code.op == op;
+}
+
+bool touches(const std::vector<BufferId>& buffers, const std::vector<Operand>& operands, BufferId buffer,
+             const Operand& range) {
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const Operand& o = operands[i];
+    const bool overlaps = o.offset < range.offset + range.bytes() && range.offset < o.offset + o.bytes();
+    if (buffers[i] == buffer && overlaps) return true;
+  }
+  return false;
+}
+
+/// Whether nothing between two places uses what instruction `v` makes or changes what it reads.
+bool can_move(const Compiler& c, const VirtualInstruction& v, size_t from, size_t to) {
+  for (size_t i = std::min(from, to) + 1; i < std::max(from, to); ++i) {
+    const VirtualInstruction& other = c.code[i];
+    for (size_t o = 0; o < v.outputs.size(); ++o) {
+      if (touches(other.inputs, other.code.inputs, v.outputs[o], v.code.outputs[o])) return false;
+      if (touches(other.outputs, other.code.outputs, v.outputs[o], v.code.outputs[o])) return false;
+    }
+    for (size_t in = 0; in < v.inputs.size(); ++in)
+      if (touches(other.outputs, other.code.outputs, v.inputs[in], v.code.inputs[in])) return false;
+  }
+  return true;
+}
+
+/// dy of a bias gradient is that of a weight gradient, and both step or neither does.
+bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
+  const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
+  return is_kernel(weight, "matmul_weight_grad") && weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] &&
+         of_weight.offset == of_bias.offset && of_weight.bytes() == of_bias.bytes() &&
+         of_weight.shape.back() == of_bias.shape.back() &&
+         weight.code.attrs.flag("descend") == bias.code.attrs.flag("descend");
+}
+
+/// The weight gradient takes the other's output; the one that stays is at `place`, the other is marked.
+void join(Compiler& c, size_t bias, size_t weight, size_t place) {
+  VirtualInstruction both = std::move(c.code[weight]);
+  VirtualInstruction& one = c.code[bias];
+  both.code.attrs.set("bias_grad", true);
+  if (both.code.attrs.flag("descend")) both.code.name += ", " + one.code.outputs[0].tensor;
+  both.outputs.push_back(one.outputs[0]);
+  both.code.outputs.push_back(std::move(one.code.outputs[0]));
+  VirtualInstruction& other = c.code[place == weight ? bias : weight];
+  other = {};
+  other.code.opcode = Opcode::wait;  // removed below
+  c.code[place] = std::move(both);
+}
+
+}  // namespace
+
+void fuse_bias_grad(Compiler& c) {
+  for (size_t bias = 0; bias < c.code.size(); ++bias) {
+    if (!is_kernel(c.code[bias], "bias_grad")) continue;
+    const auto found = std::find_if(c.code.begin(), c.code.end(),
+                                    [&](const VirtualInstruction& v) { return belong_together(c.code[bias], v); });
+    if (found == c.code.end()) continue;
+    const auto weight = static_cast<size_t>(found - c.code.begin());
+    // At the later place of the two if it can be: the gradient of the layer's input, on which the rest of the
+    // backward pass waits, comes first then.
+    const size_t later = std::max(bias, weight), sooner = std::min(bias, weight);
+    if (can_move(c, c.code[sooner], sooner, later)) {
+      join(c, bias, weight, later);
+    } else if (can_move(c, c.code[later], later, sooner)) {
+      join(c, bias, weight, sooner);
+    }
+  }
+  std::erase_if(c.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+}
+
+}  // namespace trainctl
