@@ -45,7 +45,8 @@ int say_how_it_ended(RunView& view, const RunDirectory& directory) {
 /// The lines of one rank's stdout.
 class RankLines {
  public:
-  RankLines(const RunDirectory& directory, int rank) : log_(LogFiles{directory.rank_path(rank), "stdout"}) {
+  RankLines(const RunDirectory& directory, int rank)
+      : rank_(rank), log_(LogFiles{directory.rank_path(rank), "stdout"}) {
     log_.skip_to_last(kLastLines);
   }
   /// Whether there was anything.
@@ -57,6 +58,7 @@ class RankLines {
       std::string_view text = block->text;
       while (!text.empty()) {
         const size_t end = std::min(text.find('\n'), text.size());
+        if (rank_ == 0) view.listen(text.substr(0, end));
         view.line(text.substr(0, end));
         text.remove_prefix(std::min(end + 1, text.size()));
       }
@@ -65,6 +67,7 @@ class RankLines {
   }
 
  private:
+  const int rank_;
   LogStream log_;
 };
 

@@ -116,8 +116,10 @@ Launch Run::launch() {
 }
 
 void Run::show(int rank, std::string_view line) {
-  if (!std::binary_search(shown_.begin(), shown_.end(), rank)) return;
-  if (rank == 0 && shown_.size() == 1)
+  if (rank == 0) view_.listen(line);
+  // A run that nobody looks at has all lines in its logs, which are rotated; launcher.log is not.
+  if (background_ != nullptr || !std::binary_search(shown_.begin(), shown_.end(), rank)) return;
+  if (shown_.size() == 1)
     view_.line(line);
   else
     view_.line_of(rank, line);
@@ -126,7 +128,7 @@ void Run::show(int rank, std::string_view line) {
 LiveStatus Run::status() {
   LiveStatus status;
   const bool up = runner_.started == cluster_.num_ranks() && workload_.is_up();
-  status.state = stopping_ ? "stopping" : up ? "running" : "starting";
+  status.state = stopping_ ? "stopping" : up ? "running" : attempt_ > 0 ? "restarting" : "starting";
   status.attempt = attempt_;
   status.max_restarts = spec_.launch.max_restarts;
   workload_.describe(status);

@@ -36,8 +36,9 @@ void RunView::begin(const std::string& name, int num_ranks, const RunDirectory& 
                  (device.empty() ? "" : " on " + device) + ", logs in " + directory.path());
 }
 
-void RunView::line(std::string_view line) {
-  progress_.line_of_rank(line);
+void RunView::line(std::string_view line) { progress_.line_of_rank(line); }
+
+void RunView::listen(std::string_view line) {
   const size_t at = line.find(kMeanLoss);
   if (!line.starts_with(kEpoch) || at == std::string_view::npos) return;
   epochs_.emplace_back(line.substr(kEpoch.size(), at - kEpoch.size()), line.substr(at + kMeanLoss.size()));

@@ -19,9 +19,11 @@ class RunView {
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
   void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
-  /// A line of the first rank.
+  /// A line of the first rank, shown or not: the summary has its mean losses.
+  void listen(std::string_view line);
+  /// A line of the only rank that is shown.
   void line(std::string_view line);
-  /// A line of any other rank.
+  /// A line of one of several.
   void line_of(int rank, std::string_view line);
   void notice(std::string_view message);
   /// To be called often: writes the lines that have come. Whether `update` should be called too.

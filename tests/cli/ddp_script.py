@@ -1,5 +1,5 @@
 """A data-parallel script as its author wrote it for torchrun: nothing of it knows trainctl."""
-import os, sys
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,8 @@ model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 16), torc
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 data = torch.Generator().manual_seed(11)
 for step in range(5):
+    if os.environ.get("FAIL") == str(rank) and step == 3:
+        raise RuntimeError("out of luck")
     x = torch.randn(8 * world, 8, generator=data)
     mine = x[rank::world]
     loss = (model(mine) - mine.sum(1, keepdim=True)).square().mean()
@@ -30,5 +32,3 @@ if rank == 0:
     print(f"checksum {checksum.item():.9f}", flush=True)
 dist.barrier()
 dist.destroy_process_group()
-if os.environ.get("FAIL") == str(rank):
-    sys.exit(3)

@@ -83,6 +83,7 @@ TEST_CASE("a detached network trains on, is listed with its progress, and ends a
   CHECK(exit_code(scratch, 1) == 143);
   CHECK(running(scratch).empty());
   CHECK(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "stopped by SIGTERM at the end of step "));
+  CHECK_FALSE(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "loss is"));  // that is in rank.0/stdout
   CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "nothing runs"));
   CHECK(contains(trainctl_command(scratch.path(), {"ps", "-a"}).out, "small"));
 }
