@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/ops/elementwise/expression.h"
+
 namespace trainctl {
 namespace {
 
@@ -93,6 +95,24 @@ Outputs with_grad(Infos in, const Attrs&, DType) {
   return {{{1}}, in[0]};
 }
 
+/// Like the first input, as many as the expression writes.
+Outputs chained(Infos in, const Attrs& attrs, DType) {
+  const std::string text = attrs.text("expression");
+  expect(is_expression(text), "'" + text + "' is no expression");
+  int inputs = 0, outputs = 0;
+  for (const ElementwiseToken& token : parse_expression(text)) {
+    const bool reads = token.op == ElementwiseOp::input || token.op == ElementwiseOp::row;
+    const size_t size = static_cast<size_t>(token.index);
+    if (reads) inputs = std::max(inputs, token.index + 1);
+    if (token.op == ElementwiseOp::output) outputs = std::max(outputs, token.index + 1);
+    if (!reads || size >= in.size()) continue;
+    const bool row = token.op == ElementwiseOp::row;
+    expect_shape(in[size], row ? Shape{in[0].shape.back()} : in[0].shape, row ? "a row" : "an input");
+  }
+  expect(static_cast<size_t>(inputs) == in.size(), fmt::format("'{}' reads {} inputs", text, inputs));
+  return Outputs(static_cast<size_t>(outputs), in[0]);
+}
+
 const Attrs kParts = {{"outer", int64_t{64}}, {"parts", int64_t{4}}, {"inner", int64_t{16384}}};
 const Attrs kPart = {{"outer", int64_t{64}}, {"parts", int64_t{4}}, {"inner", int64_t{16384}}, {"index", int64_t{1}}};
 const Attrs kScale = {{"scale", 1e-6}};
@@ -111,12 +131,14 @@ const std::vector<OpExample>& examples() {
         {"transpose_b", true},
         {"bias", true},
         {"activation", std::string("relu")},
+        {"keep_input", true},
+        {"activation_grad", std::string("relu")},
         {"out_dtype", std::string("f32")}}},
       {"matmul_weight_grad",
        "dW[n,k] = dY[m,n]^T X[m,k]; inputs X, dY",
        {{{1024, 1024}}, {{1024, 1024}}},
        {},
-       {{"kn", true}, {"descend", true}, {"out_dtype", std::string("bf16")}},
+       {{"kn", true}, {"descend", true}, {"bias_grad", true}, {"out_dtype", std::string("bf16")}},
        nullptr,
        nullptr,
        expect_weight_grad},
@@ -254,6 +276,12 @@ const std::vector<OpExample>& examples() {
        with_grad,
        columns_of_first},
       {"mae_with_grad", "loss and gradient in one pass", {{kMatrix}, f32(kMatrix)}, kScale, {}, with_grad},
+      {"elementwise",
+       "a chain of ops in one pass: ops/elementwise/expression.h",
+       {{kMatrix}, {kRow}},
+       {{"expression", std::string("x0 b1 + gelu =0")}},
+       {},
+       chained},
       {"mse_with_grad", "loss and gradient in one pass", {{kMatrix}, f32(kMatrix)}, kScale, {}, with_grad},
   };
   return table;

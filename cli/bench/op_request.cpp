@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -22,10 +23,11 @@ std::vector<std::string> items_of(const std::string& text) {
     depth += c == '[' ? 1 : c == ']' ? -1 : 0;
     if (c == ',' && depth == 0) {
       items.emplace_back();
-    } else if (c != ' ') {
+    } else if (c != ' ' || !items.back().empty()) {
       items.back() += c;
     }
   }
+  for (std::string& item : items) item.erase(item.find_last_not_of(' ') + 1);
   return items;
 }
 
@@ -48,6 +50,12 @@ std::optional<Shape> integers(std::string_view text, char separator) {
     text.remove_prefix(end + 1);
   }
 }
+
+/// Of attributes that are words. Kernels take what they do not know for the usual.
+const std::map<std::string, std::vector<std::string>, std::less<>> kWords = {{"activation", {"relu", "gelu"}},
+                                                                             {"activation_grad", {"relu", "gelu"}},
+                                                                             {"approximate", {"none", "tanh"}},
+                                                                             {"out_dtype", {"f32", "bf16"}}};
 
 /// `text` as a value of the type that `like` has.
 std::optional<Value> parse_value(const std::string& text, const Value& like) {
@@ -106,6 +114,13 @@ Attrs read_attrs(const OpExample& example, const std::string& text) {
     }
     for (const auto& [known_name, like] : known) {
       if (known_name != name) continue;
+      if (const auto words = kWords.find(name); words != kWords.end()) {
+        const std::string word = item.substr(equals + 1);
+        if (std::find(words->second.begin(), words->second.end(), word) == words->second.end()) {
+          throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", word, name),
+                          "one of " + join(words->second));
+        }
+      }
       const auto value = parse_value(item.substr(equals + 1), like);
       if (!value)
         throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", item.substr(equals + 1), name),

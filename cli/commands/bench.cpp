@@ -137,7 +137,11 @@ int bench_collective(const Options& options) {
     require_gpus(request.ranks);
   } else {
     const int64_t most = *std::max_element(request.bytes.begin(), request.bytes.end());
-    require_memory(std::vector<int64_t>(static_cast<size_t>(request.ranks), collective_timer_bytes(most)));
+    if (const int64_t needed = request.ranks * collective_timer_bytes(most); needed > available_memory()) {
+      throw EnvError(std::to_string(request.ranks) + " ranks need " + format_bytes(needed) + " for " +
+                     format_bytes(most) + " in and out, this host has " + format_bytes(available_memory()) +
+                     " left; try smaller --bytes or fewer --ranks");
+    }
   }
   const std::vector<CollectiveResult> results = bench_collectives(request);
   std::cout << (options.json ? collectives_json(results, request.device).dump(2) + "\n"

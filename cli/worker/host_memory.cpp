@@ -10,10 +10,8 @@
 #include "engine/base/text.h"
 
 namespace trainctl {
-namespace {
-
-/// MemAvailable and SwapFree; all the memory of the world where the kernel does not say.
-int64_t available_bytes() {
+// MemAvailable and SwapFree; all the memory of the world where the kernel does not say.
+int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
   int64_t kilobytes = 0, total = 0;
@@ -26,11 +24,9 @@ int64_t available_bytes() {
   return found ? total : std::numeric_limits<int64_t>::max();
 }
 
-}  // namespace
-
 void require_memory(const std::vector<int64_t>& arena_bytes_per_rank) {
   const int64_t needed = std::accumulate(arena_bytes_per_rank.begin(), arena_bytes_per_rank.end(), int64_t{0});
-  const int64_t available = available_bytes();
+  const int64_t available = available_memory();
   if (needed <= available) return;
   throw EnvError(std::to_string(arena_bytes_per_rank.size()) + " ranks need " + format_bytes(needed) +
                  " together, this host has " + format_bytes(available) +

@@ -6,6 +6,9 @@
 
 namespace trainctl {
 
+/// Bytes that the host has left, swap included.
+int64_t available_memory();
+
 /// Throws EnvError where the arenas together need more memory than the host has left.
 void require_memory(const std::vector<int64_t>& arena_bytes_per_rank);
 
