@@ -92,7 +92,9 @@ RunState state_of(const RunDirectory& directory) {
 
 RunLock::RunLock(const RunDirectory& directory)
     : fd_(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  if (fd_ >= 0) flock(fd_, LOCK_EX | LOCK_NB);
+  // It is ours alone but for the moment in which state_of() looks.
+  while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+  }
 }
 
 RunLock::~RunLock() {

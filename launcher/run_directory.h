@@ -4,7 +4,7 @@
 //                    plan.json        what trainctl plan --json says
 //                    metrics.jsonl    a line a logged step
 //                    outcome.json     how it ended    error.json   and why, where it failed
-//                    rank.<N>/stdout, stderr, error.json
+//                    rank.<N>/stdout, stderr (log_files.h), error.json
 #pragma once
 
 #include <string>
