@@ -19,6 +19,8 @@ void fuse_matmul(Compiler& c);
 void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias become one kernel's.
 void fuse_bias_grad(Compiler& c);
+/// Element-wise kernels that follow from one another become one.
+void fuse_elementwise(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer is free again.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input that dies there.

@@ -1,6 +1,6 @@
-// Where input 0 of an in-place op or of an all_reduce dies there, its output takes the buffer.
+// Where an input that an op or an all_reduce may write over dies there, the output takes its buffer.
+#include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "engine/compile/lifetimes.h"
 #include "engine/compile/passes.h"
@@ -9,15 +9,24 @@
 namespace trainctl {
 namespace {
 
-/// The output that may lie on input 0.
-std::optional<size_t> output_in_place(const Instruction& code) {
-  if (code.inputs.empty() || code.outputs.empty()) return std::nullopt;
-  if (code.opcode == Opcode::collective)
-    return code.collective == Collective::all_reduce ? std::optional<size_t>(0) : std::nullopt;
-  if (code.opcode != Opcode::kernel) return std::nullopt;
-  if (code.op.ends_with("_with_grad")) return 1;
+/// An input, and the output that may lie on it.
+struct Place {
+  size_t input = 0, output = 0;
+};
+
+std::vector<Place> places(const Instruction& code) {
+  std::vector<Place> found;
+  if (code.inputs.empty() || code.outputs.empty()) return found;
+  if (code.opcode == Opcode::collective && code.collective == Collective::all_reduce) return {{0, 0}};
+  if (code.opcode != Opcode::kernel) return found;
+  if (code.op.ends_with("_with_grad")) return {{0, 1}};
+  if (code.op == "elementwise" && code.outputs.size() == 1) {
+    for (size_t i = 0; i < code.inputs.size(); ++i)
+      if (code.inputs[i].shape == code.outputs[0].shape) found.push_back({i, 0});
+  }
   const OpDef* op = find_op(code.op);
-  return op != nullptr && op->in_place ? std::optional<size_t>(0) : std::nullopt;
+  if (op != nullptr && op->in_place) found.push_back({0, 0});
+  return found;
 }
 
 bool is_whole(const Compiler& c, BufferId buffer, const Operand& operand) {
@@ -34,17 +43,19 @@ void reuse_buffers(Compiler& c) {
     VirtualInstruction& v = c.code[i];
     for (BufferId& buffer : v.inputs) buffer = now[buffer];
     for (BufferId& buffer : v.outputs) buffer = now[buffer];
-    const std::optional<size_t> place = output_in_place(v.code);
-    if (!place) continue;
-    const BufferId in = v.inputs[0], out = v.outputs[*place];
-    if (in == out || !is_whole(c, in, v.code.inputs[0]) || !is_whole(c, out, v.code.outputs[*place])) continue;
-    bool read_again = lives[in].last > i || c.buffers[in].bytes != c.buffers[out].bytes;
-    for (size_t other = 1; other < v.inputs.size(); ++other) read_again |= v.inputs[other] == in;
-    if (read_again || lives[out].first < i) continue;
-    now[out] = in;
-    v.outputs[*place] = in;
-    lives[in].last = lives[out].last;
-    if (c.buffers[out].kind == BufferKind::activation) c.buffers[in].kind = BufferKind::activation;
+    for (const Place& place : places(v.code)) {
+      const BufferId in = v.inputs[place.input], out = v.outputs[place.output];
+      if (in == out || !is_whole(c, in, v.code.inputs[place.input]) || !is_whole(c, out, v.code.outputs[place.output]))
+        continue;
+      const bool differ = c.buffers[in].bytes != c.buffers[out].bytes;
+      const bool read_again = lives[in].last > i || std::count(v.inputs.begin(), v.inputs.end(), in) > 1;
+      if (differ || read_again || lives[out].first < i) continue;
+      now[out] = in;
+      v.outputs[place.output] = in;
+      lives[in].last = lives[out].last;
+      if (c.buffers[out].kind == BufferKind::activation) c.buffers[in].kind = BufferKind::activation;
+      break;
+    }
   }
 }
 
