@@ -152,6 +152,7 @@ bool counts_loss(const Lowering& l) {
 
 void finish_step(Lowering& l) {
   if (!l.c.trains()) return;
+  add_up_shards(l);
   reduce_remaining_buckets(l);
   finish_loss(l);
   std::optional<View> norm;

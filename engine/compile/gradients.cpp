@@ -85,8 +85,8 @@ void all_reduce(Lowering& l, int bucket) {
 }
 
 /// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range, at this
-/// rank's block, and is added from there: after the next bucket's has been sent off, so that the backward pass
-/// does not wait for the sum.
+/// rank's block, and is added from there: after the next reduction has been sent off, so that what stands between
+/// does not wait for this one.
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
@@ -100,7 +100,7 @@ void reduce_scatter(Lowering& l, int bucket) {
   add_up_shards(l);
   if (state.shard_written) {
     shard.operand.accumulate = true;
-    l.scattered.push_back({block, shard});
+    l.scattered.push_back({block, shard, l.task.micro_batch});
   }
   state.shard_written = true;
   state.target = -1;
@@ -168,8 +168,14 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
 }
 
 void add_up_shards(Lowering& l) {
-  for (const auto& [block, shard] : l.scattered)
-    l.emit_kernel("accumulate " + shard.operand.tensor, "accumulate", {}, {block}, {shard});
+  for (const ScatteredShard& s : l.scattered) {
+    Instruction i;
+    i.name = "accumulate " + s.to.operand.tensor;
+    i.op = "accumulate";
+    i.phase = Phase::backward;
+    i.micro_batch = s.micro_batch;
+    l.c.emit(std::move(i), {s.from}, {s.to});
+  }
   l.scattered.clear();
 }
 

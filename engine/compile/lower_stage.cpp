@@ -14,7 +14,6 @@ void lower_task(Lowering& l) {
     lower_node(l, static_cast<NodeId>(n));
     reduce_finished_buckets(l, static_cast<NodeId>(n));
   }
-  add_up_shards(l);
   receive_rest(l);
   forget(l);
 }

@@ -36,6 +36,12 @@ struct GradientState {
   bool reduced = false;
 };
 
+/// What a reduce_scatter has left, still to be added to the shard of earlier micro-batches.
+struct ScatteredShard {
+  View from, to;
+  int micro_batch = -1;
+};
+
 struct Lowering {
   explicit Lowering(Compiler& compiler);
 
@@ -56,9 +62,8 @@ struct Lowering {
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task
 
   std::vector<GradientState> gradients;  ///< by bucket
-  /// Shards of this task that are still to be added to the sums of their buckets: from, to.
-  std::vector<std::pair<View, View>> scattered;
-  std::vector<BufferId> gathered;        ///< by bucket, level 3: the whole weights, in this task
+  std::vector<ScatteredShard> scattered;
+  std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
   /// Where a gradient of the graph goes: (bucket, parameter in it).
   std::multimap<TensorId, std::pair<int, int>> destinations;
 
@@ -113,7 +118,7 @@ std::optional<View> gradient_target(Lowering& l, NodeId node, int o);
 void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct);
 /// Reduces the buckets whose last contribution in this task is this node's.
 void reduce_finished_buckets(Lowering& l, NodeId node);
-/// Adds what reduce_scatters have left of this task to the shards of earlier micro-batches.
+/// Adds what reduce_scatters have left to the shards of earlier micro-batches.
 void add_up_shards(Lowering& l);
 /// The others: of several stages, or without a contribution.
 void reduce_remaining_buckets(Lowering& l);

@@ -85,7 +85,8 @@ TEST_CASE("no work on a micro-batch waits for the reduction that was issued last
       for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
         const Instruction& code = p.instructions[static_cast<size_t>(i)];
         if (code.opcode == Opcode::collective && code.purpose == Purpose::gradient) last = i;
-        if (code.stream != Stream::compute || code.micro_batch < 0 || code.op == "accumulate") continue;
+        if (code.stream != Stream::compute || code.micro_batch < 0) continue;
+        if (code.op == "accumulate" && code.micro_batch == (micro_batches[0] - '1')) continue;  // the step ends here
         for (int w : code.waits) CHECK_MESSAGE(w != last, code.name, " waits for the last, level ", level);
       }
       CHECK(last >= 0);
