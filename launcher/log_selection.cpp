@@ -15,6 +15,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kMostRanks = 1 << 20;
 constexpr double kMostSeconds = 1e9;
+constexpr int kLastYear = 2261;  // that nanoseconds in 64 bits reach to the end of
 
 [[noreturn]] void no_ranks(std::string_view text) {
   throw std::invalid_argument("'" + std::string(text) + "' is no list of ranks; expected one like 0,3-5");
@@ -86,7 +87,7 @@ std::optional<int64_t> parse_moment(const std::string& text, int64_t now_ns) {
   std::string_view rest = text;
   const bool has_date = std::sscanf(text.c_str(), "%4d-%2d-%2d%n", &year, &month, &day, &length) == 3;
   if (has_date) {
-    if (month < 1 || month > 12 || day < 1 || day > 31) return std::nullopt;
+    if (year < 1970 || year > kLastYear || month < 1 || month > 12 || day < 1 || day > 31) return std::nullopt;
     moment.tm_year = year - 1900;
     moment.tm_mon = month - 1;
     moment.tm_mday = day;

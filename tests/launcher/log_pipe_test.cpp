@@ -233,3 +233,34 @@ TEST_CASE("a full disk is said once for all ranks, and so is its end, with what 
   }
   CHECK(notices.size() == 2);
 }
+
+// Draining went on while there was something to drain, and only then was the next rank started.
+TEST_CASE("a rank that floods its output keeps no other from starting") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"yes & while [ ! -e $DIR/go ]; do sleep 0.01; done; kill $!",
+                       "yes >&2 & while [ ! -e $DIR/go ]; do sleep 0.01; done; kill $!", "echo > $DIR/go"});
+  CHECK(wait_for(launcher) == 0);
+}
+
+TEST_CASE("a process that left its rank's group and writes on does not keep the run from ending") {
+  const Scratch scratch;
+  const int launcher = start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"});
+  CHECK(wait_for(launcher) == 0);
+  CHECK(eventually([&] { return !alive(pid_in(scratch.path() + "/pid.0")); }));  // of its closed pipe
+}
+
+TEST_CASE("many ranks need more open files than a process usually may have") {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{64, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &low);
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), std::vector<std::string>(40, "echo out; echo err >&2; sleep 0.2"));
+  CHECK(wait_for(launcher) == 0);
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (int rank = 0; rank < 40; ++rank) {
+    CHECK(slurp(RunDirectory(scratch.path(), 1).rank_file(rank, "stderr")) == "err\n");
+  }
+}
