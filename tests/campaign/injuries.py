@@ -5,9 +5,7 @@ An injury is a function of a Scene that waits for its moment, does its harm, and
 
 import contextlib
 import dataclasses
-import os
 import signal
-import subprocess
 import time
 
 import host
@@ -102,10 +100,28 @@ def kill_rank_while_stopping(scene, when):
 # Misfortunes that were ordered beforehand.
 
 
-def ordered(code, kinds, seconds):
+def ordered_end(code, kinds):
+    """A rank ends by itself: the time counts from then."""
+
     def injury(scene, when):
-        scene.wait_for_end(seconds(scene) + 60)
-        return Expected({code}, scene.ordered_rank, kinds, seconds(scene))
+        rank = scene.ordered_rank
+        gone = lambda: scene.launcher.poll() is not None or rank not in host.ranks(scene.launcher.pid)
+        scene.wait_for(f"rank {rank}", lambda: not gone() or scene.launcher.poll() is not None)
+        deadline = time.monotonic() + 60
+        while not gone() and time.monotonic() < deadline:
+            time.sleep(0.002)
+        return Expected({code}, rank, kinds, scene.grace)
+
+    return injury
+
+
+def ordered_silence(kinds):
+    """Nobody sees from outside when it begins, so the start-up counts as well."""
+
+    def injury(scene, when):
+        seconds = scene.timeout + scene.grace + START_UP_SECONDS
+        scene.wait_for_end(seconds + 60)
+        return Expected({5}, scene.ordered_rank, kinds, seconds)
 
     return injury
 
@@ -134,9 +150,7 @@ def close_store(scene, when):
     scene.reach("running")
     time.sleep(1.2)
     scene.launcher.send_signal(signal.SIGTERM)
-    expected = stopped_by(signal.SIGTERM, scene, "running")
-    expected.seconds += 0
-    return expected
+    return stopped_by(signal.SIGTERM, scene, "running")
 
 
 def full_disk(scene, when):
@@ -159,10 +173,9 @@ class Kind:
     full_disk: bool = False
 
 
+START_UP_SECONDS = 5
 ENGINE = ("shm", "gloo")
 ANY = ("shm", "gloo", "command", "deaf", "escaping")
-at_once = lambda scene: scene.grace
-in_time = lambda scene: scene.timeout + scene.grace
 
 KINDS = [
     Kind("SIGKILL of a rank", kill_rank, ("shm", "shm", "gloo", "command", "escaping")),
@@ -172,12 +185,12 @@ KINDS = [
     Kind("Ctrl-C twice", interrupt_twice, ANY),
     Kind("SIGTERM", interrupt(signal.SIGTERM), ANY),
     Kind("SIGUSR1", interrupt(signal.SIGUSR1), ("shm", "gloo", "command")),
-    Kind("exits 0 early", ordered(5, ("ended early",), at_once), ENGINE, ("step",), "exit0"),
+    Kind("exits 0 early", ordered_end(5, ("ended early",)), ENGINE, ("step",), "exit0"),
     Kind("exits 0 early", exit_early_of_program, ("command",), ("running",), "exit0"),
-    Kind("exits 3", ordered(5, ("failed",), at_once), ("shm", "gloo", "command"), ("step",), "exit3"),
-    Kind("never starts", ordered(5, ("silent",), in_time), ENGINE, ("step 0",), "hang"),
-    Kind("hangs", ordered(5, ("silent",), in_time), ENGINE, ("step",), "hang"),
-    Kind("skips a collective", ordered(5, ("failed", "silent"), in_time), ("shm",), ("step",), "skip"),
+    Kind("exits 3", ordered_end(5, ("failed",)), ("shm", "gloo", "command"), ("step",), "exit3"),
+    Kind("never starts", ordered_silence(("silent",)), ENGINE, ("step 0",), "hang"),
+    Kind("hangs", ordered_silence(("silent",)), ENGINE, ("step",), "hang"),
+    Kind("skips a collective", ordered_silence(("failed", "silent")), ("shm",), ("step",), "skip"),
     Kind("closed store connections", close_store, ("gloo",)),
     Kind("full log disk", full_disk, ("shm", "command"), ("running",), full_disk=True),
     Kind("SIGKILL of a rank at the end", kill_rank_while_stopping, ANY, ("running",)),
