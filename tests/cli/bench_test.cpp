@@ -18,6 +18,38 @@ using nlohmann::json;
 namespace {
 
 constexpr SampleOptions kOneRun{.samples = 1, .sample_seconds = 0};
+constexpr int64_t kCache = 1 << 20;
+
+/// The CPU's, with a small cache.
+class SmallCache : public KernelTimer {
+ public:
+  std::string device() const override { return cpu_->device(); }
+  int64_t cache_bytes() const override { return kCache; }
+  bool has_kernel(std::string_view name) const override { return cpu_->has_kernel(name); }
+  std::byte* allocate(int64_t bytes) override { return cpu_->allocate(bytes); }
+  void clear() override { cpu_->clear(); }
+  void write(void* to, const void* from, int64_t bytes) override { cpu_->write(to, from, bytes); }
+  std::vector<double> time(std::string_view kernel, std::span<const KernelCall> calls,
+                           const SampleOptions& options) override {
+    return cpu_->time(kernel, calls, options);
+  }
+  double memory_rate(int64_t bytes, const SampleOptions& options) override { return cpu_->memory_rate(bytes, options); }
+
+ private:
+  std::unique_ptr<KernelTimer> cpu_ = make_cpu_kernel_timer(1);
+};
+
+/// A device on which a run takes a millisecond, from 512 x 512 on three, and memory moves 10 GB/s.
+class Millisecond : public SmallCache {
+ public:
+  std::vector<double> time(std::string_view, std::span<const KernelCall> calls, const SampleOptions&) override {
+    sets = calls.size();
+    const double times = calls[0].out[0].size() >= 512 * 512 ? 3 : 1;
+    return {1e-3 * times, 0.9e-3 * times, 2e-3 * times};
+  }
+  double memory_rate(int64_t, const SampleOptions&) override { return 1e10; }
+  size_t sets = 0;
+};
 
 std::string bench_error(const std::vector<std::string>& words, int exit_code) {
   const Scratch scratch;
@@ -49,8 +81,8 @@ TEST_CASE("every op and every CPU kernel has an example, and no example is of so
 }
 
 TEST_CASE("every CPU kernel runs its example") {
-  const auto timer = make_cpu_kernel_timer(1);
-  OpBench bench(*timer, kOneRun);
+  SmallCache timer;
+  OpBench bench(timer, kOneRun);
   for (const CpuKernelDef& kernel : all_cpu_kernels()) {
     CAPTURE(kernel.name);
     const OpResult result = bench.run(make_op_request(kernel.name, "", "", {}));
@@ -78,14 +110,26 @@ TEST_CASE("a product's figures follow from its shapes and its time") {
   CHECK(row["seconds"]["median"] <= row["seconds"]["p90"]);
 }
 
-TEST_CASE("what memory bounds is timed on more of it than the caches hold") {
-  const auto timer = make_cpu_kernel_timer(1);
-  OpBench bench(*timer, kOneRun);
-  const OpResult small = bench.run(make_op_request("relu", "1024x1024", "", {}));
-  CHECK(small.copies * small.work.bytes >= static_cast<double>(std::min<int64_t>(timer->cache_bytes(), 1 << 30)));
+TEST_CASE("what memory bounds is timed on more of it than the caches hold, and its limit is the memory's") {
+  Millisecond timer;
+  OpBench bench(timer, kOneRun);
+  const OpResult relu = bench.run(make_op_request("relu", "1000x125", "", {}));
+  CHECK(relu.work.bytes == 1e6);
+  CHECK(timer.sets == 3);  // twice the cache, 1 MB each
+  CHECK(relu.seconds.median == 1e-3);
+  CHECK(relu.of_limit() == doctest::Approx(0.1));
+  const OpResult tiny = bench.run(make_op_request("relu", "8", "", {}));
+  CHECK(timer.sets == 256);  // which lie in the cache
+  CHECK(tiny.memory_bytes == 0);
+}
+
+TEST_CASE("what products bound is timed on one set of operands, and its limit is the best product's rate") {
+  Millisecond timer;
+  OpBench bench(timer, kOneRun);
+  CHECK(bench.peak_flops({}) == doctest::Approx(2.0 * 512 * 512 * 512 / 2.7e-3));
   const OpResult product = bench.run(make_op_request("matmul", "512x512,512x512", "", {}));
-  CHECK(product.copies == 1);
-  CHECK(product.peak_flops > 0);
+  CHECK(timer.sets == 1);
+  CHECK(product.of_limit() == doctest::Approx(0.9));
 }
 
 TEST_CASE("shapes, attributes and names that do not do are told with the rule") {
@@ -107,7 +151,8 @@ TEST_CASE("shapes, attributes and names that do not do are told with the rule") 
   CHECK(contains(bench_error({"collective", "all_reduc"}, kExitSpec), "did you mean 'all_reduce'?"));
   CHECK(contains(bench_error({"collective", "all", "--bytes", "1T"}, kExitSpec), "'1T' is no size"));
   CHECK(contains(bench_error({"collective", "all", "--ranks", "0"}, kExitSpec), "--ranks"));
-  CHECK(contains(bench_error({"collective", "all", "--ranks", "64", "--bytes", "16G"}, kExitEnv), "memory"));
+  CHECK(contains(bench_error({"collective", "all", "--ranks", "64", "--bytes", "16G"}, kExitEnv),
+                 "64 ranks need 2.0 TiB"));
 }
 
 TEST_CASE("a GPU that is not there is an error of the machine") {
