@@ -4,6 +4,8 @@
 //   as lowered   G1 c1 G2 c2 G3 c3
 //   ahead        G1 G2 c1 G3 c2 c3
 //
+// A micro-batch's backward task may want first what its forward task had last: that is gathered once.
+//
 // A shard changes at the end of a step alone, so its gather may stand anywhere before. The ranks of a group go
 // through the same tasks and nodes, so they still issue their collectives in one order.
 #include <vector>
@@ -17,9 +19,30 @@ bool gathers_weights(const Instruction& code) {
   return code.opcode == Opcode::collective && code.purpose == Purpose::weights && code.micro_batch >= 0;
 }
 
+/// Where a gather brings what the one before it has brought for the same micro-batch, that copy serves both.
+void leave_out_repeated(Compiler& c) {
+  std::vector<BufferId> instead(c.buffers.size(), -1);
+  const VirtualInstruction* before = nullptr;
+  std::vector<VirtualInstruction> kept;
+  kept.reserve(c.code.size());  // so that `before` stays where it is
+  for (VirtualInstruction& v : c.code) {
+    for (BufferId& buffer : v.inputs)
+      if (instead[buffer] >= 0) buffer = instead[buffer];
+    if (gathers_weights(v.code) && before != nullptr && before->inputs == v.inputs &&
+        before->code.micro_batch == v.code.micro_batch) {
+      instead[v.outputs[0]] = before->outputs[0];
+      continue;
+    }
+    kept.push_back(std::move(v));
+    if (gathers_weights(kept.back().code)) before = &kept.back();
+  }
+  c.code = std::move(kept);
+}
+
 }  // namespace
 
 void gather_ahead(Compiler& c) {
+  leave_out_repeated(c);
   std::vector<size_t> gathers;
   for (size_t i = 0; i < c.code.size(); ++i) {
     if (gathers_weights(c.code[i].code)) gathers.push_back(i);
