@@ -1,6 +1,7 @@
 // trainctl bench: every kernel can be timed, its figures follow from its times, and what cannot be is said.
 #include <doctest/doctest.h>
 
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -184,6 +185,20 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
     CHECK(row["bus_bytes_per_second"] == doctest::Approx(factor * row["bytes_per_second"].get<double>()));
     CHECK(row["limit_bytes_per_second"].get<double>() > 0);
   }
+}
+
+TEST_CASE("collectives between GPUs are right") {
+  if (find_cuda_devices().list.size() < 2) {
+    std::printf("skipped: collectives between GPUs (there are not 2)\n");
+    return;
+  }
+  const Scratch scratch;
+  const CommandResult result =
+      trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M", "--repeat",
+                                        "3", "--device", "cuda", "--json"});
+  CHECK(result.err.empty());
+  REQUIRE(result.exit_code == kExitDone);
+  for (const json& row : json::parse(result.out, nullptr, false)["results"]) CHECK(row["wrong_elements"] == 0);
 }
 
 TEST_CASE("a wrong element of a collective is counted") {
