@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/compile/program.h"
 #include "engine/ops/kernel.h"
@@ -31,6 +32,8 @@ struct ExecutorOptions {
   /// Called with each collective, send and recv as it is issued (for tests and `run --record`). A program
   /// that was captured is issued once: with its first step.
   std::function<void(const Instruction&)> on_communication;
+  /// What a device may keep whole where it has the room; read only while the executor is made.
+  std::vector<SampleTable> tables;
   Timeline* timeline = nullptr;  ///< asked once a step whether it wants the times of its instructions; outlives us
 };
 
@@ -41,8 +44,10 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Starts one step. `inputs` is a block as input_layout(program) says; it must stay as it is until the
-  /// step is finished. Allocates nothing. At most max_in_flight() steps are started and not finished.
+  /// Of the blocks that steps take; says of which tensors this device keeps all samples.
+  virtual const InputLayout& inputs() const = 0;
+  /// Starts one step. `inputs` is a block as inputs() says; it must stay as it is until the step is finished.
+  /// Allocates nothing. At most max_in_flight() steps are started and not finished.
   /// Throws CommError (with the instruction's name) where peers fail, EnvError where the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
   /// Waits for the oldest step that is not finished, and gives its loss; 0 for a program without one.

@@ -1,6 +1,10 @@
 // See the header.
 #include "engine/runtime/input_layout.h"
 
+#include <algorithm>
+
+#include "engine/runtime/parts.h"
+
 namespace trainctl {
 namespace {
 
@@ -9,25 +13,48 @@ bool alike(const Instruction& a, const Instruction& b) {
   return a.op == b.op && a.micro_batch == b.micro_batch && x.shape == y.shape && x.global_offset == y.global_offset;
 }
 
+int64_t rows_of(const Instruction& load, const std::vector<SampleTable>& kept) {
+  const auto table = std::find_if(kept.begin(), kept.end(), [&](const SampleTable& t) { return t.tensor == load.op; });
+  return table == kept.end() ? 0 : load.outputs[0].bytes() / table->sample_bytes;
+}
+
 }  // namespace
 
-InputLayout input_layout(const Program& program) {
+InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept) {
   InputLayout layout;
   layout.offsets.assign(program.instructions.size(), -1);
+  layout.rows.assign(program.instructions.size(), 0);
   std::vector<size_t> distinct;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& load = program.instructions[i];
     if (load.opcode != Opcode::load) continue;
+    layout.rows[i] = rows_of(load, kept);
     for (size_t earlier : distinct) {
       if (alike(program.instructions[earlier], load)) layout.offsets[i] = layout.offsets[earlier];
     }
     if (layout.offsets[i] >= 0) continue;
     distinct.push_back(i);
     layout.offsets[i] = layout.bytes;
-    const int64_t bytes = load.outputs[0].bytes();
+    const auto number_bytes = static_cast<int64_t>(sizeof(int32_t));
+    const int64_t bytes = layout.rows[i] > 0 ? layout.rows[i] * number_bytes : load.outputs[0].bytes();
     layout.bytes += (bytes + InputLayout::kAlignment - 1) / InputLayout::kAlignment * InputLayout::kAlignment;
   }
   return layout;
+}
+
+bool loads_whole_samples(const Program& program, const SampleTable& table) {
+  return std::all_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& load) {
+    if (load.opcode != Opcode::load || load.op != table.tensor) return true;
+    const Operand& part = load.outputs[0];
+    int runs = 0;
+    int64_t begin = 0;
+    for_each_run(part.global_shape, part.global_offset, part.shape, [&](int64_t, int64_t in_whole, int64_t) {
+      begin = in_whole;
+      ++runs;
+    });
+    return runs == 1 && begin * byte_size(part.dtype) % table.sample_bytes == 0 &&
+           part.bytes() % table.sample_bytes == 0;
+  });
 }
 
 }  // namespace trainctl

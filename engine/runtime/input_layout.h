@@ -1,21 +1,40 @@
-// Where a step's data lies in host memory: one block that holds what all `load` instructions take.
+// Where a step's data lies in host memory: one block that holds what all `load` instructions take. A device
+// may keep a whole data set tensor; then a load of it takes the numbers of its samples instead.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/compile/program.h"
 
 namespace trainctl {
 
+/// A data set tensor as a whole, in the type of its loads: [samples, sample_bytes].
+struct SampleTable {
+  std::string tensor;  ///< Instruction::op of its loads: "data", "label"
+  int64_t samples = 0;
+  int64_t sample_bytes = 0;
+  std::function<void(int64_t first, int64_t count, std::byte* out)> read;
+
+  int64_t bytes() const { return samples * sample_bytes; }
+};
+
 struct InputLayout {
   static constexpr int64_t kAlignment = 64;
 
   int64_t bytes = 0;             ///< of the block, a multiple of kAlignment; 0: nothing is loaded
   std::vector<int64_t> offsets;  ///< by instruction: of a load's data in the block; -1 of all others
+  std::vector<int64_t> rows;     ///< by instruction: so many sample numbers (int32) in place of data; 0: data
 };
 
 /// Loads of the same part of the same micro-batch (a recomputed layer's) share their place.
-InputLayout input_layout(const Program& program);
+/// `kept`: the tables that the device has.
+InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {});
+
+/// Whether every load of the table's tensor takes whole samples, one after another, as numbers can name them.
+bool loads_whole_samples(const Program& program, const SampleTable& table);
 
 }  // namespace trainctl

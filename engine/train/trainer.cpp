@@ -13,16 +13,34 @@ namespace {
 
 constexpr int kMostInFlight = 8;
 
-std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, Executor& executor, int held) {
+std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
+  try {
+    return open_dataset(spec.dataset, spec.seed);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+}
+
+/// What a device may keep of the set: as much as a host keeps, so that start-up stays short.
+std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
+  std::vector<SampleTable> tables = sample_tables(set, program);
+  int64_t bytes = 0;
+  for (const SampleTable& table : tables) bytes += table.bytes();
+  if (bytes > most_cached_bytes()) tables.clear();
+  return tables;
+}
+
+std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
+                                    Executor& executor, int held) {
   const JobSpec& spec = job.spec;
   try {
-    std::unique_ptr<Dataset> set = open_dataset(spec.dataset, spec.seed);
     const SampleOrder order(spec.dataset, set->size(), spec.seed);
     LoaderOptions options;
     options.num_steps = total_steps(spec.train, order.steps_per_epoch());
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
     options.held = held;
+    options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
   } catch (const SpecError& error) {
@@ -48,10 +66,12 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.print = hooks_.print;
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;
+  std::unique_ptr<Dataset> set = open_set(job.spec);
+  if (options.cuda) executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  loader_ = make_loader(job, program, *executor_, max_ahead_);
+  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
   reports_.reserve(static_cast<size_t>(std::min(job.spec.train.sink_steps, steps_per_epoch())));
 }

@@ -110,6 +110,45 @@ TEST_CASE("where loads state one rank's share, each rank takes its rows by its p
   CHECK(floats(block, program, 0) == std::vector<float>{800, 900});
 }
 
+TEST_CASE("where the device keeps all samples their numbers come in place of data, whatever full_batch says") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {2}, {2}), load("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
+  auto set = std::make_unique<Counting>(12);
+  const std::vector<SampleTable> tables = sample_tables(*set, program);
+  REQUIRE(tables.size() == 2);
+  CHECK(tables[0].tensor == "data");
+  CHECK(tables[0].bytes() == 12 * 12 * 4);
+  std::vector<float> samples(24);
+  tables[0].read(3, 2, reinterpret_cast<std::byte*>(samples.data()));
+  CHECK(samples[0] == 300);
+  CHECK(samples[23] == 411);
+  const InputLayout layout = input_layout(program, {tables[0]});
+  CHECK(layout.rows == std::vector<int64_t>{0, 2});
+  for (bool full : {false, true}) {
+    Loader loader(std::make_unique<Counting>(12), spec_of(4), program, 1,
+                  {.num_steps = 2, .full_batch = full, .layout = &layout});
+    loader.next_step();
+    loader.release_step();
+    const std::byte* block = loader.next_step();
+    const auto* numbers = reinterpret_cast<const int32_t*>(block + layout.offsets[1]);
+    CHECK(numbers[0] == 5);
+    CHECK(numbers[1] == 6);
+  }
+}
+
+TEST_CASE("only whole samples that follow each other can be named by numbers") {
+  const SampleTable table{"data", 4, 12 * 4, {}};
+  const auto whole = [&](const Instruction& i) {
+    Program program;
+    program.instructions = {i};
+    return loads_whole_samples(program, table);
+  };
+  CHECK(whole(load("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})));
+  CHECK(whole(load("label", 0, {4, 1}, {1, 0}, {2, 1})));
+  CHECK_FALSE(whole(load("data", 0, {4, 4, 3}, {0, 2, 0}, {4, 2, 3})));
+  CHECK_FALSE(whole(load("data", 0, {4, 12}, {0, 6}, {1, 6})));
+}
+
 TEST_CASE("one tensor may be loaded in several layouts") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4}), load("label", 0, {4}, {2}, {2})};

@@ -72,6 +72,7 @@ class CpuExecutor final : public Executor {
   float finish_step() override;
   int max_in_flight() const override { return 1; }
   HostBlock allocate_inputs(int64_t bytes) override;
+  const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
 
@@ -90,6 +91,7 @@ class CpuExecutor final : public Executor {
   [[noreturn]] void rethrow(const CommError& error, const Instruction& instruction, uint32_t step) const;
 
   const Program& program_;
+  const InputLayout inputs_;
   Communicator& comm_;
   ExecutorOptions options_;
   std::unique_ptr<Pages> pages_;
@@ -102,7 +104,7 @@ class CpuExecutor final : public Executor {
 
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
                          std::span<std::byte> arena)
-    : program_(program), comm_(comm), options_(options), arena_(arena.data()) {
+    : program_(program), inputs_(input_layout(program)), comm_(comm), options_(options), arena_(arena.data()) {
   check(arena.empty() || static_cast<int64_t>(arena.size()) >= program.arena_bytes, "the arena given is too small");
   if (arena.empty()) {
     pages_ = std::make_unique<Pages>(program.arena_bytes);
@@ -112,11 +114,10 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   require_f32(program);
   comm_.register_arena(arena_, program.arena_bytes);
   open_groups();
-  const InputLayout inputs = input_layout(program);
   bound_.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
     bound_.push_back(bind(instruction));
-    bound_.back().input = inputs.offsets[bound_.size() - 1];
+    bound_.back().input = inputs_.offsets[bound_.size() - 1];
   }
 
   std::vector<bool> awaited(bound_.size());

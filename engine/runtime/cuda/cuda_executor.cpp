@@ -47,6 +47,7 @@ class CudaExecutor final : public Executor {
   float finish_step() override;
   int max_in_flight() const override { return slots_; }
   HostBlock allocate_inputs(int64_t bytes) override;
+  const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
 
@@ -69,6 +70,8 @@ class CudaExecutor final : public Executor {
   const ExecutorOptions options_;
   const CudaExecutorOptions cuda_;
   const int slots_;
+  const SampleTables tables_;
+  const InputLayout inputs_;
   const int64_t scalars_at_;  ///< in a slot of the staging memory
   const int64_t stride_;
 
@@ -102,11 +105,12 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       options_(options),
       cuda_(cuda),
       slots_(std::max(options.in_flight, 1)),
-      scalars_at_(aligned(input_layout(program).bytes)),
+      tables_(program, options.tables),
+      inputs_(input_layout(program, tables_.kept())),
+      scalars_at_(aligned(inputs_.bytes)),
       stride_(scalars_at_ + aligned(sizeof(StepScalars))),
       use_graph_(cuda.graph && !launches_block()),
       times_(program, options.timeline) {
-  use_device();
   allocate();
   if (needs_peers(program)) nccl_ = std::make_unique<NcclCommunicator>(program, ranks);
   StepMemory memory;
@@ -121,7 +125,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
-  step_ = std::make_unique<StepProgram>(program, memory, nccl_.get(), options.seed);
+  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, nccl_.get(), options.seed);
   rehearse();
   // The rehearsal, and libraries that measure their kernels, have left something in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
@@ -180,7 +184,7 @@ void CudaExecutor::rehearse() {
 }
 
 HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
-  check(bytes == input_layout(program_).bytes, "inputs have the size that the program says");
+  check(bytes == inputs_.bytes, "inputs have the size that inputs() says");
   use_device();
   return blocks_.allocate(stride_);
 }
@@ -363,6 +367,7 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
 
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
+  cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");
   return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda);
 }
 

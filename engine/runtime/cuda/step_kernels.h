@@ -33,9 +33,11 @@ struct Staging : Slots {
 };
 
 struct InputCopy {
-  int64_t from = 0;  ///< offset in a slot
+  int64_t from = 0;  ///< offset in a slot: of the data, or of int32 numbers of rows of the table
   void* to = nullptr;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  ///< in all
+  const std::byte* table = nullptr;
+  int64_t row_bytes = 0;  ///< of the table
 };
 
 /// Copies that are done at the start of a step, along with the scalars.

@@ -20,12 +20,35 @@ __device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) 
   for (int64_t i = whole + first; i < bytes; i += step) to[i] = from[i];
 }
 
+/// Row numbers[r] of the table becomes row r.
+template <class Unit>
+__device__ void gather_units(const std::byte* table, const int32_t* numbers, std::byte* to, int64_t bytes,
+                             int64_t row_bytes) {
+  const int64_t row_units = row_bytes / static_cast<int64_t>(sizeof(Unit));
+  const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
+  const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, step = gridDim.x * int64_t{kThreads};
+  for (int64_t i = first; i < units; i += step) {
+    const int64_t row = i / row_units;
+    const auto* from = reinterpret_cast<const Unit*>(table + numbers[row] * row_bytes);
+    reinterpret_cast<Unit*>(to)[i] = from[i - row * row_units];
+  }
+}
+
+__device__ void copy_input(const std::byte* slot, const InputCopy& copy) {
+  auto* to = static_cast<std::byte*>(copy.to);
+  if (copy.table == nullptr) return copy_bytes(slot + copy.from, to, copy.bytes);
+  const auto* numbers = reinterpret_cast<const int32_t*>(slot + copy.from);
+  const uintptr_t all = reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(copy.row_bytes);
+  if (all % sizeof(uint4) == 0) return gather_units<uint4>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
+  if (all % sizeof(uint32_t) == 0) return gather_units<uint32_t>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
+  gather_units<uint16_t>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
+}
+
 /// Row y of the grid does copy y, the last row the scalars.
 __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position) {
   const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
   if (blockIdx.y < copies.count) {
-    const InputCopy& copy = copies.list[blockIdx.y];
-    copy_bytes(slot + copy.from, static_cast<std::byte*>(copy.to), copy.bytes);
+    copy_input(slot, copies.list[blockIdx.y]);
   } else if (blockIdx.x == 0 && threadIdx.x == 0) {
     const StepScalars now = *reinterpret_cast<const StepScalars*>(slot + staging.scalars);
     *scalars = now;
@@ -35,7 +58,7 @@ __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* sca
 
 __global__ void load(Staging staging, InputCopy copy) {
   const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
-  copy_bytes(slot + copy.from, static_cast<std::byte*>(copy.to), copy.bytes);
+  copy_input(slot, copy);
 }
 
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {

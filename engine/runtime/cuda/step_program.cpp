@@ -29,14 +29,18 @@ int64_t StepProgram::printed_bytes(const Program& program) {
   return bytes;
 }
 
-StepProgram::StepProgram(const Program& program, const StepMemory& memory, const NcclCommunicator* nccl, uint64_t seed)
+StepProgram::StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs,
+                         const SampleTables& tables, const NcclCommunicator* nccl, uint64_t seed)
     : program_(program), memory_(memory), nccl_(nccl), seed_(seed), begun_(make_event()) {
   use_stream(kCompute, false);
-  const InputLayout inputs = input_layout(program);
   bound_.reserve(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    bound_.push_back(bind(program.instructions[i]));
-    bound_.back().input = inputs.offsets[i];
+    const Instruction& instruction = program.instructions[i];
+    bound_.push_back(bind(instruction));
+    if (instruction.opcode != Opcode::load) continue;
+    Bound& bound = bound_.back();
+    bound.input = {inputs.offsets[i], bound.out, bound.count, tables.of(instruction.op),
+                   tables.sample_bytes(instruction.op)};
   }
   bind_waits();
   bind_first_loads();
@@ -145,7 +149,7 @@ void StepProgram::bind_first_loads() {
   for (size_t i = 0; i < bound_.size() && first_copies_.count < FirstCopies::kMost; ++i) {
     if (program_.instructions[i].opcode != Opcode::load || !bound_[i].events.empty()) return;
     bound_[i].at_begin = true;
-    first_copies_.list[first_copies_.count++] = {bound_[i].input, bound_[i].out, bound_[i].count};
+    first_copies_.list[first_copies_.count++] = bound_[i].input;
   }
 }
 
@@ -228,7 +232,7 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
     case Opcode::kernel:
       return bound.kernel(stream);
     case Opcode::load:
-      if (!bound.at_begin) enqueue_load(memory_.staging, {bound.input, bound.out, bound.count}, stream);
+      if (!bound.at_begin) enqueue_load(memory_.staging, bound.input, stream);
       return;
     case Opcode::collective:
       return nccl_->collective(instruction, bound.in, bound.out, bound.count, bound.dtype, stream);

@@ -17,6 +17,7 @@
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/comm/nccl_communicator.h"
 #include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/cuda/sample_tables.h"
 #include "engine/runtime/cuda/step_kernels.h"
 #include "engine/runtime/executor.h"
 
@@ -40,7 +41,8 @@ struct TimedEvents {
 
 class StepProgram {
  public:
-  StepProgram(const Program& program, const StepMemory& memory, const NcclCommunicator* nccl, uint64_t seed);
+  StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
+              const NcclCommunicator* nccl, uint64_t seed);
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -70,7 +72,7 @@ class StepProgram {
     void* out = nullptr;
     int64_t count = 0;  ///< elements, as the Communicator counts them; of all others bytes
     DType dtype = DType::f32;
-    int64_t input = -1;       ///< load: offset in a slot of the staging memory
+    InputCopy input;          ///< load
     int64_t printed = 0;      ///< print: offset in a slot of the printed memory
     bool at_begin = false;    ///< a load that is done with the scalars
     std::vector<int> events;  ///< of instructions of other streams that this one waits for

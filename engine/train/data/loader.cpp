@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 
 #include "engine/base/error.h"
@@ -20,22 +21,54 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
+/// Samples as the set has them, to the type that loads take.
+void convert(const std::byte* from, DType to_type, int64_t elements, std::byte* to) {
+  if (to_type != DType::bf16) {
+    std::memcpy(to, from, static_cast<size_t>(elements * kElementBytes));
+    return;
+  }
+  const auto* values = reinterpret_cast<const float*>(from);
+  std::transform(values, values + elements, reinterpret_cast<uint16_t*>(to), to_bf16);
+}
+
 }  // namespace
+
+std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
+  std::vector<SampleTable> tables;
+  for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
+    const auto load = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
+      return i.opcode == Opcode::load && i.op == to_string(which);
+    });
+    if (load == program.instructions.end() || set.size() > INT32_MAX) continue;
+    const DType type = load->outputs[0].dtype;
+    const int64_t elements = set.elements(which);
+    const auto read = [&set, which, type, elements](int64_t first, int64_t count, std::byte* out) {
+      std::vector<std::byte> sample(static_cast<size_t>(elements * kElementBytes));
+      for (int64_t i = 0; i < count; ++i) {
+        set.read(which, first + i, sample.data());
+        convert(sample.data(), type, elements, out + i * elements * byte_size(type));
+      }
+    };
+    tables.push_back({std::string(to_string(which)), set.size(), elements * byte_size(type), read});
+  }
+  return tables;
+}
 
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
-  const InputLayout layout = input_layout(program);
+  const InputLayout layout = options.layout != nullptr ? *options.layout : input_layout(program);
   int64_t end = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (layout.offsets[i] < end) continue;  // not a load, or alike with an earlier one
-    parts_.push_back(make_part(program.instructions[i], spec, program.rank_in_stage));
+    parts_.push_back(make_part(program.instructions[i], layout.rows[i] > 0, spec, program.rank_in_stage));
     parts_.back().offset = layout.offsets[i];
     end = layout.offsets[i] + 1;
   }
   int64_t most_rows_bytes = 0;
   for (const Part& part : parts_) {
-    if (!part.direct) most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
+    if (!part.direct && !part.by_number)
+      most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
   }
   rows_.resize(static_cast<size_t>(most_rows_bytes));
   const auto allocate = options.allocate ? options.allocate : allocate_on_heap;
@@ -52,8 +85,10 @@ Loader::~Loader() {
   thread_.join();
 }
 
-Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec, int rank_in_stage) const {
+Loader::Part Loader::make_part(const Instruction& load, bool by_number, const DatasetSpec& spec,
+                               int rank_in_stage) const {
   Part part;
+  part.by_number = by_number;
   part.load = &load;
   part.which = data_tensor(load.op);
   part.micro_batch = std::max(load.micro_batch, 0);
@@ -80,7 +115,7 @@ Loader::Part Loader::make_part(const Instruction& load, const DatasetSpec& spec,
                });
   part.first_row = begin / part.sample_elements;
   part.rows = (end + part.sample_elements - 1) / part.sample_elements - part.first_row;
-  if (options_.full_batch) {
+  if (options_.full_batch && !by_number) {
     part.first_row = 0;
     part.rows = whole_rows;
   }
@@ -114,6 +149,12 @@ void Loader::fill(std::byte* block, int64_t step) {
 }
 
 void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out) {
+  if (part.by_number) {
+    const auto first = samples.begin() + part.batch_row + part.first_row;
+    std::transform(first, first + part.rows, reinterpret_cast<int32_t*>(out),
+                   [](int64_t sample) { return static_cast<int32_t>(sample); });
+    return;
+  }
   const int64_t sample_bytes = part.sample_elements * kElementBytes;
   std::byte* rows = part.direct ? out : rows_.data();
   for (int64_t r = 0; r < part.rows; ++r) {
@@ -125,13 +166,8 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
   const Operand& operand = part.load->outputs[0];
   for_each_run(operand.global_shape, operand.global_offset, operand.shape,
                [&](int64_t in_part, int64_t in_whole, int64_t length) {
-                 const std::byte* from = rows + (in_whole - skipped) * kElementBytes;
-                 if (operand.dtype != DType::bf16) {
-                   std::memcpy(out + in_part * kElementBytes, from, static_cast<size_t>(length * kElementBytes));
-                   return;
-                 }
-                 const auto* values = reinterpret_cast<const float*>(from);
-                 std::transform(values, values + length, reinterpret_cast<uint16_t*>(out) + in_part, to_bf16);
+                 convert(rows + (in_whole - skipped) * kElementBytes, operand.dtype, length,
+                         out + in_part * byte_size(operand.dtype));
                });
 }
 

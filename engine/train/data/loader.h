@@ -4,7 +4,7 @@
 // [m * n, (m + 1) * n) of it, n = batch / micro_batches, and a rank's `load` instructions say which part
 // of those rows (and of the other dims) it takes. In hybrid_parallel they state what one rank holds: the
 // ranks of a stage divide the rows in their order, or with full_batch each holds all of them. Where they take
-// bf16 the thread rounds the set's f32.
+// bf16 the thread rounds the set's f32. Where the device keeps all samples it writes their numbers.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +30,11 @@ struct LoaderOptions {
   bool full_batch = false;  ///< read every row of a micro-batch and slice, instead of just this rank's
   int held = 1;             ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< their memory (Executor::allocate_inputs); empty: the heap's
+  const InputLayout* layout = nullptr;               ///< of the batches (Executor::inputs); null: input_layout(program)
 };
+
+/// The set's tensors that the program loads, as a device could keep them. Reads from `set`.
+std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
 
 class Loader {
  public:
@@ -55,10 +59,11 @@ class Loader {
     int64_t sample_elements = 1;
     int64_t batch_row = 0;            ///< of the first row of the operand's whole tensor
     int64_t first_row = 0, rows = 0;  ///< to read, in the operand's whole tensor
+    bool by_number = false;           ///< the device has the samples
     bool direct = false;              ///< the part is those rows as they are: nothing is cut out of them or rounded
   };
 
-  Part make_part(const Instruction& load, const DatasetSpec& spec, int rank_in_stage) const;
+  Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec, int rank_in_stage) const;
   void load_steps();
   void fill(std::byte* block, int64_t step);
   void fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out);
