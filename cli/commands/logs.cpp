@@ -138,8 +138,10 @@ int print(const Options& options) {
   } else if (options.tail && options.grep.empty()) {
     merge.skip_to_last(*options.tail);  // each rank's last lines are among its streams' last lines
   }
+  const int64_t started = unix_ns();
   const auto on_block = [&](const LogSource& source, const LogBlock& block) {
     if (block.ns != 0 && block.ns < since) return;
+    if (options.follow && block.ns > started) printer.end_tail();  // what came before is behind us
     printer.block(source, block);
     if (printer.gathered() >= kWriteBytes) write_out(printer);
   };

@@ -29,6 +29,9 @@ std::string_view color_of(const LogSource& source) {
 }
 
 std::string json_text(std::string_view text) {
+  const bool is_plain =
+      std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 127 && c != '"' && c != '\\'; });
+  if (is_plain) return '"' + std::string(text) + '"';  // most lines are
   return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -141,6 +144,7 @@ void LogPrinter::keep(int rank, size_t begin) {
 }
 
 void LogPrinter::end_tail() {
+  if (!options_.tail) return;
   options_.tail.reset();
   std::vector<Kept> lines;
   for (auto& [rank, tail] : tails_) std::move(tail.begin(), tail.end(), std::back_inserter(lines));

@@ -65,12 +65,12 @@ void Output::write(std::string text) {
 
 bool Output::is_behind() const {
   const std::lock_guard lock(mutex_);
-  return queue_.size() > kMostWaiting;
+  return queue_.size() + writing_ > kMostWaiting;
 }
 
 void Output::flush() {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return reader_is_gone_ || (queue_.empty() && !writing_); });
+  changed_.wait(lock, [this] { return reader_is_gone_ || (queue_.empty() && writing_ == 0); });
 }
 
 void Output::write_queue() {
@@ -79,11 +79,11 @@ void Output::write_queue() {
     changed_.wait(lock, [this] { return ended_ || !queue_.empty(); });
     if (queue_.empty() || reader_is_gone_) return;
     const std::string text = std::exchange(queue_, {});
-    writing_ = true;
+    writing_ = text.size();
     lock.unlock();
     const bool written = write_all(fd_, text);
     lock.lock();
-    writing_ = false;
+    writing_ = 0;
     reader_is_gone_ = !written;
     changed_.notify_all();
     if (reader_is_gone_) return;

@@ -33,7 +33,8 @@ class Output {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string queue_;
-  bool writing_ = false, ended_ = false, reader_is_gone_ = false;
+  size_t writing_ = 0;  ///< bytes that were taken from the queue and are being written
+  bool ended_ = false, reader_is_gone_ = false;
   std::thread thread_;  ///< from the first write on
 };
 
