@@ -15,6 +15,11 @@ CaseInput fixed(Shape shape) { return {std::move(shape), false}; }
 CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
 
 Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+Attrs gelu_fusion(const char* which, const char* approximate) {
+  Attrs attrs{{"transpose_b", true}, {which, std::string("gelu")}, {"approximate", std::string(approximate)}};
+  if (which == std::string("activation")) attrs.set("bias", true);
+  return attrs;
+}
 Attrs fusion(bool transpose_b, bool bias, bool relu) {
   Attrs attrs{{"transpose_b", transpose_b}, {"bias", bias}};
   if (relu) attrs.set("activation", std::string("relu"));
@@ -60,6 +65,23 @@ void matmul_cases(std::vector<OpCase>& cases) {
   cases.push_back({"matmul", {{{5, 7}}, {{11, 7}}, {{11}}}, fusion(true, true, false), {{5, 11}}, 2e-6, nullptr, true});
   cases.push_back(
       {"matmul", {{{2, 6, 7}}, {{7, 4}}, {{4}}}, fusion(false, true, true), {{2, 6, 4}}, 2e-6, nullptr, true});
+  const auto fused = [&](std::vector<CaseInput> inputs, Attrs attrs, std::vector<Shape> out) {
+    cases.push_back({"matmul", std::move(inputs), std::move(attrs), std::move(out), 2e-6, nullptr, true});
+  };
+  for (const char* approximate : {"none", "tanh"}) {
+    Attrs attrs = gelu_fusion("activation", approximate);
+    fused({{{5, 7}}, {{11, 7}}, {{11}}}, attrs, {{5, 11}});
+    attrs.set("keep_input", true);
+    fused({{{6, 17}}, {{24, 17}}, {{24}}}, attrs, {{6, 24}, {6, 24}});
+    fused({{{2, 3, 5}}, {{3, 5}}, {{3}}}, attrs, {{2, 3, 3}, {2, 3, 3}});
+    fused({{{5, 7}}, {{11, 7}}, {{5, 11}}}, gelu_fusion("activation_grad", approximate), {{5, 11}});
+    fused({{{6, 16}}, {{24, 16}}, {{6, 24}}}, gelu_fusion("activation_grad", approximate), {{6, 24}});
+  }
+  fused({{{5, 7}}, {{7, 11}}, {{5, 11}}}, {{"activation_grad", std::string("relu")}}, {{5, 11}});
+  fused({{{6, 1}}, {{1, 12}}, {{6, 12}}}, {{"activation_grad", std::string("relu")}}, {{6, 12}});
+  fused({{{34, 132}}, {{132, 68}}, {{34, 68}}}, {{"activation_grad", std::string("relu")}}, {{34, 68}});
+  // Sums so long that blocks of a GPU share them.
+  fused({{{67, 131}}, {{37, 131}}, {{37}}}, fusion(true, true, true), {{67, 37}});
 }
 
 void elementwise_cases(std::vector<OpCase>& cases) {

@@ -238,4 +238,31 @@ TEST_CASE("the optimizers and sums run without allocating") {
   CHECK(allocations() == before);
 }
 
+TEST_CASE("a weight gradient with its bias's gives what the two kernels give, also as a step") {
+  for (const bool kn : {false, true}) {
+    for (const bool descend : {false, true}) {
+      constexpr int64_t kRows = 6, kIn = 5, kOut = 3;
+      const StepScalars scalars{.learning_rate = 0.25f};
+      Floats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
+      Floats dw = random_floats(kIn * kOut, 3), db = random_floats(kOut, 4), dw_apart = dw, db_apart = db;
+      const auto of = [&](Floats& values, Shape shape) {
+        TensorArg a = arg(values);
+        a.offset = Shape(shape.size(), 0);
+        a.shape = a.global_shape = std::move(shape);
+        a.accumulate = descend;
+        return a;
+      };
+      const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
+      Attrs attrs{{"kn", kn}, {"descend", descend}};
+      const std::vector<TensorArg> in = {of(x, {kRows, kIn}), of(dy, {kRows, kOut})};
+      prepare("matmul_weight_grad", in, {of(dw_apart, weight)}, attrs, &scalars)();
+      prepare("bias_grad", {in[1]}, {of(db_apart, {kOut})}, attrs, &scalars)();
+      attrs.set("bias_grad", true);
+      prepare("matmul_weight_grad", in, {of(dw, weight), of(db, {kOut})}, attrs, &scalars)();
+      CHECK(dw == dw_apart);
+      CHECK(db == db_apart);
+    }
+  }
+}
+
 }  // namespace trainctl

@@ -82,6 +82,23 @@ double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, 
   return at(t, index);
 }
 
+double gelu_exact(double x) { return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0))); }
+double gelu_tanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
+
+/// What the compiler fuses after a product: an activation of it, or the slope of one at `place`.
+double activated(const Attrs& attrs, double x) {
+  const std::string name = attrs.text("activation");
+  if (name == "relu") return std::max(x, 0.0);
+  if (name == "gelu") return attrs.text("approximate") == "tanh" ? gelu_tanh(x) : gelu_exact(x);
+  return x;
+}
+double slope(const Attrs& attrs, double place) {
+  if (attrs.text("activation_grad") == "relu") return place > 0 ? 1.0 : 0.0;
+  constexpr double kStep = 1e-6;
+  const auto gelu = attrs.text("approximate") == "tanh" ? gelu_tanh : gelu_exact;
+  return (gelu(place + kStep) - gelu(place - kStep)) / (2 * kStep);
+}
+
 Outputs matmul(const Inputs& in, const Attrs& attrs) {
   const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
   const Shape &a = in[0].shape, &b = in[1].shape;
@@ -89,12 +106,18 @@ Outputs matmul(const Inputs& in, const Attrs& attrs) {
   shape.push_back(ta ? a[a.size() - 1] : a[a.size() - 2]);
   shape.push_back(tb ? b[b.size() - 2] : b[b.size() - 1]);
   const int64_t k = ta ? a[a.size() - 2] : a[a.size() - 1];
-  return {make(shape, [&](const Index& i) {
+  const Tensor64 sums = make(shape, [&](const Index& i) {
     const int64_t m = i[i.size() - 2], n = i.back();
     double sum = attrs.flag("bias") ? in[2].values[n] : 0.0;
     for (int64_t j = 0; j < k; ++j) sum += matrix_at(in[0], i, m, j, ta) * matrix_at(in[1], i, j, n, tb);
-    return attrs.text("activation") == "relu" ? std::max(sum, 0.0) : sum;
-  })};
+    return sum;
+  });
+  Tensor64 out = sums;
+  for (size_t i = 0; i < out.values.size(); ++i) {
+    out.values[i] = activated(attrs, sums.values[i]);
+    if (attrs.has("activation_grad")) out.values[i] *= slope(attrs, in.back().values[i]);
+  }
+  return attrs.flag("keep_input") ? Outputs{out, sums} : Outputs{out};
 }
 
 Outputs transpose(const Inputs& in, const Attrs& attrs) {
@@ -221,9 +244,6 @@ Outputs softmax_cross_entropy(const Inputs& in, const Attrs& attrs) {
   }
   return {{{1}, {attrs.number("scale", 1.0) * sum}}};
 }
-
-double gelu_exact(double x) { return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0))); }
-double gelu_tanh(double x) { return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x))); }
 
 using Forward = std::function<Outputs(const Inputs&, const Attrs&)>;
 
