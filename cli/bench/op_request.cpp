@@ -97,36 +97,34 @@ std::string shapes_of(const OpExample& example) {
   return join(words, ",");
 }
 
+/// The value of `name`, which has to be like the one of the example.
+Value read_value(const std::string& name, const std::string& text, const Value& like) {
+  const auto words = kWords.find(name);
+  const bool known_word =
+      words == kWords.end() || std::find(words->second.begin(), words->second.end(), text) != words->second.end();
+  const std::optional<Value> value = parse_value(text, like);
+  if (value && known_word) return *value;
+  throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", text, name),
+                  words == kWords.end() ? "one like " + to_string(like) : "one of " + join(words->second));
+}
+
 Attrs read_attrs(const OpExample& example, const std::string& text) {
   Attrs attrs = example.attrs;
   if (text.empty()) return attrs;
-  Attrs known = example.optional;
-  std::vector<std::string> names;
-  for (const auto& [name, value] : example.attrs) known.set(name, value);
-  for (const auto& [name, value] : known) names.push_back(name);
+  std::map<std::string, Value> known(example.attrs.begin(), example.attrs.end());
+  known.insert(example.optional.begin(), example.optional.end());
   for (const std::string& item : items_of(text)) {
     const size_t equals = item.find('=');
     const std::string name = item.substr(0, equals);
-    if (equals == std::string::npos || !known.has(name)) {
+    const auto like = known.find(name);
+    if (equals == std::string::npos || like == known.end()) {
+      std::vector<std::string> names;
+      for (const auto& [each, value] : known) names.push_back(each);
       const std::string near = did_you_mean(name, names);
       throw SpecError({}, "--attrs", fmt::format("{} has no attribute '{}'", example.name, name),
                       near.empty() ? attrs_rule(example) : near);
     }
-    for (const auto& [known_name, like] : known) {
-      if (known_name != name) continue;
-      if (const auto words = kWords.find(name); words != kWords.end()) {
-        const std::string word = item.substr(equals + 1);
-        if (std::find(words->second.begin(), words->second.end(), word) == words->second.end()) {
-          throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", word, name),
-                          "one of " + join(words->second));
-        }
-      }
-      const auto value = parse_value(item.substr(equals + 1), like);
-      if (!value)
-        throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", item.substr(equals + 1), name),
-                        fmt::format("one like {}", to_string(like)));
-      attrs.set(name, *value);
-    }
+    attrs.set(name, read_value(name, item.substr(equals + 1), like->second));
   }
   return attrs;
 }
