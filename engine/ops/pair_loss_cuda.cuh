@@ -10,7 +10,6 @@ namespace trainctl {
 template <class T, class F, bool kGrad>
 struct PairTerm {
   static constexpr int kSums = 1;
-  static constexpr bool kWrites = kGrad;
   Ref<T> prediction, gradient;
   Ref<Mixed> label;
   bool label_packs;
@@ -22,14 +21,24 @@ struct PairTerm {
     return 0;
   }
   template <int V>
-  __device__ void load(int64_t at, uint32_t, int, float (&v)[1][V]) const {
-    float l[V];
-    trainctl::load(prediction, at, v[0]);
-    load_side(label, label_packs ? Along::packs : Along::elements, 0, at, l);
+  struct Fetched {
+    Raw<T, V> prediction;
+    float label[V];
+  };
+  template <int V>
+  __device__ Fetched<V> fetch(int64_t at, uint32_t) const {
+    Fetched<V> fetched;
+    fetched.prediction = trainctl::fetch<V>(prediction, at);
+    load_side(label, label_packs ? Along::packs : Along::elements, 0, at, fetched.label);
+    return fetched;
+  }
+  template <int V>
+  __device__ void terms(int64_t at, const Fetched<V>& fetched, int, float (&v)[1][V]) const {
     float slope[V];
+    unpack(fetched.prediction, v[0]);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float off = v[0][j] - l[j];
+      const float off = v[0][j] - fetched.label[j];
       v[0][j] = f.loss(off);
       slope[j] = f.grad(off);
     }

@@ -1,5 +1,6 @@
-// Kernels that read a row, learn something of the whole of it, and write a row: norms and softmaxes. A group of
-// threads shares a row, which it keeps in shared memory between the passes, where it fits.
+// Kernels that read a row, learn something of the whole of it, and write a row:
+// norms and softmaxes. A group of threads shares a row, which it keeps in
+// shared memory between the passes, where it fits.
 #pragma once
 
 #include "engine/ops/vector_cuda.cuh"
@@ -39,7 +40,8 @@ class RowGroup {
     for (int away = min(size_, 32) / 2; away > 0; away /= 2) v = op(v, __shfl_xor_sync(~0u, v, away));
     if (size_ <= 32) return v;
     __shared__ float of_warp[2][32];
-    turn_ ^= 1;  // the other half: nobody still reads it, for all have passed the barrier since
+    turn_ ^= 1;  // the other half: nobody still reads it, for all have passed
+                 // the barrier since
     if (threadIdx.x % 32 == 0) of_warp[turn_][threadIdx.x / 32] = v;
     __syncthreads();
     v = of_warp[turn_][threadIdx.x % (size_ / 32)];
@@ -51,7 +53,8 @@ class RowGroup {
   int turn_ = 0;
 };
 
-/// A group's shared memory: one row of f32. Each thread reads only what it wrote itself.
+/// A group's shared memory: one row of f32. Each thread reads only what it
+/// wrote itself.
 class Stash {
  public:
   __device__ Stash(const Rows& rows, const RowGroup& group, int index, int of) : packs_(rows.packs) {
@@ -66,7 +69,8 @@ class Stash {
     if constexpr (V == 1) {
       row_[pack] = v[0];
     } else {
-      for (int i = 0; i < V / 4; ++i) {  // quarters of packs apart, so that a warp's accesses lie side by side
+      for (int i = 0; i < V / 4; ++i) {  // quarters of packs apart, so that a
+                                         // warp's accesses lie side by side
         reinterpret_cast<float4*>(row_)[i * packs_ + pack] =
             make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
       }
@@ -94,13 +98,13 @@ template <int V, class T>
 class StashedRow {
  public:
   __device__ StashedRow(Ref<T> x, int64_t at, Stash stash) : x_(x), at_(at), stash_(stash) {}
-  __device__ void first_load(int pack, float (&v)[V]) const { load(x_, at_ + static_cast<int64_t>(pack) * V, v); }
+  __device__ Raw<T, V> first(int pack) const { return fetch<V>(x_, at_ + static_cast<int64_t>(pack) * V); }
   __device__ void keep(int pack, const float (&v)[V]) {
     if (stash_) stash_.put(pack, v);
   }
   __device__ void load_again(int pack, float (&v)[V]) const {
     if (stash_) return stash_.get(pack, v);
-    first_load(pack, v);
+    unpack(first(pack), v);
   }
 
  private:
@@ -114,23 +118,28 @@ template <class Use>
 __device__ inline void over_packs(const RowGroup& group, const Rows& rows, Use use) {
   for (int p = group.lane(); p < rows.packs; p += group.size()) use(p);
 }
-/// The first reading: several loads in flight. load(pack, v) and then use(pack, v).
-template <int V, class Load, class Use>
-__device__ inline void read_packs(const RowGroup& group, const Rows& rows, Load load, Use use) {
-  constexpr int kInFlight = 4;
+/// The first reading of one or more operands: several packs of each are in
+/// flight. fetch(pack) and then use(pack, fetched).
+template <int kInFlight, class Fetch, class Use>
+__device__ inline void read_packs(const RowGroup& group, const Rows& rows, Fetch fetch_pack, Use use) {
   for (int p = group.lane(); p < rows.packs; p += kInFlight * group.size()) {
-    float v[kInFlight][V];
+    decltype(fetch_pack(0)) raw[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) raw[u] = fetch_pack(min(p + u * group.size(), rows.packs - 1));
 #pragma unroll
     for (int u = 0; u < kInFlight; ++u) {
-      if (p + u * group.size() < rows.packs) load(p + u * group.size(), v[u]);
-    }
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (p + u * group.size() < rows.packs) use(p + u * group.size(), v[u]);
+      if (p + u * group.size() < rows.packs) use(p + u * group.size(), raw[u]);
     }
   }
 }
-/// use(row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along.
+/// Two operands' packs.
+template <class A, class B>
+struct RawPair {
+  A a;
+  B b;
+};
+/// use(row, valid) for the rows of this group; invalid ones are there so that
+/// all threads of a warp go along.
 template <class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
@@ -140,26 +149,31 @@ __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use us
   }
 }
 
-/// Sum of e^(x - top) over packs as they come, top the largest so far (Milakov and Gimelshein 2018).
+/// Sum of e^(x - top) over packs as they come, top the largest so far (Milakov
+/// and Gimelshein 2018).
 struct Exponentials {
   float top = -3.402823466e38f;  // finite: -inf - -inf is no number
   float sum = 0;
 
-  /// counts(j): whether element j is part of the sum; all are of the maximum.
+  /// counts(j): whether element j is part of the sum; all are of the maximum. x
+  /// - top is not positive, so that the error of the fast exponential stays
+  /// under 1e-6 of the largest.
   template <int V, class Counts>
   __device__ void add(const float (&v)[V], Counts counts) {
     float high = top;
+#pragma unroll
     for (int j = 0; j < V; ++j) high = fmaxf(high, v[j]);
     if (high > top) {
-      sum *= expf(top - high);
+      sum *= __expf(top - high);
       top = high;
     }
-    for (int j = 0; j < V; ++j) sum += counts(j) ? expf(v[j] - top) : 0.0f;
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum += counts(j) ? __expf(v[j] - top) : 0.0f;
   }
   __device__ void combine(RowGroup& group) {
     const float mine = top;
     top = group.max(top);
-    sum = group.sum(sum * expf(mine - top));
+    sum = group.sum(sum * __expf(mine - top));
   }
 };
 
@@ -177,7 +191,8 @@ struct RowsLaunch {
     rows.n = n;
     rows.packs = static_cast<int>(n / pack);
     const int processors = multiprocessors();
-    // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
+    // Few rows: as many threads as help a single one. Many: a warp a row, while
+    // each thread has a few packs.
     const int packs_of_thread = count < 4 * processors ? 1 : rows.packs <= 256 ? 8 : 4;
     for (rows.group = 1; rows.group < kMaxRowThreads && rows.group * packs_of_thread < rows.packs;) rows.group *= 2;
     threads = static_cast<unsigned>(rows.group > 32 ? rows.group : 128);
@@ -207,7 +222,8 @@ CudaKernel launch_rows(void (*kernel)(Parameters...), const RowsLaunch& how, con
       [=](CudaStream stream) { launch(kernel, how.blocks, how.threads, how.shared_bytes, stream, name, arguments...); };
 }
 
-/// Calls run(pack) with the pack of T as a constant, or 1 where rows do not start on 16-byte borders.
+/// Calls run(pack) with the pack of T as a constant, or 1 where rows do not
+/// start on 16-byte borders.
 template <class T, class Run>
 auto with_row_pack(int64_t n, Args operands, Run run) {
   if (n % kPack<T> == 0 && packs_are_aligned(operands)) return run(std::integral_constant<int, kPack<T>>{});

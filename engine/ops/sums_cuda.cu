@@ -15,8 +15,12 @@ struct PlainTerm {
     return 0;
   }
   template <int V>
-  __device__ void load(int64_t at, uint32_t, int, float (&v)[1][V]) const {
-    trainctl::load(x, at, v[0]);
+  __device__ Raw<T, V> fetch(int64_t at, uint32_t) const {
+    return trainctl::fetch<V>(x, at);
+  }
+  template <int V>
+  __device__ void terms(int64_t, const Raw<T, V>& raw, int, float (&v)[1][V]) const {
+    unpack(raw, v[0]);
   }
   __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
 };

@@ -5,10 +5,10 @@
 // What is summed is a Term:
 //   static constexpr int kSums                     that many sums at once
 //   auto begin<V>(k)                               what belongs to outputs k to k + V - 1, loaded once
-//   void load(at, row, state, float (&v)[kSums][V])  the terms of elements at to at + V - 1, of summed row `row`
+//   auto fetch<V>(at, row)                         what memory has of elements at to at + V - 1, of summed row `row`
+//   void terms(at, fetched, state, float (&v)[kSums][V])  their terms
 //   void finish(k, const double (&total)[kSums])   writes output k
-//   static constexpr bool kWrites                  where load also writes what belongs to the elements: each is then
-//                                                  loaded once, and rows are all that it is summed over
+// In sums of rows `terms` is called once an element, so that it may write what belongs to it.
 #pragma once
 
 #include "engine/ops/strided_cuda.cuh"
@@ -18,12 +18,6 @@ namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
-
-template <class Term>
-constexpr bool writes_elements() {
-  if constexpr (requires { Term::kWrites; }) return Term::kWrites;
-  return false;
-}
 
 /// Parts of a split sum: double [splits, kSums, outputs], and a ticket a tile.
 struct Parts {
@@ -42,6 +36,16 @@ struct SumOfRows {
   int64_t head = 0;   ///< single elements before the packs, and after: of a sum to one output
   int64_t tail = 0;
   int group = 32;  ///< threads an output: a power of 2 up to 32, or the block
+
+  /// Of a pack of the output that begins at `base`.
+  template <int V>
+  __device__ int64_t place(int64_t base, int64_t pack) const {
+    if (runs.ndim == 0) return base + pack * V;
+    const uint32_t run = run_packs.quotient(static_cast<uint32_t>(pack));
+    int64_t at[1] = {base + static_cast<int64_t>(static_cast<uint32_t>(pack) - run * run_packs.by) * V};
+    runs.add_offsets(run, at);
+    return at[0];
+  }
 };
 
 /// Outputs that lie side by side: out[outer, c] = sum over rows of in[outer, row, c].
@@ -52,6 +56,13 @@ struct SumOfColumns {
   Divisor tiles;       ///< of `columns`
   uint32_t split = 0;  ///< rows of one of gridDim.y blocks
   int lanes = 32;      ///< threads side by side, a power of 2
+
+  __device__ int64_t row_offset(uint32_t row) const {
+    if (rows.ndim == 1) return row * rows.stride[0][0];
+    int64_t at[1] = {};
+    rows.add_offsets(row, at);
+    return at[0];
+  }
 };
 
 // Kernels
@@ -68,6 +79,19 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
   __syncthreads();
   if (last) __threadfence();
   return last;
+}
+
+/// In a tree, whose rounding is that of its depth.
+template <int V>
+__device__ inline float sum_of_pack(const float (&v)[V]) {
+  if constexpr (V == 1) {
+    return v[0];
+  } else if constexpr (V == 4) {
+    return (v[0] + v[1]) + (v[2] + v[3]);
+  } else {
+    static_assert(V == 8);
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  }
 }
 
 /// The sum over the group's threads, in all of them; a group of more than a warp is the block.
@@ -98,37 +122,25 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfR
   if (valid) g.kept.add_offsets(static_cast<uint32_t>(k), base);
   double total[N] = {};
   for (int64_t p = blockIdx.y * g.split + lane; p < end; p += kSumUnroll * g.group) {
-    float v[kSumUnroll][N][V];
+    int64_t at[kSumUnroll];
+    decltype(term.template fetch<V>(0, 0)) raw[kSumUnroll];
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) at[u] = g.place<V>(base[0], min(p + u * g.group, end - 1));
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) raw[u] = term.template fetch<V>(at[u], 0);
 #pragma unroll
     for (int u = 0; u < kSumUnroll; ++u) {
-      if (writes_elements<Term>() && p + u * g.group >= end) continue;
-      const int64_t pack = p + u * g.group < end ? p + u * g.group : p;
-      int64_t at[1] = {base[0]};
-      if (g.runs.ndim == 0) {
-        at[0] += pack * V;
-      } else {
-        const uint32_t run = g.run_packs.quotient(static_cast<uint32_t>(pack));
-        g.runs.add_offsets(run, at);
-        at[0] += static_cast<int64_t>(static_cast<uint32_t>(pack) - run * g.run_packs.by) * V;
-      }
-      term.load(at[0], 0u, state, v[u]);
-    }
+      if (p + u * g.group >= end) continue;
+      float v[N][V];
+      term.terms(at[u], raw[u], state, v);
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-      float sum = 0;
-#pragma unroll
-      for (int u = 0; u < kSumUnroll; ++u) {
-        float of_pack = 0;
-#pragma unroll
-        for (int j = 0; j < V; ++j) of_pack += v[u][n][j];
-        sum += p + u * g.group < end ? of_pack : 0.0f;
-      }
-      total[n] += sum;
+      for (int n = 0; n < N; ++n) total[n] += sum_of_pack(v[n]);
     }
   }
   if (V > 1 && blockIdx.y == gridDim.y - 1 && lane < g.head + g.tail) {
     float v[N][1];
-    term.load(lane < g.head ? lane : g.packs * V + lane, 0u, state, v);
+    const int64_t at = lane < g.head ? lane : g.packs * V + lane;
+    term.terms(at, term.template fetch<1>(at, 0), state, v);
     for (int n = 0; n < N; ++n) total[n] += v[n][0];
   }
   for (int n = 0; n < N; ++n) total[n] = sum_of_group(total[n], g.group);
@@ -179,21 +191,23 @@ __global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, Sum
   const auto end = static_cast<uint32_t>(min(g.rows.count, static_cast<int64_t>(blockIdx.y + 1) * g.split));
   double total[N * V] = {};
   for (uint32_t r = blockIdx.y * g.split + first; r < end; r += kSumUnroll * step) {
-    float v[kSumUnroll][N][V];
+    int64_t at[kSumUnroll];
+    decltype(term.template fetch<V>(0, 0)) raw[kSumUnroll];
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) at[u] = base[0] + g.row_offset(min(r + u * step, end - 1));
+#pragma unroll
+    for (int u = 0; u < kSumUnroll; ++u) raw[u] = term.template fetch<V>(at[u], min(r + u * step, end - 1));
+    float sum[N][V] = {};
 #pragma unroll
     for (int u = 0; u < kSumUnroll; ++u) {
-      const uint32_t row = r + u * step < end ? r + u * step : r;
-      int64_t at[1] = {base[0]};
-      g.rows.add_offsets(row, at);
-      term.load(at[0], row, state, v[u]);
+      float v[N][V];
+      term.terms(at[u], raw[u], state, v);
+      const bool there = r + u * step < end;
+#pragma unroll
+      for (int m = 0; m < N * V; ++m) sum[m / V][m % V] += there ? v[m / V][m % V] : 0.0f;
     }
 #pragma unroll
-    for (int m = 0; m < N * V; ++m) {
-      float sum = v[0][m / V][m % V];
-#pragma unroll
-      for (int u = 1; u < kSumUnroll; ++u) sum += r + u * step < end ? v[u][m / V][m % V] : 0.0f;
-      total[m] += sum;
-    }
+    for (int m = 0; m < N * V; ++m) total[m] += sum[m / V][m % V];
   }
   sum_down(total, g.lanes);
   if (gridDim.y > 1) {
@@ -246,11 +260,12 @@ struct Split {
 template <int V, class Term>
 CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outputs, Term term, const char* name) {
   g.group = kSumThreads;
-  if (outputs > 1 && g.packs <= 32 * kSumUnroll) {
+  // A warp an output where that fills the card, or where an output is not worth more.
+  if (outputs > 1 && (g.packs <= 32 * kSumUnroll || outputs >= int64_t{32} * multiprocessors())) {
     for (g.group = 1; g.group < 32 && g.group < g.packs;) g.group *= 2;
   }
   const int64_t tiles = ceil_div(outputs, kSumThreads / g.group);
-  const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(tiles, g.packs, 2 * kSumUnroll * kSumThreads);
+  const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(tiles, g.packs, kSumUnroll * kSumThreads);
   const Split split(call, wanted, tiles, outputs * Term::kSums);
   g.split = ceil_div(g.packs, split.splits);
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));

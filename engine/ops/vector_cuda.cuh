@@ -1,5 +1,6 @@
-// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the operand says (Mixed), in packs
-// of V elements that go as 16-byte accesses. Arithmetic is in f32.
+// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the
+// operand says (Mixed), in packs of V elements that go as 16-byte accesses.
+// Arithmetic is in f32.
 #pragma once
 
 #include <array>
@@ -9,7 +10,8 @@
 
 namespace trainctl {
 
-/// The element type of kernels whose operands differ in dtype: each carries its own.
+/// The element type of kernels whose operands differ in dtype: each carries its
+/// own.
 struct Mixed {};
 
 template <class T>
@@ -36,7 +38,20 @@ Ref<T> ref(const TensorArg& arg) {
 template <class T>
 inline constexpr int kPack = std::is_same_v<T, float> ? 4 : 8;
 
-/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
+__device__ inline void halves(uint32_t word, float& low,
+                              float& high) {  // a bf16 is the upper half of its float
+  low = __uint_as_float(word << 16);
+  high = __uint_as_float(word & 0xffff0000u);
+}
+__device__ inline void eight(const uint4& q, float (&v)[8]) {
+  halves(q.x, v[0], v[1]);
+  halves(q.y, v[2], v[3]);
+  halves(q.z, v[4], v[5]);
+  halves(q.w, v[6], v[7]);
+}
+
+/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the
+/// pack.
 template <int V>
 __device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
   if constexpr (V == 1) {
@@ -55,13 +70,7 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
     v[0] = to_f32(r.p[at]);
   } else {
     static_assert(V == 8, "8 bf16 are 16 bytes");
-    const uint4 q = *reinterpret_cast<const uint4*>(r.p + at);
-    const uint32_t words[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {  // a bf16 is the upper half of its float
-      v[2 * i] = __uint_as_float(words[i] << 16);
-      v[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
+    eight(*reinterpret_cast<const uint4*>(r.p + at), v);
   }
 }
 template <int V>
@@ -77,6 +86,51 @@ __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
     load(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
   } else {
     load(Ref<float>{static_cast<float*>(r.p)}, at, v);
+  }
+}
+
+/// A pack as memory has it. Kernels fetch all that they have in flight and
+/// convert it only then: a conversion between two loads would wait for the
+/// first.
+template <class T, int V>
+struct Raw {
+  float v[V];
+};
+template <>
+struct Raw<bf16, 8> {
+  uint4 q;
+};
+template <>
+struct Raw<Mixed, 8> {
+  uint4 q[2];
+  bool is_bf16;
+};
+
+template <int V, class T>
+__device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {
+  Raw<T, V> raw;
+  if constexpr (V == 8 && std::is_same_v<T, bf16>) {
+    raw.q = *reinterpret_cast<const uint4*>(r.p + at);
+  } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
+    raw.is_bf16 = r.is_bf16;
+    const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_bf16 ? 2 : 4));
+    raw.q[0] = from[0];
+    raw.q[1] = from[r.is_bf16 ? 0 : 1];
+  } else {
+    load(r, at, raw.v);
+  }
+  return raw;
+}
+template <int V, class T>
+__device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
+  if constexpr (V == 8 && std::is_same_v<T, bf16>) {
+    eight(raw.q, v);
+  } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
+    eight(raw.q[0], v);
+    if (!raw.is_bf16) memcpy(v, raw.q, sizeof v);
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = raw.v[j];
   }
 }
 
@@ -141,7 +195,8 @@ auto with_common_type(Args args, Run run) {
   return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
 }
 
-/// Whether packs of V elements, from element `first` on, lie on 16-byte borders in all of `args`.
+/// Whether packs of V elements, from element `first` on, lie on 16-byte borders
+/// in all of `args`.
 inline bool packs_are_aligned(Args args, int64_t first = 0) {
   for (const TensorArg* arg : args) {
     const auto address = reinterpret_cast<uintptr_t>(arg->data) + static_cast<uintptr_t>(first * byte_size(arg->dtype));
@@ -149,7 +204,8 @@ inline bool packs_are_aligned(Args args, int64_t first = 0) {
   }
   return true;
 }
-/// Elements before the first pack that is aligned in all of `args`; -1: they never are together.
+/// Elements before the first pack that is aligned in all of `args`; -1: they
+/// never are together.
 inline int64_t elements_before_packs(Args args, int pack) {
   for (int64_t first = 0; first < pack; ++first) {
     if (packs_are_aligned(args, first)) return first;

@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-__device__ float inverse_std(float var, float eps) { return 1.0f / sqrtf(var + eps); }
+__device__ float inverse_std(float var, float eps) { return rsqrtf(var + eps); }
 
 // Kernels
 
@@ -35,9 +35,13 @@ struct VarTerm {
   __device__ Centre<W> begin(int64_t k) const {
     return centre_of<W>(mean, k);
   }
+  template <int V>
+  __device__ Raw<T, V> fetch(int64_t at, uint32_t) const {
+    return trainctl::fetch<V>(x, at);
+  }
   template <int V, int W>
-  __device__ void load(int64_t at, uint32_t, const Centre<W>& centre, float (&v)[1][V]) const {
-    trainctl::load(x, at, v[0]);
+  __device__ void terms(int64_t, const Raw<T, V>& raw, const Centre<W>& centre, float (&v)[1][V]) const {
+    unpack(raw, v[0]);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[0][j] = (v[0][j] - centre.at(j)) * (v[0][j] - centre.at(j));
   }
@@ -55,10 +59,18 @@ struct GradStatsTerm {
   __device__ Centre<W> begin(int64_t k) const {
     return centre_of<W>(mean, k);
   }
+  template <int V>
+  struct Fetched {
+    Raw<T, V> dy, x;
+  };
+  template <int V>
+  __device__ Fetched<V> fetch(int64_t at, uint32_t) const {
+    return {trainctl::fetch<V>(dy, at), trainctl::fetch<V>(x, at)};
+  }
   template <int V, int W>
-  __device__ void load(int64_t at, uint32_t, const Centre<W>& centre, float (&v)[2][V]) const {
-    trainctl::load(dy, at, v[0]);
-    trainctl::load(x, at, v[1]);
+  __device__ void terms(int64_t, const Fetched<V>& fetched, const Centre<W>& centre, float (&v)[2][V]) const {
+    unpack(fetched.dy, v[0]);
+    unpack(fetched.x, v[1]);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[1][j] = v[0][j] * (v[1][j] - centre.at(j));
   }

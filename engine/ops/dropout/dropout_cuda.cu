@@ -18,18 +18,20 @@ __global__ void __launch_bounds__(kMapThreads)
   let_next_kernel_start();
   const uint64_t high = step_and_batch(*scalars, micro_batch);
   const int64_t base = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
-  float v[kUnroll][V];
+  Raw<T, V> raw[kUnroll];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const uint32_t local = threadIdx.x + u * kMapThreads;
-    if (base + local < packs) load(x, (base + local) * V, v[u]);
+    if (base + local < packs) raw[u] = fetch<V>(x, (base + local) * V);
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const uint32_t local = threadIdx.x + u * kMapThreads;
     if (base + local >= packs) continue;
-    mask.drop(high, static_cast<uint64_t>(place.of_pack<V>(base, local)), v[u]);
-    store(y, (base + local) * V, v[u]);
+    float v[V];
+    unpack(raw[u], v);
+    mask.drop(high, static_cast<uint64_t>(place.of_pack<V>(base, local)), v);
+    store(y, (base + local) * V, v);
   }
 }
 

@@ -1,5 +1,7 @@
-// Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
-//   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
+// Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x -
+// mean) * rstd.
+//   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) dgamma
+//   = sum dy * xhat    dbeta = sum dy
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/rows_cuda.cuh"
 #include "engine/ops/sums_cuda.cuh"
@@ -33,9 +35,11 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   over_rows(group, rows, [&](int64_t row, bool valid) {
     StashedRow<V, T> from(x, row * rows.n, stash);
     float sum = 0;
-    read_packs<V>(
-        group, rows, [&](int p, float(&v)[V]) { from.first_load(p, v); },
-        [&](int p, const float(&v)[V]) {
+    read_packs<4>(
+        group, rows, [&](int p) { return from.first(p); },
+        [&](int p, const Raw<T, V>& raw) {
+          float v[V];
+          unpack(raw, v);
           from.keep(p, v);
           for (int j = 0; j < V; ++j) sum += v[j];
         });
@@ -72,12 +76,14 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows(group, rows, [&](int64_t row, bool valid) {
     const float mean = value(means, row), rstd = value(rstds, row);
-    const auto read = [&](int p, float(&g)[V], float(&xhat)[V]) {
-      load(dy, row * rows.n + static_cast<int64_t>(p) * V, g);
-      load(x, row * rows.n + static_cast<int64_t>(p) * V, xhat);
+    const auto read = [&](int p) {
+      const int64_t at = row * rows.n + static_cast<int64_t>(p) * V;
+      return RawPair{fetch<V>(dy, at), fetch<V>(x, at)};
     };
-    const auto normalise = [&](int p, float(&g)[V], float(&xhat)[V]) {
+    const auto normalise = [&](int p, const RawPair<Raw<T, V>, Raw<T, V>>& raw, float(&g)[V], float(&xhat)[V]) {
       float scale[V];
+      unpack(raw.a, g);
+      unpack(raw.b, xhat);
       gamma.load(static_cast<int64_t>(p) * V, 1.0f, scale);
       for (int j = 0; j < V; ++j) {
         g[j] *= scale[j];
@@ -85,26 +91,18 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       }
     };
     float sum = 0, product = 0;
-    for (int p = group.lane(); p < rows.packs; p += 2 * group.size()) {
-      float g[2][V], xhat[2][V];
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (p + u * group.size() < rows.packs) read(p + u * group.size(), g[u], xhat[u]);
+    read_packs<2>(group, rows, read, [&](int p, const RawPair<Raw<T, V>, Raw<T, V>>& raw) {
+      float g[V], xhat[V];
+      normalise(p, raw, g, xhat);
+      if (stash_g) {
+        stash_g.put(p, g);
+        stash_xhat.put(p, xhat);
       }
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (p + u * group.size() >= rows.packs) continue;
-        normalise(p + u * group.size(), g[u], xhat[u]);
-        if (stash_g) {
-          stash_g.put(p + u * group.size(), g[u]);
-          stash_xhat.put(p + u * group.size(), xhat[u]);
-        }
-        for (int j = 0; j < V; ++j) {
-          sum += g[u][j];
-          product += g[u][j] * xhat[u][j];
-        }
+      for (int j = 0; j < V; ++j) {
+        sum += g[j];
+        product += g[j] * xhat[j];
       }
-    }
+    });
     const float a = group.sum(sum) * share, b = group.sum(product) * share;
     over_packs(group, rows, [&](int p) {
       float g[V], xhat[V];
@@ -112,8 +110,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
         stash_g.get(p, g);
         stash_xhat.get(p, xhat);
       } else {
-        read(p, g, xhat);
-        normalise(p, g, xhat);
+        normalise(p, read(p), g, xhat);
       }
       for (int j = 0; j < V; ++j) g[j] = rstd * (g[j] - a - xhat[j] * b);
       if (valid) store(dx, row * rows.n + static_cast<int64_t>(p) * V, g);
@@ -134,12 +131,20 @@ struct ParameterTerm {
     return 0;
   }
   template <int V>
-  __device__ void load(int64_t at, uint32_t row, int, float (&v)[2][V]) const {
-    trainctl::load(x, at, v[0]);
-    trainctl::load(dy, at, v[1]);
-    const float mean = value(means, row), rstd = value(rstds, row);
+  struct Fetched {
+    Raw<T, V> dy, x;
+    float mean, rstd;
+  };
+  template <int V>
+  __device__ Fetched<V> fetch(int64_t at, uint32_t row) const {
+    return {trainctl::fetch<V>(dy, at), trainctl::fetch<V>(x, at), value(means, row), value(rstds, row)};
+  }
+  template <int V>
+  __device__ void terms(int64_t, const Fetched<V>& f, int, float (&v)[2][V]) const {
+    unpack(f.x, v[0]);
+    unpack(f.dy, v[1]);
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[0][j] = v[1][j] * ((v[0][j] - mean) * rstd);
+    for (int j = 0; j < V; ++j) v[0][j] = v[1][j] * ((v[0][j] - f.mean) * f.rstd);
   }
   __device__ void finish(int64_t k, const double (&total)[2]) const {
     dgamma.write(k, total[0]);

@@ -1,5 +1,6 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
-// A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
+// A tensor is [outer, n, inner] around the dim: rows where inner is 1,
+// otherwise columns of n elements.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/rows_cuda.cuh"
 
@@ -17,9 +18,11 @@ __global__ void __launch_bounds__(kMaxRowThreads) softmax_rows(Rows rows, Ref<T>
   over_rows(group, rows, [&](int64_t row, bool valid) {
     StashedRow<V, T> from(x, row * rows.n, stash);
     Exponentials e;
-    read_packs<V>(
-        group, rows, [&](int p, float(&v)[V]) { from.first_load(p, v); },
-        [&](int p, const float(&v)[V]) {
+    read_packs<4>(
+        group, rows, [&](int p) { return from.first(p); },
+        [&](int p, const Raw<T, V>& raw) {
+          float v[V];
+          unpack(raw, v);
           from.keep(p, v);
           e.add(v, [](int) { return true; });
         });
@@ -28,7 +31,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) softmax_rows(Rows rows, Ref<T>
     over_packs(group, rows, [&](int p) {
       float v[V];
       from.load_again(p, v);
-      for (int j = 0; j < V; ++j) v[j] = expf(v[j] - e.top) * scale;
+      for (int j = 0; j < V; ++j) v[j] = __expf(v[j] - e.top) * scale;
       if (valid) store(y, row * rows.n + static_cast<int64_t>(p) * V, v);
     });
   });
@@ -43,22 +46,19 @@ __global__ void __launch_bounds__(kMaxRowThreads) softmax_grad_rows(Rows rows, R
   over_rows(group, rows, [&](int64_t row, bool valid) {
     StashedRow<V, T> g(dy, row * rows.n, stash_dy), p(y, row * rows.n, stash_y);
     float total = 0;
-    for (int at = group.lane(); at < rows.packs; at += 2 * group.size()) {
-      float a[2][V], b[2][V];
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (at + u * group.size() >= rows.packs) continue;
-        g.first_load(at + u * group.size(), a[u]);
-        p.first_load(at + u * group.size(), b[u]);
-      }
-#pragma unroll
-      for (int u = 0; u < 2; ++u) {
-        if (at + u * group.size() >= rows.packs) continue;
-        g.keep(at + u * group.size(), a[u]);
-        p.keep(at + u * group.size(), b[u]);
-        for (int j = 0; j < V; ++j) total += a[u][j] * b[u][j];
-      }
-    }
+    read_packs<2>(
+        group, rows,
+        [&](int at) {
+          return RawPair{g.first(at), p.first(at)};
+        },
+        [&](int at, const RawPair<Raw<T, V>, Raw<T, V>>& raw) {
+          float a[V], b[V];
+          unpack(raw.a, a);
+          unpack(raw.b, b);
+          g.keep(at, a);
+          p.keep(at, b);
+          for (int j = 0; j < V; ++j) total += a[j] * b[j];
+        });
     total = group.sum(total);
     over_packs(group, rows, [&](int at) {
       float a[V], b[V];
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) softmax_grad_rows(Rows rows, R
   });
 }
 
-constexpr int kColumns = 32, kDown = 8;  // threads side by side, and down a column
+constexpr int kColumns = 32,
+              kDown = 8;  // threads side by side, and down a column
 
 /// The value of f over the threads of a column, in all of them.
 template <class F>
@@ -84,7 +85,8 @@ __device__ float down_the_column(float v, F f) {
   return v;
 }
 
-/// A block has kColumns columns of one outer index. The grid counts tiles of inner, then outer.
+/// A block has kColumns columns of one outer index. The grid counts tiles of
+/// inner, then outer.
 struct Columns {
   int64_t n, inner, tiles;
 
@@ -102,9 +104,9 @@ __global__ void __launch_bounds__(kColumns* kDown) softmax_columns(Columns c, Re
     e.add(v, [](int) { return true; });
   }
   const float top = down_the_column(e.top, [](float a, float b) { return fmaxf(a, b); });
-  const float sum = down_the_column(e.sum * expf(e.top - top), [](float a, float b) { return a + b; });
+  const float sum = down_the_column(e.sum * __expf(e.top - top), [](float a, float b) { return a + b; });
   for (int64_t k = threadIdx.y; k < n; k += kDown) {
-    set(y, first + k * c.inner, expf(value(x, first + k * c.inner) - top) / sum);
+    set(y, first + k * c.inner, __expf(value(x, first + k * c.inner) - top) / sum);
   }
 }
 

@@ -1,4 +1,5 @@
-// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale *
+// (softmax(x) - onehot(label)).
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/data_check_cuda.cuh"
 #include "engine/ops/rows_cuda.cuh"
@@ -7,13 +8,13 @@
 namespace trainctl {
 namespace {
 
-/// What a row is from its label's point of view. `others`: the exponentials' sum without the label's, so that a
-/// probability near 1 loses no digits.
+/// What a row is from its label's point of view. `others`: the exponentials'
+/// sum without the label's, so that a probability near 1 loses no digits.
 struct RowLoss {
   int32_t label;
   float of_label, top, others;
 
-  __device__ float sum() const { return others + expf(of_label - top); }
+  __device__ float sum() const { return others + __expf(of_label - top); }
 };
 
 /// Reads the row; a class that does not exist stops the program.
@@ -24,11 +25,14 @@ __device__ RowLoss read_row(RowGroup& group, const Rows& rows, Ref<T> logits, co
   if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
   const float of_label = value(logits, row * rows.n + label);
   Exponentials e;
-  read_packs<V>(
-      group, rows, [&](int p, float(&v)[V]) { from.first_load(p, v); },
-      [&](int p, const float(&v)[V]) {
+  read_packs<V == 1 ? 8 : 4>(
+      group, rows, [&](int p) { return from.first(p); },
+      [&](int p, const Raw<T, V>& raw) {
+        float v[V];
+        unpack(raw, v);
         from.keep(p, v);
-        e.add(v, [&](int j) { return static_cast<int64_t>(p) * V + j != label; });
+        const int own = label - p * V;  // the label's place in this pack, if it is there
+        e.add(v, [&](int j) { return j != own; });
       });
   e.combine(group);
   return {label, of_label, e.top, e.sum};
@@ -36,7 +40,8 @@ __device__ RowLoss read_row(RowGroup& group, const Rows& rows, Ref<T> logits, co
 
 // Kernels
 
-/// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie.
+/// The loss, the gradient, or both in one pass over the logits, on which the
+/// gradient may lie.
 template <int V, class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kMaxRowThreads)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
@@ -59,9 +64,8 @@ __global__ void __launch_bounds__(kMaxRowThreads)
       over_packs(group, rows, [&](int p) {
         float v[V];
         from.load_again(p, v);
-        for (int j = 0; j < V; ++j) {
-          v[j] = static_cast<int64_t>(p) * V + j == r.label ? of_label : expf(v[j] - r.top) * share;
-        }
+        const int own = r.label - p * V;
+        for (int j = 0; j < V; ++j) v[j] = j == own ? of_label : __expf(v[j] - r.top) * share;
         if (valid) store(dlogits, row * rows.n + static_cast<int64_t>(p) * V, v);
       });
     }
@@ -91,6 +95,12 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
       RowsLaunch how(logits.size() / n, n, pack, kGrad ? 1 : 0);
       const double scale = call.attrs.number("scale", 1.0);
       const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
+      if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block does it
+        how.blocks = 1;
+        how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
+        how.shared_bytes = how.threads / static_cast<unsigned>(how.rows.group) *
+                           static_cast<size_t>(how.rows.stash_floats) * sizeof(float);
+      }
       const Split split(call, kLoss ? how.blocks : 1, 1, 1);
       if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
       const auto kernel = loss_kernel<pack, T, kLoss, kGrad>;

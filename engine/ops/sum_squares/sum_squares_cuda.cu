@@ -16,8 +16,12 @@ struct SquareTerm {
     return 0;
   }
   template <int V>
-  __device__ void load(int64_t at, uint32_t, int, float (&v)[1][V]) const {
-    trainctl::load(x, at, v[0]);
+  __device__ Raw<T, V> fetch(int64_t at, uint32_t) const {
+    return trainctl::fetch<V>(x, at);
+  }
+  template <int V>
+  __device__ void terms(int64_t, const Raw<T, V>& raw, int, float (&v)[1][V]) const {
+    unpack(raw, v[0]);
 #pragma unroll
     for (int j = 0; j < V; ++j) v[0][j] *= v[0][j];
   }

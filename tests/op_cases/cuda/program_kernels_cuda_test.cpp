@@ -187,4 +187,44 @@ TEST_CASE("the optimizers on a GPU give what they give on the CPU, and the weigh
   }
 }
 
+TEST_CASE("losses with their gradients on a GPU give what they give on the CPU, and on the prediction too") {
+  if (!gpu_is_here()) return;
+  const Attrs attrs{{"scale", 0.01}};
+  for (const int64_t n : kSizes) {
+    for (const char* op : {"mae_with_grad", "mse_with_grad"}) {
+      check_as_cpu({op, {random(n, 1), random(n, 2)}, {unwritten(1), unwritten(n)}, attrs}, 2e-6);
+      check_as_cpu({op, {random(n, 1), random(n, 2)}, {{{0.5f}, DType::f32, true}, unwritten(n)}, attrs}, 2e-6);
+      check_as_cpu({op, {random(n, 1, DType::bf16), random(n, 2)}, {unwritten(1), unwritten(n, DType::bf16)}, attrs},
+                   1e-2, true);
+    }
+  }
+}
+
+TEST_CASE("element-wise chains on a GPU give what they give on the CPU") {
+  if (!gpu_is_here()) return;
+  const StepScalars scalars{.step = 5};
+  const auto chain = [](const char* text) { return Attrs{{"expression", std::string(text)}}; };
+  for (const auto& [n, row] :
+       {std::array<int64_t, 2>{1, 1}, {111, 37}, {4096, 64}, {70000, 8}, {69989, 3043}, {8192, 8192}}) {
+    for (const DType t : {DType::f32, DType::bf16}) {
+      const bool wide = t == DType::bf16;
+      const double tolerance = wide ? 1e-2 : 5e-6;
+      const Operand x = random(n, 1, t), y = random(n, 2, t), z = random(n, 3, t), b = random(row, 4, t),
+                    out = unwritten(n, t);
+      check_as_cpu({"elementwise", {x, b, y}, {out}, chain("x0 b1 + relu x2 * =0")}, tolerance, wide);
+      check_as_cpu({"elementwise", {x, y}, {out, out}, chain("x0 x1 + :0 =0 $0 gelu =1")}, tolerance, wide);
+      check_as_cpu({"elementwise", {x, y, z}, {out}, chain("x0 x1 gelu_grad x2 sigmoid_grad x1 tanh_grad =0")},
+                   tolerance, wide);
+      check_as_cpu(
+          {"elementwise", {x, y, z, y}, {out}, chain("x0 sigmoid :0 x1 tanh x2 gelu_tanh x3 relu_grad * $0 + + =0")},
+          tolerance, wide);
+      check_as_cpu({"elementwise", {x, y}, {out}, chain("x0 dropout(0.3,7) x1 + dropout(0.5,-9) =0"), scalars},
+                   tolerance, wide);
+      Operand sum = random(n, 5, t);
+      sum.accumulate = true;
+      check_as_cpu({"elementwise", {x, y}, {sum}, chain("x0 x1 gelu_tanh_grad =0")}, wide ? 3e-2 : tolerance, wide);
+    }
+  }
+}
+
 }  // namespace trainctl
