@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_loss_with_grad.h"
 #include "engine/ops/cpu_math.h"
-#include "engine/ops/loss_with_grad.h"
 
 namespace trainctl {
 
@@ -28,10 +28,7 @@ CpuKernel prepare_mae_grad(const KernelCall& call) {
 }
 
 CpuKernel prepare_mae_with_grad(const KernelCall& call) {
-  return [both = prepare_loss_and_grad(call, prepare_mae, prepare_mae_grad)] {
-    both.loss();
-    both.grad();
-  };
+  return cpu::loss_with_grad(call, prepare_mae, prepare_mae_grad);
 }
 
 }  // namespace trainctl

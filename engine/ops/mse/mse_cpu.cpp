@@ -1,7 +1,7 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
 #include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu_loss_with_grad.h"
 #include "engine/ops/cpu_math.h"
-#include "engine/ops/loss_with_grad.h"
 
 namespace trainctl {
 
@@ -24,10 +24,7 @@ CpuKernel prepare_mse_grad(const KernelCall& call) {
 }
 
 CpuKernel prepare_mse_with_grad(const KernelCall& call) {
-  return [both = prepare_loss_and_grad(call, prepare_mse, prepare_mse_grad)] {
-    both.loss();
-    both.grad();
-  };
+  return cpu::loss_with_grad(call, prepare_mse, prepare_mse_grad);
 }
 
 }  // namespace trainctl
