@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "engine/base/error.h"
 #include "launcher/control_group.h"
@@ -108,6 +109,7 @@ class Supervisor {
         command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
       }
       command.environment.push_back(mark_variable(mark_));
+      if (!binding.cpus.empty()) command.environment.emplace_back("TRAINCTL_HOST_CORES", std::to_string(bound_cpus()));
       pid = runner_.start(command);
     } catch (const EnvError& error) {
       supervision_.failed_to_start(place.rank, error.what(), wall_seconds(), now());
@@ -117,6 +119,13 @@ class Supervisor {
     rank_of_pid_[pid] = place.rank;
     logs_.started(place.rank);
     supervision_.started(place.rank, now());
+  }
+
+  /// Of all ranks together.
+  size_t bound_cpus() const {
+    std::set<int> cpus;
+    for (const RankBinding& binding : bindings_) cpus.insert(binding.cpus.begin(), binding.cpus.end());
+    return cpus.size();
   }
 
   void restart() {

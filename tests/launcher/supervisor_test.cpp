@@ -286,7 +286,8 @@ TEST_CASE("a bound rank runs on its CPUs alone, with its threads") {
   const int cpu = read_topology().cpus.back().id;
   unsetenv("OMP_NUM_THREADS");
   const int launcher = start_launcher(
-      scratch.path(), {"grep Cpus_allowed_list /proc/self/status; echo $OMP_NUM_THREADS"}, {.bindings = {{{cpu}, 5}}});
+      scratch.path(), {"grep Cpus_allowed_list /proc/self/status; echo $OMP_NUM_THREADS $TRAINCTL_HOST_CORES"},
+      {.bindings = {{{cpu}, 5}}});
   CHECK(wait_for(launcher) == 0);
-  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "Cpus_allowed_list:\t" + std::to_string(cpu) + "\n5\n");
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "Cpus_allowed_list:\t" + std::to_string(cpu) + "\n5 1\n");
 }

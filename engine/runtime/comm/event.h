@@ -82,7 +82,8 @@ class Waiter {
   int spins_;
 };
 
-/// Cores that this process may run on.
+/// Cores that this process may run on; where the launcher bound the ranks, those of all ranks of the host together
+/// (TRAINCTL_HOST_CORES).
 int usable_cores();
 
 }  // namespace trainctl::comm
