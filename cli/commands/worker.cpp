@@ -1,6 +1,7 @@
 // trainctl worker: one rank of a run. Started by `trainctl run`, never by hand.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -98,7 +99,9 @@ int work(const Options& options) {
     return kExitDone;
   } catch (...) {
     worker.write_failure();
-    return report_current_exception();
+    const int code = report_current_exception();
+    std::fflush(nullptr);
+    std::_Exit(code);  // libraries' threads may be in the middle of giving up what they waited for
   }
 }
 
