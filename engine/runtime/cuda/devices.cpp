@@ -15,8 +15,17 @@
 namespace trainctl {
 namespace {
 
+/// It comes with the driver: whoever has none needs no advice on where to look for libraries.
+DynamicLibrary open_library() {
+  try {
+    return DynamicLibrary("the NVIDIA driver's management library", {"libnvidia-ml.so.1"});
+  } catch (const EnvError&) {
+    throw EnvError("no NVIDIA driver was found (libnvidia-ml.so.1)");
+  }
+}
+
 nvml::Functions open_nvml() {
-  const DynamicLibrary file("the NVIDIA driver's management library", {"libnvidia-ml.so.1"});
+  const DynamicLibrary file = open_library();
   nvml::Functions f{};
   file.bind(f.init, "nvmlInit_v2");
   file.bind(f.shutdown, "nvmlShutdown");
