@@ -83,7 +83,7 @@ __device__ inline void store_row_sum(float* sums, const float* parts, int apart,
 template <class T>
 __device__ void multiply(const float* stage, int wide, int group, float (&sums)[8][T::kCols]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, ty = lane / T::kFlat, tx = lane % T::kFlat;
-#pragma unroll 1
+#pragma unroll(T::kCols == 4 ? 2 : 1)  // one is read while the other is multiplied, where registers allow
   for (int k = 0; k < T::kStage / T::kGroups; k += 4) {
     float a[4][8], b[4][T::kCols];
     const int at = group * (T::kStage / T::kGroups) + k;
