@@ -10,6 +10,8 @@
 // What small products cost, seen on an H200: 1.5 us for a launch in a chain; L2 gives all multiprocessors together
 // about 3 TB/s when they read the same matrices (so k is cut, which reads an operand fewer times, before tiles are
 // made smaller); code that runs once is fetched at about 10 KiB a microsecond (so nothing is unrolled twice).
+#include <algorithm>
+
 #include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/tile_operands_cuda.cuh"
 
@@ -247,21 +249,30 @@ struct Launch {
 };
 
 template <class T>
-void allow_shared_memory() {
-  cuda_check(cudaFuncSetAttribute(tile_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kShared),
-             "the shared memory of tile_product");
-}
-
-template <class T>
 dim3 grid_of(const Arguments& args, int64_t batch, int blocks) {
   return {static_cast<unsigned>(ceil_div(args.finish.n, T::kN) * blocks),
           static_cast<unsigned>(ceil_div(args.finish.m, T::kM)), static_cast<unsigned>(batch)};
 }
 
+/// Shared memory to ask for. A grid of at most one block a multiprocessor asks for more than half of one's: else
+/// blocks that are set up while the kernel before still runs go two to a multiprocessor that it left free, and take
+/// twice as long there as all others.
+template <class T>
+int shared_bytes(dim3 grid) {
+  int device = 0, of_multiprocessor = 0, most = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+             "cudaDeviceGetAttribute");
+  cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  const int more_than_half = std::max(T::kShared, std::min(of_multiprocessor / 2 + 1024, most));
+  cuda_check(cudaFuncSetAttribute(tile_product<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, more_than_half),
+             "the shared memory of tile_product");
+  return int64_t{grid.x} * grid.y * grid.z <= multiprocessors() ? more_than_half : T::kShared;
+}
+
 /// How many blocks share k: as long as all clusters run at once, and each block has `least` of k.
 template <class T>
 int blocks_for(const Arguments& args, int64_t batch, int64_t least) {
-  allow_shared_memory<T>();
   const dim3 one = grid_of<T>(args, batch, 1);
   const int64_t tiles = int64_t{one.x} * one.y * one.z;
   int device = 0, major = 0, chosen = 1;
@@ -270,7 +281,8 @@ int blocks_for(const Arguments& args, int64_t batch, int64_t least) {
   if (major < 9) return 1;
   for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
     if (tiles * blocks > multiprocessors() || args.a.k / blocks < least) break;
-    const Launch launch(grid_of<T>(args, batch, blocks), T::kThreads, T::kShared, blocks, nullptr);
+    const dim3 grid = grid_of<T>(args, batch, blocks);
+    const Launch launch(grid, T::kThreads, static_cast<size_t>(shared_bytes<T>(grid)), blocks, nullptr);
     int at_once = 0;
     cuda_check(cudaOccupancyMaxActiveClusters(&at_once, tile_product<T>, &launch.config), "clusters of tile_product");
     if (tiles <= at_once) chosen = blocks;
@@ -281,11 +293,12 @@ int blocks_for(const Arguments& args, int64_t batch, int64_t least) {
 /// `blocks` share k, by multiples of 4.
 template <class T>
 CudaKernel prepare(Arguments args, int64_t batch, int blocks) {
-  allow_shared_memory<T>();
   args.blocks = blocks;
   args.share = static_cast<int>(ceil_div(ceil_div(args.a.k, blocks), 4) * 4);
+  const dim3 grid = grid_of<T>(args, batch, blocks);
+  const auto bytes = static_cast<size_t>(shared_bytes<T>(grid));
   return [=](CudaStream stream) {
-    const Launch launch(grid_of<T>(args, batch, blocks), T::kThreads, T::kShared, blocks, stream);
+    const Launch launch(grid, T::kThreads, bytes, blocks, stream);
     cuda_check(cudaLaunchKernelEx(&launch.config, tile_product<T>, args), "tile_product");
   };
 }
