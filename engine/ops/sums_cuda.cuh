@@ -190,34 +190,40 @@ __global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, Sum
   g.outer.add_offsets(outer, base);
   const auto end = static_cast<uint32_t>(min(g.rows.count, static_cast<int64_t>(blockIdx.y + 1) * g.split));
   double total[N * V] = {};
-  for (uint32_t r = blockIdx.y * g.split + first; r < end; r += kSumUnroll * step) {
-    int64_t at[kSumUnroll];
-    decltype(term.template fetch<V>(0, 0)) raw[kSumUnroll];
+  uint32_t r = blockIdx.y * g.split + first;
+  const auto add_rows = [&]<int U>(std::integral_constant<int, U>) {
+    int64_t at[U];
+    decltype(term.template fetch<V>(0, 0)) raw[U];
 #pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) at[u] = base[0] + g.row_offset(min(r + u * step, end - 1));
+    for (int u = 0; u < U; ++u) {
+      at[u] = base[0] + g.row_offset(r + u * step);
+      raw[u] = term.template fetch<V>(at[u], r + u * step);
+    }
+    float sum[N][V];
 #pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) raw[u] = term.template fetch<V>(at[u], min(r + u * step, end - 1));
-    float sum[N][V] = {};
-#pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) {
+    for (int u = 0; u < U; ++u) {
       float v[N][V];
       term.terms(at[u], raw[u], state, v);
-      const bool there = r + u * step < end;
 #pragma unroll
-      for (int m = 0; m < N * V; ++m) sum[m / V][m % V] += there ? v[m / V][m % V] : 0.0f;
+      for (int m = 0; m < N * V; ++m)
+        sum[m / V][m % V] = u == 0 ? v[m / V][m % V] : sum[m / V][m % V] + v[m / V][m % V];
     }
 #pragma unroll
     for (int m = 0; m < N * V; ++m) total[m] += sum[m / V][m % V];
-  }
+  };
+  for (; r + (kSumUnroll - 1) * step < end; r += kSumUnroll * step) add_rows(std::integral_constant<int, kSumUnroll>{});
+  for (; r < end; r += step) add_rows(std::integral_constant<int, 1>{});
   sum_down(total, g.lanes);
   if (gridDim.y > 1) {
     if (first == 0 && valid) {
       for (int m = 0; m < N * V; ++m) parts.memory[(blockIdx.y * N + m / V) * parts.outputs + k + m % V] = total[m];
     }
     if (!ends_last(parts.tickets + blockIdx.x, gridDim.y)) return;
-    for (int m = 0; m < N * V; ++m) {
-      total[m] = 0;
-      for (unsigned s = first; s < gridDim.y && valid; s += step) {
+    for (int m = 0; m < N * V; ++m) total[m] = 0;
+#pragma unroll 4
+    for (unsigned s = first; s < (valid ? gridDim.y : 0u); s += step) {  // many loads in flight: each takes long
+#pragma unroll
+      for (int m = 0; m < N * V; ++m) {
         total[m] += __ldcg(&parts.memory[(s * N + m / V) * parts.outputs + k + m % V]);
       }
     }

@@ -76,6 +76,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
     if (!ends_last(parts.tickets, gridDim.x)) return;
     total = 0;
+#pragma unroll 8
     for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += __ldcg(&parts.memory[i]);
     total = sum_of_group(total, static_cast<int>(blockDim.x));
   }
@@ -101,6 +102,9 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
         how.shared_bytes = how.threads / static_cast<unsigned>(how.rows.group) *
                            static_cast<size_t>(how.rows.stash_floats) * sizeof(float);
       }
+      // The last block adds up the others' parts: no more of them than run at once.
+      if (kLoss)
+        how.blocks = std::min<unsigned>(how.blocks, 2048 / how.threads * static_cast<unsigned>(multiprocessors()));
       const Split split(call, kLoss ? how.blocks : 1, 1, 1);
       if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
       const auto kernel = loss_kernel<pack, T, kLoss, kGrad>;

@@ -17,8 +17,9 @@ bool is_product(const OpCase& row) { return row.op == "matmul"; }
 template <class Check>
 void check_all(Check check_row, bool products = false) {
   if (!gpu_is_here()) return;
-  for (const CaseRun& run : runs()) {
+  for (CaseRun run : runs()) {
     CAPTURE(to_string(run.floats));
+    if (products) run.least_tolerance = 1e-5;  // the tanh of their epilogues is approximate
     for (const OpCase& row : op_cases()) {
       if (is_product(row) == products) check_row(row, run);
     }
