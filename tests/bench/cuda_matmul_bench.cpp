@@ -1,8 +1,9 @@
 // Matrix products on a GPU.
 //
-//   bench_cuda_matmul check             every way of making a product against a double reference
-//   bench_cuda_matmul shapes            the ways beside each other, TFLOP/s, and what a large product reaches
-//   bench_cuda_matmul step JOB [BATCH]  a job's compiled step, one rank, as a captured graph: microseconds
+//   bench_cuda_matmul check    every way of making a product against a double reference
+//   bench_cuda_matmul shapes   the ways beside each other: microseconds and TFLOP/s
+//   bench_cuda_matmul once     the products of the reference MLP three times each, for a profiler
+//   bench_cuda_matmul step JOB [FIELD=VALUE …]   a job's compiled step, one rank, as a captured graph: microseconds
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -384,6 +385,6 @@ int main(int argc, char** argv) {
     trainctl::time_step(argv[2], std::vector<std::string>(argv + 3, argv + argc));
     return 0;
   }
-  std::fprintf(stderr, "usage: bench_cuda_matmul check | shapes | step JOB [FIELD=VALUE …]\n");
+  std::fprintf(stderr, "usage: bench_cuda_matmul check | shapes | once | step JOB [FIELD=VALUE …]\n");
   return 2;
 }
