@@ -1,6 +1,5 @@
-// Kernels that read a row, learn something of the whole of it, and write a row:
-// norms and softmaxes. A group of threads shares a row, which it keeps in
-// shared memory between the passes, where it fits.
+// Kernels that read a row, learn something of the whole of it, and write a row: norms and softmaxes. A group of
+// threads shares a row, which it keeps in shared memory between the passes, where it fits.
 #pragma once
 
 #include "engine/ops/vector_cuda.cuh"
@@ -53,8 +52,7 @@ class RowGroup {
   int turn_ = 0;
 };
 
-/// A group's shared memory: one row of f32. Each thread reads only what it
-/// wrote itself.
+/// A group's shared memory: one row of f32. Each thread reads only what it wrote itself.
 class Stash {
  public:
   __device__ Stash(const Rows& rows, const RowGroup& group, int index, int of) : packs_(rows.packs) {
@@ -118,8 +116,8 @@ template <class Use>
 __device__ inline void over_packs(const RowGroup& group, const Rows& rows, Use use) {
   for (int p = group.lane(); p < rows.packs; p += group.size()) use(p);
 }
-/// The first reading of one or more operands: several packs of each are in
-/// flight. fetch(pack) and then use(pack, fetched).
+/// The first reading of one or more operands: several packs of each are in flight. fetch(pack) and then use(pack,
+/// fetched).
 template <int kInFlight, class Fetch, class Use>
 __device__ inline void read_packs(const RowGroup& group, const Rows& rows, Fetch fetch_pack, Use use) {
   for (int p = group.lane(); p < rows.packs; p += kInFlight * group.size()) {
@@ -138,8 +136,7 @@ struct RawPair {
   A a;
   B b;
 };
-/// use(row, valid) for the rows of this group; invalid ones are there so that
-/// all threads of a warp go along.
+/// use(row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along.
 template <class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
@@ -149,15 +146,13 @@ __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use us
   }
 }
 
-/// Sum of e^(x - top) over packs as they come, top the largest so far (Milakov
-/// and Gimelshein 2018).
+/// Sum of e^(x - top) over packs as they come, top the largest so far (Milakov and Gimelshein 2018).
 struct Exponentials {
   float top = -3.402823466e38f;  // finite: -inf - -inf is no number
   float sum = 0;
 
-  /// counts(j): whether element j is part of the sum; all are of the maximum. x
-  /// - top is not positive, so that the error of the fast exponential stays
-  /// under 1e-6 of the largest.
+  /// counts(j): whether element j is part of the sum; all are of the maximum. x - top is not positive, so that the
+  /// error of the fast exponential stays under 1e-6 of the largest.
   template <int V, class Counts>
   __device__ void add(const float (&v)[V], Counts counts) {
     float high = top;
@@ -191,8 +186,7 @@ struct RowsLaunch {
     rows.n = n;
     rows.packs = static_cast<int>(n / pack);
     const int processors = multiprocessors();
-    // Few rows: as many threads as help a single one. Many: a warp a row, while
-    // each thread has a few packs.
+    // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
     const int packs_of_thread = count < 4 * processors ? 1 : rows.packs <= 256 ? 8 : 4;
     for (rows.group = 1; rows.group < kMaxRowThreads && rows.group * packs_of_thread < rows.packs;) rows.group *= 2;
     threads = static_cast<unsigned>(rows.group > 32 ? rows.group : 128);
@@ -222,8 +216,7 @@ CudaKernel launch_rows(void (*kernel)(Parameters...), const RowsLaunch& how, con
       [=](CudaStream stream) { launch(kernel, how.blocks, how.threads, how.shared_bytes, stream, name, arguments...); };
 }
 
-/// Calls run(pack) with the pack of T as a constant, or 1 where rows do not
-/// start on 16-byte borders.
+/// Calls run(pack) with the pack of T as a constant, or 1 where rows do not start on 16-byte borders.
 template <class T, class Run>
 auto with_row_pack(int64_t n, Args operands, Run run) {
   if (n % kPack<T> == 0 && packs_are_aligned(operands)) return run(std::integral_constant<int, kPack<T>>{});

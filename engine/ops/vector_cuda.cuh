@@ -1,6 +1,5 @@
-// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the
-// operand says (Mixed), in packs of V elements that go as 16-byte accesses.
-// Arithmetic is in f32.
+// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the operand says (Mixed), in packs
+// of V elements that go as 16-byte accesses. Arithmetic is in f32.
 #pragma once
 
 #include <array>
@@ -10,8 +9,7 @@
 
 namespace trainctl {
 
-/// The element type of kernels whose operands differ in dtype: each carries its
-/// own.
+/// The element type of kernels whose operands differ in dtype: each carries its own.
 struct Mixed {};
 
 template <class T>
@@ -50,8 +48,7 @@ __device__ inline void eight(const uint4& q, float (&v)[8]) {
   halves(q.w, v[6], v[7]);
 }
 
-/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the
-/// pack.
+/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
 template <int V>
 __device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
   if constexpr (V == 1) {
@@ -89,9 +86,8 @@ __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
   }
 }
 
-/// A pack as memory has it. Kernels fetch all that they have in flight and
-/// convert it only then: a conversion between two loads would wait for the
-/// first.
+/// A pack as memory has it. Kernels fetch all that they have in flight and convert it only then: a conversion between
+/// two loads would wait for the first.
 template <class T, int V>
 struct Raw {
   float v[V];
@@ -195,8 +191,7 @@ auto with_common_type(Args args, Run run) {
   return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
 }
 
-/// Whether packs of V elements, from element `first` on, lie on 16-byte borders
-/// in all of `args`.
+/// Whether packs of V elements, from element `first` on, lie on 16-byte borders in all of `args`.
 inline bool packs_are_aligned(Args args, int64_t first = 0) {
   for (const TensorArg* arg : args) {
     const auto address = reinterpret_cast<uintptr_t>(arg->data) + static_cast<uintptr_t>(first * byte_size(arg->dtype));
@@ -204,8 +199,7 @@ inline bool packs_are_aligned(Args args, int64_t first = 0) {
   }
   return true;
 }
-/// Elements before the first pack that is aligned in all of `args`; -1: they
-/// never are together.
+/// Elements before the first pack that is aligned in all of `args`; -1: they never are together.
 inline int64_t elements_before_packs(Args args, int pack) {
   for (int64_t first = 0; first < pack; ++first) {
     if (packs_are_aligned(args, first)) return first;

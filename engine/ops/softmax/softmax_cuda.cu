@@ -1,6 +1,5 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
-// A tensor is [outer, n, inner] around the dim: rows where inner is 1,
-// otherwise columns of n elements.
+// A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/rows_cuda.cuh"
 
@@ -85,8 +84,7 @@ __device__ float down_the_column(float v, F f) {
   return v;
 }
 
-/// A block has kColumns columns of one outer index. The grid counts tiles of
-/// inner, then outer.
+/// A block has kColumns columns of one outer index. The grid counts tiles of inner, then outer.
 struct Columns {
   int64_t n, inner, tiles;
 

@@ -1,5 +1,4 @@
-// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale *
-// (softmax(x) - onehot(label)).
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/data_check_cuda.cuh"
 #include "engine/ops/rows_cuda.cuh"
@@ -8,8 +7,8 @@
 namespace trainctl {
 namespace {
 
-/// What a row is from its label's point of view. `others`: the exponentials'
-/// sum without the label's, so that a probability near 1 loses no digits.
+/// What a row is from its label's point of view. `others`: the exponentials' sum without the label's, so that a
+/// probability near 1 loses no digits.
 struct RowLoss {
   int32_t label;
   float of_label, top, others;
@@ -40,8 +39,7 @@ __device__ RowLoss read_row(RowGroup& group, const Rows& rows, Ref<T> logits, co
 
 // Kernels
 
-/// The loss, the gradient, or both in one pass over the logits, on which the
-/// gradient may lie.
+/// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie.
 template <int V, class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kMaxRowThreads)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
