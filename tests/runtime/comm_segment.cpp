@@ -65,8 +65,8 @@ TEST_CASE("a damaged header is refused before anything is trusted") {
     REQUIRE(pwrite(memory->fd(), &value, 8, at) == 8);
     return attach_error(dup(memory->fd()));
   };
-  CHECK(damage(8, 0xffffffff00000002).find("version 2") != std::string::npos);
-  CHECK(damage(8, 0xffffffff00000001).find("damaged") != std::string::npos);  // ranks
+  CHECK(damage(8, 0xffffffff00000003).find("version 3") != std::string::npos);
+  CHECK(damage(8, 0xffffffff00000002).find("damaged") != std::string::npos);  // ranks
   CHECK(damage(16, 12345).find("damaged") != std::string::npos);              // total bytes
   CHECK(damage(4096, 1ull << 62).find("damaged") != std::string::npos);       // an arena
   CHECK(damage(4096, 1 << 20).find("damaged") != std::string::npos);
