@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/runtime/cuda/handles.h"
 
 namespace trainctl {
 namespace {
@@ -42,7 +43,8 @@ NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks)
 
 /// Not ncclCommDestroy, for which all ranks would have to come.
 NcclCommunicator::~NcclCommunicator() {
-  if (aborted_.exchange(true)) return;
+  // What failed keeps its graphs, and NCCL would wait for them: the end of the process frees both.
+  if (aborted_.exchange(true) || cuda::device_is_lost) return;
   for (const auto& [group, comm] : comms_) nccl_.abort(comm);
   if (world_ != nullptr) nccl_.abort(world_);
 }

@@ -222,7 +222,8 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);
   if (timed) {
-    synchronize();  // the times of an earlier step are read before this one's are taken
+    synchronize();
+    times_.collect();  // those of an earlier step, before this one's are taken
     times_.begin(step, copy_.get());
   }
   StepProgram::Issue how;
@@ -316,7 +317,6 @@ void CudaExecutor::synchronize() {
     failed(started_ == 0 ? "loading" : "its steps",
            std::string(cudaGetErrorString(status)) + " (" + cudaGetErrorName(status) + ")");
   }
-  times_.collect();
 }
 
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
