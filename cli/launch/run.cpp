@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -18,6 +19,14 @@ namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// There is nothing left to stop: a signal that comes now must not change how the run ended.
+void block_interrupts() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
 
 constexpr auto kPublish = std::chrono::milliseconds(500);
 
@@ -62,6 +71,7 @@ int Run::operator()() {
   watch_signals();
   const Outcome outcome = supervise(launch(), runner_, loop_);
   finish(outcome);
+  block_interrupts();
   return outcome.exit_code;
 }
 
