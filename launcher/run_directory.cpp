@@ -75,7 +75,7 @@ void RunDirectory::write(std::string_view name, std::string_view text) const {
 std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }
 
 std::string_view to_string(RunState state) {
-  static constexpr std::string_view kNames[] = {"running", "done", "failed", "lost"};
+  static constexpr std::string_view kNames[] = {"running", "done", "stopped", "failed", "lost"};
   return kNames[static_cast<int>(state)];
 }
 
@@ -86,8 +86,10 @@ RunState state_of(const RunDirectory& directory) {
   if (locked) return RunState::running;
   std::ifstream file(directory.file("outcome.json"));
   const auto outcome = nlohmann::json::parse(file, nullptr, false);
-  if (!outcome.is_object() || !outcome.contains("exit_code")) return RunState::lost;
-  return outcome["exit_code"] == 0 ? RunState::done : RunState::failed;
+  const auto code = outcome.is_object() ? outcome.find("exit_code") : outcome.end();
+  if (code == outcome.end() || !code->is_number_integer()) return RunState::lost;
+  if (*code == kExitDone) return RunState::done;
+  return *code > 128 ? RunState::stopped : RunState::failed;
 }
 
 RunLock::RunLock(const RunDirectory& directory)

@@ -39,11 +39,11 @@ class RunDirectory {
   int run_;
 };
 
-enum class RunState { running, done, failed, lost };
+enum class RunState { running, done, stopped, failed, lost };
 std::string_view to_string(RunState state);
 
-/// running: a launcher holds its RunLock; done, failed: as outcome.json says; lost: neither, so the launcher was
-/// killed.
+/// running: a launcher holds its RunLock; done, stopped (by a signal), failed: as outcome.json says; lost: neither,
+/// so the launcher was killed.
 RunState state_of(const RunDirectory& directory);
 
 /// Held by a run's launcher; the kernel lets go of it however the launcher ends.

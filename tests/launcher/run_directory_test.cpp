@@ -121,6 +121,10 @@ TEST_CASE("a run is running while its lock is held, then what its outcome says, 
   CHECK(state_of(run) == RunState::lost);
   run.write("outcome.json", "{\"exit_code\": 5}");
   CHECK(state_of(run) == RunState::failed);
+  run.write("outcome.json", "{\"exit_code\": 143}");
+  CHECK(state_of(run) == RunState::stopped);
   run.write("outcome.json", "{\"exit_code\": 0}");
   CHECK(state_of(run) == RunState::done);
+  run.write("outcome.json", "{\"exit_code\": \"?\"}");
+  CHECK(state_of(run) == RunState::lost);
 }
