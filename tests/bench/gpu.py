@@ -1,0 +1,136 @@
+"""What trainctl reaches on the GPUs of this machine beside PyTorch, in one run.
+
+  gpu.py TRAINCTL [--ranks N] [--rounds R]
+
+  step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
+  scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, beside a large matrix product
+  all_reduce  256 MiB of f32, against PyTorch's NCCL
+  start-up    from the command to the end of a one-step run, against torchrun and its hello world
+Medians over rounds, lowest and highest in brackets. Needs PyTorch with CUDA.
+"""
+import argparse, json, pathlib, re, statistics, subprocess, sys, tempfile, time
+
+here = pathlib.Path(__file__).resolve().parent
+GRAPH = """
+import statistics, sys, time, torch
+batch, net = int(sys.argv[1]), torch.nn.Sequential(
+    torch.nn.Flatten(), torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
+    torch.nn.Linear(512, 1)).cuda()
+optimizer, loss_of = torch.optim.SGD(net.parameters(), lr=0.01, fused=True), torch.nn.L1Loss()
+images, labels = torch.randn(4096, 1, 28, 28, device="cuda"), torch.randint(0, 10, (4096, 1), device="cuda").float()
+x, y = images[:batch].clone(), labels[:batch].clone()
+def step():
+    optimizer.zero_grad(set_to_none=True)
+    loss = loss_of(net(x), y)
+    loss.backward()
+    optimizer.step()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    for _ in range(3): step()
+torch.cuda.synchronize()
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph): step()
+def run(steps):
+    for i in range(steps):
+        at = i * batch % (4096 - batch)
+        x.copy_(images[at:at + batch]); y.copy_(labels[at:at + batch]); graph.replay()
+    torch.cuda.synchronize()
+run(200)
+start = time.perf_counter()
+run(2000)
+print((time.perf_counter() - start) / 2000 * 1e6)
+"""
+HELLO = """
+import os, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+one = torch.ones(1, device="cuda")
+dist.all_reduce(one)
+print("hello", int(one.item()))
+dist.destroy_process_group()
+"""
+REDUCE = """
+import os, statistics, torch, torch.distributed as dist
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+values, times = torch.randn(64 << 20, device="cuda"), []
+for i in range(30):
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize(); begin.record(); dist.all_reduce(values); end.record(); torch.cuda.synchronize()
+    times.append(begin.elapsed_time(end))
+if dist.get_rank() == 0: print("ms", statistics.median(times[10:]))
+dist.destroy_process_group()
+"""
+
+
+def sh(*command):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"failed: {' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def torchrun(ranks, program):
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(program)
+        script.flush()
+        return sh("torchrun", "--nproc-per-node", ranks, script.name)
+
+
+def train(binary, job, *overrides):
+    """Mean step in us, the first quarter left out."""
+    with tempfile.TemporaryDirectory() as logs:
+        sh(binary, "run", here / job, "launch.device=cuda", "train.sink_steps=8", f"launch.log_dir={logs}/l", *overrides)
+        rows = [json.loads(line) for line in open(f"{logs}/l/1/metrics.jsonl")]
+    seconds = [row["seconds"] for row in rows if "seconds" in row]
+    return statistics.mean(seconds[len(seconds) // 4:]) * 1e6
+
+
+def spread(values, unit, digits=1):
+    return f"{statistics.median(values):.{digits}f} {unit} [{min(values):.{digits}f} .. {max(values):.{digits}f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=3)
+    a = parser.parse_args()
+    rounds = range(a.rounds)
+    for batch in (32, 256):
+        ours = [train(a.trainctl, "mlp.yaml", f"dataset.batch={batch}", "train.epochs=100") for _ in rounds]
+        theirs = [float(sh(sys.executable, "-c", GRAPH, batch)) for _ in rounds]
+        print(f"step, batch {batch}: {spread(ours, 'us')}; PyTorch's graph {spread(theirs, 'us')}; "
+              f"{statistics.median(theirs) / statistics.median(ours):.2f}x", flush=True)
+
+    shape = "8192x8192,8192x8192"
+    peak = json.loads(sh(a.trainctl, "bench", "op", "matmul", "--shape", shape, "--dtype", "bf16", "--device", "cuda", "--json"))
+    print("matrix product 8192^3 in bf16:", json.dumps(peak)[:400], flush=True)
+    flops = (3 * 8 - 1) * 2 * 8192**3  # a step's products: all but the slope of the data
+    one = None
+    for ranks in (1, 2, 4, 8):
+        if ranks > a.ranks:
+            break
+        us = [train(a.trainctl, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}",
+                    f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", "train.epochs=60") for _ in rounds]
+        one = one or statistics.median(us)
+        print(f"8 x 8192, {ranks} GPUs: {spread([u / 1e3 for u in us], 'ms', 2)}, {flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, "
+              f"{one / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
+    if a.ranks > 1:
+        table = sh(a.trainctl, "bench", "collective", "all_reduce", "--ranks", a.ranks, "--bytes", "256M", "--device", "cuda")
+        print(table.strip(), flush=True)
+        ms = float(re.search(r"ms ([\d.]+)", torchrun(a.ranks, REDUCE)).group(1))
+        print(f"PyTorch's NCCL: {256 * 2**20 / ms / 1e6 * 2 * (a.ranks - 1) / a.ranks:.1f} bus GB/s", flush=True)
+    ours, theirs = [], []
+    for _ in rounds:
+        start = time.monotonic()
+        train(a.trainctl, "mlp.yaml", f"launch.ranks={a.ranks}", "train.steps=1", f"parallel.mode={'data_parallel' if a.ranks > 1 else 'stand_alone'}")
+        ours.append(time.monotonic() - start)
+        start = time.monotonic()
+        torchrun(a.ranks, HELLO)
+        theirs.append(time.monotonic() - start)
+    print(f"one step, start to end, {a.ranks} GPUs: {spread(ours, 's')}; torchrun's hello world {spread(theirs, 's')}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
