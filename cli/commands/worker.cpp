@@ -1,6 +1,7 @@
 // trainctl worker: one rank of a run. Started by `trainctl run`, never by hand.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -93,6 +94,7 @@ class Worker {
 
 int work(const Options& options) {
   report_crashes();
+  std::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error, which names it
   Worker worker(options);
   try {
     worker.train_rank();

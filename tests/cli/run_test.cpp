@@ -93,6 +93,18 @@ TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
   CHECK(shm == slurp(scratch.path() + "/log_output/2/rank.0/stdout"));
 }
 
+TEST_CASE("a rank outlives a peer's closed connection, so that it can say who is gone") {
+  const EndlessRun run;
+  std::ifstream status("/proc/" + std::to_string(run.workers[1]) + "/status");
+  std::string line;
+  while (std::getline(status, line) && !line.starts_with("SigIgn:")) {
+  }
+  REQUIRE(line.starts_with("SigIgn:"));
+  CHECK((std::stoull(line.substr(7), nullptr, 16) >> (SIGPIPE - 1) & 1) == 1);
+  kill(run.launcher, SIGTERM);
+  CHECK(run.finish().exit_code == 128 + SIGTERM);
+}
+
 TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
   const EndlessRun run;
   kill(run.workers[2], SIGKILL);
