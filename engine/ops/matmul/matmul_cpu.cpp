@@ -4,19 +4,10 @@
 #include "engine/base/error.h"
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
+#include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
 namespace {
-
-/// Product of all dims but the last `keep`.
-int64_t leading(const Shape& shape, size_t keep) {
-  int64_t n = 1;
-  for (size_t d = 0; d + keep < shape.size(); ++d) n *= shape[d];
-  return n;
-}
-
-/// Size of the dim `from_last` places before the last one.
-int64_t dim(const TensorArg& t, size_t from_last) { return t.shape[t.shape.size() - 1 - from_last]; }
 
 CpuKernel in_order(std::vector<CpuKernel> kernels) {
   if (kernels.size() == 1) return kernels[0];
@@ -38,24 +29,9 @@ CpuKernel apart(PrepareCpuKernel prepare, const KernelCall& call, std::vector<Te
 CpuKernel prepare_matmul(const KernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
   cpu::Product p{.a = a.as<float>(), .b = b.as<float>(), .c = c.as<float>()};
-  p.transpose_a = call.attrs.flag("transpose_a");
-  p.transpose_b = call.attrs.flag("transpose_b");
-  p.m = dim(a, p.transpose_a ? 0 : 1);
-  p.k = dim(a, p.transpose_a ? 1 : 0);
-  p.n = dim(b, p.transpose_b ? 1 : 0);
-  check(dim(b, p.transpose_b ? 0 : 1) == p.k, "matmul: this rank's parts disagree in the contracted dim");
-  p.batch = leading(a.shape, 2);
-  if (b.shape.size() == 2 && !p.transpose_a) {  // one tall product
-    p.m *= p.batch;
-    p.batch = 1;
-  }
-  p.a_step = p.m * p.k;
-  p.b_step = b.shape.size() == 2 ? 0 : p.k * p.n;
-  p.c_step = p.m * p.n;
-  check(p.batch * p.m * p.n == c.size(), "matmul: this rank's output does not have the product's size");
+  set_matmul_shape(call, p);
   p.bias = call.attrs.flag("bias") ? call.in[2].as<float>() : nullptr;
   p.relu = call.attrs.text("activation") == "relu";
-  p.accumulate = c.accumulate;
   p.threads = call.threads;
   const TensorArg& before = call.out.size() > 1 ? call.out[1] : c;
   p.c = before.as<float>();
@@ -74,13 +50,7 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   const bool kn = call.attrs.flag("kn");
   const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
   cpu::Product p{.a = left.as<float>(), .b = right.as<float>(), .c = dw.as<float>()};
-  p.transpose_a = true;
-  p.m = left.shape.back();
-  p.n = right.shape.back();
-  p.k = leading(x.shape, 1);
-  check(leading(dy.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
-  p.accumulate = dw.accumulate;
-  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
+  set_weight_grad_shape(call, left, right, p);
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
   if (call.out.size() > 1) kernels.push_back(apart(prepare_bias_grad, call, {dy}, call.out[1]));

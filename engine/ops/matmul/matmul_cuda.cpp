@@ -3,22 +3,13 @@
 #include "engine/base/error.h"
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/matmul/product_cuda.h"
+#include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
 namespace {
 
 using cuda::Activation;
 using cuda::Product;
-
-/// Product of all dims but the last `keep`.
-int64_t leading(const Shape& shape, size_t keep) {
-  int64_t n = 1;
-  for (size_t d = 0; d + keep < shape.size(); ++d) n *= shape[d];
-  return n;
-}
-
-/// Size of the dim `from_last` places before the last one.
-int64_t dim(const TensorArg& t, size_t from_last) { return t.shape[t.shape.size() - 1 - from_last]; }
 
 Activation activation_of(const Attrs& attrs, const char* which) {
   const std::string name = attrs.text(which);
@@ -53,22 +44,7 @@ Product product_of_matmul(const CudaKernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
   Product p{.a = a.data, .b = b.data, .c = c.data};
   set_types(p, a, b, c);
-  p.transpose_a = call.attrs.flag("transpose_a");
-  p.transpose_b = call.attrs.flag("transpose_b");
-  p.m = dim(a, p.transpose_a ? 0 : 1);
-  p.k = dim(a, p.transpose_a ? 1 : 0);
-  p.n = dim(b, p.transpose_b ? 1 : 0);
-  check(dim(b, p.transpose_b ? 0 : 1) == p.k, "matmul: this rank's parts disagree in the contracted dim");
-  p.batch = leading(a.shape, 2);
-  if (b.shape.size() == 2 && !p.transpose_a) {  // one tall product
-    p.m *= p.batch;
-    p.batch = 1;
-  }
-  p.a_step = p.m * p.k;
-  p.b_step = b.shape.size() == 2 ? 0 : p.k * p.n;
-  p.c_step = p.m * p.n;
-  check(p.batch * p.m * p.n == c.size(), "matmul: this rank's output does not have the product's size");
-  p.accumulate = c.accumulate;
+  set_matmul_shape(call, p);
   p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
   return p;
 }
@@ -124,15 +100,9 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
   const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
   Product p{.a = left.data, .b = right.data, .c = dw.data};
   set_types(p, left, right, dw);
-  p.transpose_a = true;
-  p.m = left.shape.back();
-  p.n = right.shape.back();
-  p.k = leading(x.shape, 1);
-  check(leading(dy.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
+  set_weight_grad_shape(call, left, right, p);
   if (p.m == 0 || p.n == 0) return [](CudaStream) {};
   check(p.k > 0, "a product over nothing");
-  p.accumulate = dw.accumulate;
-  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
   p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
   if (call.out.size() == 1) {
     const std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch);

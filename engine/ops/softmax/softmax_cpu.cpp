@@ -4,26 +4,10 @@
 
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/cpu_math.h"
+#include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {
 namespace {
-
-struct Around {
-  int64_t outer = 1, n = 1, inner = 1;
-};
-
-Around around(const KernelCall& call) {
-  const Shape& shape = call.out[0].shape;
-  const auto ndim = static_cast<int64_t>(shape.size());
-  int64_t dim = call.attrs.integer("dim", -1);
-  if (dim < 0) dim += ndim;
-  Around a;
-  for (int64_t d = 0; d < ndim; ++d) {
-    const int64_t size = shape[static_cast<size_t>(d)];
-    (d < dim ? a.outer : d == dim ? a.n : a.inner) *= size;
-  }
-  return a;
-}
 
 void softmax_row(const float* x, float* y, int64_t n) {
   const float top = cpu::largest(x, n);
@@ -68,7 +52,7 @@ void grad_columns(const float* dy, const float* y, float* dx, int64_t n, int64_t
 
 /// f(first element, columns) for each tile.
 template <class F>
-void for_each_tile(const Around& a, F f) {
+void for_each_tile(const SoftmaxDim& a, F f) {
   for (int64_t o = 0; o < a.outer; ++o) {
     for (int64_t i = 0; i < a.inner; i += kTile) f(o * a.n * a.inner + i, std::min(kTile, a.inner - i));
   }
@@ -77,7 +61,7 @@ void for_each_tile(const Around& a, F f) {
 }  // namespace
 
 CpuKernel prepare_softmax(const KernelCall& call) {
-  return [a = around(call), x = call.in[0].as<float>(), y = call.out[0].as<float>()] {
+  return [a = softmax_dim(call), x = call.in[0].as<float>(), y = call.out[0].as<float>()] {
     if (a.inner == 1) {
       for (int64_t o = 0; o < a.outer; ++o) softmax_row(x + o * a.n, y + o * a.n, a.n);
     } else {
@@ -87,7 +71,8 @@ CpuKernel prepare_softmax(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_grad(const KernelCall& call) {
-  return [a = around(call), dy = call.in[0].as<float>(), y = call.in[1].as<float>(), dx = call.out[0].as<float>()] {
+  return [a = softmax_dim(call), dy = call.in[0].as<float>(), y = call.in[1].as<float>(),
+          dx = call.out[0].as<float>()] {
     if (a.inner == 1) {
       for (int64_t o = 0; o < a.outer; ++o) {
         const float *g = dy + o * a.n, *p = y + o * a.n;

@@ -2,6 +2,7 @@
 // A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {
 namespace {
@@ -126,25 +127,9 @@ __global__ void __launch_bounds__(kColumns* kDown)
 
 // Launchers
 
-struct Around {
-  int64_t outer = 1, n = 1, inner = 1;
-};
-
-Around around(const CudaKernelCall& call) {
-  const Shape& shape = call.out[0].shape;
-  const auto ndim = static_cast<int64_t>(shape.size());
-  int64_t dim = call.attrs.integer("dim", -1);
-  if (dim < 0) dim += ndim;
-  Around a;
-  for (int64_t d = 0; d < ndim; ++d) {
-    const int64_t size = shape[static_cast<size_t>(d)];
-    (d < dim ? a.outer : d == dim ? a.n : a.inner) *= size;
-  }
-  return a;
-}
-
 template <class... Refs>
-CudaKernel launch_columns(void (*kernel)(Columns, Refs...), const Around& a, const char* name, const Refs&... refs) {
+CudaKernel launch_columns(void (*kernel)(Columns, Refs...), const SoftmaxDim& a, const char* name,
+                          const Refs&... refs) {
   const Columns columns{a.n, a.inner, ceil_div(a.inner, kColumns)};
   const auto blocks = static_cast<unsigned>(a.outer * columns.tiles);
   return [=](CudaStream stream) {
@@ -156,7 +141,7 @@ CudaKernel launch_columns(void (*kernel)(Columns, Refs...), const Around& a, con
 
 CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
-  const Around a = around(call);
+  const SoftmaxDim a = softmax_dim(call);
   if (a.inner != 1) return launch_columns(softmax_columns, a, "softmax", ref<Mixed>(x), ref<Mixed>(y));
   return with_common_type({&x, &y}, [&](auto t) {
     using T = decltype(t);
@@ -169,7 +154,7 @@ CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
 
 CudaKernel prepare_softmax_grad_cuda(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &y = call.in[1], &dx = call.out[0];
-  const Around a = around(call);
+  const SoftmaxDim a = softmax_dim(call);
   if (a.inner != 1) {
     return launch_columns(softmax_grad_columns, a, "softmax_grad", ref<Mixed>(dy), ref<Mixed>(y), ref<Mixed>(dx));
   }

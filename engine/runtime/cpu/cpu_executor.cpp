@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/runtime/bound_operands.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/initial_weights.h"
 
@@ -51,13 +52,9 @@ void require_f32(const Program& program) {
 }
 
 /// An instruction with everything looked up.
-struct Bound {
+struct Bound : BoundMove {
   const Instruction* instruction = nullptr;
   CpuKernel kernel;
-  const void* in = nullptr;
-  void* out = nullptr;
-  int64_t count = 0;  ///< elements, as the Communicator counts them; of send, recv and load bytes
-  DType dtype = DType::f32;
   int group = -1;          ///< the Communicator's id
   std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
   int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
@@ -80,8 +77,6 @@ class CpuExecutor final : public Executor {
   void open_groups();
   Bound bind(const Instruction& instruction);
   void bind_kernel(const Instruction& instruction, Bound& bound);
-  TensorArg tensor_arg(const Operand& operand) const;
-  std::byte* at(const Operand& operand) const;
 
   void run(Bound& bound, const std::byte* inputs);
   void run_timed(int position, const std::byte* inputs, Timeline& timeline, uint32_t step);
@@ -140,15 +135,6 @@ void CpuExecutor::open_groups() {
   for (int g : order) groups_[g] = comm_.open_group(program_.groups[g]);
 }
 
-std::byte* CpuExecutor::at(const Operand& operand) const {
-  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program_.arena_bytes, "operands lie in the arena");
-  return arena_ + operand.offset;
-}
-
-TensorArg CpuExecutor::tensor_arg(const Operand& operand) const {
-  return {at(operand), operand.dtype, operand.shape, operand.global_shape, operand.global_offset, operand.accumulate};
-}
-
 Bound CpuExecutor::bind(const Instruction& instruction) {
   Bound bound;
   bound.instruction = &instruction;
@@ -159,26 +145,8 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
     bind_kernel(instruction, bound);
     return bound;
   }
-  if (!instruction.inputs.empty()) {
-    bound.in = at(instruction.inputs[0]);
-    bound.dtype = instruction.inputs[0].dtype;
-    bound.count = num_elements(instruction.inputs[0].shape);
-  }
-  if (!instruction.outputs.empty()) {
-    bound.out = at(instruction.outputs[0]);
-    bound.dtype = instruction.outputs[0].dtype;
-    if (instruction.inputs.empty()) bound.count = num_elements(instruction.outputs[0].shape);
-  }
-  if (instruction.opcode != Opcode::collective) {
-    bound.count *= byte_size(bound.dtype);
-    return bound;
-  }
-  bound.group = groups_.at(instruction.group);
-  const auto size = static_cast<int64_t>(program_.groups[instruction.group].size());
-  if (instruction.collective == Collective::reduce_scatter || instruction.collective == Collective::all_to_all) {
-    check(bound.count % size == 0, "every member's block of a collective has the same size");
-    bound.count /= size;
-  }
+  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_);
+  if (instruction.opcode == Opcode::collective) bound.group = groups_.at(instruction.group);
   return bound;
 }
 
@@ -187,11 +155,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
                             "' runs; all_cpu_kernels.cpp has the list");
   KernelCall call;
-  for (const Operand& operand : instruction.inputs) call.in.push_back(tensor_arg(operand));
-  for (const Operand& operand : instruction.outputs) call.out.push_back(tensor_arg(operand));
-  call.attrs = instruction.attrs;
-  call.scalars = reinterpret_cast<const StepScalars*>(arena_ + program_.scalars_offset);
-  call.micro_batch = std::max(instruction.micro_batch, 0);
+  bind_operands(instruction, program_, arena_, call);
   call.seed = options_.seed;
   call.threads = options_.threads;
   bound.kernel = def->prepare(call);

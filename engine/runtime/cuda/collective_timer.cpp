@@ -8,7 +8,7 @@
 #include "engine/ops/random.h"
 #include "engine/runtime/comm/nccl_communicator.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
-#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/measure/collective_data.h"
 
 namespace trainctl {
@@ -139,25 +139,14 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   GraphExec capture(Collective kind, int64_t bytes, int64_t calls) const {
     call(kind, bytes);  // what NCCL sets up at the first call
     cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
-    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    for (int64_t i = 0; i < calls; ++i) call(kind, bytes);
-    cudaGraph_t captured = nullptr;
-    cuda_check(cudaStreamEndCapture(stream_.get(), &captured), "cudaStreamEndCapture");
-    const Graph graph(captured);
-    cudaGraphExec_t executable = nullptr;
-    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
-    return GraphExec(executable);
+    return capture_graph(stream_.get(), [&] {
+      for (int64_t i = 0; i < calls; ++i) call(kind, bytes);
+    });
   }
 
   template <class Enqueue>
   double seconds_of(const Enqueue& enqueue) const {
-    cuda_check(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
-    enqueue();
-    cuda_check(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
-    cuda_check(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
-    float ms = 0;
-    cuda_check(cudaEventElapsedTime(&ms, begin_.get(), end_.get()), "cudaEventElapsedTime");
-    return static_cast<double>(ms) / 1e3;
+    return cuda::seconds_of(stream_.get(), begin_, end_, enqueue);
   }
 
   const int rank_, num_ranks_;

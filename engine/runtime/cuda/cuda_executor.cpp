@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
@@ -240,24 +241,10 @@ void CudaExecutor::enqueue_step(uint32_t step) {
 /// Nothing where the step cannot be captured: then it is enqueued anew each time.
 GraphExec CudaExecutor::capture(const StepProgram::Issue& how) {
   synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
-  cudaGraph_t captured = nullptr;
   try {
     StepProgram::Issue capturing = how;
     capturing.capturing = true;
-    cuda_check(cudaStreamBeginCapture(step_->compute(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    try {
-      step_->issue(capturing);
-    } catch (...) {
-      cudaStreamEndCapture(step_->compute(), &captured);
-      throw;
-    }
-    cuda_check(cudaStreamEndCapture(step_->compute(), &captured), "cudaStreamEndCapture");
-    const Graph graph(captured);
-    cudaGraphExec_t executable = nullptr;
-    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
-    GraphExec owned(executable);
-    cuda_check(cudaGraphUpload(executable, step_->compute()), "cudaGraphUpload");
-    return owned;
+    return capture_graph(step_->compute(), [&] { step_->issue(capturing); });
   } catch (const EnvError& error) {
     cudaGetLastError();
     watchdog_->throw_if_given_up();

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/cuda_kernel.h"
-#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/measure/sampling.h"
 
 namespace trainctl {
@@ -101,27 +101,14 @@ class CudaKernelTimer final : public KernelTimer {
  private:
   /// Launches of all kernels in turn.
   GraphExec capture(const std::vector<CudaKernel>& kernels, int64_t launches) const {
-    cuda_check(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeRelaxed), "cudaStreamBeginCapture");
-    for (int64_t i = 0; i < launches; ++i) kernels[static_cast<size_t>(i) % kernels.size()](stream_.get());
-    cudaGraph_t captured = nullptr;
-    cuda_check(cudaStreamEndCapture(stream_.get(), &captured), "cudaStreamEndCapture");
-    const Graph graph(captured);
-    cudaGraphExec_t executable = nullptr;
-    cuda_check(cudaGraphInstantiate(&executable, captured, 0), "cudaGraphInstantiate");
-    GraphExec owned(executable);
-    cuda_check(cudaGraphUpload(executable, stream_.get()), "cudaGraphUpload");
-    return owned;
+    return capture_graph(stream_.get(), [&] {
+      for (int64_t i = 0; i < launches; ++i) kernels[static_cast<size_t>(i) % kernels.size()](stream_.get());
+    });
   }
 
   template <class Enqueue>
   double seconds_of(const Enqueue& enqueue) const {
-    cuda_check(cudaEventRecord(begin_.get(), stream_.get()), "cudaEventRecord");
-    enqueue();
-    cuda_check(cudaEventRecord(end_.get(), stream_.get()), "cudaEventRecord");
-    cuda_check(cudaEventSynchronize(end_.get()), "cudaEventSynchronize");
-    float ms = 0;
-    cuda_check(cudaEventElapsedTime(&ms, begin_.get(), end_.get()), "cudaEventElapsedTime");
-    return static_cast<double>(ms) / 1e3;
+    return cuda::seconds_of(stream_.get(), begin_, end_, enqueue);
   }
 
   cudaDeviceProp properties_{};

@@ -48,15 +48,6 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   scratch_.set_memory(scratch_memory_.get());
 }
 
-std::byte* StepProgram::at(const Operand& operand) const {
-  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program_.arena_bytes, "operands lie in the arena");
-  return memory_.arena + operand.offset;
-}
-
-TensorArg StepProgram::tensor_arg(const Operand& operand) const {
-  return {at(operand), operand.dtype, operand.shape, operand.global_shape, operand.global_offset, operand.accumulate};
-}
-
 const StepScalars* StepProgram::scalars() const {
   return reinterpret_cast<const StepScalars*>(memory_.arena + program_.scalars_offset);
 }
@@ -90,28 +81,10 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     bind_kernel(instruction, bound);
     return bound;
   }
-  if (!instruction.inputs.empty()) {
-    bound.in = at(instruction.inputs[0]);
-    bound.dtype = instruction.inputs[0].dtype;
-    bound.count = num_elements(instruction.inputs[0].shape);
-  }
-  if (!instruction.outputs.empty()) {
-    bound.out = at(instruction.outputs[0]);
-    bound.dtype = instruction.outputs[0].dtype;
-    if (instruction.inputs.empty()) bound.count = num_elements(instruction.outputs[0].shape);
-  }
+  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
   if (instruction.opcode == Opcode::print) {
     bound.printed = printed_;
     printed_ += print_bytes(instruction);
-  }
-  if (instruction.opcode != Opcode::collective) {
-    bound.count *= byte_size(bound.dtype);
-    return bound;
-  }
-  const auto size = static_cast<int64_t>(program_.groups[static_cast<size_t>(instruction.group)].size());
-  if (instruction.collective == Collective::reduce_scatter || instruction.collective == Collective::all_to_all) {
-    check(bound.count % size == 0, "every member's block of a collective has the same size");
-    bound.count /= size;
   }
   return bound;
 }
@@ -121,11 +94,7 @@ void StepProgram::bind_kernel(const Instruction& instruction, Bound& bound) {
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
                             "' runs; all_cuda_kernels.cpp has the list");
   CudaKernelCall call;
-  for (const Operand& operand : instruction.inputs) call.in.push_back(tensor_arg(operand));
-  for (const Operand& operand : instruction.outputs) call.out.push_back(tensor_arg(operand));
-  call.attrs = instruction.attrs;
-  call.scalars = scalars();
-  call.micro_batch = std::max(instruction.micro_batch, 0);
+  bind_operands(instruction, program_, memory_.arena, call);
   call.seed = seed_;
   call.scratch = &scratch_;
   bound.kernel = def->prepare(call);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/ops/cuda_kernel.h"
+#include "engine/runtime/bound_operands.h"
 #include "engine/runtime/comm/nccl_communicator.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
@@ -65,13 +66,9 @@ class StepProgram {
   enum : int { kCompute, kComm, kSend, kRecv, kWatch, kFirstChannel };
 
   /// An instruction with everything looked up.
-  struct Bound {
+  struct Bound : BoundMove {
     int stream = kCompute;
     CudaKernel kernel;
-    const void* in = nullptr;
-    void* out = nullptr;
-    int64_t count = 0;  ///< elements, as the Communicator counts them; of all others bytes
-    DType dtype = DType::f32;
     InputCopy input;          ///< load
     int64_t printed = 0;      ///< print: offset in a slot of the printed memory
     bool at_begin = false;    ///< a load that is done with the scalars
@@ -93,8 +90,6 @@ class StepProgram {
   void enqueue_work(const Instruction& instruction, const Bound& bound);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
-  std::byte* at(const Operand& operand) const;
-  TensorArg tensor_arg(const Operand& operand) const;
   const StepScalars* scalars() const;
 
   const Program& program_;
