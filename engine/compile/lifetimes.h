@@ -8,7 +8,7 @@
 namespace trainctl {
 
 /// From the first write to the last use, both included. A send uses its buffer until the instruction that
-/// waits for it.
+/// waits for it; what is launched as one uses its buffers all the time.
 struct Lifetime {
   int first = -1, last = -1;  ///< -1: never used
   bool overlaps(const Lifetime& other) const { return first <= other.last && other.first <= last; }

@@ -21,6 +21,8 @@ void fuse_update(Compiler& c);
 void fuse_bias_grad(Compiler& c);
 /// Element-wise kernels that follow from one another become one.
 void fuse_elementwise(Compiler& c);
+/// Instructions that may be launched as one stand together, and are marked.
+void group_launches(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer is free again.
 void order_sends(Compiler& c);
 /// The output of an in-place op takes the buffer of an input that dies there.

@@ -77,6 +77,9 @@ struct Instruction {
   Purpose purpose = Purpose::none;
   int peer = -1;  ///< send, recv: global rank
 
+  /// Kernels of one number stand together and may run as one launch: their buffers share no memory. -1: by itself.
+  int launch = -1;
+
   Stream stream = Stream::compute;
   std::vector<int> waits;  ///< indices of earlier instructions, of other streams, and of sends
 

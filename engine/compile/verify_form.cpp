@@ -28,6 +28,7 @@ class Form {
       }
       if (i.opcode == Opcode::collective) collective(i);
       if (i.opcode == Opcode::send || i.opcode == Opcode::recv) message(i);
+      if (i.launch >= 0) launch(i);
     }
   }
 
@@ -50,6 +51,29 @@ class Form {
               std::to_string(p_.arena_bytes) + " bytes");
       if (r > 0 && regions_[r - 1].end > region.begin) fault(region.name + " overlaps " + regions_[r - 1].name);
     }
+  }
+
+  /// What a launch writes is taken by its later kernels as it is, and shares no memory with anything else of it.
+  void launch(const Instruction& i) {
+    if (i.opcode != Opcode::kernel) fault(i.name + " is of a launch, and no kernel");
+    for (int e = index_ - 1; e >= 0; --e) {
+      const Instruction& earlier = p_.instructions[e];
+      if (earlier.launch != i.launch) continue;
+      if (p_.instructions[index_ - 1].launch != i.launch)
+        return fault(i.name + " does not stand together with its launch");
+      for (const Operand& written : i.outputs) {
+        for (const Operand& other : earlier.inputs) apart(i, written, other, false);
+        for (const Operand& other : earlier.outputs) apart(i, written, other, false);
+      }
+      for (const Operand& written : earlier.outputs)
+        for (const Operand& read : i.inputs) apart(i, read, written, true);
+    }
+  }
+
+  void apart(const Instruction& i, const Operand& a, const Operand& b, bool may_be_same) {
+    if (a.offset >= b.offset + b.bytes() || b.offset >= a.offset + a.bytes()) return;
+    if (may_be_same && a.offset == b.offset && a.bytes() == b.bytes()) return;
+    fault(i.name + ": operand " + a.tensor + " lies on " + b.tensor + " of the same launch");
   }
 
   void place(const Instruction& i, const Operand& operand) {

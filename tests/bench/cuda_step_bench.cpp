@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "engine/ops/kernel_group_cuda.h"
 #include "engine/ops/random.h"
+#include "engine/runtime/bound_operands.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
 #include "tests/bench/cuda_bench.h"
@@ -16,32 +18,51 @@ struct BoundStep {
   Program program;
   CudaScratch scratch;
   std::unique_ptr<DeviceMemory> arena, data, workspace;
-  std::vector<CudaKernel> kernels;  ///< one an instruction
+  struct Launch {
+    std::string name;
+    bool loads = false;
+    CudaKernel run;
+  };
+  std::vector<Launch> launches;
 };
 
-TensorArg arg_of(const Operand& o, std::byte* arena) {
-  return {arena + o.offset, o.dtype, o.shape, o.global_shape, o.global_offset, o.accumulate};
+CudaKernelCall call_of(const Instruction& i, BoundStep& step) {
+  std::byte* const arena = step.arena->data();
+  CudaKernelCall call;
+  bind_operands(i, step.program, arena, call);
+  call.scratch = &step.scratch;
+  return call;
 }
 
 CudaKernel bind(const Instruction& i, BoundStep& step) {
-  std::byte* const arena = step.arena->data();
   if (i.opcode == Opcode::load) {
-    return
-        [to = arena + i.outputs[0].offset, from = step.data->data(), bytes = i.outputs[0].bytes()](CudaStream stream) {
-          must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "load");
-        };
+    return [to = step.arena->data() + i.outputs[0].offset, from = step.data->data(),
+            bytes = i.outputs[0].bytes()](CudaStream stream) {
+      must(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream), "load");
+    };
   }
   check(i.opcode == Opcode::kernel, "a step of one rank has loads and kernels alone");
   const CudaKernelDef* def = find_cuda_kernel(i.op);
   if (def == nullptr) throw EnvError("no CUDA kernel " + i.op);
-  CudaKernelCall call;
-  for (const Operand& o : i.inputs) call.in.push_back(arg_of(o, arena));
-  for (const Operand& o : i.outputs) call.out.push_back(arg_of(o, arena));
-  call.attrs = i.attrs;
-  call.scalars = reinterpret_cast<const StepScalars*>(arena + step.program.scalars_offset);
-  call.micro_batch = i.micro_batch;
-  call.scratch = &step.scratch;
-  return def->prepare(call);
+  return def->prepare(call_of(i, step));
+}
+
+/// The launches of the step, with what each stands for.
+void bind_all(BoundStep& step) {
+  const std::vector<Instruction>& code = step.program.instructions;
+  for (size_t first = 0, end; first < code.size(); first = end) {
+    std::vector<GroupedKernel> group;
+    std::string name = code[first].name;
+    for (end = first + 1; code[first].launch >= 0 && end < code.size() && code[end].launch == code[first].launch; ++end)
+      name += " | " + code[end].name;
+    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({code[i].op, call_of(code[i], step)});
+    if (std::optional<CudaKernel> whole = group.empty() ? std::nullopt : prepare_group(group)) {
+      step.launches.push_back({name, false, std::move(*whole)});
+      continue;
+    }
+    for (size_t i = first; i < end; ++i)
+      step.launches.push_back({code[i].name, code[i].opcode == Opcode::load, bind(code[i], step)});
+  }
 }
 
 void fill(const DeviceMemory& memory, int64_t floats, double size) {
@@ -66,21 +87,20 @@ void time_step(const std::string& job, const std::vector<std::string>& overrides
     if (i.opcode == Opcode::load) largest = std::max(largest, i.outputs[0].bytes());
   step.data = std::make_unique<DeviceMemory>(largest + 16);
   fill(*step.data, largest / 4, 1.0);
-  for (const Instruction& i : step.program.instructions) step.kernels.push_back(bind(i, step));
+  bind_all(step);
   step.workspace = std::make_unique<DeviceMemory>(step.scratch.bytes());
   step.scratch.set_memory(step.workspace->data());
 
-  std::printf("%s, %zu instructions\n", job.c_str(), step.kernels.size());
-  for (size_t i = 0; i < step.kernels.size(); ++i) {
-    const Instruction& code = step.program.instructions[i];
-    const Microseconds t = time_graph([&](cudaStream_t s) { step.kernels[i](s); }, 20, 10, 5);
-    std::printf("  %2zu %-26s %-20s %7.2f us\n", i, code.name.c_str(),
-                code.opcode == Opcode::load ? "load" : code.op.c_str(), t.median);
+  std::printf("%s, %zu instructions in %zu launches\n", job.c_str(), step.program.instructions.size(),
+              step.launches.size());
+  for (const BoundStep::Launch& launch : step.launches) {
+    const Microseconds t = time_graph([&](cudaStream_t s) { launch.run(s); }, 20, 10, 5);
+    std::printf("  %7.2f us  %s\n", t.median, launch.name.c_str());
   }
   const auto run = [&](bool loads) {
     return [&, loads](cudaStream_t s) {
-      for (size_t i = 0; i < step.kernels.size(); ++i)
-        if (loads || step.program.instructions[i].opcode != Opcode::load) step.kernels[i](s);
+      for (const BoundStep::Launch& launch : step.launches)
+        if (loads || !launch.loads) launch.run(s);
     };
   };
   for (const bool loads : {true, false}) {

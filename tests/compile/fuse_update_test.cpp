@@ -85,7 +85,9 @@ TEST_CASE("a parameter that is stepped twice, or never, is a fault") {
   REQUIRE(step != twice.instructions.end());
   Program never = twice;
   never.instructions.erase(never.instructions.begin() + (step - twice.instructions.begin()));
-  twice.instructions.push_back(Instruction(*step));
+  Instruction again = *step;
+  again.launch = -1;
+  twice.instructions.push_back(again);
   const auto faults_of = [](const Program& program) {
     std::string text;
     for (const ProgramFault& fault : verify_programs({program})) text += fault.message + "\n";

@@ -190,6 +190,7 @@ TEST_CASE("overlapping buffers: what lies there is overwritten while it is still
   const int64_t from = p.instructions[find_all(p, Opcode::load)[0]].outputs[0].offset;
   REQUIRE(onto != from);
   for (Instruction& i : p.instructions) {
+    i.launch = -1;
     for (auto* operands : {&i.inputs, &i.outputs}) {
       for (Operand& o : *operands) {
         if (o.tensor == "data" && i.micro_batch == 0 && o.offset == from) o.offset = onto;

@@ -2,7 +2,7 @@
 // the other blocks of a cluster, results to C. All of it is internal to that file.
 #pragma once
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/async_copy_cuda.cuh"
 
 namespace trainctl::cuda {
 namespace {
@@ -12,25 +12,6 @@ struct Operand {
   int64_t step;       ///< to the next product's
   int rows, k;
 };
-
-/// 4 or 16 bytes to shared memory, in the background; zeros where `there` is false.
-template <int kBytes>
-__device__ void copy_async(float* to, const float* from, bool there) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = there ? kBytes : 0;
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-  }
-#endif
-}
-__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int kPending>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
 
 /// One operand's part of a stage: kRows rows by kStage of k.
 template <bool kAlongK, int kRows, int kStage, int kThreads, bool kVectors>
@@ -83,12 +64,6 @@ struct Part {
   }
 };
 
-/// All threads of all blocks of the cluster; what they wrote to shared memory before is there after.
-__device__ inline void wait_for_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
 /// To another block's shared memory, to where `own` is in this one's.
 __device__ inline void give_block(float* own, int block, const float4& v) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

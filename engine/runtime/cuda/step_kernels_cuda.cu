@@ -46,6 +46,8 @@ __device__ void copy_input(const std::byte* slot, const InputCopy& copy) {
 
 /// Row y of the grid does copy y, the last row the scalars.
 __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
   const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
   if (blockIdx.y < copies.count) {
     copy_input(slot, copies.list[blockIdx.y]);
@@ -57,11 +59,15 @@ __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* sca
 }
 
 __global__ void load(Staging staging, InputCopy copy) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
   const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
   copy_input(slot, copy);
 }
 
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
   copy_bytes(from, to + *slots.steps_done % slots.slots * stride, bytes);
 }
 
@@ -70,6 +76,8 @@ __global__ void write_position(const StepScalars* scalars, int instruction, Posi
 }
 
 __global__ void end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
   const uint64_t step = *steps_done;
   Finished& slot = finished[step % slots];
   slot.loss = loss == nullptr ? 0.0f : *loss;
@@ -89,19 +97,17 @@ void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepS
   unsigned blocks = 1;
   for (int i = 0; i < copies.count; ++i) blocks = std::max(blocks, blocks_for(copies.list[i].bytes));
   const dim3 grid(blocks, static_cast<unsigned>(copies.count + 1));
-  begin_step<<<grid, kThreads, 0, stream>>>(staging, copies, scalars, position);
-  cuda_check_launch("begin_step");
+  launch(begin_step, grid, kThreads, 0, stream, "begin_step", staging, copies, scalars, position);
 }
 
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream) {
-  load<<<blocks_for(copy.bytes), kThreads, 0, stream>>>(staging, copy);
-  cuda_check_launch("load");
+  launch(load, blocks_for(copy.bytes), kThreads, 0, stream, "load", staging, copy);
 }
 
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream) {
-  print<<<blocks_for(bytes), kThreads, 0, stream>>>(slots, static_cast<const std::byte*>(from), to, stride, bytes);
-  cuda_check_launch("print");
+  launch(print, blocks_for(bytes), kThreads, 0, stream, "print", slots, static_cast<const std::byte*>(from), to, stride,
+         bytes);
 }
 
 void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream) {
@@ -110,8 +116,7 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
 }
 
 void enqueue_end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished, CudaStream stream) {
-  end_step<<<1, 1, 0, stream>>>(steps_done, slots, loss, finished);
-  cuda_check_launch("end_step");
+  launch(end_step, 1, 1, 0, stream, "end_step", steps_done, slots, loss, finished);
 }
 
 }  // namespace trainctl::cuda

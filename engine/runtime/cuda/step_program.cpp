@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/ops/kernel_group_cuda.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 
 namespace trainctl::cuda {
@@ -37,11 +38,13 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     const Instruction& instruction = program.instructions[i];
     bound_.push_back(bind(instruction));
+    bound_.back().leader = i;
     if (instruction.opcode != Opcode::load) continue;
     Bound& bound = bound_.back();
     bound.input = {inputs.offsets[i], bound.out, bound.count, tables.of(instruction.op),
                    tables.sample_bytes(instruction.op)};
   }
+  bind_launches();
   bind_waits();
   bind_first_loads();
   scratch_memory_ = make_device_memory(scratch_.bytes());
@@ -77,10 +80,7 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     use_stream(kWatch, true);
     if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
   }
-  if (instruction.opcode == Opcode::kernel) {
-    bind_kernel(instruction, bound);
-    return bound;
-  }
+  if (instruction.opcode == Opcode::kernel) return bound;
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
   if (instruction.opcode == Opcode::print) {
     bound.printed = printed_;
@@ -89,15 +89,45 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   return bound;
 }
 
-void StepProgram::bind_kernel(const Instruction& instruction, Bound& bound) {
-  const CudaKernelDef* def = find_cuda_kernel(instruction.op);
-  check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; all_cuda_kernels.cpp has the list");
+CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
   CudaKernelCall call;
   bind_operands(instruction, program_, memory_.arena, call);
   call.seed = seed_;
   call.scratch = &scratch_;
-  bound.kernel = def->prepare(call);
+  return call;
+}
+
+CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
+  const CudaKernelDef* def = find_cuda_kernel(instruction.op);
+  check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
+                            "' runs; all_cuda_kernels.cpp has the list");
+  return def->prepare(call_of(instruction));
+}
+
+size_t StepProgram::end_of_launch(size_t first) const {
+  const std::vector<Instruction>& code = program_.instructions;
+  size_t end = first + 1;
+  while (code[first].launch >= 0 && end < code.size() && code[end].launch == code[first].launch) ++end;
+  return end;
+}
+
+/// One kernel for all of a launch where there is one, else a kernel each.
+void StepProgram::bind_launches() {
+  const std::vector<Instruction>& code = program_.instructions;
+  for (size_t first = 0, end; first < code.size(); first = end) {
+    end = end_of_launch(first);
+    if (end - first > 1) {
+      std::vector<GroupedKernel> group;
+      for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});
+      if (std::optional<CudaKernel> whole = prepare_group(group)) {
+        bound_[first].kernel = std::move(*whole);
+        for (size_t i = first; i < end; ++i) bound_[i].leader = first;
+        continue;
+      }
+    }
+    for (size_t i = first; i < end; ++i)
+      if (code[i].opcode == Opcode::kernel) bound_[i].kernel = bind_kernel(code[i]);
+  }
 }
 
 void StepProgram::bind_waits() {
@@ -108,7 +138,7 @@ void StepProgram::bind_waits() {
       const bool is_send = program_.instructions[i].opcode == Opcode::send;
       if (awaited.stream == bound_[i].stream && !is_send) continue;
       if (!awaited.done) awaited.done = make_event();
-      bound_[i].events.push_back(earlier);
+      bound_[bound_[i].leader].events.push_back(earlier);
     }
   }
 }
@@ -199,7 +229,8 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
   cudaStream_t stream = streams_.at(bound.stream).get();
   switch (instruction.opcode) {
     case Opcode::kernel:
-      return bound.kernel(stream);
+      if (bound.kernel) bound.kernel(stream);
+      return;
     case Opcode::load:
       if (!bound.at_begin) enqueue_load(memory_.staging, bound.input, stream);
       return;

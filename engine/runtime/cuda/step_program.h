@@ -68,17 +68,21 @@ class StepProgram {
   /// An instruction with everything looked up.
   struct Bound : BoundMove {
     int stream = kCompute;
-    CudaKernel kernel;
+    CudaKernel kernel;        ///< empty: the launch of an instruction before it does the work
     InputCopy input;          ///< load
     int64_t printed = 0;      ///< print: offset in a slot of the printed memory
     bool at_begin = false;    ///< a load that is done with the scalars
+    size_t leader = 0;        ///< the first instruction of its launch
     std::vector<int> events;  ///< of instructions of other streams that this one waits for
     Event done;               ///< where another stream waits for this one
     Event reached;            ///< where it communicates: all before it in its stream is over
   };
 
   Bound bind(const Instruction& instruction);
-  void bind_kernel(const Instruction& instruction, Bound& bound);
+  CudaKernelCall call_of(const Instruction& instruction);
+  CudaKernel bind_kernel(const Instruction& instruction);
+  void bind_launches();
+  size_t end_of_launch(size_t first) const;
   void bind_waits();
   void bind_first_loads();
   void use_stream(int stream, bool high_priority);

@@ -1,0 +1,172 @@
+// What a small step costs on a GPU is launches that wait for one another. Here instructions that may share one are
+// brought together and marked (Instruction::launch):
+//   - chains of layers that work on every row of the batch for itself: products, losses, and products backward;
+//   - weight gradients, which depend on nothing but such chains, and go behind them.
+// Small loads go to the start of their micro-batch, where they stand in nobody's way. A device that makes one
+// instruction after another gets the same numbers.
+#include <algorithm>
+
+#include "engine/compile/accesses.h"
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+/// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
+constexpr int64_t kSmallRows = 256;             ///< of a chain
+constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over
+constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
+constexpr int64_t kSmallLoad = 1 << 20;
+constexpr size_t kMostInLaunch = 16;
+
+bool is_kernel(const VirtualInstruction& v, std::string_view op) {
+  return v.code.opcode == Opcode::kernel && v.code.op == op;
+}
+
+int64_t rows_of(const Operand& o) {
+  return o.shape.empty() ? 1 : num_elements(o.shape) / std::max<int64_t>(o.shape.back(), 1);
+}
+
+bool all_f32(const std::vector<Operand>& operands) {
+  return std::all_of(operands.begin(), operands.end(), [](const Operand& o) { return o.dtype == DType::f32; });
+}
+
+bool is_row_product(const VirtualInstruction& v) {
+  if (!is_kernel(v, "matmul") || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
+  const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
+  return all_f32(v.code.inputs) && all_f32(v.code.outputs) && w.shape.size() == 2 && !x.shape.empty() &&
+         !v.code.attrs.flag("transpose_a") && rows_of(x) * num_elements(w.shape) <= kSmallProduct;
+}
+
+bool is_row_loss(const VirtualInstruction& v) {
+  return v.code.opcode == Opcode::kernel && v.code.op.ends_with("_with_grad") && all_f32(v.code.outputs) &&
+         v.code.inputs[0].dtype == DType::f32;
+}
+
+bool is_link(const VirtualInstruction& v) {
+  if (!is_row_product(v) && !is_row_loss(v)) return false;
+  const int64_t rows = rows_of(v.code.inputs[0]);
+  return rows > 0 && rows <= kSmallRows;
+}
+
+bool is_small_weight_grad(const VirtualInstruction& v) {
+  return is_kernel(v, "matmul_weight_grad") && all_f32(v.code.inputs) && all_f32(v.code.outputs) &&
+         rows_of(v.code.inputs[0]) <= kSmallDepth &&
+         rows_of(v.code.inputs[0]) * num_elements(v.code.outputs[0].shape) <= kSmallProduct;
+}
+
+/// Whether they would give something else in the other order, or at the same time.
+bool conflict(const VirtualInstruction& a, const VirtualInstruction& b) {
+  const std::vector<Access> of_a = accesses(a.code), of_b = accesses(b.code);
+  const auto buffer = [](const VirtualInstruction& v, size_t i) {
+    return i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
+  };
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    for (size_t j = 0; j < of_b.size(); ++j) {
+      if (!of_a[i].writes && !of_b[j].writes) continue;
+      if (buffer(a, i) == buffer(b, j) && of_a[i].begin() < of_b[j].end() && of_b[j].begin() < of_a[i].end())
+        return true;
+    }
+  }
+  return false;
+}
+
+/// Rows go from link to link: a layer's input, and what it takes its slope from. All else comes from outside.
+bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
+  const bool slope = is_row_product(next) && !next.code.attrs.text("activation_grad").empty();
+  for (size_t i = 1; i + (slope ? 1 : 0) < next.inputs.size(); ++i) {
+    for (size_t earlier : chain) {
+      const std::vector<BufferId>& written = c.code[earlier].outputs;
+      if (std::find(written.begin(), written.end(), next.inputs[i]) != written.end()) return false;
+    }
+  }
+  return true;
+}
+
+/// What can be launched as one, from `first` on: the links, and the weight gradients that stand between them.
+struct Found {
+  std::vector<size_t> chain, behind;
+};
+
+Found chain_from(const Compiler& c, size_t first) {
+  Found found{{first}, {}};
+  int losses = is_row_loss(c.code[first]) ? 1 : 0;
+  std::vector<size_t> passed;
+  for (size_t i = first + 1; i < c.code.size() && found.chain.size() < kMostInLaunch; ++i) {
+    const VirtualInstruction& v = c.code[i];
+    if (is_small_weight_grad(v)) {
+      passed.push_back(i);
+      continue;
+    }
+    losses += is_row_loss(v) ? 1 : 0;
+    const bool goes_on = is_link(v) && losses <= 1 &&
+                         rows_of(v.code.inputs[0]) == rows_of(c.code[first].code.inputs[0]) &&
+                         v.code.micro_batch == c.code[first].code.micro_batch && takes_rows_alone(c, found.chain, v) &&
+                         std::none_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); });
+    if (!goes_on) break;
+    found.chain.push_back(i);
+    found.behind = passed;
+  }
+  return found;
+}
+
+/// The instructions stand in `order` from `first` on.
+void reorder(Compiler& c, size_t first, const std::vector<size_t>& order) {
+  std::vector<VirtualInstruction> moved;
+  moved.reserve(order.size());
+  for (size_t i : order) moved.push_back(std::move(c.code[i]));
+  std::move(moved.begin(), moved.end(), c.code.begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+void mark(Compiler& c, size_t first, size_t count, int& launches) {
+  for (size_t i = first; i < first + count; ++i) c.code[i].code.launch = launches;
+  ++launches;
+}
+
+void group_chains(Compiler& c, int& launches) {
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (!is_link(c.code[i])) continue;
+    const Found found = chain_from(c, i);
+    if (found.chain.size() < 2) continue;
+    std::vector<size_t> order = found.chain;
+    order.insert(order.end(), found.behind.begin(), found.behind.end());
+    reorder(c, i, order);
+    mark(c, i, found.chain.size(), launches);
+    i += found.chain.size() - 1;
+  }
+}
+
+void group_weight_grads(Compiler& c, int& launches) {
+  for (size_t i = 0, end; i < c.code.size(); i = std::max(end, i + 1)) {
+    for (end = i; end < c.code.size() && end - i < kMostInLaunch && is_small_weight_grad(c.code[end]); ++end) {
+      bool apart = true;
+      for (size_t earlier = i; earlier < end && apart; ++earlier) apart = !conflict(c.code[earlier], c.code[end]);
+      if (!apart) break;
+    }
+    if (end - i >= 2) mark(c, i, end - i, launches);
+  }
+}
+
+void load_early(Compiler& c) {
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    const VirtualInstruction& load = c.code[i];
+    if (load.code.opcode != Opcode::load || load.code.outputs[0].bytes() > kSmallLoad) continue;
+    size_t to = 0;
+    while (to < i && (c.code[to].code.opcode != Opcode::load || c.code[to].code.micro_batch != load.code.micro_batch))
+      ++to;
+    if (to + 1 >= i) continue;
+    std::rotate(c.code.begin() + static_cast<std::ptrdiff_t>(to) + 1, c.code.begin() + static_cast<std::ptrdiff_t>(i),
+                c.code.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+  }
+}
+
+}  // namespace
+
+void group_launches(Compiler& c) {
+  int launches = 0;
+  load_early(c);
+  group_chains(c, launches);
+  group_weight_grads(c, launches);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,61 @@
+// True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-23 of x, and
+// a b = high high + high low + low high: what is left out is below f32's own rounding. Products and sums are exact to
+// f32 as mma adds them; small terms are summed apart from the large ones.
+// (Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores; CUTLASS calls it 3xTF32.)
+//
+// Fragments of mma.m16n8k8, for lane = 4 group + in_group:
+//   A [16 x 8]  (group, in_group), (group + 8, in_group), (group, in_group + 4), (group + 8, in_group + 4)
+//   B [8 x 8]   (in_group, group), (in_group + 4, group)
+//   C [16 x 8]  (group, 2 in_group), (group, 2 in_group + 1), (group + 8, 2 in_group), (group + 8, 2 in_group + 1)
+#pragma once
+
+#include <cstdint>
+
+namespace trainctl::cuda {
+
+struct Split {
+  uint32_t high, low;
+};
+
+/// Rounded to nearest in integer arithmetic, which is faster than cvt. mma reads the upper 19 bits of what it takes.
+__device__ inline Split split(float v) {
+  constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;
+  const uint32_t high = (__float_as_uint(v) + kHalf) & kKept;
+  return {high, __float_as_uint(v - __uint_as_float(high)) + kHalf};
+}
+
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+/// A fragment of kCount numbers, split.
+template <int kCount>
+struct Fragment {
+  uint32_t high[kCount], low[kCount];
+
+  __device__ void set(int i, float v) {
+    const Split s = split(v);
+    high[i] = s.high;
+    low[i] = s.low;
+  }
+};
+
+/// Sums of a 16 x 8 tile; the terms of low parts are kept apart until the end.
+struct TileSums {
+  float large[4] = {}, small[4] = {};
+
+  __device__ void add(const Fragment<4>& a, const Fragment<2>& b) {
+    mma(small, a.low, b.high);
+    mma(small, a.high, b.low);
+    mma(large, a.high, b.high);
+  }
+  __device__ float sum(int i) const { return large[i] + small[i]; }
+};
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,84 @@
+// Instructions that may be launched as one.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/verify_programs.h"
+#include "engine/model/model.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+Program mlp(const std::vector<std::string>& overrides) {
+  const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [48], batch: 32, label_dtype: f32, label_shape: [1]}
+network:
+  - {name: a, type: dense, units: 64}
+  - {name: relu_a, type: relu}
+  - {name: b, type: dense, units: 64}
+  - {name: relu_b, type: relu}
+  - {name: c, type: dense, units: 1}
+loss: mae
+)",
+                                 "job.yaml", overrides);
+  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, 0});
+  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu())[0];
+}
+
+/// "matmul*3 mae_with_grad" for each launch, in order.
+std::vector<std::string> launches(const Program& p) {
+  std::vector<std::string> found;
+  for (size_t i = 0; i < p.instructions.size(); ++i) {
+    const Instruction& code = p.instructions[i];
+    if (code.launch < 0) continue;
+    if (i == 0 || p.instructions[i - 1].launch != code.launch) found.emplace_back();
+    found.back() += (found.back().empty() ? "" : " ") + code.op;
+  }
+  return found;
+}
+
+const std::string kChain = "matmul matmul matmul mae_with_grad matmul matmul";
+const std::string kUpdates = "matmul_weight_grad matmul_weight_grad matmul_weight_grad";
+
+}  // namespace
+
+TEST_CASE("a small step on one rank is two launches: forward and backward by rows, and the updates behind them") {
+  CHECK(launches(mlp({})) == std::vector<std::string>{kChain, kUpdates});
+}
+
+TEST_CASE("weight gradients that are kept or summed over ranks are launched as one too") {
+  CHECK(launches(mlp({"optimizer={type: adam}"})) == std::vector<std::string>{kChain, kUpdates});
+  CHECK(launches(mlp({"launch.ranks=2", "parallel.mode=data_parallel"})) == std::vector<std::string>{kChain, kUpdates});
+}
+
+TEST_CASE("each micro-batch has launches of its own") {
+  const std::vector<std::string> found =
+      launches(mlp({"parallel.micro_batches=2", "launch.ranks=2", "parallel.mode=data_parallel"}));
+  CHECK(std::count(found.begin(), found.end(), kChain) == 2);
+}
+
+TEST_CASE("what keeps a GPU busy, and what is not f32, is launched by itself") {
+  CHECK(launches(mlp({"dataset.batch=8192"})).empty());
+  CHECK(launches(mlp({"precision=bf16"})).empty());
+}
+
+TEST_CASE("small loads stand at the start of their micro-batch") {
+  const Program p = mlp({});
+  CHECK(p.instructions[0].opcode == Opcode::load);
+  CHECK(p.instructions[1].opcode == Opcode::load);
+}
+
+TEST_CASE("verify: a launch that writes where another of its kernels reads is a fault, and one that is torn apart") {
+  const auto faults = [](const Program& p) { return verify_programs({p}).size(); };
+  const Program right = mlp({});
+  REQUIRE(faults(right) == 0);
+  Program shared = right;
+  shared.instructions[4].outputs[0].offset = shared.instructions[3].outputs[0].offset;
+  CHECK(faults(shared) > 0);
+  Program torn = right;
+  torn.instructions[4].launch = -1;
+  CHECK(faults(torn) > 0);
+}

@@ -1,0 +1,312 @@
+// Kernels that are launched as one, on networks of random widths: each result against float64, from the very numbers
+// that the GPU's own earlier results are.
+#include <cuda_runtime.h>
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/random.h"
+#include "tests/op_cases/cuda/cuda_device.h"
+
+namespace trainctl {
+namespace {
+
+void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
+
+/// Tensors one after another in device memory, each 16-byte aligned, or 4 bytes past that.
+class Tensors {
+ public:
+  explicit Tensors(bool aligned) : shift_(aligned ? 0 : 1) {}
+  Tensors(const Tensors&) = delete;
+  Tensors& operator=(const Tensors&) = delete;
+  ~Tensors() { cudaFree(device_); }
+
+  /// NaN where `size` is 0: a kernel has to write it.
+  int add(Shape shape, float size, DType dtype = DType::f32) {
+    const int64_t n = num_elements(shape);
+    const auto first = static_cast<int64_t>(host_.size()) + shift_;
+    host_.resize(static_cast<size_t>((first + n + 8) / 4 * 4), 0.0f);
+    for (int64_t i = 0; i < n; ++i) {
+      const float random = size * (2.0f * philox_uniform(11, static_cast<uint64_t>(first + i), 0) - 1.0f);
+      host_[static_cast<size_t>(first + i)] = size > 0 ? random : std::numeric_limits<float>::quiet_NaN();
+    }
+    args_.push_back({nullptr, dtype, shape, shape, Shape(shape.size(), 0)});
+    first_.push_back(first);
+    return static_cast<int>(args_.size()) - 1;
+  }
+  void set_classes(int tensor, int classes) {
+    for (int64_t i = 0; i < args_[at(tensor)].size(); ++i) {
+      const auto label = static_cast<int32_t>(i * 7919 % classes);
+      std::memcpy(&host_[static_cast<size_t>(first_[at(tensor)] + i)], &label, sizeof(label));
+    }
+  }
+  void upload() {
+    if (device_ == nullptr) must(cudaMalloc(&device_, host_.size() * sizeof(float)));
+    must(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(float), cudaMemcpyHostToDevice));
+  }
+  std::vector<float> download() const {
+    std::vector<float> all(host_.size());
+    must(cudaMemcpy(all.data(), device_, all.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    return all;
+  }
+  const std::vector<float>& before() const { return host_; }
+  TensorArg arg(int tensor, bool accumulate = false) const {
+    TensorArg a = args_[at(tensor)];
+    a.data = static_cast<float*>(device_) + first_[at(tensor)];
+    a.accumulate = accumulate;
+    return a;
+  }
+  int64_t first(int tensor) const { return first_[at(tensor)]; }
+  int64_t size(int tensor) const { return args_[at(tensor)].size(); }
+
+ private:
+  static size_t at(int tensor) { return static_cast<size_t>(tensor); }
+
+  int64_t shift_;
+  std::vector<float> host_;
+  std::vector<TensorArg> args_;
+  std::vector<int64_t> first_;
+  void* device_ = nullptr;
+};
+
+struct Network {
+  int rows = 0;
+  std::vector<int> widths;  ///< of the data, and of each layer's result
+  std::string loss;
+  bool aligned = true;
+};
+
+/// Its tensors, and where they are.
+struct Built {
+  explicit Built(const Network& n) : tensors(n.aligned), network(n) {
+    const auto rows = int64_t{n.rows};
+    values.push_back(tensors.add({rows, n.widths[0]}, 1.0f));
+    for (size_t l = 1; l < n.widths.size(); ++l) {
+      const auto in = int64_t{n.widths[l - 1]}, out = int64_t{n.widths[l]};
+      weights.push_back(tensors.add({out, in}, 2.0f / std::sqrt(static_cast<float>(in))));
+      biases.push_back(tensors.add({out}, 0.1f));
+      values.push_back(tensors.add({rows, out}, 0.0f));
+      grads.push_back(tensors.add({rows, out}, 0.0f));
+    }
+    const bool classes = n.loss == "softmax_cross_entropy";
+    label = tensors.add(classes ? Shape{rows} : Shape{rows, n.widths.back()}, 1.0f, classes ? DType::i32 : DType::f32);
+    if (classes) tensors.set_classes(label, n.widths.back());
+    loss = tensors.add({1}, 0.0f);
+    scalars = tensors.add({8}, 0.0f);
+    tensors.upload();
+    StepScalars rate;
+    rate.learning_rate = 0.25f;
+    must(cudaMemcpy(tensors.arg(scalars).data, &rate, sizeof(rate), cudaMemcpyHostToDevice));
+  }
+
+  CudaKernelCall call(std::vector<TensorArg> in, std::vector<TensorArg> out, Attrs attrs) {
+    CudaKernelCall c;
+    c.in = std::move(in);
+    c.out = std::move(out);
+    c.attrs = std::move(attrs);
+    c.scalars = tensors.arg(scalars).as<StepScalars>();
+    c.scratch = &scratch;
+    return c;
+  }
+  std::vector<GroupedKernel> chain() {
+    std::vector<GroupedKernel> kernels;
+    const size_t layers = weights.size();
+    for (size_t l = 0; l < layers; ++l) {
+      Attrs attrs{{"transpose_b", true}, {"bias", true}};
+      if (l + 1 < layers) attrs.set("activation", std::string("relu"));
+      kernels.push_back({"matmul", call({tensors.arg(values[l]), tensors.arg(weights[l]), tensors.arg(biases[l])},
+                                        {tensors.arg(values[l + 1])}, attrs)});
+    }
+    loss_op = network.loss + "_with_grad";
+    kernels.push_back({loss_op, call({tensors.arg(values[layers]), tensors.arg(label)},
+                                     {tensors.arg(loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
+    for (size_t l = layers - 1; l > 0; --l) {
+      Attrs attrs{{"activation_grad", std::string("relu")}};
+      kernels.push_back({"matmul", call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
+                                        {tensors.arg(grads[l - 1])}, attrs)});
+    }
+    return kernels;
+  }
+  std::vector<GroupedKernel> updates() {
+    std::vector<GroupedKernel> kernels;
+    for (size_t l = weights.size(); l-- > 0;) {
+      kernels.push_back({"matmul_weight_grad",
+                         call({tensors.arg(values[l]), tensors.arg(grads[l])},
+                              {tensors.arg(weights[l], true), tensors.arg(biases[l], true)}, {{"descend", true}})});
+    }
+    return kernels;
+  }
+
+  static constexpr double kScale = 0.125;
+  Tensors tensors;
+  Network network;
+  CudaScratch scratch;
+  std::vector<int> values, weights, biases, grads;
+  int label = 0, loss = 0, scalars = 0;
+  std::string loss_op;
+};
+
+/// The largest difference, relative to the largest expected value.
+struct Worst {
+  double off = 0, size = 0;
+  void compare(double got, double expected) {
+    off = std::isnan(got) ? INFINITY : std::max(off, std::fabs(got - expected));
+    size = std::max(size, std::fabs(expected));
+  }
+  double relative() const { return off / std::max(size, 1e-30); }
+};
+
+double loss_of(const Built& b, const std::vector<float>& m, Worst& grads) {
+  const int n = b.network.widths.back(), layers = static_cast<int>(b.weights.size());
+  const float* x = &m[static_cast<size_t>(b.tensors.first(b.values[static_cast<size_t>(layers)]))];
+  const float* label = &m[static_cast<size_t>(b.tensors.first(b.label))];
+  const float* dx = &m[static_cast<size_t>(b.tensors.first(b.grads[static_cast<size_t>(layers) - 1]))];
+  double total = 0;
+  for (int row = 0; row < b.network.rows; ++row) {
+    double top = -INFINITY, sum = 0;
+    for (int c = 0; c < n; ++c) top = std::max<double>(top, x[row * n + c]);
+    for (int c = 0; c < n; ++c) sum += std::exp(x[row * n + c] - top);
+    int32_t own = 0;
+    std::memcpy(&own, label + row, sizeof(own));
+    if (b.network.loss == "softmax_cross_entropy") total += std::log(sum) + top - x[row * n + own];
+    for (int c = 0; c < n; ++c) {
+      const int i = row * n + c;
+      const double off = static_cast<double>(x[i]) - label[i];
+      double slope = std::exp(x[i] - top) / sum - (c == own ? 1.0 : 0.0);
+      if (b.network.loss == "mae") slope = off > 0 ? 1 : off < 0 ? -1 : 0, total += std::fabs(off);
+      if (b.network.loss == "mse") slope = 2 * off, total += off * off;
+      grads.compare(dx[i], slope * Built::kScale);
+    }
+  }
+  return total * Built::kScale;
+}
+
+void check_chain(const Built& b, const std::vector<float>& m) {
+  const auto at = [&](int tensor) { return &m[static_cast<size_t>(b.tensors.first(tensor))]; };
+  const int rows = b.network.rows;
+  for (size_t l = 0; l < b.weights.size(); ++l) {
+    const int k = b.network.widths[l], n = b.network.widths[l + 1];
+    const float *x = at(b.values[l]), *w = at(b.weights[l]), *bias = at(b.biases[l]), *y = at(b.values[l + 1]);
+    Worst forward, backward;
+    for (int r = 0; r < rows; ++r) {
+      for (int j = 0; j < n; ++j) {
+        double sum = bias[j];
+        for (int i = 0; i < k; ++i) sum += static_cast<double>(x[r * k + i]) * w[j * k + i];
+        forward.compare(y[r * n + j], l + 1 < b.weights.size() && sum < 0 ? 0.0 : sum);
+      }
+    }
+    CHECK(forward.relative() < 2e-6);
+    if (l == 0) continue;
+    const float *dy = at(b.grads[l]), *dx = at(b.grads[l - 1]);
+    for (int r = 0; r < rows; ++r) {
+      for (int i = 0; i < k; ++i) {
+        double sum = 0;
+        for (int j = 0; j < n; ++j) sum += static_cast<double>(dy[r * n + j]) * w[j * k + i];
+        backward.compare(dx[r * k + i], x[r * k + i] > 0 ? sum : 0.0);
+      }
+    }
+    CHECK(backward.relative() < 2e-6);
+  }
+  Worst loss, grads;
+  loss.compare(*at(b.loss), loss_of(b, m, grads));
+  CHECK(loss.relative() < 2e-6);
+  CHECK(grads.relative() < 2e-6);
+}
+
+void check_updates(const Built& b, const std::vector<float>& m) {
+  const auto at = [&](const std::vector<float>& of, int tensor) {
+    return &of[static_cast<size_t>(b.tensors.first(tensor))];
+  };
+  for (size_t l = 0; l < b.weights.size(); ++l) {
+    const int k = b.network.widths[l], n = b.network.widths[l + 1];
+    const float *x = at(m, b.values[l]), *dy = at(m, b.grads[l]);
+    const float *w = at(m, b.weights[l]), *before = at(b.tensors.before(), b.weights[l]);
+    Worst weights, biases;
+    for (int j = 0; j < n; ++j) {
+      double of_bias = 0;
+      for (int r = 0; r < b.network.rows; ++r) of_bias += dy[r * n + j];
+      biases.compare(at(m, b.biases[l])[j], at(b.tensors.before(), b.biases[l])[j] - 0.25 * of_bias);
+      for (int i = 0; i < k; ++i) {
+        double sum = 0;
+        for (int r = 0; r < b.network.rows; ++r) sum += static_cast<double>(dy[r * n + j]) * x[r * k + i];
+        weights.compare(w[j * k + i], before[j * k + i] - 0.25 * sum);
+      }
+    }
+    CHECK(weights.relative() < 2e-6);
+    CHECK(biases.relative() < 2e-6);
+  }
+}
+
+void run(const CudaKernel& kernel) {
+  kernel(nullptr);
+  must(cudaDeviceSynchronize());
+}
+
+void check_network(const Network& network) {
+  CAPTURE(network.rows);
+  CAPTURE(network.widths);
+  CAPTURE(network.loss);
+  CAPTURE(network.aligned);
+  Built b(network);
+  const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
+  const std::optional<CudaKernel> forward_and_back = prepare_group(chain), descend = prepare_group(updates);
+  REQUIRE(forward_and_back.has_value());
+  REQUIRE(descend.has_value());
+  void* scratch = nullptr;
+  must(cudaMalloc(&scratch, static_cast<size_t>(std::max<int64_t>(b.scratch.bytes(), 16))));
+  b.scratch.set_memory(scratch);
+  run(*forward_and_back);
+  const std::vector<float> once = b.tensors.download();
+  check_chain(b, once);
+  run(*forward_and_back);
+  CHECK(std::memcmp(once.data(), b.tensors.download().data(), once.size() * sizeof(float)) == 0);
+  run(*descend);
+  check_updates(b, b.tensors.download());
+  cudaFree(scratch);
+}
+
+TEST_CASE("cuda: a chain of layers and the steps of descent behind it, each in one launch, follow float64") {
+  if (!gpu_is_here()) return;
+  int major = 0;
+  must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
+  if (major < 9) {
+    MESSAGE("clusters of blocks need compute capability 9");
+    return;
+  }
+  check_network({32, {784, 512, 512, 1}, "mae"});
+  check_network({256, {784, 512, 512, 1}, "mae"});
+  check_network({1, {1, 1}, "mse", false});
+  check_network({200, {65, 129, 33, 100}, "softmax_cross_entropy"});
+  std::mt19937 random(std::random_device{}());
+  const auto any = [&](std::initializer_list<int> of) { return *(of.begin() + random() % of.size()); };
+  for (int i = 0; i < 30; ++i) {
+    Network n{any({1, 3, 8, 17, 32, 61, 64, 100, 127, 256}), {}, "mae", random() % 2 == 0};
+    for (int layers = any({2, 3, 4}); layers >= 0; --layers)
+      n.widths.push_back(any({1, 2, 7, 16, 31, 64, 97, 128, 300, 521}));
+    if (n.widths.size() < 3) n.widths.push_back(10);
+    n.loss = std::array<std::string, 3>{"mae", "mse", "softmax_cross_entropy"}[random() % 3];
+    if (n.loss == "softmax_cross_entropy") n.widths.back() = any({2, 7, 10, 33, 128});
+    check_network(n);
+  }
+}
+
+TEST_CASE("cuda: kernels that depend on each other's rows otherwise, or are no group, are not launched as one") {
+  if (!gpu_is_here()) return;
+  Built b({16, {16, 16, 16}, "mse"});
+  std::vector<GroupedKernel> chain = b.chain();
+  CHECK_FALSE(prepare_group(std::span(chain).first(1)).has_value());
+  std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer makes
+  weights_from_chain[1].call.in[1] = weights_from_chain[0].call.out[0];
+  CHECK_FALSE(prepare_group(weights_from_chain).has_value());
+  std::vector<GroupedKernel> over_labels = chain;  // a result where the labels still lie
+  over_labels[3].call.out[0].data = over_labels[2].call.in[1].data;
+  CHECK_FALSE(prepare_group(over_labels).has_value());
+}
+
+}  // namespace
+}  // namespace trainctl
