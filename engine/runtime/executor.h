@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/start_up.h"
 #include "engine/compile/program.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/communicator.h"
@@ -34,7 +35,8 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// What a device may keep whole where it has the room; read only while the executor is made.
   std::vector<SampleTable> tables;
-  Timeline* timeline = nullptr;  ///< asked once a step whether it wants the times of its instructions; outlives us
+  Timeline* timeline = nullptr;      ///< asked once a step whether it wants the times of its instructions; outlives us
+  StartUpClock* start_up = nullptr;  ///< told of the phases until the first step; outlives us
 };
 
 /// Host memory; whoever holds the last pointer frees it.

@@ -75,10 +75,31 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
     CHECK(slurp(run.rank_file(rank, "stderr")).empty());
     CHECK(contains(slurp(run.rank_file(rank, "collectives.jsonl")), "all_reduce"));
   }
-  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 16);
+  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 1 + 16);
   CHECK(nlohmann::json::parse(slurp(run.file("plan.json")), nullptr, false).is_object());
   CHECK(state_of(run) == RunState::done);
   CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);
+}
+
+TEST_CASE("a run leaves where the time until its first step went: phases that add up, of each rank") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})
+              .exit_code == kExitDone);
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto start = nlohmann::json::parse(slurp(run.rank_file(rank, "start_up.json")), nullptr, false);
+    REQUIRE(start.is_object());
+    double sum = 0;
+    for (const auto& [name, seconds] : start["phases"].items()) sum += seconds.get<double>();
+    CHECK(sum == doctest::Approx(start["seconds"].get<double>()).epsilon(1e-3));
+    CHECK(start["alone"] < start["seconds"]);
+    for (const char* name : {"plan", "launch", "program", "data", "kernels", "step"})
+      CHECK(start["phases"].contains(name));
+  }
+  const std::string metrics = slurp(run.file("metrics.jsonl"));
+  const auto first = nlohmann::json::parse(metrics.substr(0, metrics.find('\n')), nullptr, false);
+  CHECK(first["start_up"] == nlohmann::json::parse(slurp(run.rank_file(0, "start_up.json"))));
 }
 
 TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
