@@ -70,6 +70,7 @@ class Worker {
       train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
     }
     train_options.start_up = start_up;
+    if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
     hooks.may_start = [this, &fault](int64_t step) {  // which counts from 0, people from 1
@@ -78,9 +79,7 @@ class Worker {
     };
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
-    const auto skipping = fault ? fault->skipping(rendezvous.communicator()) : nullptr;
-    Communicator& communicator = skipping ? *skipping : rendezvous.communicator();
-    output.ended(train(*job_, *program_, communicator, hooks, train_options));
+    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
     profile.ended();
     status.state = RankState::done;
   }

@@ -67,6 +67,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;
   executor_options.start_up = &start_up_;
+  executor_options.left_out = options.left_out;
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
   if (options.cuda) executor_options.tables = tables_to_keep(*set, program);

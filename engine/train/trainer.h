@@ -35,6 +35,7 @@ struct TrainOptions {
   int threads = 1;                            ///< for kernels
   std::span<std::byte> arena{};               ///< for the executor of a CPU; empty: it takes its own
   std::optional<CudaExecutorOptions> cuda{};  ///< on that GPU, rather than on the CPU
+  std::optional<LeftOut> left_out{};          ///< for tests
   StartUpClock start_up{};                    ///< with what came before
 };
 

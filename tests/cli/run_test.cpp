@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
+#include "tests/gpu/gpus.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -148,6 +149,27 @@ TEST_CASE("a rank that stands still is named as the one that does not answer") {
   CHECK(contains(result.err, "rank 1 ("));
   CHECK(contains(result.err, "stopped answering at step "));
   CHECK(run.nobody_is_left());
+}
+
+TEST_CASE("a rank that leaves out a collective is named, on CPUs and on GPUs") {
+  for (const std::string device : {"cpu", "cuda"}) {
+    if (device == "cuda" && !have_gpus(2, "left out collectives")) continue;
+    CAPTURE(device);
+    const Scratch scratch;
+    setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
+    const CommandResult result = trainctl_command(
+        scratch.path(),
+        {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
+         "launch.timeout=3s", "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
+    unsetenv("TRAINCTL_TEST_FAULT");
+    INFO(result.err);
+    CHECK(result.exit_code == kExitRankFailed);
+    CHECK(contains(result.err, "rank 1"));
+    CHECK(contains(result.err, "step 3"));
+    CHECK(contains(result.err, "all_reduce"));
+    CHECK(contains(result.out, "step: 2, loss is"));
+    CHECK_FALSE(contains(result.out, "step: 3, loss is"));
+  }
 }
 
 TEST_CASE("Ctrl-C ends a run with 130") {

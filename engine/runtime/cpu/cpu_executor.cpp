@@ -171,9 +171,12 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
   const uint32_t step = scalars.step + 1;  // peers and people count from 1
   Timeline* const timeline =
       options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
+  const int left_out =
+      options_.left_out && options_.left_out->step == scalars.step ? options_.left_out->instruction : -1;
   int position = 0;
   try {
     for (; position < static_cast<int>(bound_.size()); ++position) {
+      if (position == left_out) continue;
       comm_.set_position({step, position});
       if (timeline != nullptr) {
         run_timed(position, inputs, *timeline, scalars.step);

@@ -236,7 +236,8 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   StepProgram::Issue how;
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
-  if (!first && use_graph_) {
+  if (options_.left_out && options_.left_out->step == step) how.left_out = options_.left_out->instruction;
+  if (!first && use_graph_ && how.left_out < 0) {
     GraphExec& graph = timed ? timed_graph_ : graph_;
     if (!graph) graph = capture(how);
     phase_ended(options_.start_up, "graph");
