@@ -2,9 +2,9 @@
 //
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
 //                    plan.json        what trainctl plan --json says
-//                    metrics.jsonl    a line a logged step
+//                    metrics.jsonl    where the start's time went, and a line a logged step
 //                    outcome.json     how it ended    error.json   and why, where it failed
-//                    rank.<N>/stdout, stderr (log_files.h), error.json
+//                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 
 #include <string>

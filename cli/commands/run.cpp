@@ -46,7 +46,8 @@ std::vector<int> shown_ranks(const std::string& text, int ranks) {
 }
 
 WorkloadOptions workload_options(const Options& options) {
-  WorkloadOptions result{.record = options.record, .profile = {}};
+  WorkloadOptions result;
+  result.record = options.record;
   if (options.profile.empty()) return result;
   ProfileOptions& profile = result.profile.emplace();
   profile.steps = parse_profile_steps(options.profile_steps);
@@ -56,7 +57,8 @@ WorkloadOptions workload_options(const Options& options) {
 
 int run(const Options& options, Background* background) {
   boost::asio::io_context loop;
-  const std::unique_ptr<Workload> workload = make_workload(options.job.load(), workload_options(options), loop);
+  const WorkloadOptions for_workload = workload_options(options);
+  const std::unique_ptr<Workload> workload = make_workload(options.job.load(), for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   return Run(*workload, std::move(shown), loop, background)();
 }

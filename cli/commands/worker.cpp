@@ -31,7 +31,8 @@ struct Options {
   int memory_fd = -1;
   int gpu = -1;  ///< the host's number of it, the only one that this process sees; -1: runs on CPUs
   bool record = false;
-  std::string profile;  ///< steps, "3-5"; empty: none
+  std::string profile;   ///< steps, "3-5"; empty: none
+  std::string start_up;  ///< the launcher's StartUpClock
 };
 
 int kernel_threads() {
@@ -45,6 +46,9 @@ class Worker {
   explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
+    StartUpClock start_up = StartUpClock::of_text(options_.start_up);
+    start_up.ended("launch");
+    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
     const std::optional<Fault> fault = Fault::of_environment(options_.rank);
     if (fault) fault->strike(0);
     memory_ = SharedMemory::attach(options_.memory_fd);
@@ -52,8 +56,10 @@ class Worker {
     status.state = RankState::loading;
     job_ = plan_job(load_job(directory_.file("job.yaml")));
     program_ = compile(*job_, options_.rank);
+    start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    start_up.met_others("connect");
     RankOutput output(job_->spec, *program_, status, directory_, options_.record);
     TrainOptions train_options;
     train_options.threads = kernel_threads();
@@ -63,6 +69,8 @@ class Worker {
       train_options.cuda->gpu = options_.gpu;
       train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
     }
+    train_options.start_up = start_up;
+    if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
     hooks.may_start = [this, &fault](int64_t step) {  // which counts from 0, people from 1
@@ -71,9 +79,7 @@ class Worker {
     };
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
-    const auto skipping = fault ? fault->skipping(rendezvous.communicator()) : nullptr;
-    Communicator& communicator = skipping ? *skipping : rendezvous.communicator();
-    output.ended(train(*job_, *program_, communicator, hooks, train_options));
+    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
     profile.ended();
     status.state = RankState::done;
   }
@@ -120,6 +126,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--gpu", options->gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
+  command->add_option("--start-up", options->start_up)->required();
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
+#include "cli/render/start_up_report.h"
 #include "cli/worker/host_memory.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
@@ -17,6 +18,9 @@
 namespace trainctl {
 namespace {
 
+/// A start on CPUs that takes less is no news.
+constexpr double kTellAfterSeconds = 1;
+
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -25,7 +29,13 @@ double steady_seconds() {
 
 NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
                                  boost::asio::io_context& loop)
-    : job_(std::move(job)), options_(options), programs_(compile_all(job_)), loop_(loop), states_(programs_) {
+    : job_(std::move(job)),
+      options_(options),
+      start_up_(options.start_up),
+      programs_(compile_all(job_)),
+      loop_(loop),
+      states_(programs_) {
+  start_up_.ended("plan");
   require_precision(job_.spec);
   require_memory_limit(job_, programs_);
   if (job_.spec.launch.device == Device::cuda) {
@@ -45,7 +55,9 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
   return report;
 }
 
-void NetworkWorkload::prepare(int) {
+void NetworkWorkload::prepare(int attempt) {
+  if (attempt > 0) start_up_ = {};
+  start_up_told_ = false;
   memory_ = SharedMemory::create(arena_bytes_);
   states_ = RankStates(programs_);
   if (!needs_store(job_.spec)) return;
@@ -63,7 +75,9 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   "--rank",
                   std::to_string(place.rank),
                   "--memory-fd",
-                  std::to_string(memory_->fd())};
+                  std::to_string(memory_->fd()),
+                  "--start-up",
+                  start_up_.to_text()};
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
@@ -117,6 +131,15 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }
 
+std::string NetworkWorkload::news(const RunDirectory& directory) {
+  if (start_up_told_) return "";
+  for (int rank = 0; rank < job_.spec.launch.ranks; ++rank) {
+    if (memory_->status(rank).epoch.load() == 0) return "";  // its first step is not finished
+  }
+  start_up_told_ = true;
+  return start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0);
+}
+
 std::string NetworkWorkload::report(const RunDirectory& directory) {
   return options_.profile ? collect_profile(*options_.profile, programs_, job_.spec.name, directory) : "";
 }
@@ -128,9 +151,12 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   }
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
   const Device asked = spec.launch.device;
+  WorkloadOptions later = options;
+  later.start_up.ended("job");
   const CudaDevices found = asked == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
-  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), asked, found, options, loop);
+  later.start_up.ended("devices");
+  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), asked, found, later, loop);
 }
 
 }  // namespace trainctl

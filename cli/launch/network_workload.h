@@ -16,7 +16,7 @@ namespace trainctl {
 class NetworkWorkload : public Workload {
  public:
   /// Throws SpecError, and EnvError where the host has not what the plan needs.
-  /// `asked` is launch.device as written, which `job` has resolved.
+  /// `asked` is launch.device as written, which `job` has resolved; options.start_up has come to there.
   NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
                   boost::asio::io_context& loop);
 
@@ -28,6 +28,7 @@ class NetworkWorkload : public Workload {
   void connect(Launch& launch) override;
   bool is_up() const override;
   void describe(LiveStatus& status) override;
+  std::string news(const RunDirectory& directory) override;
   std::string report(const RunDirectory& directory) override;
 
  private:
@@ -35,6 +36,8 @@ class NetworkWorkload : public Workload {
 
   const PlannedJob job_;
   const WorkloadOptions options_;
+  StartUpClock start_up_;
+  bool start_up_told_ = false;
   const std::vector<Program> programs_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: they run on CPUs

@@ -146,6 +146,7 @@ LiveStatus Run::status() {
 }
 
 void Run::tick() {
+  tell_news();
   const bool view_due = view_.tick();
   const bool publish_due = registration_ && Clock::now() - published_ >= kPublish;
   if (background_ != nullptr && background_->holds_on()) let_go();
@@ -155,6 +156,10 @@ void Run::tick() {
   if (!publish_due) return;
   published_ = Clock::now();
   registration_->publish(now);
+}
+
+void Run::tell_news() {
+  if (const std::string news = workload_.news(directory_); !news.empty()) view_.news(news);
 }
 
 /// The user's prompt comes back once the ranks' start is no longer in doubt.
@@ -177,6 +182,7 @@ void Run::finish(const Outcome& outcome) {
   } catch (const EnvError& error) {
     std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
   }
+  tell_news();  // of a run shorter than a tick
   RunEnd end = run_end(outcome);
   end.report = report_of_workload();
   view_.end(end, directory_);  // may wait for whoever reads our output

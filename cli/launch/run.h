@@ -45,6 +45,7 @@ class Run {
   void tick();
   void show(int rank, std::string_view line);
   void let_go();
+  void tell_news();
   LiveStatus status();
   void finish(const Outcome& outcome);
   std::string report_of_workload() const;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/launch/profile.h"
+#include "engine/base/start_up.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
 #include "launcher/supervisor.h"
@@ -33,11 +34,14 @@ class Workload {
   virtual bool is_up() const = 0;
   /// How far it is, and what each rank does.
   virtual void describe(LiveStatus& status) = 0;
+  /// What is to be said of the run now, in a line, each thing once; or nothing. To be asked often.
+  virtual std::string news(const RunDirectory&) { return ""; }
   /// After the ranks have ended: what they left to be said, in lines; or nothing. Throws EnvError.
   virtual std::string report(const RunDirectory&) { return ""; }
 };
 
 struct WorkloadOptions {
+  StartUpClock start_up{};                ///< begins when the command does
   bool record = false;                    ///< networks: each rank writes the collectives of its first step
   std::optional<ProfileOptions> profile;  ///< networks: when each instruction of a few steps ran
 };

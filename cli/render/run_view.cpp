@@ -50,6 +50,8 @@ void RunView::line_of(int rank, std::string_view line) {
 
 void RunView::notice(std::string_view message) { progress_.line(paint(fd_, Paint::yellow, message)); }
 
+void RunView::news(std::string_view message) { progress_.line(message); }
+
 bool RunView::tick() {
   progress_.flush_lines();
   return progress_.due(seconds());

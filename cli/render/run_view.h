@@ -26,6 +26,8 @@ class RunView {
   /// A line of one of several.
   void line_of(int rank, std::string_view line);
   void notice(std::string_view message);
+  /// A line of the launcher's that is no warning.
+  void news(std::string_view message);
   /// To be called often: writes the lines that have come. Whether `update` should be called too.
   bool tick();
   void update(const LiveStatus& status);

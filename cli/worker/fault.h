@@ -4,14 +4,13 @@
 //
 //   2:5:exit3   rank 2 exits with code 3 where it should start step 5
 //   2:5:hang    it stands still there; 2:0:hang: it never reports that it has started
-//   2:5:skip    it leaves out the first collective of step 5
+//   2:5:skip    it leaves out the first collective of step 5, which a GPU then does not replay from its graph
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
-#include "engine/runtime/communicator.h"
+#include "engine/runtime/executor.h"
 
 namespace trainctl {
 
@@ -22,8 +21,8 @@ class Fault {
 
   /// The rank is about to start step `step`; 0: to report that it has started.
   void strike(int64_t step) const;
-  /// Stands before `inner`, which must outlive it, where a collective is to be skipped; else null.
-  std::unique_ptr<Communicator> skipping(Communicator& inner) const;
+  /// The collective that is to be skipped; nothing where none is, or the program has none.
+  std::optional<LeftOut> left_out(const Program& program) const;
 
  private:
   enum class What { exit, hang, skip };

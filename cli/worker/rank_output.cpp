@@ -21,13 +21,18 @@ void write_line(std::string text) {
 
 RankOutput::RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
                        bool record)
-    : spec_(spec), program_(program), status_(status), recording_(record) {
+    : spec_(spec),
+      program_(program),
+      status_(status),
+      start_up_path_(directory.rank_file(program.rank, "start_up.json")),
+      recording_(record) {
   if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
   if (record) collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
 }
 
 TrainHooks RankOutput::hooks() {
   TrainHooks hooks;
+  hooks.on_first_step = [this](const StartUpClock& clock) { on_first_step(clock); };
   hooks.on_step = [this](const StepReport& report) { on_step(report); };
   hooks.on_epoch = [](const EpochReport& report) {
     if (report.has_loss) write_line(epoch_line(report));
@@ -37,6 +42,13 @@ TrainHooks RankOutput::hooks() {
   };
   if (recording_) hooks.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
   return hooks;
+}
+
+/// Before the first on_step, which tells the launcher that it is there.
+void RankOutput::on_first_step(const StartUpClock& clock) {
+  const std::string json = start_up_json(clock);
+  std::ofstream(start_up_path_) << json << '\n';
+  if (metrics_.is_open()) metrics_ << R"({"start_up": )" << json << "}" << std::endl;
 }
 
 void RankOutput::on_step(const StepReport& report) {

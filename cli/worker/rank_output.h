@@ -1,4 +1,4 @@
-// All that a rank writes while it trains: loss lines and printed tensors to stdout, metrics.jsonl (the
+// All that a rank writes while it trains: loss lines and printed tensors to stdout, start_up.json, metrics.jsonl (the
 // first rank), collectives.jsonl (run --record), and its status for the launcher's progress line.
 #pragma once
 
@@ -27,6 +27,7 @@ class RankOutput {
   void ended(const TrainResult& result);
 
  private:
+  void on_first_step(const StartUpClock& clock);
   void on_step(const StepReport& report);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
@@ -34,6 +35,7 @@ class RankOutput {
   const JobSpec& spec_;
   const Program& program_;
   RankStatus& status_;
+  const std::string start_up_path_;
   bool recording_;
   std::ofstream metrics_, collectives_;
   double step_seconds_ = 0;  ///< moving average

@@ -10,9 +10,11 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "engine/base/start_up.h"
 #include "engine/compile/program.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/communicator.h"
@@ -24,6 +26,12 @@ namespace trainctl {
 /// Gets the tensors of `print:`.
 using PrintSink = std::function<void(const Operand& operand, const void* data, int micro_batch)>;
 
+/// An instruction that one step does not run, to see what the other ranks make of it.
+struct LeftOut {
+  uint32_t step = 0;     ///< StepScalars::step
+  int instruction = -1;  ///< index into Program::instructions
+};
+
 struct ExecutorOptions {
   uint64_t seed = 0;
   int threads = 1;
@@ -34,7 +42,9 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// What a device may keep whole where it has the room; read only while the executor is made.
   std::vector<SampleTable> tables;
-  Timeline* timeline = nullptr;  ///< asked once a step whether it wants the times of its instructions; outlives us
+  std::optional<LeftOut> left_out;   ///< for tests
+  Timeline* timeline = nullptr;      ///< asked once a step whether it wants the times of its instructions; outlives us
+  StartUpClock* start_up = nullptr;  ///< told of the phases until the first step; outlives us
 };
 
 /// Host memory; whoever holds the last pointer frees it.

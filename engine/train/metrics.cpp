@@ -6,12 +6,22 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/base/text.h"
+
 namespace trainctl {
 
 namespace {
 
 /// Without this a nan prints as "nan" or "-nan", whatever its sign bit happens to be.
 double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
+
+std::string phases_json(const std::vector<StartUpClock::Phase>& phases) {
+  std::vector<std::string> items;
+  for (const auto& phase : phases) {
+    items.push_back(fmt::format(R"("{}": {:.6f})", phase.name, static_cast<double>(phase.ns) / 1e9));
+  }
+  return "{" + join(items) + "}";
+}
 
 }  // namespace
 
@@ -33,6 +43,13 @@ std::string metrics_line(const StepReport& report) {
   // As a float, which it was in the update, it prints as 0.01 and not as 0.00999999978.
   return line + fmt::format(R"(, "learning_rate": {}, "seconds": {:.6f}}})", static_cast<float>(report.learning_rate),
                             report.seconds);
+}
+
+std::string start_up_json(const StartUpClock& clock) {
+  std::string json = fmt::format(R"({{"seconds": {:.6f}, "alone": {:.6f}, "phases": {})", clock.seconds(),
+                                 clock.seconds_alone(), phases_json(clock.phases()));
+  if (!clock.beside().empty()) json += R"(, "beside": )" + phases_json(clock.beside());
+  return json + "}";
 }
 
 }  // namespace trainctl

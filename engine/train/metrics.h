@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/base/start_up.h"
+
 namespace trainctl {
 
 /// Epochs and steps count from 1 here, as people read them; `step` within its epoch.
@@ -34,6 +36,10 @@ std::string epoch_line(const EpochReport& report);
 
 /// One line of metrics.jsonl: {"epoch": 1, "step": 44, "loss": 2.10342, …}.
 std::string metrics_line(const StepReport& report);
+
+/// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}, a JSON object: phases in
+/// their order, which add up to `seconds`; `alone` without those in which the rank waited for others.
+std::string start_up_json(const StartUpClock& clock);
 
 /// The mean of an epoch's losses, in double.
 class MeanLoss {

@@ -57,7 +57,7 @@ int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
 
 Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
                  const TrainOptions& options)
-    : job_(job), program_(program), hooks_(std::move(hooks)) {
+    : job_(job), program_(program), hooks_(std::move(hooks)), start_up_(options.start_up) {
   const auto sink_steps = static_cast<int>(std::min<int64_t>(job.spec.train.sink_steps, kMostInFlight));
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
@@ -66,7 +66,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.print = hooks_.print;
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;
+  executor_options.start_up = &start_up_;
+  executor_options.left_out = options.left_out;
   std::unique_ptr<Dataset> set = open_set(job.spec);
+  start_up_.ended("data");
   if (options.cuda) executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
@@ -82,12 +85,18 @@ void Trainer::start_steps() {
       stopped_ = true;
       return;
     }
-    if (started_ == finished_) last_ = Clock::now();
-    const int64_t epoch = started_ / steps_per_epoch();
-    const StepScalars scalars = step_scalars(job_.spec.optimizer, started_, epoch, run_steps_);
-    executor_->start_step(loader_->next_step(), scalars);
-    ++started_;
+    start_step();
   }
+}
+
+void Trainer::start_step() {
+  if (started_ == finished_) last_ = Clock::now();
+  const int64_t epoch = started_ / steps_per_epoch();
+  const StepScalars scalars = step_scalars(job_.spec.optimizer, started_, epoch, run_steps_);
+  const std::byte* batch = loader_->next_step();
+  if (started_ == 0) start_up_.ended("data");
+  executor_->start_step(batch, scalars);
+  ++started_;
 }
 
 StepReport Trainer::report_of(int64_t step) const {
@@ -102,9 +111,16 @@ StepReport Trainer::report_of(int64_t step) const {
   return report;
 }
 
+void Trainer::finish_start_up() {
+  start_up_.met_others("step");
+  start_up_.stop();
+  if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
+}
+
 StepReport Trainer::finish_step() {
   StepReport report = report_of(finished_);
   report.loss = executor_->finish_step();
+  if (finished_ == 0) finish_start_up();
   loader_->release_step();
   ++finished_;
   const Clock::time_point now = Clock::now();

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/base/start_up.h"
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/loader.h"
@@ -26,12 +27,16 @@ struct TrainHooks {
   /// Asked once before each step is started (counted from 0, over the whole run); false ends the run there. A
   /// device has steps in flight: the step before may have been started and not yet reported.
   std::function<bool(int64_t step)> may_start;
+  /// The first step is finished: where the time until then went. Before its on_step.
+  std::function<void(const StartUpClock&)> on_first_step;
 };
 
 struct TrainOptions {
   int threads = 1;                            ///< for kernels
   std::span<std::byte> arena{};               ///< for the executor of a CPU; empty: it takes its own
   std::optional<CudaExecutorOptions> cuda{};  ///< on that GPU, rather than on the CPU
+  std::optional<LeftOut> left_out{};          ///< for tests
+  StartUpClock start_up{};                    ///< with what came before
 };
 
 struct TrainResult {
@@ -62,14 +67,17 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   void start_steps();
+  void start_step();
   void finish_steps();
   StepReport finish_step();
+  void finish_start_up();
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
   const PlannedJob& job_;
   const Program& program_;
   TrainHooks hooks_;
+  StartUpClock start_up_;
   int64_t run_steps_ = 0;
   int64_t started_ = 0, finished_ = 0, reported_ = 0;
   bool stopped_ = false;

@@ -5,7 +5,8 @@
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
   scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, beside a large matrix product
   all_reduce  256 MiB of f32, against PyTorch's NCCL
-  start-up    from the command to the end of a one-step run, against torchrun and its hello world
+  start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its
+              hello world; then where the time went, of each rank of the last round
 Medians over rounds, lowest and highest in brackets. Needs PyTorch with CUDA.
 """
 import argparse, json, pathlib, re, statistics, subprocess, sys, tempfile, time
@@ -86,6 +87,16 @@ def train(binary, job, *overrides):
     return statistics.mean(seconds[len(seconds) // 4:]) * 1e6
 
 
+def one_step(binary, ranks):
+    """Seconds to the end of the run, and the start_up.json of each rank."""
+    with tempfile.TemporaryDirectory() as logs:
+        start = time.monotonic()
+        sh(binary, "run", here / "mlp.yaml", "launch.device=cuda", f"launch.ranks={ranks}", "train.steps=1",
+           f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", f"launch.log_dir={logs}/l")
+        seconds = time.monotonic() - start
+        return seconds, [json.load(open(f"{logs}/l/1/rank.{rank}/start_up.json")) for rank in range(ranks)]
+
+
 def spread(values, unit, digits=1):
     return f"{statistics.median(values):.{digits}f} {unit} [{min(values):.{digits}f} .. {max(values):.{digits}f}]"
 
@@ -121,15 +132,18 @@ def main():
         print(table.strip(), flush=True)
         ms = float(re.search(r"ms ([\d.]+)", torchrun(a.ranks, REDUCE)).group(1))
         print(f"PyTorch's NCCL: {256 * 2**20 / ms / 1e6 * 2 * (a.ranks - 1) / a.ranks:.1f} bus GB/s", flush=True)
-    ours, theirs = [], []
+    first, ours, theirs = [], [], []
     for _ in rounds:
-        start = time.monotonic()
-        train(a.trainctl, "mlp.yaml", f"launch.ranks={a.ranks}", "train.steps=1", f"parallel.mode={'data_parallel' if a.ranks > 1 else 'stand_alone'}")
-        ours.append(time.monotonic() - start)
+        seconds, phases = one_step(a.trainctl, a.ranks)
+        ours.append(seconds)
+        first.append(max(rank["seconds"] for rank in phases))
         start = time.monotonic()
         torchrun(a.ranks, HELLO)
         theirs.append(time.monotonic() - start)
-    print(f"one step, start to end, {a.ranks} GPUs: {spread(ours, 's')}; torchrun's hello world {spread(theirs, 's')}", flush=True)
+    print(f"first step, {a.ranks} GPUs: {spread(first, 's')}; start to end {spread(ours, 's')}; torchrun's hello world "
+          f"{spread(theirs, 's')}", flush=True)
+    for rank, start in enumerate(phases):
+        print(f"  rank {rank}: {json.dumps(start)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,14 +9,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+
+#include "tests/launcher/launcher_process.h"
 
 namespace {
-
-std::string slurp(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 /// The scratch folder itself, also for commands that run in a folder inside of it.
 std::string registry_of(const std::string& directory) {

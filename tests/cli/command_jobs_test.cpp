@@ -231,4 +231,8 @@ TEST_CASE("a network that failed once starts again from the beginning, and ends 
   const CommandResult result = finish_trainctl(scratch.path(), launcher);
   CHECK(result.exit_code == kExitDone);
   CHECK(contains(result.out, "restarting all ranks (1 of 1)"));
+  const auto start =
+      nlohmann::ordered_json::parse(slurp(scratch.path() + "/log_output/1/rank.0/start_up.json"), nullptr, false);
+  REQUIRE(start.is_object());
+  CHECK(start["phases"].begin().key() == "launch");  // its start counts from the restart
 }

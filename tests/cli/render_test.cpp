@@ -1,10 +1,12 @@
 // What the user sees, as text.
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "cli/render/launch_report.h"
 #include "cli/render/progress.h"
+#include "cli/render/start_up_report.h"
 #include "cli/render/tensor_text.h"
 
 using namespace trainctl;
@@ -54,6 +56,19 @@ LiveStatus training() {
 }
 
 }  // namespace
+
+TEST_CASE("of a start the user hears how long the slowest rank took, and for what") {
+  using Json = nlohmann::ordered_json;
+  const std::vector<Json> ranks = {
+      Json::parse(R"({"seconds": 3.1, "alone": 1.0, "phases": {"CUDA": 0.99, "data": 0.01, "NCCL": 2.1}})"),
+      Json::parse(R"({"seconds": 3.0, "alone": 2.0, "phases": {"CUDA": 1.96, "data": 0.04, "NCCL": 1.0}})")};
+  const std::string line = "first step after 3.00 s (rank 1 was the slowest): CUDA 1.96, NCCL 1.00, rest 0.04";
+  CHECK(start_up_line(ranks, 0) == line);
+  CHECK(start_up_line(ranks, 3) == line);
+  CHECK(start_up_line(ranks, 3.01).empty());
+  CHECK(start_up_line({ranks[0]}, 0) == "first step after 3.10 s: CUDA 0.99, NCCL 2.10, rest 0.01");
+  CHECK(start_up_line({}, 0).empty());
+}
 
 TEST_CASE("the progress line says how far a run is, and what its ranks do") {
   CHECK(progress_text(LiveStatus{}, 80) == "starting");

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
+#include "tests/gpu/gpus.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -75,10 +76,31 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
     CHECK(slurp(run.rank_file(rank, "stderr")).empty());
     CHECK(contains(slurp(run.rank_file(rank, "collectives.jsonl")), "all_reduce"));
   }
-  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 16);
+  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 1 + 16);
   CHECK(nlohmann::json::parse(slurp(run.file("plan.json")), nullptr, false).is_object());
   CHECK(state_of(run) == RunState::done);
   CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);
+}
+
+TEST_CASE("a run leaves where the time until its first step went: phases that add up, of each rank") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})
+              .exit_code == kExitDone);
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto start = nlohmann::json::parse(slurp(run.rank_file(rank, "start_up.json")), nullptr, false);
+    REQUIRE(start.is_object());
+    double sum = 0;
+    for (const auto& [name, seconds] : start["phases"].items()) sum += seconds.get<double>();
+    CHECK(sum == doctest::Approx(start["seconds"].get<double>()).epsilon(1e-3));
+    CHECK(start["alone"] < start["seconds"]);
+    for (const char* name : {"plan", "launch", "program", "data", "kernels", "step"})
+      CHECK(start["phases"].contains(name));
+  }
+  const std::string metrics = slurp(run.file("metrics.jsonl"));
+  const auto first = nlohmann::json::parse(metrics.substr(0, metrics.find('\n')), nullptr, false);
+  CHECK(first["start_up"] == nlohmann::json::parse(slurp(run.rank_file(0, "start_up.json"))));
 }
 
 TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
@@ -127,6 +149,27 @@ TEST_CASE("a rank that stands still is named as the one that does not answer") {
   CHECK(contains(result.err, "rank 1 ("));
   CHECK(contains(result.err, "stopped answering at step "));
   CHECK(run.nobody_is_left());
+}
+
+TEST_CASE("a rank that leaves out a collective is named, on CPUs and on GPUs") {
+  for (const std::string device : {"cpu", "cuda"}) {
+    if (device == "cuda" && !have_gpus(2, "left out collectives")) continue;
+    CAPTURE(device);
+    const Scratch scratch;
+    setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
+    const CommandResult result = trainctl_command(
+        scratch.path(),
+        {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
+         "launch.timeout=3s", "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
+    unsetenv("TRAINCTL_TEST_FAULT");
+    INFO(result.err);
+    CHECK(result.exit_code == kExitRankFailed);
+    CHECK(contains(result.err, "rank 1"));
+    CHECK(contains(result.err, "step 3"));
+    CHECK(contains(result.err, "all_reduce"));
+    CHECK(contains(result.out, "step: 2, loss is"));
+    CHECK_FALSE(contains(result.out, "step: 3, loss is"));
+  }
 }
 
 TEST_CASE("Ctrl-C ends a run with 130") {

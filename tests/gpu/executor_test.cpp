@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
@@ -124,6 +125,50 @@ TEST_CASE("inputs may lie in any memory, and the arena is read and written after
   CHECK(executor->finish_step() == 6);
   executor->start_step(inputs, {.step = 2});
   CHECK(executor->finish_step() == 105);
+}
+
+TEST_CASE("the executor tells what its start and its first steps take time for") {
+  if (!have_gpus(1, "phases of the start")) return;
+  const Program program = summing();
+  OneRank rank(program);
+  StartUpClock clock;
+  ExecutorOptions options;
+  options.start_up = &clock;
+  const auto executor = make_cuda_executor(program, *rank.comm, options, graph(true));
+  const std::vector<float> values(16);
+  for (uint32_t step = 0; step < 2; ++step)
+    executor->start_step(reinterpret_cast<const std::byte*>(values.data()), {.step = step});
+  executor->finish_step();
+  executor->finish_step();
+  std::vector<std::string> phases;
+  for (const auto& phase : clock.phases()) phases.push_back(phase.name);
+  CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
+}
+
+TEST_CASE("a rank that fails while NCCL starts says so at once, and keeps nobody from starting") {
+  if (!have_gpus(2, "failures while NCCL starts")) return;
+  const auto memory = SharedMemory::create({1024, 1024});
+  std::vector<Program> programs(2);
+  for (int r = 0; r < 2; ++r) {
+    Program& program = programs[static_cast<size_t>(r)];
+    program.rank = r;
+    program.arena_bytes = r == 0 ? 1024 : int64_t{1} << 50;
+    program.groups = {{0, 1}};
+    Instruction sum = instruction(Opcode::collective, "sum");
+    sum.collective = Collective::all_reduce;
+    sum.group = 0;
+    sum.inputs = sum.outputs = {floats(128, 3)};
+    program.instructions = {sum};
+  }
+  std::thread failing([&] {
+    const auto comm = make_shared_memory_communicator(memory, 1, 10);
+    auto options = graph(true);
+    options.device = 1;
+    CHECK_THROWS_WITH_AS(make_cuda_executor(programs[1], *comm, {}, options), doctest::Contains("are free"), EnvError);
+  });
+  const auto comm = make_shared_memory_communicator(memory, 0, 10);
+  CHECK(make_cuda_executor(programs[0], *comm, {}, graph(true)) != nullptr);
+  failing.join();
 }
 
 TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {

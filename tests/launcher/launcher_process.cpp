@@ -7,7 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <thread>
 
 #include "launcher/failure_report.h"
@@ -88,7 +88,9 @@ bool eventually(const std::function<bool()>& holds) {
 
 std::string slurp(const std::string& path) {
   std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();  // stops where the file can no longer be read; istreambuf_iterator would throw
+  return text.str();
 }
 
 int pid_in(const std::string& path) {

@@ -31,7 +31,7 @@ bool alive(int pid);
 /// Waits, at most some 20 seconds, until it holds; the last answer.
 bool eventually(const std::function<bool()>& holds);
 
-/// A file's text; "" where there is none.
+/// A file's text; "" where there is none, as of a process that has gone, be it while its /proc is read.
 std::string slurp(const std::string& path);
 
 /// The number that a script wrote to a file (with `echo $$ > file`), waiting for it.

@@ -39,6 +39,22 @@ struct OneRank {
 
 }  // namespace
 
+TEST_CASE("once the first step is finished a run says where the time until then went, with what came before") {
+  OneRank rank;
+  std::vector<std::string> phases, order;
+  TrainHooks hooks;
+  hooks.on_first_step = [&](const StartUpClock& clock) {
+    order.emplace_back("start-up");
+    for (const auto& phase : clock.phases()) phases.push_back(phase.name);
+  };
+  hooks.on_step = [&](const StepReport&) { order.emplace_back("step"); };
+  TrainOptions options;
+  options.start_up.ended("launch");
+  train(rank.job, rank.program, *rank.comm, hooks, options);
+  CHECK(phases == std::vector<std::string>{"launch", "data", "memory", "connect", "kernels", "weights", "step"});
+  CHECK(order == std::vector<std::string>{"start-up", "step", "step", "step", "step", "step", "step"});
+}
+
 TEST_CASE("epochs and steps count from 1, and an epoch reports the mean of its losses") {
   OneRank rank;
   std::vector<StepReport> steps;

@@ -4,9 +4,11 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/runtime/cuda/handles.h"
@@ -34,11 +36,29 @@ ncclConfig_t named(const char* name) {
 
 }  // namespace
 
-NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks)
-    : nccl_(nccl_library()), program_(program), num_ranks_(ranks.num_ranks()) {
-  open_world(ranks);
-  open_groups(gather_groups(groups_of(program, num_ranks_), ranks));
+NcclCommunicator::NcclCommunicator(const Program& program, Communicator& ranks, int device, StartUpClock* start_up)
+    : nccl_(nccl_library()), program_(program), ranks_(ranks) {
+  phase_ended(start_up, "NCCL library");
+  const int num_ranks = ranks.num_ranks();
+  Opening opening{nccl_, device, program.rank, num_ranks, agree_on_id(), {}};
+  opening.splits = split_rounds(gather_groups(groups_of(program, num_ranks), ranks));
+  phase_met_others(start_up, "connect");
+  std::packaged_task<Opened()> task(std::move(opening));
+  opening_ = task.get_future();
+  std::thread(std::move(task)).detach();
+}
+
+void NcclCommunicator::connect(StartUpClock* start_up) {
+  constexpr std::chrono::milliseconds kBetweenLooks{10};
+  while (opening_.wait_for(kBetweenLooks) != std::future_status::ready) {
+    if (const auto error = ranks_.hopeless("NCCL's start", {}, false)) throw CommError(*error);
+  }
+  Opened opened = opening_.get();
+  world_ = opened.world;
+  comms_ = std::move(opened.groups);
+  if (start_up != nullptr) start_up->had_beside(opened.start_up);
   connect_channels();
+  phase_met_others(start_up, "NCCL");
 }
 
 /// Not ncclCommDestroy, for which all ranks would have to come.
@@ -50,36 +70,51 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 /// The id goes through the ranks' shared memory: no sockets, no waiting for each other's.
-void NcclCommunicator::open_world(Communicator& ranks) {
-  std::vector<int> world(static_cast<size_t>(num_ranks_));
+ncclUniqueId NcclCommunicator::agree_on_id() const {
+  std::vector<int> world(static_cast<size_t>(ranks_.num_ranks()));
   std::iota(world.begin(), world.end(), 0);
-  const int all = ranks.open_group(world);
+  const int all = ranks_.open_group(world);
   ncclUniqueId id{};
-  if (ranks.rank() == 0) nccl_.check(nccl_.get_unique_id(&id), "ncclGetUniqueId");
+  if (ranks_.rank() == 0) nccl_.check(nccl_.get_unique_id(&id), "ncclGetUniqueId");
   static_assert(sizeof(id) % sizeof(int32_t) == 0);
   ncclUniqueId received{};
-  ranks.broadcast(all, &id, &received, sizeof(id) / sizeof(int32_t), DType::i32, 0);
-  ncclConfig_t config = named("trainctl");
-  nccl_.check(nccl_.init_rank(&world_, num_ranks_, received, ranks.rank(), &config), "ncclCommInitRankConfig");
+  ranks_.broadcast(all, &id, &received, sizeof(id) / sizeof(int32_t), DType::i32, 0);
+  return received;
 }
 
-void NcclCommunicator::open_groups(const std::vector<NcclGroup>& all) {
-  for (const std::vector<NcclGroup>& round : split_rounds(all)) {
-    int color = NCCL_SPLIT_NOCOLOR, key = 0;
-    for (size_t g = 0; g < round.size(); ++g) {
-      const auto& ranks = round[g].ranks;
-      const auto me = std::find(ranks.begin(), ranks.end(), program_.rank);
-      if (me == ranks.end()) continue;
-      color = static_cast<int>(g);
-      key = static_cast<int>(me - ranks.begin());
-    }
-    // Nothing is shared with the parent: what is shared would run one after another.
-    ncclConfig_t config = named("trainctl.group");
-    config.splitShare = 0;
-    ncclComm_t comm = nullptr;
-    nccl_.check(nccl_.split(world_, color, key, &comm, &config), "ncclCommSplit");
-    if (comm != nullptr) comms_[round[static_cast<size_t>(color)]] = comm;
+NcclCommunicator::Opened NcclCommunicator::Opening::operator()() const {
+  Opened opened;
+  cuda_check(cudaSetDevice(device), "cudaSetDevice");
+  opened.start_up.ended("CUDA");
+  opened.world = world();
+  opened.start_up.met_others("NCCL world");
+  for (const std::vector<NcclGroup>& groups : splits) split(opened.world, groups, opened);
+  if (!splits.empty()) opened.start_up.met_others("NCCL groups");
+  return opened;
+}
+
+ncclComm_t NcclCommunicator::Opening::world() const {
+  ncclConfig_t config = named("trainctl");
+  ncclComm_t comm = nullptr;
+  nccl.check(nccl.init_rank(&comm, num_ranks, id, rank, &config), "ncclCommInitRankConfig");
+  return comm;
+}
+
+void NcclCommunicator::Opening::split(ncclComm_t world, const std::vector<NcclGroup>& groups, Opened& opened) const {
+  int color = NCCL_SPLIT_NOCOLOR, key = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& ranks = groups[g].ranks;
+    const auto me = std::find(ranks.begin(), ranks.end(), rank);
+    if (me == ranks.end()) continue;
+    color = static_cast<int>(g);
+    key = static_cast<int>(me - ranks.begin());
   }
+  // Nothing is shared with the parent: what is shared would run one after another.
+  ncclConfig_t config = named("trainctl.group");
+  config.splitShare = 0;
+  ncclComm_t comm = nullptr;
+  nccl.check(nccl.split(world, color, key, &comm, &config), "ncclCommSplit");
+  if (comm != nullptr) opened.groups[groups[static_cast<size_t>(color)]] = comm;
 }
 
 /// NCCL connects two ranks in their first message, and then the host of each waits for the other's. In a step that

@@ -1,12 +1,14 @@
-// Collectives and messages between GPUs, enqueued on streams: nothing here waits but the constructor.
+// Collectives and messages between GPUs, enqueued on streams: nothing here waits but the constructor and connect().
 #pragma once
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/base/start_up.h"
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/comm/nccl_library.h"
 #include "engine/runtime/comm/nccl_splits.h"
@@ -16,9 +18,13 @@ namespace trainctl {
 
 class NcclCommunicator {
  public:
-  /// Collective over all ranks of the job, which meet over `ranks`; each has made its device current. Opens all
-  /// groups that the programs use. EnvError where NCCL fails, CommError where a rank does not come.
-  NcclCommunicator(const Program& program, Communicator& ranks);
+  /// Collective over all ranks of the job, which meet over `ranks`. Then a thread of its own opens all groups that the
+  /// programs use, on `device`, while the caller does something else: NCCL needs a second or more for it, and no rank
+  /// gets through before all have come. `start_up` (may be null) is told of what the caller waited for.
+  NcclCommunicator(const Program& program, Communicator& ranks, int device, StartUpClock* start_up = nullptr);
+  /// Waits for the thread, and connects the ranks. Before anything else, on a thread that has made the device current,
+  /// once all kernels of this rank are loaded. EnvError where NCCL fails, CommError where a rank is gone meanwhile.
+  void connect(StartUpClock* start_up = nullptr);
   /// Nothing is enqueued any more. NCCL waits here until the graphs that were captured from it are gone.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -38,8 +44,24 @@ class NcclCommunicator {
   void abort();
 
  private:
-  void open_world(Communicator& ranks);
-  void open_groups(const std::vector<NcclGroup>& all);
+  struct Opened {
+    ncclComm_t world = nullptr;
+    std::map<NcclGroup, ncclComm_t> groups;
+    StartUpClock start_up;
+  };
+  /// What the thread needs, and nothing of ours: where this rank fails meanwhile, nobody waits for it any more.
+  struct Opening {
+    const NcclLibrary& nccl;
+    int device = 0, rank = 0, num_ranks = 0;
+    ncclUniqueId id{};
+    std::vector<std::vector<NcclGroup>> splits;
+
+    Opened operator()() const;
+    ncclComm_t world() const;
+    void split(ncclComm_t world, const std::vector<NcclGroup>& groups, Opened& opened) const;
+  };
+
+  ncclUniqueId agree_on_id() const;
   void connect_channels() const;
   void all_to_all(ncclComm_t comm, int64_t size, const void* in, void* out, int64_t count, DType dtype,
                   CudaStream stream) const;
@@ -47,7 +69,8 @@ class NcclCommunicator {
 
   const NcclLibrary& nccl_;
   const Program& program_;
-  int num_ranks_;
+  Communicator& ranks_;
+  std::future<Opened> opening_;  ///< until connect()
   ncclComm_t world_ = nullptr;
   std::map<NcclGroup, ncclComm_t> comms_;
   std::atomic<bool> aborted_{false};

@@ -108,7 +108,9 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
   require_f32(program);
   comm_.register_arena(arena_, program.arena_bytes);
+  phase_ended(options_.start_up, "memory");
   open_groups();
+  phase_met_others(options_.start_up, "connect");
   bound_.reserve(program.instructions.size());
   for (const Instruction& instruction : program.instructions) {
     bound_.push_back(bind(instruction));
@@ -122,7 +124,9 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   for (size_t i = 0; i < bound_.size(); ++i) {
     if (program.instructions[i].opcode == Opcode::send && !awaited[i]) last_sends_.push_back(static_cast<int>(i));
   }
+  phase_ended(options_.start_up, "kernels");
   write_initial_weights(program, options_.seed, arena_);
+  phase_ended(options_.start_up, "weights");
 }
 
 /// Opening is collective, and each rank knows its own groups only. One order that all ranks share (by
@@ -167,9 +171,12 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
   const uint32_t step = scalars.step + 1;  // peers and people count from 1
   Timeline* const timeline =
       options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
+  const int left_out =
+      options_.left_out && options_.left_out->step == scalars.step ? options_.left_out->instruction : -1;
   int position = 0;
   try {
     for (; position < static_cast<int>(bound_.size()); ++position) {
+      if (position == left_out) continue;
       comm_.set_position({step, position});
       if (timeline != nullptr) {
         run_timed(position, inputs, *timeline, scalars.step);

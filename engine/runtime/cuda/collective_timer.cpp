@@ -47,12 +47,13 @@ class CudaCollectiveTimer final : public CollectiveTimer {
         num_ranks_(memory->num_ranks()),
         program_(program_of(rank, num_ranks_)),
         comm_(make_shared_memory_communicator(memory, rank, timeout_seconds)),
-        nccl_(program_, *comm_),
+        nccl_(program_, *comm_, rank),
         in_(make_device_memory(most_bytes)),
         out_(make_device_memory(most_bytes)),
         stream_(make_stream(true)),
         begin_(make_timed_event()),
         end_(make_timed_event()) {
+    nccl_.connect();
     group_ = comm_->open_group(program_.groups[0]);
     std::vector<float> random(static_cast<size_t>(most_bytes / 4));
     for (size_t i = 0; i < random.size(); ++i) random[i] = philox_uniform(1, i, 0) - 0.5f;

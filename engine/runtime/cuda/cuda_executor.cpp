@@ -40,8 +40,9 @@ bool launches_block() {
 
 class CudaExecutor final : public Executor {
  public:
+  /// `nccl` has begun and is not connected; null where the rank has no peers.
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-               const CudaExecutorOptions& cuda);
+               const CudaExecutorOptions& cuda, std::unique_ptr<NcclCommunicator> nccl);
   ~CudaExecutor() override;
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
@@ -100,7 +101,7 @@ int64_t aligned(int64_t bytes) {
 }
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-                           const CudaExecutorOptions& cuda)
+                           const CudaExecutorOptions& cuda, std::unique_ptr<NcclCommunicator> nccl)
     : program_(program),
       ranks_(ranks),
       options_(options),
@@ -110,10 +111,12 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       inputs_(input_layout(program, tables_.kept())),
       scalars_at_(aligned(inputs_.bytes)),
       stride_(scalars_at_ + aligned(sizeof(StepScalars))),
+      nccl_(std::move(nccl)),
       use_graph_(cuda.graph && !launches_block()),
       times_(program, options.timeline) {
+  phase_ended(options.start_up, "data");
   allocate();
-  if (needs_peers(program)) nccl_ = std::make_unique<NcclCommunicator>(program, ranks);
+  phase_ended(options.start_up, "memory");
   StepMemory memory;
   memory.arena = static_cast<std::byte*>(arena_.get());
   memory.steps_done = static_cast<uint64_t*>(steps_done_.get());
@@ -128,11 +131,14 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.printed_stride = StepProgram::printed_bytes(program);
   step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, nccl_.get(), options.seed);
   rehearse();
+  phase_ended(options.start_up, "kernels");
+  if (nccl_) nccl_->connect(options.start_up);
   // The rehearsal, and libraries that measure their kernels, have left something in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
              "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
   synchronize();
+  phase_ended(options.start_up, "weights");
   watchdog_ = std::make_unique<Watchdog>(program, ranks, nccl_.get(), position_, cuda.timeout_seconds);
 }
 
@@ -230,9 +236,11 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   StepProgram::Issue how;
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
-  if (!first && use_graph_) {
+  if (options_.left_out && options_.left_out->step == step) how.left_out = options_.left_out->instruction;
+  if (!first && use_graph_ && how.left_out < 0) {
     GraphExec& graph = timed ? timed_graph_ : graph_;
     if (!graph) graph = capture(how);
+    phase_ended(options_.start_up, "graph");
     if (graph) return cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
   }
   step_->issue(how);
@@ -241,6 +249,7 @@ void CudaExecutor::enqueue_step(uint32_t step) {
 /// Nothing where the step cannot be captured: then it is enqueued anew each time.
 GraphExec CudaExecutor::capture(const StepProgram::Issue& how) {
   synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
+  phase_met_others(options_.start_up, "step");
   try {
     StepProgram::Issue capturing = how;
     capturing.capturing = true;
@@ -352,10 +361,19 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
 }  // namespace
 }  // namespace cuda
 
+void begin_cuda(int device) {
+  std::thread([device] { cudaSetDevice(device); }).detach();
+}
+
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
+  std::unique_ptr<NcclCommunicator> nccl;  // goes on by itself, beside all that follows
+  if (cuda::needs_peers(program)) {
+    nccl = std::make_unique<NcclCommunicator>(program, ranks, cuda.device, options.start_up);
+  }
   cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");
-  return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda);
+  phase_ended(options.start_up, "CUDA");
+  return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda, std::move(nccl));
 }
 
 }  // namespace trainctl

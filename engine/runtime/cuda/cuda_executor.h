@@ -17,6 +17,10 @@ struct CudaExecutorOptions {
   std::function<void(const std::string& line)> notice;  ///< what the user should know; stderr where empty
 };
 
+/// Begins to start CUDA on the device, which takes a while, on a thread of its own; says nothing of errors, which
+/// make_cuda_executor will meet again.
+void begin_cuda(int device);
+
 /// As make_cpu_executor, with the arena in the device's memory. The ranks meet over `ranks`, which lies in host
 /// memory; programs that communicate do it over NCCL. Where a rank does not come, or is gone, start_step and
 /// finish_step throw CommError; where the device fails, EnvError. For one thread at a time.

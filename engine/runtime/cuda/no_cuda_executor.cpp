@@ -7,6 +7,8 @@ namespace trainctl {
 
 std::optional<int> cuda_version_of_build() { return std::nullopt; }
 
+void begin_cuda(int) {}
+
 std::unique_ptr<Executor> make_cuda_executor(const Program&, Communicator&, const ExecutorOptions&,
                                              const CudaExecutorOptions&) {
   throw EnvError("this trainctl was built without CUDA; set launch.device=cpu");

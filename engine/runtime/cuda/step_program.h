@@ -52,6 +52,7 @@ class StepProgram {
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
+    int left_out = -1;  ///< an instruction that is not run
   };
   void issue(const Issue& how);
   /// Everything but communication, one after another.
