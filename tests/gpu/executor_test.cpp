@@ -67,36 +67,37 @@ CudaExecutorOptions graph(bool on) {
 
 TEST_CASE("steps are started ahead and finish in order, each with its own data, scalars, loss and prints") {
   if (!have_gpus(1, "steps in flight")) return;
-  for (bool with_graph : {false, true}) {
+  for (const auto& [with_graph, ahead] : {std::pair{false, 3}, {true, 3}, {true, 8}}) {  // with 8, 4 are one graph
     CAPTURE(with_graph);
+    CAPTURE(ahead);
     const Program program = summing();
     OneRank rank(program);
     std::vector<float> printed;
     ExecutorOptions options;
-    options.in_flight = 3;
+    options.in_flight = ahead;
     options.print = [&](const Operand& operand, const void* data, int) {
       CHECK(num_elements(operand.shape) == 3);
       printed.push_back(static_cast<const float*>(data)[2]);
     };
     const auto executor = make_cuda_executor(program, *rank.comm, options, graph(with_graph));
-    REQUIRE(executor->max_in_flight() == 3);
+    REQUIRE(executor->max_in_flight() == ahead);
     const int64_t bytes = input_layout(program).bytes;
     std::vector<HostBlock> blocks;
-    for (int i = 0; i < 3; ++i) blocks.push_back(executor->allocate_inputs(bytes));
+    for (int i = 0; i < ahead; ++i) blocks.push_back(executor->allocate_inputs(bytes));
 
     const auto start = [&](int step) {
-      std::byte* block = blocks[static_cast<size_t>(step) % 3].get();
+      std::byte* block = blocks[static_cast<size_t>(step % ahead)].get();
       const float values[] = {float(step), 0, float(10 * step)};
       std::memcpy(block, values, sizeof(values));
       executor->start_step(block, {.step = uint32_t(step)});
     };
-    for (int step = 0; step < 3; ++step) start(step);
-    CHECK_THROWS_AS(start(3), InternalError);
+    for (int step = 0; step < ahead; ++step) start(step);
+    CHECK_THROWS_AS(start(ahead), InternalError);
     float expected = 0;
     for (int step = 0; step < 20; ++step) {
       expected += float(step);
       CHECK(executor->finish_step() == expected);
-      if (step + 3 < 20) start(step + 3);
+      if (step + ahead < 20) start(step + ahead);
     }
     CHECK_THROWS_AS(executor->finish_step(), InternalError);
     REQUIRE(printed.size() == 20);

@@ -1,6 +1,9 @@
 // Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
 // memory while earlier steps run; the step itself is one graph, which is captured when the second step starts. The
 // first is enqueued as it is: it makes the libraries load what they load lazily.
+//
+// Where many steps may be in flight, half of them are one graph: the device goes from step to step without its host.
+// A step that was started waits until there are enough for it, or until it is to be finished.
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
@@ -57,8 +60,13 @@ class CudaExecutor final : public Executor {
   void allocate();
   void rehearse();
   void send_inputs(const std::byte* inputs, const StepScalars& scalars);
+  template <class Enqueue>
+  void at_step(uint32_t step, const Enqueue& enqueue);
   void enqueue_step(uint32_t step);
-  GraphExec capture(const StepProgram::Issue& how);
+  void enqueue_waiting();
+  void wait_for_inputs();
+  bool launch(GraphExec& graph, const StepProgram::Issue& how, int steps);
+  GraphExec capture(const StepProgram::Issue& how, int steps);
   void print(int slot);
   void wait_for(uint64_t step);
   void synchronize();
@@ -83,17 +91,27 @@ class CudaExecutor final : public Executor {
   const PositionWord* position_ = nullptr;
   InputBlocks blocks_;
   Stream copy_;
-  std::vector<Event> copied_;  ///< by slot: its inputs are in the staging memory
+  Event copied_;  ///< the inputs of all steps that were started are in the staging memory
 
   std::unique_ptr<NcclCommunicator> nccl_;
   std::unique_ptr<StepProgram> step_;
-  GraphExec graph_, timed_graph_;
+  GraphExec graph_, timed_graph_, many_graph_;
   bool use_graph_;
+  const int many_;   ///< steps of many_graph_
+  int waiting_ = 0;  ///< started, and not enqueued
   StepTimes times_;
   std::unique_ptr<Watchdog> watchdog_;
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
+
+/// Steps in one graph, of `slots` in flight. What has many instructions keeps a device busy by itself.
+int steps_of_graph(int slots, const Program& program) {
+  constexpr int kMostSteps = 16;
+  constexpr size_t kMostInstructions = 512;
+  const size_t fitting = kMostInstructions / std::max<size_t>(program.instructions.size(), 1);
+  return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostSteps));
+}
 
 int64_t aligned(int64_t bytes) {
   constexpr int64_t kAlignment = 64;
@@ -113,6 +131,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       stride_(scalars_at_ + aligned(sizeof(StepScalars))),
       nccl_(std::move(nccl)),
       use_graph_(cuda.graph && !launches_block()),
+      many_(steps_of_graph(slots_, program)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
   allocate();
@@ -153,7 +172,8 @@ CudaExecutor::~CudaExecutor() {
   if (device_is_lost) return;
   cudaDeviceSynchronize();
   graph_ = {};
-  timed_graph_ = {};  // both before the communicator, which waits for them
+  many_graph_ = {};
+  timed_graph_ = {};  // all before the communicator, which waits for them
   nccl_.reset();
 }
 
@@ -176,7 +196,7 @@ void CudaExecutor::allocate() {
   position_ = static_cast<const PositionWord*>(position_memory_.get());
   step_of_slot_.resize(static_cast<size_t>(slots_));
   copy_ = make_stream(true);
-  for (int slot = 0; slot < slots_; ++slot) copied_.push_back(make_event());
+  copied_ = make_event();
 }
 
 /// A kernel is loaded when it is first launched, and that may wait until the device is idle: never, where a rank waits
@@ -196,19 +216,27 @@ HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
   return blocks_.allocate(stride_);
 }
 
+/// What fails says at which step.
+template <class Enqueue>
+void CudaExecutor::at_step(uint32_t step, const Enqueue& enqueue) {
+  try {
+    enqueue();
+  } catch (const CommError&) {
+    throw;
+  } catch (const EnvError& error) {
+    failed("step " + std::to_string(step + 1), error.what());
+  }
+}
+
 void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
   check(started_ - finished_ < static_cast<uint64_t>(slots_), "no more steps are in flight than there are slots");
   watchdog_->throw_if_given_up();
   const NvtxRange range("step");
-  try {
+  at_step(scalars.step, [&] {
     send_inputs(inputs, scalars);
     watchdog_->step_started();
     enqueue_step(scalars.step);
-  } catch (const CommError&) {
-    throw;
-  } catch (const EnvError& error) {
-    failed("step " + std::to_string(scalars.step + 1), error.what());
-  }
+  });
   step_of_slot_[started_ % static_cast<uint64_t>(slots_)] = scalars.step;
   ++started_;
 }
@@ -221,13 +249,18 @@ void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scala
   auto* to = static_cast<std::byte*>(staging_.get()) + static_cast<int64_t>(slot) * stride_;
   cuda_check(cudaMemcpyAsync(to, block, static_cast<size_t>(stride_), cudaMemcpyHostToDevice, copy_.get()),
              "cudaMemcpyAsync of the inputs");
-  cuda_check(cudaEventRecord(copied_[slot].get(), copy_.get()), "cudaEventRecord");
-  cuda_check(cudaStreamWaitEvent(step_->compute(), copied_[slot].get()), "cudaStreamWaitEvent");
+  cuda_check(cudaEventRecord(copied_.get(), copy_.get()), "cudaEventRecord");
 }
 
 void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);
+  const bool left_out = options_.left_out && options_.left_out->step == step;
+  if (!first && !timed && !left_out && use_graph_) {
+    if (++waiting_ >= many_) enqueue_waiting();
+    return;
+  }
+  enqueue_waiting();
   if (timed) {
     synchronize();
     times_.collect();  // those of an earlier step, before this one's are taken
@@ -236,24 +269,43 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   StepProgram::Issue how;
   if (first) how.on_communication = &options_.on_communication;
   if (timed) how.times = &times_.events();
-  if (options_.left_out && options_.left_out->step == step) how.left_out = options_.left_out->instruction;
-  if (!first && use_graph_ && how.left_out < 0) {
-    GraphExec& graph = timed ? timed_graph_ : graph_;
-    if (!graph) graph = capture(how);
-    phase_ended(options_.start_up, "graph");
-    if (graph) return cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
-  }
+  if (left_out) how.left_out = options_.left_out->instruction;
+  wait_for_inputs();
+  if (timed && !first && !left_out && launch(timed_graph_, how, 1)) return;
   step_->issue(how);
 }
 
+void CudaExecutor::enqueue_waiting() {
+  if (waiting_ == 0) return;
+  wait_for_inputs();
+  if (waiting_ == many_ && many_ > 1 && launch(many_graph_, {}, many_)) waiting_ = 0;
+  for (; waiting_ > 0; --waiting_)
+    if (!launch(graph_, {}, 1)) step_->issue({});
+}
+
+void CudaExecutor::wait_for_inputs() {
+  cuda_check(cudaStreamWaitEvent(step_->compute(), copied_.get()), "cudaStreamWaitEvent");
+}
+
+/// False where there is no such graph.
+bool CudaExecutor::launch(GraphExec& graph, const StepProgram::Issue& how, int steps) {
+  if (!use_graph_) return false;
+  if (!graph) graph = capture(how, steps);
+  phase_ended(options_.start_up, "graph");
+  if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
+  return static_cast<bool>(graph);
+}
+
 /// Nothing where the step cannot be captured: then it is enqueued anew each time.
-GraphExec CudaExecutor::capture(const StepProgram::Issue& how) {
+GraphExec CudaExecutor::capture(const StepProgram::Issue& how, int steps) {
   synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
   phase_met_others(options_.start_up, "step");
   try {
     StepProgram::Issue capturing = how;
     capturing.capturing = true;
-    return capture_graph(step_->compute(), [&] { step_->issue(capturing); });
+    return capture_graph(step_->compute(), [&] {
+      for (int i = 0; i < steps; ++i) step_->issue(capturing);
+    });
   } catch (const EnvError& error) {
     cudaGetLastError();
     watchdog_->throw_if_given_up();
@@ -267,6 +319,7 @@ float CudaExecutor::finish_step() {
   check(finished_ < started_, "only a step that was started is finished");
   const int slot = static_cast<int>(finished_ % static_cast<uint64_t>(slots_));
   const uint32_t step = step_of_slot_[static_cast<size_t>(slot)];
+  if (started_ - finished_ == static_cast<uint64_t>(waiting_)) at_step(step, [&] { enqueue_waiting(); });
   wait_for(finished_ + 1);
   const float loss = finished_slots_[slot].loss;
   if (options_.print) print(slot);
@@ -318,6 +371,7 @@ void CudaExecutor::synchronize() {
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
   use_device();
+  enqueue_waiting();
   synchronize();
   cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
                         cudaMemcpyDeviceToHost),
@@ -327,6 +381,7 @@ void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
   use_device();
+  enqueue_waiting();
   synchronize();
   // The copy is of the default stream, for which the step's streams do not wait.
   cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),
