@@ -139,6 +139,23 @@ void update(Lowering& l, int b, const std::optional<View>& norm) {
            {l.c.flat(buffers.read(), 0, bucket.elements, "weights." + bucket.name, buffers.read_type())});
 }
 
+/// Buckets in the order in which their gradients are summed: an update waits for its own sum alone, so while the last
+/// ones are under way all others are updated.
+std::vector<int> in_order_of_reduction(const Lowering& l) {
+  std::vector<int> updated;
+  for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
+    if (l.c.buckets[b].plan->updated) updated.push_back(b);
+  }
+  std::stable_sort(updated.begin(), updated.end(),
+                   [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
+  return updated;
+}
+
+bool has_shard_to_add(const Lowering& l, int bucket) {
+  return std::any_of(l.scattered.begin(), l.scattered.end(),
+                     [&](const ScatteredShard& s) { return s.to.buffer == l.c.buckets[bucket].gradients; });
+}
+
 }  // namespace
 
 bool counts_loss(const Lowering& l) {
@@ -152,13 +169,16 @@ bool counts_loss(const Lowering& l) {
 
 void finish_step(Lowering& l) {
   if (!l.c.trains()) return;
-  add_up_shards(l);
   reduce_remaining_buckets(l);
   finish_loss(l);
   std::optional<View> norm;
-  if (l.c.spec.optimizer.clip_norm > 0) norm = sum_of_squares(l);
-  for (size_t b = 0; b < l.c.buckets.size(); ++b) {
-    if (l.c.buckets[b].plan->updated) update(l, static_cast<int>(b), norm);
+  if (l.c.spec.optimizer.clip_norm > 0) {
+    add_up_shards(l);
+    norm = sum_of_squares(l);
+  }
+  for (int b : in_order_of_reduction(l)) {
+    if (has_shard_to_add(l, b)) add_up_shards(l);
+    update(l, b, norm);
   }
 }
 

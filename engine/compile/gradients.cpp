@@ -74,6 +74,7 @@ void all_reduce(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   if (b.reduce_group < 0) return;
   const View whole = l.c.flat(l.gradients[bucket].target, 0, b.elements, "grad." + b.name);
+  l.gradients[bucket].last_reduction = l.c.code.size();
   Instruction i;
   i.opcode = Opcode::collective;
   i.name = "all_reduce grad." + b.name;
@@ -95,6 +96,7 @@ void reduce_scatter(Lowering& l, int bucket) {
   const View whole = l.c.flat(state.target, 0, b.elements, name);
   const View block = l.c.flat(state.target, b.shard * elements, elements, name);
   View shard = l.c.flat(l.c.buckets[bucket].gradients, 0, elements, name);
+  state.last_reduction = l.c.code.size();
   l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
                     state.shard_written ? block : shard, Purpose::gradient);
   add_up_shards(l);

@@ -34,6 +34,7 @@ struct GradientState {
   NodeId last_node = -1;       ///< of this stage that contributes; -1: none
   bool shard_written = false;  ///< level 2 and 3: an earlier micro-batch is in the shard
   bool reduced = false;
+  size_t last_reduction = 0;  ///< its place in Compiler::code, once there is one
 };
 
 /// What a reduce_scatter has left, still to be added to the shard of earlier micro-batches.

@@ -21,6 +21,8 @@ void fuse_update(Compiler& c);
 void fuse_bias_grad(Compiler& c);
 /// Element-wise kernels that follow from one another become one.
 void fuse_elementwise(Compiler& c);
+/// Levels 1 and 2: updates, and the gathers of weights that follow them, under the rest of the backward pass.
+void update_early(Compiler& c);
 /// Instructions that may be launched as one stand together, and are marked.
 void group_launches(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer is free again.

@@ -41,6 +41,7 @@ class BucketUpdates {
     if (b_.updated_by_parts) return verify_parts();
     for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
       const Instruction& i = p_.instructions[index_];
+      if (updates_ > 0) read_updated(i);
       if (is_update(i) && weights_.touches(i.outputs[0])) {
         update(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
@@ -114,6 +115,15 @@ class BucketUpdates {
       if (reduces_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was reduced");
       if (!out.accumulate && !first_.insert(out.offset).second)
         fault(i.name + " overwrites the contributions that " + out.tensor + " has added up");
+    }
+  }
+
+  /// What reads weights after their update computes with those of the next step.
+  void read_updated(const Instruction& i) {
+    const bool gathers = i.opcode == Opcode::collective && i.purpose == Purpose::weights;
+    for (const Operand& in : i.inputs) {
+      if (read_.touches(in) && !(gathers && i.micro_batch < 0))
+        fault(i.name + " reads weights of " + b_.name + " after their update");
     }
   }
 

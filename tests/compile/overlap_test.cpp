@@ -12,17 +12,19 @@ using namespace trainctl;
 
 namespace {
 
-/// Four equal layers on four ranks, each a bucket of its own at level 3.
-Program compiled(int level, const std::vector<std::string>& more = {}) {
+/// Four equal layers on four ranks, each a bucket of its own at level 3; of 4096 units, at the other levels too.
+Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64") {
   std::vector<std::string> overrides = {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const JobSpec spec = parse_job(R"(
-dataset: {type: random, shape: [64], label_shape: [64], label_dtype: f32, batch: 32}
+dataset: {type: random, shape: [)" + units +
+                                     R"(], label_shape: [)" + units +
+                                     R"(], label_dtype: f32, batch: 32}
+modules:
+  layer: [{name: dense, type: dense, units: )" +
+                                     units + R"(}]
 network:
-  - {name: a, type: dense, units: 64}
-  - {name: b, type: dense, units: 64}
-  - {name: c, type: dense, units: 64}
-  - {name: d, type: dense, units: 64}
+  - {name: h, module: layer, repeat: 4}
 loss: mse
 optimizer: {type: adam, learning_rate: 0.01}
 parallel: {mode: data_parallel, micro_batches: 2}
@@ -52,6 +54,27 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
     }
   }
   return lives;
+}
+
+bool is_update(const Instruction& code) { return code.op == "adam_update" || code.op == "sgd_update"; }
+
+/// Collectives on gradients, in list order.
+std::vector<int> reductions(const Program& p) {
+  std::vector<int> found;
+  for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+    const Instruction& code = p.instructions[static_cast<size_t>(i)];
+    if (code.opcode == Opcode::collective && code.purpose == Purpose::gradient) found.push_back(i);
+  }
+  return found;
+}
+
+/// The last sum of a bucket's gradients; -1: none.
+int last_reduction(const Program& p, const std::string& bucket) {
+  int last = -1;
+  for (int i : reductions(p)) {
+    if (p.instructions[static_cast<size_t>(i)].inputs[0].tensor == "grad." + bucket) last = i;
+  }
+  return last;
 }
 
 }  // namespace
@@ -92,5 +115,83 @@ TEST_CASE("no work on a micro-batch waits for the reduction that was issued last
       }
       CHECK(last >= 0);
     }
+  }
+}
+
+TEST_CASE("updates stand in the order in which their gradients are summed") {
+  for (int level = 0; level <= 3; ++level) {
+    // With a minimum, all biases share a bucket, the first to be opened and the last to be summed.
+    for (const std::string min_kb : {"0", "64"}) {
+      const Program p = compiled(
+          level, {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: " + min_kb + "}"}, "4096");
+      int before = -1, updates = 0;
+      for (const Instruction& code : p.instructions) {
+        if (!is_update(code)) continue;
+        const int reduction = last_reduction(p, code.inputs[0].tensor.substr(5));
+        CHECK_MESSAGE(reduction > before, code.name, ", level ", level, ", min_kb ", min_kb);
+        before = reduction;
+        ++updates;
+      }
+      CHECK(updates == static_cast<int>(p.buckets.size()));
+    }
+  }
+}
+
+TEST_CASE("all updates but the last bucket's stand before the first wait for the last reduction") {
+  for (int level = 0; level <= 3; ++level) {
+    for (const std::string micro_batches : {"1", "2"}) {
+      const Program p = compiled(level, {"parallel.micro_batches=" + micro_batches}, "4096");
+      const int last = reductions(p).back();
+      size_t updates = 0;
+      for (const Instruction& code : p.instructions) {
+        const bool waits = std::find(code.waits.begin(), code.waits.end(), last) != code.waits.end();
+        if (code.stream == Stream::compute && waits) break;
+        updates += is_update(code) ? 1 : 0;
+      }
+      CHECK_MESSAGE(updates + 1 == p.buckets.size(), "level ", level, ", micro-batches ", micro_batches);
+    }
+  }
+}
+
+TEST_CASE("levels 1 and 2: each bucket is updated and gathered behind the reductions after its own") {
+  for (int level = 1; level <= 2; ++level) {
+    for (const std::string micro_batches : {"1", "2"}) {
+      for (const std::string precision : {"fp32", "bf16"}) {
+        const Program p =
+            compiled(level, {"parallel.micro_batches=" + micro_batches, "precision=" + precision}, "4096");
+        CAPTURE(level);
+        CAPTURE(micro_batches);
+        const std::vector<int> sums = reductions(p);
+        int behind = 0, at_the_end = 0;
+        for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+          const Instruction& code = p.instructions[static_cast<size_t>(i)];
+          if (!is_update(code)) continue;
+          const std::string bucket = code.inputs[0].tensor.substr(5);
+          CHECK(p.instructions[static_cast<size_t>(i) + 1].name == "all_gather weights." + bucket);
+          auto next = std::find(sums.begin(), sums.end(), last_reduction(p, bucket));
+          while (next != sums.end() && next + 1 != sums.end() && next[1] == next[0] + 1) ++next;
+          REQUIRE(next != sums.end());
+          // At most one more layer's are sent off before it is this bucket's turn.
+          if (++next == sums.end())
+            ++at_the_end;
+          else
+            behind += i > *next && std::count_if(next, sums.end(), [&](int sum) { return sum < i; }) <= 2 ? 1 : 0;
+        }
+        CHECK(behind == static_cast<int>(p.buckets.size()) - at_the_end);
+        CHECK(at_the_end <= 2);  // the last layer's weight and bias
+      }
+    }
+  }
+}
+
+TEST_CASE("with clip_norm every update comes after the norm of all gradients") {
+  for (int level = 0; level <= 3; ++level) {
+    const Program p = compiled(level, {"optimizer.clip_norm=1"}, "4096");
+    bool has_norm = false;
+    for (const Instruction& code : p.instructions) {
+      has_norm |= code.opcode == Opcode::collective && code.purpose == Purpose::clip;
+      if (is_update(code)) CHECK_MESSAGE(has_norm, code.name, ", level ", level);
+    }
+    CHECK(has_norm);
   }
 }

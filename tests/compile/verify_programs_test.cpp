@@ -272,6 +272,20 @@ TEST_CASE("a parameter that is updated twice, or never") {
   CHECK(says(verify_programs(programs), 2, -1, {"bucket", "is never updated"}));
 }
 
+TEST_CASE("a weight that is read after its update") {
+  for (int level = 0; level <= 3; ++level) {
+    std::vector<Program> programs = sharded(level);
+    Program& p = programs[0];
+    const int reader = level == 3 ? find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]
+                                  : find_all(p, Opcode::kernel, "relu1")[0];
+    p.instructions.push_back(Instruction(p.instructions[static_cast<size_t>(reader)]));
+    const auto faults = verify_programs(programs);
+    INFO(text(faults));
+    CHECK(
+        says(faults, 0, static_cast<int>(p.instructions.size()) - 1, {"reads weights of bucket0 after their update"}));
+  }
+}
+
 TEST_CASE("weights that are not gathered after a sharded update") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) drop(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]);
