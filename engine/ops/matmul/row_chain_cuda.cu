@@ -371,6 +371,7 @@ __device__ __forceinline__ void make_across(const Link& link, const Work& work, 
 }
 
 __device__ __forceinline__ void make_product(const Link& l, const Work& work, int block, const float* shared) {
+  if (l.wide() && block >= l.tiles()) wait_for_rows(work);  // nobody sends to a block that has ended
   for (int tile = l.wide() ? block : 0; tile < l.tiles(); tile += work.blocks) {
     const int col0 = tile * kCols;
     if (l.along) {
