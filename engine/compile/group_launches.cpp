@@ -4,6 +4,9 @@
 //   - weight gradients, which depend on nothing but such chains, and go behind them.
 // Small loads go to the start of their micro-batch, where they stand in nobody's way. A device that makes one
 // instruction after another gets the same numbers.
+//
+// Ranks that make the same numbers have to make them by the same kernels, to the last bit. So what is launched as one
+// does not depend on what a rank alone does: counting a loss that others make too, or printing.
 #include <algorithm>
 
 #include "engine/compile/accesses.h"
@@ -43,8 +46,15 @@ bool is_row_loss(const VirtualInstruction& v) {
          v.code.inputs[0].dtype == DType::f32;
 }
 
-bool is_link(const VirtualInstruction& v) {
-  if (!is_row_product(v) && !is_row_loss(v)) return false;
+/// Whether several ranks make the same loss, of which one counts it.
+bool loss_has_replicas(const Compiler& c) {
+  if (!c.trains()) return false;
+  const Node& node = c.graph.nodes[c.graph.tensors[c.graph.loss].producer];
+  return c.plan.mesh.ways(output_layout(c.graph, c.plan, node, 0).replica_axes(c.plan.mesh)) > 1;
+}
+
+bool is_link(const VirtualInstruction& v, bool losses_too) {
+  if (!is_row_product(v) && !(losses_too && is_row_loss(v))) return false;
   const int64_t rows = rows_of(v.code.inputs[0]);
   return rows > 0 && rows <= kSmallRows;
 }
@@ -83,23 +93,23 @@ bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const
   return true;
 }
 
-/// What can be launched as one, from `first` on: the links, and the weight gradients that stand between them.
+/// What can be launched as one, from `first` on: the links, and what stands between them and can wait.
 struct Found {
   std::vector<size_t> chain, behind;
 };
 
-Found chain_from(const Compiler& c, size_t first) {
+Found chain_from(const Compiler& c, size_t first, bool losses_too) {
   Found found{{first}, {}};
   int losses = is_row_loss(c.code[first]) ? 1 : 0;
   std::vector<size_t> passed;
   for (size_t i = first + 1; i < c.code.size() && found.chain.size() < kMostInLaunch; ++i) {
     const VirtualInstruction& v = c.code[i];
-    if (is_small_weight_grad(v)) {
+    if (is_small_weight_grad(v) || v.code.opcode == Opcode::print) {
       passed.push_back(i);
       continue;
     }
     losses += is_row_loss(v) ? 1 : 0;
-    const bool goes_on = is_link(v) && losses <= 1 &&
+    const bool goes_on = is_link(v, losses_too) && losses <= 1 &&
                          rows_of(v.code.inputs[0]) == rows_of(c.code[first].code.inputs[0]) &&
                          v.code.micro_batch == c.code[first].code.micro_batch && takes_rows_alone(c, found.chain, v) &&
                          std::none_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); });
@@ -124,9 +134,10 @@ void mark(Compiler& c, size_t first, size_t count, int& launches) {
 }
 
 void group_chains(Compiler& c, int& launches) {
+  const bool losses_too = !loss_has_replicas(c);
   for (size_t i = 0; i < c.code.size(); ++i) {
-    if (!is_link(c.code[i])) continue;
-    const Found found = chain_from(c, i);
+    if (!is_link(c.code[i], losses_too)) continue;
+    const Found found = chain_from(c, i, losses_too);
     if (found.chain.size() < 2) continue;
     std::vector<size_t> order = found.chain;
     order.insert(order.end(), found.behind.begin(), found.behind.end());

@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-Program mlp(const std::vector<std::string>& overrides) {
+std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
   const JobSpec spec = parse_job(R"(
 dataset: {type: random, shape: [48], batch: 32, label_dtype: f32, label_shape: [1]}
 network:
@@ -25,8 +25,10 @@ loss: mae
 )",
                                  "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, 0});
-  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu())[0];
+  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu());
 }
+
+Program mlp(const std::vector<std::string>& overrides) { return all_ranks(overrides)[0]; }
 
 /// "matmul*3 mae_with_grad" for each launch, in order.
 std::vector<std::string> launches(const Program& p) {
@@ -63,6 +65,25 @@ TEST_CASE("each micro-batch has launches of its own") {
 TEST_CASE("what keeps a GPU busy, and what is not f32, is launched by itself") {
   CHECK(launches(mlp({"dataset.batch=8192"})).empty());
   CHECK(launches(mlp({"precision=bf16"})).empty());
+}
+
+TEST_CASE(
+    "ranks that make the same numbers launch the same kernels, also where one of them counts the loss or prints") {
+  const std::vector<Program> ranks = all_ranks(
+      {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.strategies={a: [[1, 1], [2, 1]]}", "print=[b]"});
+  const auto of_replicas = [](const Program& p) {  // what follows the cut layer, and who is launched with whom
+    std::vector<std::string> found;
+    int first = -1;
+    for (const Instruction& i : p.instructions) {
+      if (i.op != "matmul" && i.op != "matmul_weight_grad") continue;
+      if (i.launch >= 0 && first < 0) first = i.launch;
+      found.push_back(i.name + (i.launch < 0 ? "" : " " + std::to_string(i.launch - first)));
+    }
+    return found;
+  };
+  CHECK(of_replicas(ranks[0]) == of_replicas(ranks[1]));
+  const std::vector<std::string> found = launches(ranks[0]);
+  CHECK(std::none_of(found.begin(), found.end(), [](const std::string& ops) { return ops.find("mae") != ops.npos; }));
 }
 
 TEST_CASE("small loads stand at the start of their micro-batch") {

@@ -279,6 +279,7 @@ TEST_CASE("a weight that is read after its update") {
     const int reader = level == 3 ? find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]
                                   : find_all(p, Opcode::kernel, "relu1")[0];
     p.instructions.push_back(Instruction(p.instructions[static_cast<size_t>(reader)]));
+    p.instructions.back().launch = -1;
     const auto faults = verify_programs(programs);
     INFO(text(faults));
     CHECK(

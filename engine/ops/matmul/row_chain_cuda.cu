@@ -34,7 +34,7 @@ constexpr int kCols = 32;                ///< of a block's tile
 constexpr int kOwnCols = kCols / kWarps;  ///< of a warp, along k
 constexpr int kMostLinks = 16;
 constexpr int kMostClasses = 128;
-constexpr int64_t kMostRows = 4096;
+constexpr int64_t kMostRows = 48;  ///< of a batch: 6 clusters, which every card that has clusters runs at once
 constexpr int kPartPitch = kCols + 4;  ///< free of bank conflicts, by rows and by columns
 
 enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
