@@ -32,8 +32,9 @@ struct BucketPlan {
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;
 };
 
-/// Largest bucket at levels 0 to 2, unless one parameter alone is larger.
+/// Largest bucket at levels 0 to 2, unless one parameter alone is larger; that takes what is open along if it is small.
 inline constexpr int64_t kBucketBytes = 32 << 20;
+inline constexpr int64_t kSliverBytes = 1 << 20;
 
 /// Last parameters of the graph first, because their gradients are there first.
 ///

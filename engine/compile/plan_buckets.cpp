@@ -67,6 +67,14 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   return c;
 }
 
+/// A bucket of slivers takes a parameter of any size: a reduction of its own would keep the next one waiting for longer
+/// than its bytes take, most of all on a GPU, where it waits until a product leaves it a multiprocessor.
+bool takes(const BucketPlan& bucket, const BucketParameter& parameter) {
+  const int64_t float_bytes = byte_size(DType::f32);
+  return bucket.elements * float_bytes <= kSliverBytes ||
+         (bucket.elements + parameter.elements) * float_bytes <= kBucketBytes;
+}
+
 /// Parameters of whole cache lines first, so that each starts at one without padding; then the rest.
 void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
@@ -105,8 +113,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
     const auto found = open.find(key);
     const int level = std::get<2>(key);
-    const bool fits = found != open.end() &&
-                      (level == 3 || (buckets[found->second].elements + parameter.elements) * 4 <= kBucketBytes);
+    const bool fits = found != open.end() && (level == 3 || takes(buckets[found->second], parameter));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;

@@ -195,3 +195,12 @@ TEST_CASE("with clip_norm every update comes after the norm of all gradients") {
     CHECK(has_norm);
   }
 }
+
+TEST_CASE("a large weight is reduced together with the small parameters before it, in one collective a layer") {
+  const Program p = compiled(0, {}, "4096");
+  REQUIRE(p.buckets.size() == 4);
+  for (const Bucket& bucket : p.buckets) CHECK(bucket.elements == 4096 * 4096 + 4096);
+  const auto reduces = std::count_if(p.instructions.begin(), p.instructions.end(),
+                                     [](const Instruction& i) { return i.purpose == Purpose::gradient; });
+  CHECK(reduces == 4);
+}
