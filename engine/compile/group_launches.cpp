@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 /// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
-constexpr int64_t kSmallRows = 256;             ///< of a chain
+constexpr int64_t kSmallRows = 48;              ///< of a chain: the most that row_chain_cuda.cu takes
 constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over
 constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
 constexpr int64_t kSmallLoad = 1 << 20;
@@ -81,7 +81,7 @@ bool conflict(const VirtualInstruction& a, const VirtualInstruction& b) {
   return false;
 }
 
-/// Rows go from link to link: a layer's input, and what it takes its slope from. All else comes from outside.
+/// Only rows come from the chain: a layer's input, and what it takes its slope from. All else comes from outside.
 bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const bool slope = is_row_product(next) && !next.code.attrs.text("activation_grad").empty();
   for (size_t i = 1; i + (slope ? 1 : 0) < next.inputs.size(); ++i) {
@@ -109,14 +109,17 @@ Found chain_from(const Compiler& c, size_t first, bool losses_too) {
       continue;
     }
     losses += is_row_loss(v) ? 1 : 0;
-    const bool goes_on = is_link(v, losses_too) && losses <= 1 &&
-                         rows_of(v.code.inputs[0]) == rows_of(c.code[first].code.inputs[0]) &&
-                         v.code.micro_batch == c.code[first].code.micro_batch && takes_rows_alone(c, found.chain, v) &&
-                         std::none_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); });
+    const bool goes_on =
+        is_link(v, losses_too) && losses <= 1 && rows_of(v.code.inputs[0]) == rows_of(c.code[first].code.inputs[0]) &&
+        v.code.micro_batch == c.code[first].code.micro_batch &&
+        v.inputs[0] == c.code[found.chain.back()].outputs.back() && takes_rows_alone(c, found.chain, v) &&
+        std::none_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); });
     if (!goes_on) break;
     found.chain.push_back(i);
     found.behind = passed;
   }
+  std::stable_partition(found.behind.begin(), found.behind.end(),
+                        [&](size_t i) { return c.code[i].code.opcode != Opcode::print; });
   return found;
 }
 

@@ -24,6 +24,14 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Whether the kernel as it was built for this device, maybe by the driver, has the code for clusters.
+template <class Kernel>
+bool knows_clusters(Kernel* kernel) {
+  cudaFuncAttributes attributes{};
+  cuda_check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  return attributes.ptxVersion >= 90;
+}
+
 /// All threads of all blocks of the cluster; what they wrote to memory before is there after.
 __device__ inline void wait_for_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

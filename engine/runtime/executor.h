@@ -56,7 +56,7 @@ class Executor {
 
   /// Of the blocks that steps take; says of which tensors this device keeps all samples.
   virtual const InputLayout& inputs() const = 0;
-  /// Starts one step. `inputs` is a block as inputs() says; it must stay as it is until the step is finished.
+  /// Starts one step; it may run only when later ones are started, or it is finished. `inputs` is a block as inputs() says; it must stay as it is until the step is finished.
   /// Allocates nothing. At most max_in_flight() steps are started and not finished.
   /// Throws CommError (with the instruction's name) where peers fail, EnvError where the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;

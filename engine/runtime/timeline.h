@@ -22,6 +22,7 @@ struct TimeSpan {
   int64_t ready_ns = 0;     ///< its stream came to it: it starts to wait for sends; begin_ns where it need not
   int64_t begin_ns = 0;
   int64_t end_ns = 0;
+  int32_t launched = 1;  ///< instructions that its launch ran, it and those behind it; 0: an earlier one's launch did
 };
 
 class Timeline {

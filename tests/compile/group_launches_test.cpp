@@ -62,6 +62,15 @@ TEST_CASE("each micro-batch has launches of its own") {
   CHECK(std::count(found.begin(), found.end(), kChain) == 2);
 }
 
+TEST_CASE("layers side by side are no chain") {
+  const std::vector<std::string> found =
+      launches(mlp({"network=[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 64, "
+                    "inputs: [a]}, {name: c, type: dense, units: 64, inputs: [a]}, {name: d, type: "
+                    "add, inputs: [b, c]}, {name: e, type: dense, units: 1}]"}));
+  CHECK(found[0] == "matmul matmul");  // a, b
+  CHECK(std::none_of(found.begin(), found.end(), [](const std::string& ops) { return ops == "matmul matmul matmul"; }));
+}
+
 TEST_CASE("what keeps a GPU busy, and what is not f32, is launched by itself") {
   CHECK(launches(mlp({"dataset.batch=8192"})).empty());
   CHECK(launches(mlp({"precision=bf16"})).empty());

@@ -222,6 +222,32 @@ TEST_CASE("every instruction of the profiled steps is in the trace of real ranks
   CHECK(find_waiting(profiles).messages.size() == 3 * 2 * 2 * 2);  // steps, micro-batches, there and back, pairs
 }
 
+TEST_CASE("a launch that ran several instructions is one slice with all their names and all their work") {
+  Program program = two_ranks(0);
+  program.instructions.insert(program.instructions.begin() + 1, program.instructions[0]);
+  program.instructions[1].name = "relu again";
+  RankProfile profile{.program = &program};
+  profile.spans = {span(0, 1000, 3000), span(1, 3000, 3000)};
+  profile.spans[0].launched = 2;
+  profile.spans[1].launched = 0;
+  const json trace = trace_of(std::span(&profile, 1));
+  std::vector<json> slices;
+  for (const json& event : trace["traceEvents"])
+    if (event["ph"] == "X" && event["args"].contains("instruction")) slices.push_back(event);
+  REQUIRE(slices.size() == 1);
+  CHECK(slices[0]["name"] == "relu, relu again");
+  CHECK(slices[0]["args"]["bytes"] == 2 * 2 * 1000);
+  std::stringstream text;
+  write_trace(text, std::span(&profile, 1), "job");
+  const std::vector<TimeSpan> read = read_trace(text);
+  REQUIRE(read.size() == 1);
+  CHECK(read[0].launched == 2);
+  const ProfileSummary summary = summarize(std::span(&profile, 1));
+  REQUIRE(summary.instructions.size() == 1);
+  CHECK(summary.instructions[0].name == "relu, relu again");
+  CHECK(summary.instructions[0].bytes == 2 * 2 * 1000);
+}
+
 TEST_CASE("--profile-steps is a range that counts from 1") {
   CHECK(parse_profile_steps("3-5").count() == 3);
   CHECK(parse_profile_steps("7").first == 7);

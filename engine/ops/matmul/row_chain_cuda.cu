@@ -13,8 +13,8 @@
 //
 // Rows lie in shared memory as the layer that takes them wants them: row by row for weights along k and for losses,
 // k by k for weights across. What was sent is in wide[0], wide[1], wide[0], …: who sends a result has received the
-// rows before it, so all blocks have made those, and have read the rows before them. What a block made for itself is
-// in own[0], own[1], ….
+// rows before it, in parts or notes from all blocks, so all of them have read the rows before those. What a block made
+// for itself is in own[0], own[1], ….
 #include <algorithm>
 #include <array>
 
@@ -94,13 +94,24 @@ __device__ inline void note_copies(float* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-/// By one thread, before others know of it: the barrier is passed once `bytes` have come.
-__device__ inline void expect_bytes(float* barrier, int bytes) {
+/// By one thread, before others know of it: the barrier is passed once `bytes` have come, and so many notes.
+__device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], 1;\n"
+      "mbarrier.init.shared::cta.b64 [%0], %2;\n"
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes)
+      "r"(bytes), "r"(notes + 1)
+      : "memory");
+#endif
+}
+/// A note to another block that nothing will come from here.
+__device__ inline void send_note(int block, float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 counter;\n"
+      "mapa.shared::cluster.u32 counter, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [counter];}" ::"r"(shared_address(barrier)),
+      "r"(block)
       : "memory");
 #endif
 }
@@ -109,6 +120,7 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
+/// What was counted is there then, also what came from other blocks: it came by st.async.
 __device__ inline void wait_for_bytes(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -158,10 +170,11 @@ __device__ void prepare_barriers(const Chain& chain, int block, float* shared) {
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
     if (l.wide() && i + 1 < chain.count)
-      expect_bytes(shared + kResultsCame + 2 * i, l.n * kRows * static_cast<int>(sizeof(float)));
+      expect_bytes(shared + kResultsCame + 2 * i, l.n * kRows * static_cast<int>(sizeof(float)),
+                   max(0, chain.blocks - l.tiles()));
     if (l.resident < 0) continue;
     if (l.along)
-      expect_bytes(shared + kWeightsCame + 2 * i, Slice(l, block).bytes(l));
+      expect_bytes(shared + kWeightsCame + 2 * i, Slice(l, block).bytes(l), 0);
     else
       expect_copies(shared + kWeightsCame + 2 * i);
   }
@@ -210,7 +223,7 @@ struct Work {
 __device__ __forceinline__ void finish(const Link& l, const Work& work, float sum, int row, int col, float bias, float relu_result) {
   float v = sum + bias;
   if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
-  if (relu_result <= 0.0f) v = 0.0f;
+  if (!(relu_result > 0.0f)) v = 0.0f;
   if (row < work.rows && col < l.n) l.y[static_cast<int64_t>(work.row0 + row) * l.n + col] = v;
   if (work.to == nullptr) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane & ~3;
@@ -371,7 +384,10 @@ __device__ __forceinline__ void make_across(const Link& link, const Work& work, 
 }
 
 __device__ __forceinline__ void make_product(const Link& l, const Work& work, int block, const float* shared) {
-  if (l.wide() && block >= l.tiles()) wait_for_rows(work);  // nobody sends to a block that has ended
+  if (l.wide() && block >= l.tiles()) {  // it has nothing to make, and says when it has come so far
+    wait_for_rows(work);
+    if (work.results_came != nullptr && threadIdx.x < work.blocks) send_note(threadIdx.x, work.results_came);
+  }
   for (int tile = l.wide() ? block : 0; tile < l.tiles(); tile += work.blocks) {
     const int col0 = tile * kCols;
     if (l.along) {
@@ -645,8 +661,8 @@ std::optional<Link> loss_link(std::string_view op, const CudaKernelCall& call) {
   return l;
 }
 
-/// Each link takes the rows of the one before; weights, biases and labels come from outside, and results for a slope
-/// from links that all threads have left behind.
+/// Each link takes the rows of the one before; weights, biases and labels come from outside. A result for a slope was
+/// made by the same block, and a link lies between, at whose end its threads meet.
 bool is_chain(const Chain& chain) {
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
@@ -682,10 +698,11 @@ struct ChainLaunch {
   ChainLaunch& operator=(const ChainLaunch&) = delete;
 };
 
-/// Clusters of so many blocks that run at once; 0: none does.
-int clusters_at_once(int blocks, int shared_bytes) {
+/// Clusters of so many blocks that run at once; 0: none does. `most_bytes` of shared memory is what any chain may ask
+/// for.
+int clusters_at_once(int blocks, int shared_bytes, int most_bytes) {
   if (cudaFuncSetAttribute(row_chain, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess ||
-      cudaFuncSetAttribute(row_chain, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) != cudaSuccess) {
+      cudaFuncSetAttribute(row_chain, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes) != cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
@@ -698,7 +715,8 @@ int clusters_at_once(int blocks, int shared_bytes) {
   return count;
 }
 
-/// The later layers' weights come first: there is time to bring them. Gives the floats of shared memory in all.
+/// All but the first layer's, for which there is no time to bring them, as far as there is room. Gives the floats of
+/// shared memory in all.
 int place_weights(Chain& chain, int most_floats) {
   int end = first_resident(chain.wide_floats, chain.own_floats);
   for (int i = 1; i < chain.count; ++i) {
@@ -714,17 +732,16 @@ int place_weights(Chain& chain, int most_floats) {
 
 /// In clusters of so many blocks; null: they do not all run at once.
 std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int blocks) {
-  int device = 0, major = 0, most = 0;
+  int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
   constexpr int kStatic = 256;  // of sum_of_block
   const int most_floats = (most - kStatic) / static_cast<int>(sizeof(float));
-  if (major < 9 || first_resident(chain.wide_floats, chain.own_floats) > most_floats) return std::nullopt;
+  if (!knows_clusters(row_chain) || first_resident(chain.wide_floats, chain.own_floats) > most_floats) return std::nullopt;
   chain.blocks = blocks;
   const int bytes = place_weights(chain, most_floats) * static_cast<int>(sizeof(float));
   const auto clusters = static_cast<int>(ceil_div(chain.rows, kRows));
-  if (clusters > clusters_at_once(blocks, bytes)) return std::nullopt;
+  if (clusters > clusters_at_once(blocks, bytes, most - kStatic)) return std::nullopt;
   chain.of_cluster = static_cast<int>(ceil_div(chain.rows, clusters));
   const Tickets ticket = clusters > 1 ? take_tickets(1) : nullptr;
   if (clusters > 1 && ticket == nullptr) return std::nullopt;

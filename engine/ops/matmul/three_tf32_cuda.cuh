@@ -1,4 +1,4 @@
-// True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-23 of x, and
+// True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-22 of x, and
 // a b = high high + high low + low high: what is left out is below f32's own rounding. Products and sums are exact to
 // f32 as mma adds them; small terms are summed apart from the large ones.
 // (Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores; CUTLASS calls it 3xTF32.)
@@ -17,11 +17,12 @@ struct Split {
   uint32_t high, low;
 };
 
-/// Rounded to nearest in integer arithmetic, which is faster than cvt. mma reads the upper 19 bits of what it takes.
+/// Rounded to nearest in integer arithmetic, which is faster than cvt. mma reads the upper 19 bits of what it takes; so
+/// the low part is cut off, and a NaN, which the sum of bits may lose, is still one there.
 __device__ inline Split split(float v) {
   constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;
   const uint32_t high = (__float_as_uint(v) + kHalf) & kKept;
-  return {high, __float_as_uint(v - __uint_as_float(high)) + kHalf};
+  return {high, __float_as_uint(v - __uint_as_float(high))};
 }
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {

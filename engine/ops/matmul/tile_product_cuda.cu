@@ -275,10 +275,8 @@ template <class T>
 int blocks_for(const Arguments& args, int64_t batch, int64_t least) {
   const dim3 one = grid_of<T>(args, batch, 1);
   const int64_t tiles = int64_t{one.x} * one.y * one.z;
-  int device = 0, major = 0, chosen = 1;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  if (major < 9) return 1;
+  int chosen = 1;
+  if (!knows_clusters(tile_product<T>)) return 1;
   for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
     if (tiles * blocks > multiprocessors() || args.a.k / blocks < least) break;
     const dim3 grid = grid_of<T>(args, batch, blocks);

@@ -41,6 +41,10 @@ bool launches_block() {
   return text != nullptr && std::strcmp(text, "1") == 0;
 }
 
+using Clock = std::chrono::steady_clock;
+/// A step that comes so long after the one before is not held back: others may wait for it.
+constexpr std::chrono::milliseconds kLate{10};
+
 class CudaExecutor final : public Executor {
  public:
   /// `nccl` has begun and is not connected; null where the rank has no peers.
@@ -97,8 +101,9 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<StepProgram> step_;
   GraphExec graph_, timed_graph_, many_graph_;
   bool use_graph_;
-  const int many_;   ///< steps of many_graph_
+  int many_;         ///< steps of many_graph_
   int waiting_ = 0;  ///< started, and not enqueued
+  Clock::time_point last_start_;
   StepTimes times_;
   std::unique_ptr<Watchdog> watchdog_;
   uint64_t started_ = 0, finished_ = 0;  ///< steps
@@ -163,7 +168,12 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
 
 CudaExecutor::~CudaExecutor() {
   cudaSetDevice(cuda_.device);
-  // Steps in flight end by themselves, or the watchdog says that they do not.
+  // Steps that were started run, also for the peers. They end by themselves, or the watchdog says that they do not.
+  try {
+    if (!device_is_lost) enqueue_waiting();
+  } catch (const std::exception&) {
+    device_is_lost = true;
+  }
   while (!device_is_lost && cudaStreamQuery(step_->compute()) == cudaErrorNotReady) {
     if (watchdog_->has_given_up()) device_is_lost = true;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -256,15 +266,19 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const bool first = started_ == 0;
   const bool timed = times_.wants(step);
   const bool left_out = options_.left_out && options_.left_out->step == step;
+  const Clock::time_point now = Clock::now();
+  const bool late = now - last_start_ > kLate;
+  last_start_ = now;
   if (!first && !timed && !left_out && use_graph_) {
-    if (++waiting_ >= many_) enqueue_waiting();
+    ++waiting_;
+    if (waiting_ >= many_ || late) enqueue_waiting();
     return;
   }
   enqueue_waiting();
   if (timed) {
     synchronize();
     times_.collect();  // those of an earlier step, before this one's are taken
-    times_.begin(step, copy_.get());
+    times_.begin(step, *step_, copy_.get());
   }
   StepProgram::Issue how;
   if (first) how.on_communication = &options_.on_communication;
@@ -309,6 +323,10 @@ GraphExec CudaExecutor::capture(const StepProgram::Issue& how, int steps) {
   } catch (const EnvError& error) {
     cudaGetLastError();
     watchdog_->throw_if_given_up();
+    if (steps > 1) {
+      many_ = 1;
+      return {};
+    }
     use_graph_ = false;
     notice("the step cannot be captured as a CUDA graph, so it runs stream by stream: " + std::string(error.what()));
     return {};
@@ -331,7 +349,6 @@ float CudaExecutor::finish_step() {
 
 /// The device says by itself that a step is over. What a device that failed cannot say, its driver does.
 void CudaExecutor::wait_for(uint64_t step) {
-  using Clock = std::chrono::steady_clock;
   constexpr std::chrono::microseconds kSpin{200}, kNap{50};
   const Finished& slot = finished_slots_[(step - 1) % static_cast<uint64_t>(slots_)];
   const Clock::time_point start = Clock::now();
@@ -371,7 +388,7 @@ void CudaExecutor::synchronize() {
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
   use_device();
-  enqueue_waiting();
+  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
   synchronize();
   cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
                         cudaMemcpyDeviceToHost),
@@ -381,7 +398,7 @@ void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
   use_device();
-  enqueue_waiting();
+  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
   synchronize();
   // The copy is of the default stream, for which the step's streams do not wait.
   cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),

@@ -111,6 +111,12 @@ size_t StepProgram::end_of_launch(size_t first) const {
   return end;
 }
 
+int32_t StepProgram::launched_by(size_t instruction) const {
+  size_t end = instruction;
+  while (end < bound_.size() && bound_[end].leader == instruction) ++end;
+  return static_cast<int32_t>(end - instruction);
+}
+
 /// One kernel for all of a launch where there is one, else a kernel each.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;

@@ -58,6 +58,9 @@ class StepProgram {
   /// Everything but communication, one after another.
   void rehearse();
 
+  /// Instructions that the launch of this one runs, it and those behind it; 0: an earlier one's launch runs it.
+  int32_t launched_by(size_t instruction) const;
+
   /// Of a print instruction's tensor in a slot.
   int64_t printed_offset(size_t instruction) const { return bound_[instruction].printed; }
   /// Bytes a slot that the program prints.

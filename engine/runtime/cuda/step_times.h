@@ -14,7 +14,8 @@ class StepTimes {
   bool wants(uint32_t step) { return timeline_ != nullptr && timeline_->wants(step); }
 
   /// Before the step is enqueued. The device is idle: what it says now is the clock's time now.
-  void begin(uint32_t step, cudaStream_t idle) {
+  void begin(uint32_t step, const StepProgram& launches, cudaStream_t idle) {
+    launches_ = &launches;
     make_events();
     cuda_check(cudaEventRecord(origin_.get(), idle), "cudaEventRecord");
     cuda_check(cudaEventSynchronize(origin_.get()), "cudaEventSynchronize");
@@ -32,6 +33,7 @@ class StepTimes {
       TimeSpan span;
       span.step = step_;
       span.instruction = static_cast<int32_t>(i);
+      span.launched = launches_->launched_by(i);
       span.begin_ns = time_of(events_[i].begin);
       span.ready_ns = span.begin_ns;
       span.end_ns = time_of(events_[i].end);
@@ -67,6 +69,7 @@ class StepTimes {
 
   const Program& program_;
   Timeline* timeline_;
+  const StepProgram* launches_ = nullptr;
   std::vector<TimedEvents> events_;
   Event origin_;
   int64_t origin_ns_ = 0;

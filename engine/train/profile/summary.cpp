@@ -106,20 +106,22 @@ void add_totals(std::map<std::tuple<std::string, std::string, bool>, Instruction
                 const RankProfile& profile, const std::vector<int64_t>& waited_ns) {
   for (size_t i = 0; i < profile.spans.size(); ++i) {
     const TimeSpan& span = profile.spans[i];
+    if (span.launched == 0) continue;
     const Instruction& instruction = instruction_of(profile, span);
+    const std::string name = name_of(*profile.program, span);
     const std::string op = instruction.opcode == Opcode::kernel       ? instruction.op
                            : instruction.opcode == Opcode::collective ? std::string(to_string(instruction.collective))
                                                                       : std::string(to_string(instruction.opcode));
-    InstructionTotal& total = totals[{instruction.name, op, instruction.recompute}];
-    total.name = instruction.name;
+    InstructionTotal& total = totals[{name, op, instruction.recompute}];
+    total.name = name;
     total.op = op;
     total.recompute = instruction.recompute;
     ++total.calls;
     const int64_t waited = waited_ns[i];
     total.seconds += static_cast<double>(span.end_ns - span.begin_ns - waited) / 1e9;
     total.waited_seconds += static_cast<double>(span.begin_ns - span.ready_ns + waited) / 1e9;
-    const Cost work =
-        communicates(instruction) ? Cost{.bytes = static_cast<double>(instruction.bytes())} : kernel_work(instruction);
+    const Cost work = communicates(instruction) ? Cost{.bytes = static_cast<double>(instruction.bytes())}
+                                                : work_of(*profile.program, span);
     total.flops += work.flops;
     total.bytes += work.bytes;
   }

@@ -46,7 +46,8 @@ Json operands_json(const std::vector<Operand>& operands) {
 double rounded(double value) { return std::round(value * 100) / 100; }
 
 /// Rates are of the time in which it did not wait.
-void add_rates(Json& args, const Instruction& instruction, const Program& program, double busy_ns) {
+void add_rates(Json& args, const TimeSpan& span, const Program& program, double busy_ns) {
+  const Instruction& instruction = program.instructions[static_cast<size_t>(span.instruction)];
   if (communicates(instruction)) {
     const auto bytes = static_cast<double>(instruction.bytes());
     args["bytes"] = instruction.bytes();
@@ -57,7 +58,7 @@ void add_rates(Json& args, const Instruction& instruction, const Program& progra
     args["bus GB/s"] = rounded(bytes / busy_ns * bus_factor(instruction.collective, size));
     return;
   }
-  const Cost work = kernel_work(instruction);
+  const Cost work = work_of(program, span);
   if (work.bytes > 0) args["bytes"] = static_cast<int64_t>(work.bytes);
   if (work.flops > 0) args["flops"] = static_cast<int64_t>(work.flops);
   if (busy_ns <= 0) return;
@@ -68,6 +69,7 @@ void add_rates(Json& args, const Instruction& instruction, const Program& progra
 Json args_of(const TimeSpan& span, const Program& program, int64_t waited_ns) {
   const Instruction& instruction = program.instructions[static_cast<size_t>(span.instruction)];
   Json args = {{"step", span.step + 1}, {"instruction", span.instruction}};
+  if (span.launched > 1) args["launched"] = span.launched;
   if (instruction.opcode == Opcode::collective) {
     args["op"] = to_string(instruction.collective);
     args["ranks"] = program.groups[static_cast<size_t>(instruction.group)];
@@ -82,7 +84,7 @@ Json args_of(const TimeSpan& span, const Program& program, int64_t waited_ns) {
   if (!instruction.inputs.empty()) args["in"] = operands_json(instruction.inputs);
   if (!instruction.outputs.empty()) args["out"] = operands_json(instruction.outputs);
   if (!instruction.attrs.empty()) args["attrs"] = to_string(instruction.attrs);
-  add_rates(args, instruction, program, static_cast<double>(span.end_ns - span.begin_ns - waited_ns));
+  add_rates(args, span, program, static_cast<double>(span.end_ns - span.begin_ns - waited_ns));
   if (waited_ns > 0) args["waited_us"] = static_cast<double>(waited_ns) / 1e3;
   return args;
 }
@@ -176,11 +178,12 @@ class Writer {
     const TimeSpan& span = profile.spans[i];
     const Program& program = *profile.program;
     const Instruction& instruction = program.instructions[static_cast<size_t>(span.instruction)];
+    if (span.launched == 0) return;
     if (span.begin_ns > span.ready_ns) {
       slice(program.rank, track(instruction), "wait before " + instruction.name, "wait", span.ready_ns, span.begin_ns,
             {{"step", span.step + 1}, {"before", span.instruction}});
     }
-    slice(program.rank, track(instruction), instruction.name, category(instruction), span.begin_ns, span.end_ns,
+    slice(program.rank, track(instruction), name_of(program, span), category(instruction), span.begin_ns, span.end_ns,
           args_of(span, program, waited_ns));
   }
 
@@ -258,7 +261,8 @@ std::vector<TimeSpan> read_trace(std::istream& in) {
       ready = begin;
       continue;
     }
-    spans.push_back({args["step"].get<uint32_t>() - 1, args["instruction"], ready < 0 ? begin : ready, begin, end});
+    spans.push_back({args["step"].get<uint32_t>() - 1, args["instruction"], ready < 0 ? begin : ready, begin, end,
+                     args.value("launched", 1)});
     ready = -1;
   }
   return spans;

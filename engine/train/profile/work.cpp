@@ -41,6 +41,23 @@ Cost kernel_work(const Instruction& instruction) {
   return cost;
 }
 
+Cost work_of(const Program& program, const TimeSpan& span) {
+  Cost all;
+  for (int32_t i = 0; i < span.launched; ++i) {
+    const Cost work = kernel_work(program.instructions[static_cast<size_t>(span.instruction + i)]);
+    all.flops += work.flops;
+    all.bytes += work.bytes;
+  }
+  return all;
+}
+
+std::string name_of(const Program& program, const TimeSpan& span) {
+  std::string names;
+  for (int32_t i = 0; i < std::max(span.launched, 1); ++i)
+    names += (i == 0 ? "" : ", ") + program.instructions[static_cast<size_t>(span.instruction + i)].name;
+  return names;
+}
+
 double bus_factor(Collective kind, int group_size) {
   if (kind == Collective::broadcast) return 1;
   const double once = (group_size - 1.0) / group_size;

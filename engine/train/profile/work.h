@@ -2,10 +2,12 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "engine/compile/program.h"
 #include "engine/ops/op_def.h"
+#include "engine/runtime/timeline.h"
 
 namespace trainctl {
 
@@ -15,6 +17,10 @@ Cost kernel_work(std::string_view kernel, std::span<const TensorInfo> in, std::s
                  const Attrs& attrs);
 /// The same of an instruction that runs a kernel, loads or prints.
 Cost kernel_work(const Instruction& instruction);
+
+/// Of all that the span's launch ran: their work, and "layer1, layer2, loss".
+Cost work_of(const Program& program, const TimeSpan& span);
+std::string name_of(const Program& program, const TimeSpan& span);
 
 /// Bus bandwidth is this times bytes / time, as nccl-tests define it: what each rank must move over its link
 /// for the call, whatever the number of ranks. all_reduce 2 (p-1) / p; all_gather, reduce_scatter and all_to_all

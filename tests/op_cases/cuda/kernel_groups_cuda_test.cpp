@@ -143,6 +143,17 @@ struct Built {
     return kernels;
   }
 
+  void take_scratch(std::optional<CudaKernel> kernel) {
+    prepared = std::move(kernel);
+    if (memory == nullptr) must(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(scratch.bytes(), 16))));
+    scratch.set_memory(memory);
+  }
+  ~Built() { cudaFree(memory); }
+  Built(const Built&) = delete;
+  Built& operator=(const Built&) = delete;
+
+  void* memory = nullptr;
+  std::optional<CudaKernel> prepared;
   static constexpr double kScale = 0.125;
   Tensors tensors;
   Network network;
@@ -266,9 +277,7 @@ void check_network(const Network& network) {
   REQUIRE(forward_and_back.has_value() == is_for_a_chain(network));
   std::vector<CudaKernel> alone;
   for (const GroupedKernel& kernel : chain) alone.push_back(find_cuda_kernel(kernel.op)->prepare(kernel.call));
-  void* scratch = nullptr;
-  must(cudaMalloc(&scratch, static_cast<size_t>(std::max<int64_t>(b.scratch.bytes(), 16))));
-  b.scratch.set_memory(scratch);
+  b.take_scratch(forward_and_back);
   const auto make_rows = [&] {
     if (forward_and_back) return run(*forward_and_back);
     for (const CudaKernel& kernel : alone) run(kernel);
@@ -280,7 +289,6 @@ void check_network(const Network& network) {
   CHECK(std::memcmp(once.data(), b.tensors.download().data(), once.size() * sizeof(float)) == 0);
   run(*descend);
   check_updates(b, b.tensors.download());
-  cudaFree(scratch);
 }
 
 TEST_CASE(
@@ -310,6 +318,33 @@ TEST_CASE(
     n.loss = std::array<std::string, 3>{"mae", "mse", "softmax_cross_entropy"}[random() % 3];
     if (n.loss == "softmax_cross_entropy") n.widths.back() = std::max(n.widths.back(), 2);
     check_network(n);
+  }
+}
+
+TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
+  if (!gpu_is_here()) return;
+  Built large({32, {784, 512, 512, 1}, "mae"}), small({8, {16, 64, 8}, "mse"});
+  for (Built* b : {&large, &small}) b->take_scratch(prepare_group(b->chain()));
+  for (Built* b : {&large, &small}) {
+    if (!b->prepared) return;  // no clusters here
+    run(*b->prepared);
+    check_chain(*b, b->tensors.download());
+  }
+}
+
+TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
+  if (!gpu_is_here()) return;
+  Built b({8, {16, 16, 16}, "mse"});
+  const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
+  const uint32_t nan = 0x7fffffff;
+  must(cudaMemcpy(b.tensors.arg(b.grads[1]).as<float>() + 3, &nan, sizeof(nan), cudaMemcpyHostToDevice));
+  const std::optional<CudaKernel> descend = prepare_group(updates);
+  REQUIRE(descend.has_value());
+  run(*descend);
+  const std::vector<float> after = b.tensors.download();
+  for (int i = 0; i < 16; ++i) {
+    CAPTURE(i);
+    CHECK(std::isnan(after[static_cast<size_t>(b.tensors.first(b.weights[1]) + 3 * 16 + i)]));
   }
 }
 
