@@ -52,8 +52,10 @@ std::string op_text(const Program& program, const Instruction& i) {
 Row row_of(const Program& program, int index) {
   const Instruction& i = program.instructions[index];
   const std::string in = operands_text(i.inputs), out = operands_text(i.outputs);
-  std::vector<std::string> waits;
+  std::vector<std::string> waits, notes;
   for (int w : i.waits) waits.push_back(std::to_string(w));
+  if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
+  if (i.launch >= 0) notes.push_back("launch " + std::to_string(i.launch));
   return {std::to_string(index),
           std::string(to_string(i.stream)),
           task_text(i),
@@ -62,7 +64,7 @@ Row row_of(const Program& program, int index) {
           in + (out.empty()  ? ""
                 : in.empty() ? "-> " + out
                              : " -> " + out),
-          waits.empty() ? "" : "waits " + join(waits, ",")};
+          join(notes, ", ")};
 }
 
 std::string bucket_text(const Program& program, const Bucket& b) {

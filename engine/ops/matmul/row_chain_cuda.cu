@@ -4,12 +4,12 @@
 //   block   of each layer's result columns [32 b, 32 b + 32), and every 32 x blocks further on;
 //           each block makes by itself, too, what has no more than 32 columns, and the loss
 //   along   weights [n,k]: a warp makes 4 of the columns, its lanes share k
-//   across  weights [k,n]: a warp takes every 8th 4 of k, its lanes share them and the columns; then the warps' sums
-//           are added up
+//   across  weights [k,n]: the warps share k, four of it at a time, the lanes of a warp these four and the columns;
+//           then the warps' sums are added up
 //
 // Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
-// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: the copy engine brings
-// them into shared memory from the start, as far as there is room; the first layer's go straight to registers.
+// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: they are brought into shared
+// memory from the start, as far as there is room; the first layer's go straight to registers.
 //
 // Rows lie in shared memory as the layer that takes them wants them: row by row for weights along k and for losses,
 // k by k for weights across. What was sent is in wide[0], wide[1], wide[0], …: who sends a result has received the
@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/ops/async_copy_cuda.cuh"
+#include "engine/ops/clusters_cuda.cuh"
 #include "engine/ops/data_check_cuda.cuh"
 #include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/groups_cuda.h"
@@ -29,13 +29,14 @@ namespace trainctl::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 8;                 ///< of a cluster
-constexpr int kCols = 32;                ///< of a block's tile
+constexpr int kRows = 8;                  ///< of a cluster
+constexpr int kCols = 32;                 ///< of a block's tile
 constexpr int kOwnCols = kCols / kWarps;  ///< of a warp, along k
+constexpr int kPartPitch = kCols + 4;     ///< free of bank conflicts, by rows and by columns
 constexpr int kMostLinks = 16;
 constexpr int kMostClasses = 128;
-constexpr int64_t kMostRows = 48;  ///< of a batch: 6 clusters, which every card that has clusters runs at once
-constexpr int kPartPitch = kCols + 4;  ///< free of bank conflicts, by rows and by columns
+/// Of a batch: 6 clusters, where an H200 runs 7 at once. Ranks that make the same numbers must decide alike.
+constexpr int64_t kMostRows = 48;
 
 enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
 
@@ -45,7 +46,7 @@ struct Link {
   bool relu = false;
   bool next_along = true;  ///< how the next layer wants its rows
   int k = 0, n = 0;
-  int resident = -1;                   ///< floats into shared memory, where the block's weights lie; -1: read from memory
+  int resident = -1;  ///< floats into shared memory, where the block's weights lie; -1: they are read from memory
   const float* x = nullptr;            ///< [rows,k]; a loss's predictions [rows,n]
   const float* w = nullptr;            ///< a loss's labels
   const float* bias = nullptr;         ///< [n]
@@ -219,11 +220,23 @@ struct Work {
   float* parts;
 };
 
+/// What a result is finished with, asked for before its sums are there.
+struct Extras {
+  float bias, relu_result;
+  __device__ __forceinline__ Extras(const Link& l, const Work& work, int row, int col) : bias(0), relu_result(1) {
+    if (col >= l.n) return;
+    if (l.bias != nullptr) bias = l.bias[col];
+    if (l.relu_result != nullptr && row < work.rows)
+      relu_result = __ldcg(l.relu_result + static_cast<int64_t>(work.row0 + row) * l.n + col);
+  }
+};
+
 /// One result of each lane, of which four neighbours lie side by side in the next layer's rows.
-__device__ __forceinline__ void finish(const Link& l, const Work& work, float sum, int row, int col, float bias, float relu_result) {
-  float v = sum + bias;
+__device__ __forceinline__ void finish(const Link& l, const Work& work, float sum, int row, int col,
+                                       const Extras& extras) {
+  float v = sum + extras.bias;
   if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
-  if (!(relu_result > 0.0f)) v = 0.0f;
+  if (!(extras.relu_result > 0.0f)) v = 0.0f;
   if (row < work.rows && col < l.n) l.y[static_cast<int64_t>(work.row0 + row) * l.n + col] = v;
   if (work.to == nullptr) return;
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane & ~3;
@@ -238,16 +251,6 @@ __device__ __forceinline__ void finish(const Link& l, const Work& work, float su
   }
   for (int block = lane % 4; block < work.blocks; block += 4) send(block, to, four, work.results_came);
 }
-
-struct Extras {
-  float bias, relu_result;
-  __device__ __forceinline__ Extras(const Link& l, const Work& work, int row, int col) : bias(0), relu_result(1) {
-    if (col >= l.n) return;
-    if (l.bias != nullptr) bias = l.bias[col];
-    if (l.relu_result != nullptr && row < work.rows)
-      relu_result = __ldcg(l.relu_result + static_cast<int64_t>(work.row0 + row) * l.n + col);
-  }
-};
 
 __device__ __forceinline__ void wait_for_rows(const Work& work) {
   if (work.rows_came != nullptr) wait_for_bytes(work.rows_came);
@@ -327,7 +330,7 @@ __device__ __forceinline__ void make_along(const Link& link, const Work& work, i
     const float by_row = sums[i / kOwnCols][i % kOwnCols], by_col = sums[i % kRows][i / kRows];
     flat[i] = l.next_along ? by_row : by_col;
   }
-  finish(l, work, transposed_sum(flat), row, col, extras.bias, extras.relu_result);
+  finish(l, work, transposed_sum(flat), row, col, extras);
 }
 
 /// Columns [col0, col0 + 32) with weights [k,32] at `w`, `apart` floats from one k to the next.
@@ -379,7 +382,7 @@ __device__ __forceinline__ void make_across(const Link& link, const Work& work, 
   float sum = 0;
 #pragma unroll
   for (int other = 0; other < kWarps; ++other) sum += work.parts[(other * kRows + row) * kPartPitch + col];
-  finish(l, work, sum, row, col0 + col, extras.bias, extras.relu_result);
+  finish(l, work, sum, row, col0 + col, extras);
   __syncthreads();
 }
 
@@ -669,34 +672,15 @@ bool is_chain(const Chain& chain) {
     if (i > 0 && (l.x != chain.links[i - 1].y || (l.kind == LinkKind::product ? l.k : l.n) != chain.links[i - 1].n))
       return false;
     if (i == 0 && l.kind != LinkKind::product) return false;
-    for (int j = 0; j < chain.count; ++j)
+    for (int j = 0; j < chain.count; ++j) {
+      const bool too_near = chain.links[j].n != l.n || i < j + 2;
       for (const float* const made : std::array<const float*, 2>{chain.links[j].y, chain.links[j].loss})
-        if (made != nullptr && (made == l.w || made == l.bias || (made == l.relu_result && (chain.links[j].n != l.n || i < j + 2))))
+        if (made != nullptr && (made == l.w || made == l.bias || (made == l.relu_result && too_near)))
           return false;
+    }
   }
   return true;
 }
-
-struct ChainLaunch {
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config{};
-
-  ChainLaunch(int clusters, int blocks, int shared_bytes, CudaStream stream) {
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim.x = static_cast<unsigned>(blocks);
-    attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
-    config.blockDim = dim3(kThreads);
-    config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = overlap_kernels ? 2 : 1;
-  }
-  ChainLaunch(const ChainLaunch&) = delete;
-  ChainLaunch& operator=(const ChainLaunch&) = delete;
-};
 
 /// Clusters of so many blocks that run at once; 0: none does. `most_bytes` of shared memory is what any chain may ask
 /// for.
@@ -706,7 +690,8 @@ int clusters_at_once(int blocks, int shared_bytes, int most_bytes) {
     cudaGetLastError();
     return 0;
   }
-  const ChainLaunch one(1, blocks, shared_bytes, nullptr);
+  const ClusterLaunch one(dim3(static_cast<unsigned>(blocks)), kThreads, static_cast<size_t>(shared_bytes), blocks,
+                          nullptr);
   int count = 0;
   if (cudaOccupancyMaxActiveClusters(&count, row_chain, &one.config) != cudaSuccess) {
     cudaGetLastError();
@@ -737,7 +722,8 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
   constexpr int kStatic = 256;  // of sum_of_block
   const int most_floats = (most - kStatic) / static_cast<int>(sizeof(float));
-  if (!knows_clusters(row_chain) || first_resident(chain.wide_floats, chain.own_floats) > most_floats) return std::nullopt;
+  if (!knows_clusters(row_chain) || first_resident(chain.wide_floats, chain.own_floats) > most_floats)
+    return std::nullopt;
   chain.blocks = blocks;
   const int bytes = place_weights(chain, most_floats) * static_cast<int>(sizeof(float));
   const auto clusters = static_cast<int>(ceil_div(chain.rows, kRows));
@@ -750,7 +736,8 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
     Chain now = chain;
     now.parts = static_cast<double*>(scratch->memory());
     now.ticket = ticket.get();
-    const ChainLaunch launch(clusters, blocks, bytes, stream);
+    const ClusterLaunch launch(dim3(static_cast<unsigned>(clusters * blocks)), kThreads, static_cast<size_t>(bytes),
+                               blocks, stream);
     cuda_check(cudaLaunchKernelEx(&launch.config, row_chain, now), "row_chain");
   };
 }

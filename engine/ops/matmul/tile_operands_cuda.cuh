@@ -2,7 +2,7 @@
 // the other blocks of a cluster, results to C. All of it is internal to that file.
 #pragma once
 
-#include "engine/ops/async_copy_cuda.cuh"
+#include "engine/ops/clusters_cuda.cuh"
 
 namespace trainctl::cuda {
 namespace {

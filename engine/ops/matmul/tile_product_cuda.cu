@@ -219,35 +219,6 @@ __global__ void __launch_bounds__(T::kThreads) tile_product(const Arguments args
   }
 }
 
-/// A launch of tile_product: with clusters where `blocks` > 1, overlapping the kernel before.
-struct Launch {
-  cudaLaunchAttribute attributes[2]{};
-  cudaLaunchConfig_t config{};
-
-  Launch(dim3 grid, int threads, size_t shared_bytes, int blocks, CudaStream stream) {
-    unsigned count = 0;
-    if (blocks > 1) {
-      attributes[count].id = cudaLaunchAttributeClusterDimension;
-      attributes[count].val.clusterDim.x = static_cast<unsigned>(blocks);
-      attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
-      ++count;
-    }
-    if (overlap_kernels) {
-      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-      attributes[count].val.programmaticStreamSerializationAllowed = 1;
-      ++count;
-    }
-    config.gridDim = grid;
-    config.blockDim = dim3(static_cast<unsigned>(threads));
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = stream;
-    config.attrs = attributes;
-    config.numAttrs = count;
-  }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-};
-
 template <class T>
 dim3 grid_of(const Arguments& args, int64_t batch, int blocks) {
   return {static_cast<unsigned>(ceil_div(args.finish.n, T::kN) * blocks),
@@ -280,7 +251,7 @@ int blocks_for(const Arguments& args, int64_t batch, int64_t least) {
   for (int blocks = 2; blocks <= kMostBlocks; blocks *= 2) {
     if (tiles * blocks > multiprocessors() || args.a.k / blocks < least) break;
     const dim3 grid = grid_of<T>(args, batch, blocks);
-    const Launch launch(grid, T::kThreads, static_cast<size_t>(shared_bytes<T>(grid)), blocks, nullptr);
+    const ClusterLaunch launch(grid, T::kThreads, static_cast<size_t>(shared_bytes<T>(grid)), blocks, nullptr);
     int at_once = 0;
     cuda_check(cudaOccupancyMaxActiveClusters(&at_once, tile_product<T>, &launch.config), "clusters of tile_product");
     if (tiles <= at_once) chosen = blocks;
@@ -296,7 +267,7 @@ CudaKernel prepare(Arguments args, int64_t batch, int blocks) {
   const dim3 grid = grid_of<T>(args, batch, blocks);
   const auto bytes = static_cast<size_t>(shared_bytes<T>(grid));
   return [=](CudaStream stream) {
-    const Launch launch(grid, T::kThreads, bytes, blocks, stream);
+    const ClusterLaunch launch(grid, T::kThreads, bytes, blocks, stream);
     cuda_check(cudaLaunchKernelEx(&launch.config, tile_product<T>, args), "tile_product");
   };
 }

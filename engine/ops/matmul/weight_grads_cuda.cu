@@ -3,7 +3,7 @@
 // way. Products are f32 by three_tf32_cuda.cuh; operands come by cp.async a few stages ahead, as they lie.
 #include <algorithm>
 
-#include "engine/ops/async_copy_cuda.cuh"
+#include "engine/ops/clusters_cuda.cuh"
 #include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/groups_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
@@ -13,8 +13,8 @@ namespace trainctl::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kM = 64, kN = 32;               ///< of a block; of each of the 2 x 2 warps half
-constexpr int kStage = 32, kStages = 3;       ///< of k
+constexpr int kM = 64, kN = 32;                    ///< of a block; of each of the 2 x 2 warps half
+constexpr int kStage = 32, kStages = 3;            ///< of k
 constexpr int kPitchA = kM + 8, kPitchB = kN + 8;  ///< free of bank conflicts
 constexpr int kStageFloats = kStage * (kPitchA + kPitchB);
 constexpr int kMostGrads = 16;
@@ -167,8 +167,9 @@ __global__ void __launch_bounds__(kThreads) weight_grads(const __grid_constant__
                {sum.sum(i % 2 * 2) * scale + before.x, sum.sum(i % 2 * 2 + 1) * scale + before.y});
   }
   const auto store_sum = [&](float* to, float sum) { *to = sum * scale + (g.sums_accumulate ? *to : 0.0f); };
-  if (g.a_sums != nullptr && col0 == 0 && thread < kM && row0 + thread < g.m) store_sum(g.a_sums + row0 + thread, a_sum);
-  if (g.b_sums != nullptr && row0 == 0 && thread < kN && col0 + thread < g.n) store_sum(g.b_sums + col0 + thread, b_sum);
+  const int row = row0 + thread, col = col0 + thread;
+  if (g.a_sums != nullptr && col0 == 0 && thread < kM && row < g.m) store_sum(g.a_sums + row, a_sum);
+  if (g.b_sums != nullptr && row0 == 0 && thread < kN && col < g.n) store_sum(g.b_sums + col, b_sum);
 }
 
 std::optional<Grad> grad_of(const GroupedKernel& kernel) {

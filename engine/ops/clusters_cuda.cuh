@@ -32,6 +32,36 @@ bool knows_clusters(Kernel* kernel) {
   return attributes.ptxVersion >= 90;
 }
 
+/// How to launch a kernel in clusters of `blocks` along x, or without where that is 1; it may be scheduled before the
+/// kernel before it has ended, as launch() has it.
+struct ClusterLaunch {
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config{};
+
+  ClusterLaunch(dim3 grid, int threads, size_t shared_bytes, int blocks, CudaStream stream) {
+    unsigned count = 0;
+    if (blocks > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count].val.clusterDim.x = static_cast<unsigned>(blocks);
+      attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+      ++count;
+    }
+    if (overlap_kernels) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count].val.programmaticStreamSerializationAllowed = 1;
+      ++count;
+    }
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+};
+
 /// All threads of all blocks of the cluster; what they wrote to memory before is there after.
 __device__ inline void wait_for_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
