@@ -2,9 +2,10 @@
 """Hurts runs of trainctl at random moments and checks what becomes of them.
 
   python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --injuries 200
+  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --device cuda --ranks 2,4 --slack 15
 
 After each injury the run must end in time with the right exit code and the right first cause, and leave no process,
-no listening socket and no shared memory. Prints a row an injury; exits 1 where one went wrong. The same seed gives the
+no listening socket, no shared memory and no memory of a GPU. Prints a row an injury; exits 1 where one went wrong. The same seed gives the
 same injuries (not the same moments: the host has its own chance).
 """
 
@@ -28,6 +29,7 @@ def parse_arguments():
     parser.add_argument("--only", type=int, help="this injury alone")
     parser.add_argument("--kind", help="kinds whose name contains this")
     parser.add_argument("--ranks", default="4,8,16")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks of networks; --ranks: no more than GPUs")
     parser.add_argument("--grace", type=float, default=1)
     parser.add_argument("--timeout", type=float, default=4)
     parser.add_argument("--slack", type=float, default=5, help="seconds on top of grace or timeout")

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import socket
+import subprocess
 
 MARK = "TRAINCTL_CAMPAIGN"
 PIDFD_OPEN, PIDFD_GETFD = 434, 438  # the same numbers on every architecture
@@ -94,6 +95,12 @@ def listening(pids):
 
 def still_listening(places):
     return places & {entry[:2] for entry in tcp().values() if entry[3]}
+
+
+def gpu_memory():
+    """MiB in use, a number a GPU."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
 
 
 def shut_connections_to(pid, port):

@@ -23,7 +23,7 @@ loss: mse
 optimizer: {{type: sgd, learning_rate: 0.01}}
 train: {{epochs: 100000000, log_every: {log_every}}}
 parallel: {{mode: data_parallel}}
-launch: {{ranks: {ranks}, comm: {comm}, grace: {grace}s, timeout: {timeout}s, log_dir: {logs}, max_restarts: {restarts}}}
+launch: {{ranks: {ranks}, device: {device}, comm: {comm}, grace: {grace}s, timeout: {timeout}s, log_dir: {logs}, max_restarts: {restarts}}}
 """
 
 COMMAND = """name: campaign
@@ -55,6 +55,7 @@ class Scene:
         self.listening = set()
         self.ordered_rank = rng.randrange(ranks)
         self.shared_memory = set(os.listdir("/dev/shm"))
+        self.gpu_memory = host.gpu_memory() if options.device == "cuda" else []
         os.mkdir(self.logs)
         self.start()
 
@@ -85,7 +86,7 @@ class Scene:
     def job_text(self):
         values = dict(ranks=self.ranks, grace=self.grace, logs=self.logs, restarts=self.kind.restarts)
         if self.network:
-            return NETWORK.format(comm=self.job, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
+            return NETWORK.format(device=self.options.device, comm=self.job, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
         script = CHATTER if self.kind.full_disk else SCRIPTS[self.job]
         if self.kind.fault:
             code = self.kind.fault.removeprefix("exit")
@@ -168,6 +169,8 @@ class Scene:
             found = [f"{' '.join(host.words(pid))[:60]} ({pid})" for pid in host.marked(self.mark)]
             found += [f"listens on port {port}" for _, port in host.still_listening(self.listening)]
             found += [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - self.shared_memory if "trainctl" in name]
+            if self.gpu_memory:
+                found += [f"{now - before} MiB of GPU {gpu}" for gpu, (before, now) in enumerate(zip(self.gpu_memory, host.gpu_memory())) if now > before]
             if not found or time.monotonic() > deadline:
                 return found
             time.sleep(0.01)
