@@ -200,10 +200,13 @@ struct RowsLaunch {
   }
 };
 
-/// More than 48 KB of shared memory has to be asked for.
+/// More than 48 KB of shared memory has to be asked for: what the largest of the kernel's calls needs.
 template <class... Parameters>
 void ask_for_shared(void (*kernel)(Parameters...), size_t bytes, const char* name) {
   if (bytes <= 48 * 1024) return;
+  cudaFuncAttributes now{};
+  cuda_check(cudaFuncGetAttributes(&now, kernel), name);
+  if (static_cast<size_t>(now.maxDynamicSharedSizeBytes) >= bytes) return;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)), name);
 }
 
