@@ -37,5 +37,7 @@ with tempfile.TemporaryDirectory() as folder:
     failed = run([trainctl, "run", "job.yaml", "env.FAIL=1"], folder)
     assert failed.returncode == 5, failed.stderr
     cause = failed.stderr[failed.stderr.rindex("rank 1 ("):]  # the other ranks' cries come before it, or not at all
-    assert "exited with code 1" in cause and "RuntimeError: out of luck" in cause, failed.stderr
+    # PyTorch's threads abort a process now and then that an exception has just ended.
+    assert "exited with code 1" in cause or "killed by SIGABRT" in cause, failed.stderr
+    assert "RuntimeError: out of luck" in cause, failed.stderr
 print("same result, same exit codes")
