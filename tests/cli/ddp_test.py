@@ -19,8 +19,12 @@ def numbers(output):
 
 
 def run(words, folder):
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT)
-    print("$", " ".join(words), "->", done.returncode)
+    """PyTorch 2.15 aborts a process with Gloo now and then as it ends, under torchrun too: then the run is made again."""
+    for _ in range(5):
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT)
+        print("$", " ".join(words), "->", done.returncode)
+        if "terminate called without an active exception" not in done.stdout + done.stderr:
+            break
     return done
 
 
@@ -37,7 +41,5 @@ with tempfile.TemporaryDirectory() as folder:
     failed = run([trainctl, "run", "job.yaml", "env.FAIL=1"], folder)
     assert failed.returncode == 5, failed.stderr
     cause = failed.stderr[failed.stderr.rindex("rank 1 ("):]  # the other ranks' cries come before it, or not at all
-    # PyTorch's threads abort a process now and then that an exception has just ended.
-    assert "exited with code 1" in cause or "killed by SIGABRT" in cause, failed.stderr
-    assert "RuntimeError: out of luck" in cause, failed.stderr
+    assert "exited with code 1" in cause and "RuntimeError: out of luck" in cause, failed.stderr
 print("same result, same exit codes")
