@@ -21,6 +21,14 @@ std::string_view to_string(Stream stream) {
   return kNames[static_cast<int>(stream)];
 }
 
+size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first) {
+  size_t end = first + 1;
+  while (instructions[first].launch >= 0 && end < instructions.size() &&
+         instructions[end].launch == instructions[first].launch)
+    ++end;
+  return end;
+}
+
 int64_t Instruction::bytes() const {
   int64_t in = 0, out = 0;
   for (const Operand& operand : inputs) in += operand.bytes();

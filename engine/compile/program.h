@@ -87,6 +87,9 @@ struct Instruction {
   int64_t bytes() const;
 };
 
+/// One past the last instruction of the launch that `first` begins; `first` + 1 where that is by itself.
+size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first);
+
 /// A parameter or state in this rank's arena.
 struct Variable {
   std::string name;

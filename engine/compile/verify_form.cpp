@@ -1,5 +1,6 @@
 // Each instruction by itself: indices, operands inside the arena, sizes that fit a collective.
 #include <algorithm>
+#include <set>
 
 #include "engine/compile/verify.h"
 #include "engine/ops/kernel.h"
@@ -56,11 +57,11 @@ class Form {
   /// What a launch writes is taken by its later kernels as it is, and shares no memory with anything else of it.
   void launch(const Instruction& i) {
     if (i.opcode != Opcode::kernel) fault(i.name + " is of a launch, and no kernel");
-    for (int e = index_ - 1; e >= 0; --e) {
+    const bool goes_on = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
+    if (!goes_on && !launches_.insert(i.launch).second)
+      return fault(i.name + " does not stand together with its launch");
+    for (int e = index_ - 1; e >= 0 && p_.instructions[e].launch == i.launch; --e) {
       const Instruction& earlier = p_.instructions[e];
-      if (earlier.launch != i.launch) continue;
-      if (p_.instructions[index_ - 1].launch != i.launch)
-        return fault(i.name + " does not stand together with its launch");
       for (const Operand& written : i.outputs) {
         for (const Operand& other : earlier.inputs) apart(i, written, other, false);
         for (const Operand& other : earlier.outputs) apart(i, written, other, false);
@@ -152,6 +153,7 @@ class Form {
   const Program& p_;
   const int num_ranks_;
   Faults& faults_;
+  std::set<int> launches_;  ///< that have begun
   const std::vector<Region> regions_;
   int index_ = -1;
 };

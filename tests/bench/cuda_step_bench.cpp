@@ -53,8 +53,8 @@ void bind_all(BoundStep& step) {
   for (size_t first = 0, end; first < code.size(); first = end) {
     std::vector<GroupedKernel> group;
     std::string name = code[first].name;
-    for (end = first + 1; code[first].launch >= 0 && end < code.size() && code[end].launch == code[first].launch; ++end)
-      name += " | " + code[end].name;
+    end = end_of_launch(code, first);
+    for (size_t i = first + 1; i < end; ++i) name += " | " + code[i].name;
     for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({code[i].op, call_of(code[i], step)});
     if (std::optional<CudaKernel> whole = group.empty() ? std::nullopt : prepare_group(group)) {
       step.launches.push_back({name, false, std::move(*whole)});

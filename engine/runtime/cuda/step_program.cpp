@@ -104,13 +104,6 @@ CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   return def->prepare(call_of(instruction));
 }
 
-size_t StepProgram::end_of_launch(size_t first) const {
-  const std::vector<Instruction>& code = program_.instructions;
-  size_t end = first + 1;
-  while (code[first].launch >= 0 && end < code.size() && code[end].launch == code[first].launch) ++end;
-  return end;
-}
-
 int32_t StepProgram::launched_by(size_t instruction) const {
   size_t end = instruction;
   while (end < bound_.size() && bound_[end].leader == instruction) ++end;
@@ -121,7 +114,7 @@ int32_t StepProgram::launched_by(size_t instruction) const {
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {
-    end = end_of_launch(first);
+    end = end_of_launch(code, first);
     if (end - first > 1) {
       std::vector<GroupedKernel> group;
       for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});

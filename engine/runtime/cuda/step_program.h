@@ -86,7 +86,6 @@ class StepProgram {
   CudaKernelCall call_of(const Instruction& instruction);
   CudaKernel bind_kernel(const Instruction& instruction);
   void bind_launches();
-  size_t end_of_launch(size_t first) const;
   void bind_waits();
   void bind_first_loads();
   void use_stream(int stream, bool high_priority);
