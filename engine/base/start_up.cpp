@@ -3,21 +3,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/monotonic_clock.h"
 
 namespace trainctl {
 namespace {
 
 using Phase = StartUpClock::Phase;
-
-/// CLOCK_MONOTONIC, which the processes of a host share.
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 void add_to(std::vector<Phase>& phases, const Phase& phase) {
   const auto known = std::find_if(phases.begin(), phases.end(), [&](const Phase& p) { return p.name == phase.name; });
@@ -44,11 +38,11 @@ std::optional<int64_t> number_in(std::string_view text) {
 
 }  // namespace
 
-StartUpClock::StartUpClock() : last_(now_ns()) {}
+StartUpClock::StartUpClock() : last_(monotonic_ns()) {}
 
 void StartUpClock::add(std::string_view name, bool with_others) {
   if (stopped_) return;
-  const int64_t now = now_ns();
+  const int64_t now = monotonic_ns();
   add_to(phases_, {std::string(name), now - last_, with_others});
   last_ = now;
 }

@@ -6,13 +6,14 @@
 //   GPU          records an event before and after each instruction on its stream (event nodes where the step
 //                is a captured graph), reads them once the step is finished, and tells of them in finish_step.
 //
-// All times are nanoseconds of timeline_now(), CLOCK_MONOTONIC, which processes of one host share. A GPU's are
+// All times are nanoseconds of monotonic_ns(), which processes of one host share. A GPU's are
 // mapped to it: an event is recorded on an idle stream and waited for; that event's time is the clock's
 // right after the wait, and the others lie cudaEventElapsedTime away from it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
+
+#include "engine/base/monotonic_clock.h"
 
 namespace trainctl {
 
@@ -33,10 +34,5 @@ class Timeline {
   /// Every instruction of a wanted step, once, in any order; instructions of a stream do not overlap.
   virtual void ran(const TimeSpan& span) = 0;
 };
-
-inline int64_t timeline_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 
 }  // namespace trainctl

@@ -199,11 +199,11 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
 
 void CpuExecutor::run_timed(int position, const std::byte* inputs, Timeline& timeline, uint32_t step) {
   Bound& bound = bound_[position];
-  TimeSpan span{step, position, timeline_now()};
+  TimeSpan span{step, position, monotonic_ns()};
   wait_for_sends(bound);
-  span.begin_ns = bound.sends.empty() ? span.ready_ns : timeline_now();
+  span.begin_ns = bound.sends.empty() ? span.ready_ns : monotonic_ns();
   run(bound, inputs);
-  span.end_ns = timeline_now();
+  span.end_ns = monotonic_ns();
   timeline.ran(span);
 }
 

@@ -19,7 +19,7 @@ class StepTimes {
     make_events();
     cuda_check(cudaEventRecord(origin_.get(), idle), "cudaEventRecord");
     cuda_check(cudaEventSynchronize(origin_.get()), "cudaEventSynchronize");
-    origin_ns_ = timeline_now();
+    origin_ns_ = monotonic_ns();
     step_ = step;
     pending_ = true;
   }
