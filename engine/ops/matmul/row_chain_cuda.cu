@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/ops/cluster_messages_cuda.cuh"
 #include "engine/ops/clusters_cuda.cuh"
 #include "engine/ops/data_check_cuda.cuh"
 #include "engine/ops/matmul/finish_cuda.h"
@@ -57,6 +58,8 @@ struct Link {
   double scale = 1;
 
   __host__ __device__ int tiles() const { return (n + kCols - 1) / kCols; }
+  /// Of a row of results in shared memory: whole packs.
+  __host__ __device__ int width() const { return (n + 3) / 4 * 4; }
   /// Whether its results are made in parts by all blocks, and sent.
   __host__ __device__ bool wide() const { return kind == LinkKind::product && n > kCols; }
 };
@@ -76,85 +79,6 @@ constexpr int kResultsCame = 0, kWeightsCame = 2 * kMostLinks;
 constexpr int kParts = 4 * kMostLinks;
 constexpr int kWide = kParts + kWarps * kRows * kPartPitch;
 constexpr int first_resident(int wide_floats, int own_floats) { return kWide + 2 * (wide_floats + own_floats); }
-
-// Between blocks
-
-[[maybe_unused]] __device__ inline unsigned shared_address(const void* p) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(p));
-}
-
-/// By one thread, before others know of it: the barrier is passed once all threads' copies have come.
-__device__ inline void expect_copies(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "n"(kThreads) : "memory");
-#endif
-}
-/// By each thread, after its copies.
-__device__ inline void note_copies(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-/// By one thread, before others know of it: the barrier is passed once `bytes` have come, and so many notes.
-__device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], %2;\n"
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
-      "r"(bytes), "r"(notes + 1)
-      : "memory");
-#endif
-}
-/// A note to another block that nothing will come from here.
-__device__ inline void send_note(int block, float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .b32 counter;\n"
-      "mapa.shared::cluster.u32 counter, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [counter];}" ::"r"(shared_address(barrier)),
-      "r"(block)
-      : "memory");
-#endif
-}
-__device__ inline void publish_barriers() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#endif
-}
-/// What was counted is there then, also what came from other blocks: it came by st.async.
-__device__ inline void wait_for_bytes(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
-      "@!done bra again;}" ::"r"(shared_address(barrier))
-      : "memory");
-#endif
-}
-/// To where `to` is in another block, counted by its `barrier`.
-__device__ inline void send(int block, float* to, const float4& v, float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .b32 there, counter;\n"
-      "mapa.shared::cluster.u32 there, %0, %2;\n"
-      "mapa.shared::cluster.u32 counter, %1, %2;\n"
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counter];}" ::"r"(
-          shared_address(to)),
-      "r"(shared_address(barrier)), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-      : "memory");
-#endif
-}
-/// By the copy engine, counted by `barrier`. 16-byte aligned, a multiple of 16 bytes.
-__device__ inline void copy_bulk(float* to, const float* from, int bytes, float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
-      : "memory");
-#endif
-}
 
 // Weights
 
@@ -177,7 +101,7 @@ __device__ void prepare_barriers(const Chain& chain, int block, float* shared) {
     if (l.along)
       expect_bytes(shared + kWeightsCame + 2 * i, Slice(l, block).bytes(l), 0);
     else
-      expect_copies(shared + kWeightsCame + 2 * i);
+      expect_copies<kThreads>(shared + kWeightsCame + 2 * i);
   }
   publish_barriers();
 }
@@ -242,7 +166,7 @@ __device__ __forceinline__ void finish(const Link& l, const Work& work, float su
   const int lane = static_cast<int>(threadIdx.x) % 32, first = lane & ~3;
   const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
                     __shfl_sync(~0u, v, first + 3)};
-  const int width = (l.n + 3) / 4 * 4;
+  const int width = l.width();
   if (col - (l.next_along ? lane % 4 : 0) >= width) return;
   float* const to = work.to + (l.next_along ? row * width + col - lane % 4 : col * kRows + row - lane % 4);
   if (work.results_came == nullptr) {
@@ -462,7 +386,7 @@ struct LossRows {
 
   /// Where the next layer wants its gradients.
   __device__ float& grad(const Link& l, int row, int col) const {
-    return dx[l.next_along ? row * ((l.n + 3) / 4 * 4) + col : col * kRows + row];
+    return dx[l.next_along ? row * l.width() + col : col * kRows + row];
   }
 };
 
@@ -582,7 +506,7 @@ __global__ void __launch_bounds__(kThreads) row_chain(const __grid_constant__ Ch
       make_product(l, work, block, shared);
     } else {
       wait_for_rows(work);
-      of_loss = make_loss(l, {work.x, to, (l.n + 3) / 4 * 4, row0, rows, block == 0});
+      of_loss = make_loss(l, {work.x, to, l.width(), row0, rows, block == 0});
       loss_at = i;
     }
     work.x = to;
@@ -759,16 +683,12 @@ std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kerne
     rows = own_rows;
     losses += link->kind == LinkKind::product ? 0 : 1;
     if (chain.count > 0) chain.links[chain.count - 1].next_along = link->kind != LinkKind::product || link->along;
-    if (chain.count == 0 || link->wide())
-      chain.wide_floats = std::max({chain.wide_floats, kRows * link->n, chain.count == 0 ? kRows * width : 0});
-    else
-      chain.own_floats = std::max(chain.own_floats, static_cast<int>(kRows * ceil_div(link->n, 4) * 4));
+    if (chain.count == 0) chain.wide_floats = kRows * width;  // the first rows
+    int& floats = link->wide() ? chain.wide_floats : chain.own_floats;
+    floats = std::max(floats, kRows * link->width());
     chain.links[chain.count++] = *link;
   }
   if (losses > 1 || rows > kMostRows || !is_chain(chain)) return std::nullopt;
-  if (!chain.links[0].wide())  // its results are the block's own
-    chain.own_floats = std::max(chain.own_floats, static_cast<int>(kRows * ceil_div(chain.links[0].n, 4) * 4));
-  chain.wide_floats = static_cast<int>(ceil_div(chain.wide_floats, 4) * 4);
   chain.rows = static_cast<int>(rows);
   const CudaKernelCall& call = kernels[0].call;
   if (std::optional<CudaKernel> large = prepare(call, chain, 16)) return large;
