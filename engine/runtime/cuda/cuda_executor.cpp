@@ -69,6 +69,7 @@ class CudaExecutor final : public Executor {
   void enqueue_step(uint32_t step);
   void enqueue_waiting();
   void wait_for_inputs();
+  void finish_all_started();
   bool launch(GraphExec& graph, const StepProgram::Issue& how, int steps);
   GraphExec capture(const StepProgram::Issue& how, int steps);
   void print(int slot);
@@ -385,11 +386,16 @@ void CudaExecutor::synchronize() {
   }
 }
 
-void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+/// Before others than the step look at the arena: all steps that were started are over.
+void CudaExecutor::finish_all_started() {
   use_device();
   at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
   synchronize();
+}
+
+void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+  finish_all_started();
   cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
                         cudaMemcpyDeviceToHost),
              "cudaMemcpy from the arena");
@@ -397,9 +403,7 @@ void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
 
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
-  use_device();
-  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
-  synchronize();
+  finish_all_started();
   // The copy is of the default stream, for which the step's streams do not wait.
   cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),
                              cudaMemcpyHostToDevice, step_->compute()),
