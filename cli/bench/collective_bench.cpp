@@ -30,6 +30,7 @@ struct Measured {
   double seconds[kMostSamples];
   double copy_rate;
   int64_t wrong;
+  char made_by[16];
 };
 
 /// What the ranks tell us: `cases` of each rank, and the last words of those that fail.
@@ -91,6 +92,7 @@ class Agreed {
 void measure(const CollectiveRequest& request, CollectiveTimer& timer, Collective kind, int64_t bytes,
              Measured& result) {
   Agreed agreed(timer.ranks());
+  std::strncpy(result.made_by, timer.made_by(kind, bytes), sizeof(result.made_by) - 1);
   result.wrong = timer.wrong_elements(kind, bytes);
   result.copy_rate = timer.copy_bytes_per_second(bytes);
   timer.seconds(kind, bytes, 2);
@@ -199,6 +201,7 @@ std::vector<CollectiveResult> bench_collectives(const CollectiveRequest& request
         result.wrong += of_rank.wrong;
         result.copy_rate += of_rank.copy_rate / request.ranks;
       }
+      result.made_by = report.of(0, results.size()).made_by;
       result.seconds = spread_of(slowest);
       results.push_back(result);
     }

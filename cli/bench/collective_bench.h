@@ -24,6 +24,7 @@ struct CollectiveResult {
   Collective kind = Collective::all_reduce;
   int ranks = 1;
   int64_t bytes = 0;
+  std::string made_by;   ///< as CollectiveTimer says
   Spread seconds;        ///< a call, of the rank that took longest
   int64_t wrong = 0;     ///< elements, over all ranks
   double copy_rate = 0;  ///< bytes a second: the limit, see CollectiveTimer

@@ -101,22 +101,22 @@ Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
 std::string render_collectives(const std::vector<CollectiveResult>& results, Device device) {
   if (results.empty()) return "";
   const bool cuda = device == Device::cuda;
-  Table table({"collective", ">ranks", ">bytes", ">time", ">p10 .. p90", ">GB/s", ">bus GB/s",
+  Table table({"collective", "by", ">ranks", ">bytes", ">time", ">p10 .. p90", ">GB/s", ">bus GB/s",
                cuda ? ">link GB/s" : ">copy GB/s", ">of limit", ">wrong"});
   for (const CollectiveResult& r : results) {
-    table.add({std::string(to_string(r.kind)), std::to_string(r.ranks), with_commas(r.bytes),
+    table.add({std::string(to_string(r.kind)), r.made_by, std::to_string(r.ranks), with_commas(r.bytes),
                duration_text(r.seconds.median), spread_text(r.seconds), figure(r.rate() / 1e9),
                figure(r.bus_rate() / 1e9), figure(r.copy_rate / 1e9),
                fmt::format("{:.0f}%", 100 * r.bus_rate() / r.copy_rate), std::to_string(r.wrong)});
   }
-  return fmt::format("{}, f32, {} ranks\n{}\n\n{}", cuda ? "NCCL" : "shared memory", results[0].ranks,
-                     cuda ? kAcross : kInHost, table.str());
+  return fmt::format("f32, {} ranks\n{}\n\n{}", results[0].ranks, cuda ? kAcross : kInHost, table.str());
 }
 
 Json collectives_json(const std::vector<CollectiveResult>& results, Device device) {
   Json list = Json::array();
   for (const CollectiveResult& r : results) {
     list.push_back({{"collective", to_string(r.kind)},
+                    {"by", r.made_by},
                     {"ranks", r.ranks},
                     {"bytes", r.bytes},
                     {"seconds", spread_json(r.seconds)},

@@ -187,18 +187,21 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
   }
 }
 
-TEST_CASE("collectives between GPUs are right") {
+TEST_CASE("collectives between GPUs are right, and large ones the copy engines'") {
   if (find_cuda_devices().list.size() < 2) {
     std::printf("skipped: collectives between GPUs (there are not 2)\n");
     return;
   }
   const Scratch scratch;
   const CommandResult result =
-      trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M", "--repeat",
+      trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M,16M,33000008", "--repeat",
                                         "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
-  for (const json& row : json::parse(result.out, nullptr, false)["results"]) CHECK(row["wrong_elements"] == 0);
+  for (const json& row : json::parse(result.out, nullptr, false)["results"]) {
+    CHECK(row["wrong_elements"] == 0);
+    CHECK(row["by"] == (row["bytes"] >= 16 << 20 ? "copy engines" : "NCCL"));
+  }
 }
 
 TEST_CASE("a wrong element of a collective is counted") {

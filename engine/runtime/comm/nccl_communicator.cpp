@@ -143,10 +143,10 @@ ncclComm_t NcclCommunicator::comm_of(const NcclGroup& group) const {
   return found == comms_.end() ? world_ : found->second;
 }
 
-void NcclCommunicator::collective(const Instruction& instruction, const void* in, void* out, int64_t count, DType dtype,
-                                  CudaStream stream) const {
+void NcclCommunicator::collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
   const std::vector<int>& ranks = program_.groups[static_cast<size_t>(instruction.group)];
   ncclComm_t comm = comm_of({ranks, false});
+  const auto& [in, out, count, dtype] = move;
   const auto n = static_cast<size_t>(count);
   const ncclDataType_t type = type_of(dtype);
   switch (instruction.collective) {
@@ -159,20 +159,21 @@ void NcclCommunicator::collective(const Instruction& instruction, const void* in
     case Collective::broadcast:
       return nccl_.check(nccl_.broadcast(in, out, n, type, instruction.root, comm, stream), "ncclBroadcast");
     case Collective::all_to_all:
-      return all_to_all(comm, static_cast<int64_t>(ranks.size()), in, out, count, dtype, stream);
+      return all_to_all(comm, static_cast<int64_t>(ranks.size()), move, stream);
   }
 }
 
-void NcclCommunicator::all_to_all(ncclComm_t comm, int64_t size, const void* in, void* out, int64_t count, DType dtype,
-                                  CudaStream stream) const {
-  const int64_t bytes = count * byte_size(dtype);
+void NcclCommunicator::all_to_all(ncclComm_t comm, int64_t size, const BoundMove& move, CudaStream stream) const {
+  const int64_t bytes = move.count * byte_size(move.dtype);
+  const auto n = static_cast<size_t>(move.count);
+  const ncclDataType_t type = type_of(move.dtype);
   nccl_.check(nccl_.group_start(), "ncclGroupStart");
   for (int64_t j = 0; j < size; ++j) {
     const int peer = static_cast<int>(j);
-    const void* from = static_cast<const char*>(in) + j * bytes;
-    void* to = static_cast<char*>(out) + j * bytes;
-    nccl_.check(nccl_.send(from, static_cast<size_t>(count), type_of(dtype), peer, comm, stream), "ncclSend");
-    nccl_.check(nccl_.recv(to, static_cast<size_t>(count), type_of(dtype), peer, comm, stream), "ncclRecv");
+    const void* from = static_cast<const char*>(move.in) + j * bytes;
+    void* to = static_cast<char*>(move.out) + j * bytes;
+    nccl_.check(nccl_.send(from, n, type, peer, comm, stream), "ncclSend");
+    nccl_.check(nccl_.recv(to, n, type, peer, comm, stream), "ncclRecv");
   }
   nccl_.check(nccl_.group_end(), "ncclGroupEnd");
 }

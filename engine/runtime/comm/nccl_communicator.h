@@ -10,6 +10,7 @@
 
 #include "engine/base/start_up.h"
 #include "engine/ops/cuda_kernel.h"
+#include "engine/runtime/bound_operands.h"
 #include "engine/runtime/comm/nccl_library.h"
 #include "engine/runtime/comm/nccl_splits.h"
 #include "engine/runtime/communicator.h"
@@ -30,9 +31,8 @@ class NcclCommunicator {
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  /// One of the program's collectives. `count` as the Communicator counts. Safe while capturing.
-  void collective(const Instruction& instruction, const void* in, void* out, int64_t count, DType dtype,
-                  CudaStream stream) const;
+  /// One of the program's collectives, with operands as bind_move() says them. Safe while capturing.
+  void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
   /// Ends when the peer has taken it.
   void send(int peer, const void* data, int64_t bytes, CudaStream stream) const;
   void recv(int peer, void* data, int64_t bytes, CudaStream stream) const;
@@ -63,8 +63,7 @@ class NcclCommunicator {
 
   ncclUniqueId agree_on_id() const;
   void connect_channels() const;
-  void all_to_all(ncclComm_t comm, int64_t size, const void* in, void* out, int64_t count, DType dtype,
-                  CudaStream stream) const;
+  void all_to_all(ncclComm_t comm, int64_t size, const BoundMove& move, CudaStream stream) const;
   ncclComm_t comm_of(const NcclGroup& group) const;
 
   const NcclLibrary& nccl_;

@@ -1,4 +1,4 @@
-// Collectives of GPUs over NCCL, timed by events around graphs of many calls, as a step is one graph.
+// Collectives of GPUs, timed by events around graphs of many calls, as a step is one graph.
 #include "engine/runtime/measure/collective_timer.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/ops/random.h"
-#include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/comm/cuda_communicator.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/measure/collective_data.h"
@@ -19,10 +19,11 @@ constexpr int64_t kMostCalls = 100;  ///< in one graph
 constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
                                  Collective::all_to_all, Collective::broadcast};
 
-/// All collectives once, over all ranks: what NCCL is set up for.
-Program program_of(int rank, int num_ranks) {
+/// All collectives once, over all ranks: from the lower half of the arena to the upper, each of `most_bytes`.
+Program program_of(int rank, int num_ranks, int64_t most_bytes) {
   Program program;
   program.rank = rank;
+  program.arena_bytes = 2 * most_bytes;
   program.groups.emplace_back(static_cast<size_t>(num_ranks));
   std::iota(program.groups[0].begin(), program.groups[0].end(), 0);
   for (const Collective kind : kKinds) {
@@ -30,6 +31,13 @@ Program program_of(int rank, int num_ranks) {
     instruction.opcode = Opcode::collective;
     instruction.collective = kind;
     instruction.group = 0;
+    const CollectiveSizes sizes = collective_sizes(kind, most_bytes, num_ranks);
+    Operand in, out;
+    in.shape = {sizes.in};
+    out.shape = {sizes.out};
+    out.offset = most_bytes;
+    instruction.inputs = {in};
+    instruction.outputs = {out};
     program.instructions.push_back(instruction);
   }
   return program;
@@ -45,15 +53,16 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   CudaCollectiveTimer(const std::shared_ptr<SharedMemory>& memory, int rank, int64_t most_bytes, double timeout_seconds)
       : rank_(use_device(rank)),
         num_ranks_(memory->num_ranks()),
-        program_(program_of(rank, num_ranks_)),
+        program_(program_of(rank, num_ranks_, most_bytes)),
         comm_(make_shared_memory_communicator(memory, rank, timeout_seconds)),
-        nccl_(program_, *comm_, rank),
-        in_(make_device_memory(most_bytes)),
-        out_(make_device_memory(most_bytes)),
+        peers_(program_, *comm_, rank),
+        arena_(make_device_memory(program_.arena_bytes)),
+        in_(static_cast<std::byte*>(arena_.get())),
+        out_(in_ + most_bytes),
         stream_(make_stream(true)),
         begin_(make_timed_event()),
         end_(make_timed_event()) {
-    nccl_.connect();
+    peers_.connect(in_);
     group_ = comm_->open_group(program_.groups[0]);
     std::vector<float> random(static_cast<size_t>(most_bytes / 4));
     for (size_t i = 0; i < random.size(); ++i) random[i] = philox_uniform(1, i, 0) - 0.5f;
@@ -61,6 +70,10 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   }
 
   Communicator& ranks() override { return *comm_; }
+
+  const char* made_by(Collective kind, int64_t bytes) const override {
+    return peers_.copies(instruction_of(kind), move_of(kind, bytes)) ? "copy engines" : "NCCL";
+  }
 
   double seconds(Collective kind, int64_t bytes, int64_t runs) override {
     const int64_t calls = std::min(runs, kMostCalls), repetitions = (runs + calls - 1) / calls;
@@ -79,11 +92,11 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   int64_t wrong_elements(Collective kind, int64_t bytes) override {
     const CollectiveSizes sizes = collective_sizes(kind, bytes, num_ranks_);
     std::vector<float> random(static_cast<size_t>(sizes.in)), result(static_cast<size_t>(sizes.out));
-    cuda_check(cudaMemcpy(random.data(), in_.get(), random.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda_check(cudaMemcpy(random.data(), in_, random.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
     fill(collective_input(sizes.in, rank_));
     call(kind, bytes);
     cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
-    cuda_check(cudaMemcpy(result.data(), out_.get(), result.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
+    cuda_check(cudaMemcpy(result.data(), out_, result.size() * 4, cudaMemcpyDeviceToHost), "cudaMemcpy");
     fill(random);
     return count_wrong(kind, result, rank_, num_ranks_);
   }
@@ -103,10 +116,10 @@ class CudaCollectiveTimer final : public CollectiveTimer {
       there = make_device_memory(bytes);
       cuda_check(cudaSetDevice(rank_), "cudaSetDevice");
     }
-    void* to = there ? there.get() : out_.get();
+    void* to = there ? there.get() : out_;
     const auto copies = [&] {
       for (int64_t i = 0; i < runs; ++i) {
-        cuda_check(cudaMemcpyPeerAsync(to, num_ranks_ > 1 ? peer : rank_, in_.get(), rank_, static_cast<size_t>(bytes),
+        cuda_check(cudaMemcpyPeerAsync(to, num_ranks_ > 1 ? peer : rank_, in_, rank_, static_cast<size_t>(bytes),
                                        stream_.get()),
                    "cudaMemcpyPeerAsync");
       }
@@ -127,18 +140,23 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   };
 
   void fill(const std::vector<float>& values) {
-    cuda_check(cudaMemcpy(in_.get(), values.data(), values.size() * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
+    cuda_check(cudaMemcpy(in_, values.data(), values.size() * 4, cudaMemcpyHostToDevice), "cudaMemcpy");
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  void call(Collective kind, int64_t bytes) const {
-    const CollectiveSizes sizes = collective_sizes(kind, bytes, num_ranks_);
-    nccl_.collective(program_.instructions[static_cast<size_t>(kind)], in_.get(), out_.get(), sizes.count, DType::f32,
-                     stream_.get());
+  const Instruction& instruction_of(Collective kind) const { return program_.instructions[static_cast<size_t>(kind)]; }
+  BoundMove move_of(Collective kind, int64_t bytes) const {
+    return {in_, out_, collective_sizes(kind, bytes, num_ranks_).count, DType::f32};
   }
 
-  GraphExec capture(Collective kind, int64_t bytes, int64_t calls) const {
-    call(kind, bytes);  // what NCCL sets up at the first call
+  void call(Collective kind, int64_t bytes) {
+    peers_.begin_step();
+    peers_.collective(instruction_of(kind), move_of(kind, bytes), stream_.get());
+    peers_.join(stream_.get());
+  }
+
+  GraphExec capture(Collective kind, int64_t bytes, int64_t calls) {
+    call(kind, bytes);  // what is set up at the first call
     cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
     return capture_graph(stream_.get(), [&] {
       for (int64_t i = 0; i < calls; ++i) call(kind, bytes);
@@ -153,8 +171,9 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   const int rank_, num_ranks_;
   const Program program_;
   std::unique_ptr<Communicator> comm_;
-  NcclCommunicator nccl_;
-  DeviceMemory in_, out_;
+  CudaCommunicator peers_;
+  DeviceMemory arena_;
+  std::byte *in_, *out_;  ///< each half of the arena
   Stream stream_;
   Event begin_, end_;
   Captured captured_;

@@ -47,9 +47,9 @@ constexpr std::chrono::milliseconds kLate{10};
 
 class CudaExecutor final : public Executor {
  public:
-  /// `nccl` has begun and is not connected; null where the rank has no peers.
+  /// `peers` has begun and is not connected; null where the rank has no peers.
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-               const CudaExecutorOptions& cuda, std::unique_ptr<NcclCommunicator> nccl);
+               const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers);
   ~CudaExecutor() override;
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
@@ -98,7 +98,7 @@ class CudaExecutor final : public Executor {
   Stream copy_;
   Event copied_;  ///< the inputs of all steps that were started are in the staging memory
 
-  std::unique_ptr<NcclCommunicator> nccl_;
+  std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
   GraphExec graph_, timed_graph_, many_graph_;
   bool use_graph_;
@@ -125,7 +125,7 @@ int64_t aligned(int64_t bytes) {
 }
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-                           const CudaExecutorOptions& cuda, std::unique_ptr<NcclCommunicator> nccl)
+                           const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers)
     : program_(program),
       ranks_(ranks),
       options_(options),
@@ -135,7 +135,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       inputs_(input_layout(program, tables_.kept())),
       scalars_at_(aligned(inputs_.bytes)),
       stride_(scalars_at_ + aligned(sizeof(StepScalars))),
-      nccl_(std::move(nccl)),
+      peers_(std::move(peers)),
       use_graph_(cuda.graph && !launches_block()),
       many_(steps_of_graph(slots_, program)),
       times_(program, options.timeline) {
@@ -154,17 +154,17 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
-  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, nccl_.get(), options.seed);
+  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed);
   rehearse();
   phase_ended(options.start_up, "kernels");
-  if (nccl_) nccl_->connect(options.start_up);
+  if (peers_) peers_->connect(memory.arena, options.start_up);
   // The rehearsal, and libraries that measure their kernels, have left something in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
              "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
   synchronize();
   phase_ended(options.start_up, "weights");
-  watchdog_ = std::make_unique<Watchdog>(program, ranks, nccl_.get(), position_, cuda.timeout_seconds);
+  watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
 }
 
 CudaExecutor::~CudaExecutor() {
@@ -185,7 +185,7 @@ CudaExecutor::~CudaExecutor() {
   graph_ = {};
   many_graph_ = {};
   timed_graph_ = {};  // all before the communicator, which waits for them
-  nccl_.reset();
+  peers_.reset();
 }
 
 void CudaExecutor::allocate() {
@@ -213,7 +213,7 @@ void CudaExecutor::allocate() {
 /// A kernel is loaded when it is first launched, and that may wait until the device is idle: never, where a rank waits
 /// for another, which waits for that kernel. So whoever has peers runs all its kernels once on its own.
 void CudaExecutor::rehearse() {
-  if (!nccl_) return;
+  if (!peers_) return;
   step_->rehearse();
   synchronize();
   cuda_check(cudaMemsetAsync(steps_done_.get(), 0, sizeof(uint64_t), step_->compute()), "cudaMemsetAsync");
@@ -443,13 +443,13 @@ void begin_cuda(int device) {
 
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
-  std::unique_ptr<NcclCommunicator> nccl;  // goes on by itself, beside all that follows
+  std::unique_ptr<cuda::CudaCommunicator> peers;  // NCCL starts by itself, beside all that follows
   if (cuda::needs_peers(program)) {
-    nccl = std::make_unique<NcclCommunicator>(program, ranks, cuda.device, options.start_up);
+    peers = std::make_unique<cuda::CudaCommunicator>(program, ranks, cuda.device, options.start_up);
   }
   cuda_check(cudaSetDevice(cuda.device), "cudaSetDevice");
   phase_ended(options.start_up, "CUDA");
-  return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda, std::move(nccl));
+  return std::make_unique<cuda::CudaExecutor>(program, ranks, options, cuda, std::move(peers));
 }
 
 }  // namespace trainctl

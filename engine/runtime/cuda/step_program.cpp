@@ -31,8 +31,8 @@ int64_t StepProgram::printed_bytes(const Program& program) {
 }
 
 StepProgram::StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs,
-                         const SampleTables& tables, const NcclCommunicator* nccl, uint64_t seed)
-    : program_(program), memory_(memory), nccl_(nccl), seed_(seed), begun_(make_event()) {
+                         const SampleTables& tables, CudaCommunicator* peers, uint64_t seed)
+    : program_(program), memory_(memory), peers_(peers), seed_(seed), begun_(make_event()) {
   use_stream(kCompute, false);
   bound_.reserve(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -71,7 +71,7 @@ int StepProgram::channel_to(int peer) {
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
   if (communicates(instruction.opcode)) {
-    check(nccl_ != nullptr, "a program that communicates has a communicator");
+    check(peers_ != nullptr, "a program that communicates has a communicator");
     bound.reached = make_event();
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
@@ -177,6 +177,7 @@ void StepProgram::rehearse() {
 
 void StepProgram::begin() {
   enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
+  if (peers_ != nullptr) peers_->begin_step();
   if (ends_.empty()) return;
   cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");
   for (const auto& [stream, event] : ends_) {
@@ -189,6 +190,7 @@ void StepProgram::end() {
     cuda_check(cudaEventRecord(event.get(), streams_.at(stream).get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(compute(), event.get()), "cudaStreamWaitEvent");
   }
+  if (peers_ != nullptr) peers_->join(compute());
   const auto* loss =
       program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
   enqueue_end_step(memory_.steps_done, memory_.staging.slots, loss, memory_.finished, compute());
@@ -211,7 +213,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (index != how.left_out) enqueue_work(instruction, bound);
+  if (index != how.left_out) stream = enqueue_work(instruction, bound);
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -224,27 +226,31 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
   enqueue_position(scalars(), index, memory_.position, watch);
 }
 
-void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
+cudaStream_t StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);
-      return;
+      break;
     case Opcode::load:
       if (!bound.at_begin) enqueue_load(memory_.staging, bound.input, stream);
-      return;
+      break;
     case Opcode::collective:
-      return nccl_->collective(instruction, bound.in, bound.out, bound.count, bound.dtype, stream);
+      return peers_->collective(instruction, bound, stream);
     case Opcode::send:
-      return nccl_->send(instruction.peer, bound.in, bound.count, stream);
+      peers_->send(instruction.peer, bound.in, bound.count, stream);
+      break;
     case Opcode::recv:
-      return nccl_->recv(instruction.peer, bound.out, bound.count, stream);
+      peers_->recv(instruction.peer, bound.out, bound.count, stream);
+      break;
     case Opcode::print:
-      return enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride,
-                           bound.count, stream);
+      enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride, bound.count,
+                    stream);
+      break;
     case Opcode::wait:
-      return;
+      break;
   }
+  return stream;
 }
 
 }  // namespace trainctl::cuda

@@ -16,7 +16,7 @@
 
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
-#include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/comm/cuda_communicator.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
 #include "engine/runtime/cuda/step_kernels.h"
@@ -43,7 +43,7 @@ struct TimedEvents {
 class StepProgram {
  public:
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
-              const NcclCommunicator* nccl, uint64_t seed);
+              CudaCommunicator* peers, uint64_t seed);
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -94,14 +94,15 @@ class StepProgram {
   void begin();
   void end();
   void enqueue(int index, const Issue& how);
-  void enqueue_work(const Instruction& instruction, const Bound& bound);
+  /// Returns the stream on which the work ends.
+  cudaStream_t enqueue_work(const Instruction& instruction, const Bound& bound);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
   const StepScalars* scalars() const;
 
   const Program& program_;
   const StepMemory memory_;
-  const NcclCommunicator* nccl_;
+  CudaCommunicator* peers_;  ///< null: none
   const uint64_t seed_;
   std::map<int, Stream> streams_;  ///< those that the program uses
   std::map<int, Event> ends_;      ///< of each stream but compute, at the end of a step

@@ -16,9 +16,9 @@ const Instruction* instruction_at(const Program& program, RankPosition position)
 
 }  // namespace
 
-Watchdog::Watchdog(const Program& program, Communicator& ranks, NcclCommunicator* nccl, const PositionWord* position,
+Watchdog::Watchdog(const Program& program, Communicator& ranks, CudaCommunicator* peers, const PositionWord* position,
                    double timeout_seconds)
-    : program_(program), ranks_(ranks), nccl_(nccl), position_(position), timeout_seconds_(timeout_seconds) {
+    : program_(program), ranks_(ranks), peers_(peers), position_(position), timeout_seconds_(timeout_seconds) {
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -50,8 +50,8 @@ void Watchdog::look() {
     last_ = now;
     changed_ = Clock::now();
   }
-  if (nccl_ == nullptr || now.started == now.finished) return;
-  if (const auto said = nccl_->async_error()) return give_up(CommError(call_at(position) + ": " + *said));
+  if (peers_ == nullptr || now.started == now.finished) return;
+  if (const auto said = peers_->async_error()) return give_up(CommError(call_at(position) + ": " + *said));
   const double idle = std::chrono::duration<double>(Clock::now() - changed_).count();
   auto error = ranks_.hopeless(call_at(position), missing_at(position), idle > timeout_seconds_);
   if (error) give_up(std::move(*error));
@@ -74,7 +74,7 @@ void Watchdog::give_up(CommError error) {
   error_->missing = error.missing;
   device_is_lost = true;
   gave_up_ = true;
-  nccl_->abort();
+  peers_->abort();
 }
 
 std::string Watchdog::call_at(RankPosition position) const {

@@ -1,5 +1,5 @@
 // Watches over the steps that a device runs by itself. Says to the others where this rank is, and when a step cannot
-// end, because a rank is gone or does not come in time, ends it: NCCL's kernels would wait for ever.
+// end, because a rank is gone or does not come in time, ends it: its communication would wait for ever.
 #pragma once
 
 #include <atomic>
@@ -11,15 +11,15 @@
 #include <thread>
 #include <vector>
 
-#include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/comm/cuda_communicator.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl::cuda {
 
 class Watchdog {
  public:
-  /// `nccl` is null where the rank has no peers. All must outlive it.
-  Watchdog(const Program& program, Communicator& ranks, NcclCommunicator* nccl, const PositionWord* position,
+  /// `peers` is null where the rank has no peers. All must outlive it.
+  Watchdog(const Program& program, Communicator& ranks, CudaCommunicator* peers, const PositionWord* position,
            double timeout_seconds);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -54,7 +54,7 @@ class Watchdog {
 
   const Program& program_;
   Communicator& ranks_;
-  NcclCommunicator* nccl_;
+  CudaCommunicator* peers_;
   const PositionWord* position_;
   const double timeout_seconds_;
   std::atomic<uint64_t> started_{0}, finished_{0};

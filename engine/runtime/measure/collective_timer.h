@@ -18,6 +18,8 @@ class CollectiveTimer {
 
   /// Host memory's: for what the ranks must agree on.
   virtual Communicator& ranks() = 0;
+  /// What makes such a call: "shared memory", "NCCL", "copy engines".
+  virtual const char* made_by(Collective kind, int64_t bytes) const = 0;
   /// Seconds of `runs` calls in a row, which all ranks begin together.
   virtual double seconds(Collective kind, int64_t bytes, int64_t runs) = 0;
   /// One call on small whole numbers: the elements of this rank's result that are not as they must be.
@@ -32,7 +34,7 @@ int64_t collective_timer_bytes(int64_t most_bytes);
 /// Over shared memory.
 std::unique_ptr<CollectiveTimer> make_cpu_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                            int64_t most_bytes, double timeout_seconds);
-/// Over NCCL; the rank's GPU is the one of its number. Throws EnvError.
+/// Between GPUs; the rank's is the one of its number. Throws EnvError.
 std::unique_ptr<CollectiveTimer> make_cuda_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                             int64_t most_bytes, double timeout_seconds);
 

@@ -33,6 +33,8 @@ class CpuCollectiveTimer final : public CollectiveTimer {
 
   Communicator& ranks() override { return *comm_; }
 
+  const char* made_by(Collective, int64_t) const override { return "shared memory"; }
+
   double seconds(Collective kind, int64_t bytes, int64_t runs) override {
     comm_->barrier(group_);
     const Clock::time_point start = Clock::now();

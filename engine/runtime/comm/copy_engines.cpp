@@ -1,0 +1,369 @@
+// See the header. What is taken comes first, then how it is enqueued.
+#include "engine/runtime/comm/copy_engines.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/runtime/comm/peer_sums.h"
+
+namespace trainctl::cuda {
+namespace {
+
+constexpr int64_t kFlagStride = 64, kAlignment = 256;
+/// A whole piece of what cudaMalloc hands out, so that nothing else of this process is shared along.
+constexpr int64_t kLeastOwn = int64_t{2} << 20;
+/// Left for what libraries allocate later.
+constexpr int64_t kLeftFree = int64_t{1} << 30;
+constexpr int kScratches = 2;
+
+int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// The driver's, which the program does not link.
+decltype(&cuStreamBatchMemOp) memory_operations() {
+  static const auto function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    const cudaError_t status =
+        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 12000, cudaEnableDefault, &result);
+    const bool there = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
+    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(there ? found : nullptr);
+  }();
+  return function;
+}
+
+/// NCCL's own switch.
+bool peers_are_off() {
+  const char* text = std::getenv("NCCL_P2P_DISABLE");
+  return text != nullptr && std::strcmp(text, "0") != 0;
+}
+
+/// Elements that member i of `members` sums.
+struct Share {
+  int64_t first = 0, count = 0;
+  Share(int64_t all, int i, int members) {
+    const int64_t each = aligned(ceil_div(all, members));
+    first = std::min(i * each, all);
+    count = std::min(first + each, all) - first;
+  }
+};
+
+bool sums(Collective kind) { return kind == Collective::all_reduce || kind == Collective::reduce_scatter; }
+
+void pull(void* to, const std::byte* from, int64_t bytes, CudaStream stream) {
+  if (bytes == 0 || to == from) return;
+  cuda_check(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice, stream),
+             "cudaMemcpyAsync from another GPU");
+}
+
+/// Pulls elements of everybody's operand, from `first` on, to the scratch memory: what is to be summed.
+PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t first, int64_t count, DType dtype,
+                      std::byte* scratch, CudaStream stream) {
+  const auto members = static_cast<int>(from.size());
+  const int64_t bytes = count * byte_size(dtype), at = first * byte_size(dtype);
+  PeerSum sum;
+  sum.summands = members;
+  sum.count = count;
+  sum.dtype = dtype;
+  sum.in[static_cast<size_t>(me)] = from[static_cast<size_t>(me)] + at;
+  for (int i = 1; i < members; ++i, scratch += aligned(bytes)) {
+    const auto m = static_cast<size_t>((me + i) % members);  // so that no link carries everybody's
+    pull(scratch, from[m] + at, bytes, stream);
+    sum.in[m] = scratch;
+  }
+  return sum;
+}
+
+bool overlap(const Operand& a, const Operand& b) {
+  return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
+}
+
+}  // namespace
+
+CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena)
+    : program_(program), ranks_(ranks), device_(device), arena_(arena) {
+  bool scatters = false;
+  for (const Instruction& i : program.instructions) {
+    if (!wants(i)) continue;
+    scratch_bytes_ = std::max(scratch_bytes_, scratch_for(i));
+    scatters = scatters || i.collective == Collective::reduce_scatter;
+  }
+  scratches_ = scatters ? kScratches : 1;
+  take_calls();
+  if (calls_.empty()) {
+    own_ = {};
+    return;
+  }
+  sums_ = make_stream(true);
+  rescue_ = make_stream(true);
+  load_kernels();
+}
+
+bool CopyEngines::wants(const Instruction& instruction) const {
+  if (instruction.opcode != Opcode::collective || instruction.bytes() < kLeastBytes) return false;
+  const size_t members = program_.groups[static_cast<size_t>(instruction.group)].size();
+  const bool floats = instruction.inputs[0].dtype == DType::f32 || instruction.inputs[0].dtype == DType::bf16;
+  return members > 1 && members <= kMostSummands && (floats || !sums(instruction.collective));
+}
+
+/// What a sum's other summands take.
+int64_t CopyEngines::scratch_for(const Instruction& instruction) const {
+  if (!sums(instruction.collective)) return 0;
+  const auto members = static_cast<int>(program_.groups[static_cast<size_t>(instruction.group)].size());
+  const BoundMove move = bind_move(instruction, program_, arena_);
+  const bool shared = instruction.collective == Collective::all_reduce;
+  const int64_t count = shared ? Share(move.count, 0, members).count : move.count;
+  return (members - 1) * aligned(count * byte_size(move.dtype));
+}
+
+int64_t CopyEngines::flag_bytes() const { return aligned(kMeetings * kFlagStride * ranks_.num_ranks()); }
+
+/// False where it would leave too little memory for others.
+bool CopyEngines::allocate_own() {
+  if (own_) return true;
+  const int64_t bytes = std::max(flag_bytes() + scratches_ * scratch_bytes_, kLeastOwn);
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || static_cast<int64_t>(free) < bytes + kLeftFree) return false;
+  own_ = make_device_memory(bytes);
+  return cudaDeviceSynchronize() == cudaSuccess;
+}
+
+/// The ranks of a group go through their collectives in one order. Each goes through its groups in the same order as
+/// all others, so that those who wait for one another here do meet.
+void CopyEngines::take_calls() {
+  std::map<std::vector<int>, std::vector<const Instruction*>> by_group;
+  for (const Instruction& i : program_.instructions)
+    if (wants(i)) by_group[program_.groups[static_cast<size_t>(i.group)]].push_back(&i);
+  for (const auto& [ranks, instructions] : by_group)
+    take_group(program_.groups[static_cast<size_t>(instructions[0]->group)], instructions);
+}
+
+void CopyEngines::take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions) {
+  const int id = ranks_.open_group(group);
+  const auto all_say = [&](bool mine) {
+    const int32_t word = mine ? 1 : 0;
+    std::vector<int32_t> words(group.size());
+    ranks_.all_gather(id, &word, words.data(), 1, DType::i32);
+    return std::find(words.begin(), words.end(), 0) == words.end();
+  };
+  const std::vector<Instruction>& code = program_.instructions;
+  const bool messages = std::any_of(code.begin(), code.end(), [](const Instruction& i) {
+    return i.opcode == Opcode::send || i.opcode == Opcode::recv;
+  });
+  if (!all_say(!messages && !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
+  if (!all_say(open_peers(group))) return;
+
+  std::vector<int64_t> offsets;
+  for (const Instruction* i : instructions) {
+    offsets.push_back(i->inputs.at(0).offset);
+    offsets.push_back(i->outputs.at(0).offset);
+  }
+  std::vector<int64_t> of_all(offsets.size() * group.size());
+  ranks_.all_gather(id, offsets.data(), of_all.data(), static_cast<int64_t>(offsets.size() * 2), DType::i32);
+  for (size_t k = 0; k < instructions.size(); ++k) {
+    Call call;
+    call.group = &group;
+    for (size_t m = 0; m < group.size(); ++m) {
+      const bool own = group[m] == program_.rank;
+      if (own) call.me = static_cast<int>(m);
+      const std::byte* base = own ? arena_ : peers_.at(group[m]).arena->base();
+      const int64_t* at = of_all.data() + m * offsets.size() + 2 * k;
+      call.in.push_back(base + at[0]);
+      call.out.push_back(base + at[1]);
+    }
+    call.pulled = make_event();
+    call.summed = make_event();
+    calls_.emplace(instructions[k], std::move(call));
+  }
+}
+
+bool CopyEngines::open_peers(const std::vector<int>& group) {
+  struct Offer {
+    SharedAllocation arena, own;
+  };
+  const Offer mine{SharedAllocation(arena_), SharedAllocation(own_.get())};
+  static_assert(sizeof(Offer) % sizeof(int32_t) == 0);
+  std::vector<Offer> offers(group.size());
+  ranks_.all_gather(ranks_.open_group(group), &mine, offers.data(), sizeof(Offer) / sizeof(int32_t), DType::i32);
+  for (size_t m = 0; m < group.size(); ++m) {
+    if (group[m] == program_.rank || peers_.contains(group[m])) continue;
+    Peer peer{std::make_unique<PeerMemory>(offers[m].arena), std::make_unique<PeerMemory>(offers[m].own)};
+    if (peer.arena->base() == nullptr || peer.own->base() == nullptr) return false;
+    peers_.emplace(group[m], std::move(peer));
+  }
+  return true;
+}
+
+/// A kernel is loaded when it is first launched, which may wait for the device: never while another rank waits for it.
+void CopyEngines::load_kernels() const {
+  for (const auto& [instruction, call] : calls_) {
+    if (!sums(instruction->collective)) continue;
+    PeerSum sum;
+    sum.summands = static_cast<int>(call.group->size());
+    sum.in.fill(own_.get());
+    sum.out = own_.get();
+    sum.dtype = instruction->inputs[0].dtype;
+    for (int64_t count : {0, 1}) {  // what does not fill packs has a kernel of its own; flags are zero
+      sum.count = count;
+      enqueue_sum(sum, nullptr);
+    }
+  }
+  cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+bool CopyEngines::takes(const Instruction& instruction, const BoundMove& move) const {
+  const auto found = calls_.find(&instruction);
+  if (found == calls_.end()) return false;
+  const bool of_blocks =
+      instruction.collective != Collective::all_reduce && instruction.collective != Collective::broadcast;
+  const auto blocks = static_cast<int64_t>(of_blocks ? found->second.group->size() : 1);
+  return blocks * move.count * byte_size(move.dtype) >= kLeastBytes;
+}
+
+void CopyEngines::join(CudaStream stream) const {
+  if (!summing_.empty())
+    cuda_check(cudaStreamWaitEvent(stream, summing_.back().call->summed.get()), "cudaStreamWaitEvent");
+}
+
+/// Of the step's sums the first so many.
+void CopyEngines::wait_until(size_t sums, CudaStream stream) {
+  if (sums == 0) return;
+  cuda_check(cudaStreamWaitEvent(stream, summing_[sums - 1].call->summed.get()), "cudaStreamWaitEvent");
+  summing_.erase(summing_.begin(), summing_.begin() + static_cast<int64_t>(sums));
+}
+
+void CopyEngines::wait_for_sums(const Instruction& instruction, CudaStream stream) {
+  const auto touches = [&](const Summing& sum) {
+    for (const auto* own : {&instruction.inputs, &instruction.outputs})
+      for (const auto* others : {&sum.instruction->inputs, &sum.instruction->outputs})
+        for (const Operand& a : *own)
+          for (const Operand& b : *others)
+            if (overlap(a, b)) return true;
+    return false;
+  };
+  const auto last = std::find_if(summing_.rbegin(), summing_.rend(), touches);
+  wait_until(static_cast<size_t>(summing_.rend() - last), stream);
+}
+
+CudaStream CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) {
+  const Call& call = calls_.at(&instruction);
+  const auto members = static_cast<int>(call.group->size());
+  const int64_t bytes = move.count * byte_size(move.dtype);
+  auto* const out = static_cast<std::byte*>(move.out);
+
+  meet(call, kReady, stream);
+  switch (instruction.collective) {
+    case Collective::all_reduce:
+      all_reduce(call, move, stream);
+      break;
+    case Collective::reduce_scatter:
+      return reduce_scatter(instruction, call, move, stream);
+    case Collective::all_gather:
+      for (int i = 0; i < members; ++i) {
+        const int m = (call.me + i) % members;
+        pull(out + m * bytes, call.in[static_cast<size_t>(m)], bytes, stream);
+      }
+      break;
+    case Collective::all_to_all:
+      for (int i = 0; i < members; ++i) {
+        const int m = (call.me + i) % members;
+        pull(out + m * bytes, call.in[static_cast<size_t>(m)] + call.me * bytes, bytes, stream);
+      }
+      break;
+    case Collective::broadcast:
+      pull(out, call.in[static_cast<size_t>(instruction.root)], bytes, stream);
+      break;
+  }
+  meet(call, kDone, stream);
+  return stream;
+}
+
+/// When all sums are made, all have read what they sum; so `out` may be `in`.
+void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream stream) {
+  const auto members = static_cast<int>(call.group->size());
+  const int64_t size = byte_size(move.dtype);
+  auto* const out = static_cast<std::byte*>(move.out);
+  const Share own(move.count, call.me, members);
+  wait_until(summing_.size(), stream);
+  PeerSum sum = pull_summands(call.in, call.me, own.first, own.count, move.dtype, scratch(0), stream);
+  sum.out = out + own.first * size;
+  enqueue_sum(sum, stream);
+  meet(call, kSummed, stream);
+  for (int i = 1; i < members; ++i) {
+    const int m = (call.me + i) % members;
+    const Share share(move.count, m, members);
+    pull(out + share.first * size, call.out[static_cast<size_t>(m)] + share.first * size, share.count * size, stream);
+  }
+}
+
+/// What others wait for is that their part was read; whoever waits for the result does it on the stream of sums.
+CudaStream CopyEngines::reduce_scatter(const Instruction& instruction, const Call& call, const BoundMove& move,
+                                       CudaStream stream) {
+  if (summing_.size() == kScratches) wait_until(1, stream);
+  next_scratch_ = (next_scratch_ + 1) % kScratches;
+  PeerSum sum =
+      pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(next_scratch_), stream);
+  sum.out = move.out;
+  meet(call, kDone, stream);
+  cuda_check(cudaEventRecord(call.pulled.get(), stream), "cudaEventRecord");
+  cuda_check(cudaStreamWaitEvent(sums_.get(), call.pulled.get()), "cudaStreamWaitEvent");
+  enqueue_sum(sum, sums_.get());
+  cuda_check(cudaEventRecord(call.summed.get(), sums_.get()), "cudaEventRecord");
+  summing_.push_back({&call, &instruction});
+  return sums_.get();
+}
+
+std::byte* CopyEngines::scratch(int index) const {
+  return static_cast<std::byte*>(own_.get()) + flag_bytes() + index * scratch_bytes_;
+}
+
+std::byte* CopyEngines::flag_of(std::byte* own, Meeting meeting, int rank) const {
+  return own + (int64_t{meeting} * ranks_.num_ranks() + rank) * kFlagStride;
+}
+
+void CopyEngines::meet(const Call& call, Meeting meeting, CudaStream stream) const {
+  std::vector<CUstreamBatchMemOpParams> operations;
+  const auto write = [&](std::byte* flag, uint32_t value) {
+    CUstreamBatchMemOpParams& o = operations.emplace_back();
+    o.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+    o.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    o.writeValue.value = value;
+  };
+  const auto wait_for_one = [&](std::byte* flag) {
+    CUstreamBatchMemOpParams& o = operations.emplace_back();
+    o.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+    o.waitValue.address = reinterpret_cast<CUdeviceptr>(flag);
+    o.waitValue.value = 1;
+    o.waitValue.flags = CU_STREAM_WAIT_VALUE_GEQ;
+  };
+  std::vector<int> others = *call.group;
+  std::erase(others, program_.rank);
+  auto* const own = static_cast<std::byte*>(own_.get());
+  for (int rank : others) write(flag_of(peers_.at(rank).own->base(), meeting, program_.rank), 1);
+  for (int rank : others) wait_for_one(flag_of(own, meeting, rank));
+  for (int rank : others) write(flag_of(own, meeting, rank), 0);
+  const CUresult status = memory_operations()(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
+  if (status != CUDA_SUCCESS)
+    throw EnvError("cuStreamBatchMemOp, by which GPUs wait for each other: CUDA error " + std::to_string(status));
+}
+
+/// Waits that are reached later, by what still runs, are let go too.
+void CopyEngines::abort() {
+  if (calls_.empty() || aborted_.exchange(true)) return;
+  std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(flag_bytes()),
+               stream = rescue_.get()] {
+    constexpr std::chrono::seconds kLong{10};
+    constexpr std::chrono::milliseconds kBetween{1};
+    cudaSetDevice(device);
+    const auto end = std::chrono::steady_clock::now() + kLong;
+    while (std::chrono::steady_clock::now() < end && cudaMemsetAsync(flags, 1, bytes, stream) == cudaSuccess)
+      std::this_thread::sleep_for(kBetween);
+  }).detach();
+}
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,53 @@
+// See the header.
+#include "engine/runtime/comm/peer_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <string>
+
+#include "engine/runtime/cuda/handles.h"
+
+namespace trainctl::cuda {
+namespace {
+
+std::string boot_of_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(file, text);
+  return text;
+}
+
+/// Process ids are not enough: each container counts its own.
+uint64_t this_process() {
+  static const uint64_t number = [] {
+    std::random_device random;
+    return (uint64_t{random()} << 32) | random();
+  }();
+  return number;
+}
+
+}  // namespace
+
+SharedAllocation::SharedAllocation(void* base) : process_(this_process()) {
+  const bool shared = cudaIpcGetMemHandle(&handle_, base) == cudaSuccess;
+  cudaGetLastError();  // what was refused is no error of later calls
+  const std::string host = boot_of_host();
+  if (shared) std::memcpy(host_, host.data(), std::min(host.size(), sizeof(host_) - 1));
+}
+
+PeerMemory::PeerMemory(const SharedAllocation& theirs) {
+  const std::string host = boot_of_host();
+  if (host.empty() || host != theirs.host_ || theirs.process_ == this_process()) return;
+  void* base = nullptr;
+  if (cudaIpcOpenMemHandle(&base, theirs.handle_, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)
+    base_ = static_cast<std::byte*>(base);
+  cudaGetLastError();
+}
+
+PeerMemory::~PeerMemory() {
+  if (base_ != nullptr && !device_is_lost) cudaIpcCloseMemHandle(base_);
+}
+
+}  // namespace trainctl::cuda
