@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "engine/ops/random.h"
-#include "engine/runtime/comm/cuda_communicator.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/cuda/capture.h"
+#include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/measure/collective_data.h"
 
 namespace trainctl {

@@ -16,7 +16,7 @@
 
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
-#include "engine/runtime/comm/cuda_communicator.h"
+#include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
 #include "engine/runtime/cuda/step_kernels.h"

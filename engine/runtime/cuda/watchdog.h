@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/runtime/comm/cuda_communicator.h"
+#include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl::cuda {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/runtime/comm/copy_engines.h"
 #include "engine/runtime/comm/nccl_communicator.h"
+#include "engine/runtime/cuda/copy_engines.h"
 
 namespace trainctl::cuda {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "engine/ops/vector_cuda.cuh"
-#include "engine/runtime/comm/peer_sums.h"
+#include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
 namespace {

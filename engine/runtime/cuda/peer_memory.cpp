@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/runtime/comm/peer_memory.h"
+#include "engine/runtime/cuda/peer_memory.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // See the header. What is taken comes first, then how it is enqueued.
-#include "engine/runtime/comm/copy_engines.h"
+#include "engine/runtime/cuda/copy_engines.h"
 
 #include <cuda.h>
 
@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/runtime/comm/peer_sums.h"
+#include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
 namespace {

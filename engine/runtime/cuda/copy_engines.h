@@ -27,9 +27,9 @@
 #include "engine/compile/program.h"
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
-#include "engine/runtime/comm/peer_memory.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/cuda/peer_memory.h"
 
 namespace trainctl::cuda {
 
