@@ -1,5 +1,11 @@
 // Kernels that read a row, learn something of the whole of it, and write a row: norms and softmaxes. A group of
-// threads shares a row, which it keeps in shared memory between the passes, where it fits.
+// threads shares a row and keeps it between the passes, as memory has it: in registers where each thread needs no more
+// than kRowPacks packs, else in shared memory, and what does not fit there is read again.
+//
+// A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
+// V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.
+//
+//   memory  | . . a b | c d e f | g h i j | k . . . |      V = 4: edges a, b and k, head 2, packs 2
 #pragma once
 
 #include "engine/ops/vector_cuda.cuh"
@@ -7,198 +13,374 @@
 namespace trainctl {
 
 inline constexpr int kMaxRowThreads = 512;
+/// Where rows are so long that one block has a multiprocessor to itself; more operands are more in flight.
+inline constexpr int max_long_row_threads(int operands) { return operands > 1 ? kMaxRowThreads : 2 * kMaxRowThreads; }
+template <bool kInRegisters, int kOperands>
+inline constexpr int kRowThreads = kInRegisters ? kMaxRowThreads : max_long_row_threads(kOperands);
+/// Packs of an operand that a thread has in flight; where the row is in registers, all that it has of the row.
+template <int V>
+inline constexpr int kRowPacks = V == 1 ? 8 : 4;
 
 /// How rows [count, n] are shared out.
 struct Rows {
-  int64_t count = 0, n = 0;
-  int packs = 0;         ///< of a row
-  int group = 32;        ///< threads a row: a power of 2 up to 32, or the block
-  int stash_floats = 0;  ///< shared memory of a group; 0: rows are read again
+  int64_t count = 0;
+  int n = 0;
+  int before = 0;       ///< elements between the 16-byte border before row 0 and that row
+  int group = 32;       ///< threads a row: a power of 2 up to 32, or the block
+  int stash_packs = 0;  ///< of an operand's row, that shared memory holds
 };
 
 /// The threads of one row.
 class RowGroup {
  public:
-  __device__ explicit RowGroup(int size) : size_(size) {}
-  __device__ int lane() const { return static_cast<int>(threadIdx.x) % size_; }
+  __device__ explicit RowGroup(int size)
+      : size_(size),
+        lane_(static_cast<int>(threadIdx.x) & (size - 1)),
+        in_block_(static_cast<int>(threadIdx.x) / size) {}
+  __device__ int lane() const { return lane_; }
   __device__ int size() const { return size_; }
-  __device__ int in_block() const { return static_cast<int>(threadIdx.x) / size_; }
+  __device__ int in_block() const { return in_block_; }
   __device__ int of_block() const { return static_cast<int>(blockDim.x) / size_; }
 
   __device__ float sum(float v) {
-    return reduce(v, [](float a, float b) { return a + b; });
+    float one[1] = {v};
+    sum(one);
+    return one[0];
+  }
+  template <int N>
+  __device__ void sum(float (&v)[N]) {
+    reduce(v, [](float a, float b) { return a + b; });
   }
   __device__ float max(float v) {
-    return reduce(v, [](float a, float b) { return fmaxf(a, b); });
+    float one[1] = {v};
+    reduce(one, [](float a, float b) { return fmaxf(a, b); });
+    return one[0];
   }
 
  private:
   /// In all threads of the group. Every thread of the block takes part.
-  template <class Op>
-  __device__ float reduce(float v, Op op) {
-    for (int away = min(size_, 32) / 2; away > 0; away /= 2) v = op(v, __shfl_xor_sync(~0u, v, away));
-    if (size_ <= 32) return v;
-    __shared__ float of_warp[2][32];
-    turn_ ^= 1;  // the other half: nobody still reads it, for all have passed
-                 // the barrier since
-    if (threadIdx.x % 32 == 0) of_warp[turn_][threadIdx.x / 32] = v;
+  template <int N, class Op>
+  __device__ void reduce(float (&v)[N], Op op) {
+    const auto over_lanes = [&](int lanes) {
+#pragma unroll
+      for (int away = 16; away > 0; away /= 2) {
+        if (away >= lanes) continue;
+#pragma unroll
+        for (int k = 0; k < N; ++k) v[k] = op(v[k], __shfl_xor_sync(~0u, v[k], away));
+      }
+    };
+    over_lanes(min(size_, 32));
+    if (size_ <= 32) return;
+    __shared__ float of_warp[2][N][32];
+    turn_ ^= 1;  // the other half: nobody still reads it, for all have passed the barrier since
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (threadIdx.x % 32 == 0) of_warp[turn_][k][threadIdx.x / 32] = v[k];
+    }
     __syncthreads();
-    v = of_warp[turn_][threadIdx.x % (size_ / 32)];
-    for (int away = size_ / 64; away > 0; away /= 2) v = op(v, __shfl_xor_sync(~0u, v, away));
-    return v;
+    const int warps = size_ / 32;
+#pragma unroll
+    for (int k = 0; k < N; ++k) v[k] = of_warp[turn_][k][static_cast<int>(threadIdx.x) & (warps - 1)];
+    over_lanes(warps);
   }
 
-  int size_;
+  int size_, lane_, in_block_;
   int turn_ = 0;
 };
 
-/// A group's shared memory: one row of f32. Each thread reads only what it wrote itself.
-class Stash {
+/// What one thread has of a row: packs lane, lane + step, .. and perhaps an edge. Places are counted from the row's
+/// first element.
+template <int V>
+struct RowPart {
+  int64_t first;  ///< the row's, in the tensor
+  int lane, step;
+  int head = 0, packs, edge = -1;
+
+  __device__ RowPart(const Rows& rows, const RowGroup& group, int64_t row)
+      : first(row * rows.n), lane(group.lane()), step(group.size()), packs(rows.n) {
+    if constexpr (V == 1) return;
+    head = -(rows.before + static_cast<int>(first)) & (V - 1);
+    packs = (rows.n - head) / V;
+    const int tail = (rows.n - head) % V;
+    if (lane < head) edge = lane;
+    if (lane >= head && lane < head + tail) edge = packs * V + lane;
+  }
+  __device__ int place(int pack) const { return head + pack * V; }
+};
+
+template <int W>
+struct Pack {
+  float v[W];
+};
+
+/// One operand's row: the packs that this thread has in flight, or all that it has.
+template <int V, class T, bool kInRegisters_>
+class RowOperand {
  public:
-  __device__ Stash(const Rows& rows, const RowGroup& group, int index, int of) : packs_(rows.packs) {
+  static constexpr bool kInRegisters = kInRegisters_;
+  /// Operand `index` of `of` that are kept.
+  __device__ RowOperand(Ref<T> x, const Rows& rows, const RowGroup& group, int index = 0, int of = 1)
+      : x_(x), stash_packs_(rows.stash_packs) {
     extern __shared__ float4 row_stash[];
-    float* const memory = reinterpret_cast<float*>(row_stash);
-    if (rows.stash_floats > 0) row_ = memory + (group.in_block() * of + index) * rows.stash_floats;
+    if constexpr (!kInRegisters)
+      stash_ = reinterpret_cast<Raw<T, V>*>(row_stash) + (group.in_block() * of + index) * stash_packs_;
   }
-  __device__ explicit operator bool() const { return row_ != nullptr; }
 
-  template <int V>
-  __device__ void put(int pack, const float (&v)[V]) {
-    if constexpr (V == 1) {
-      row_[pack] = v[0];
-    } else {
-      for (int i = 0; i < V / 4; ++i) {  // quarters of packs apart, so that a
-                                         // warp's accesses lie side by side
-        reinterpret_cast<float4*>(row_)[i * packs_ + pack] =
-            make_float4(v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]);
+  /// The first packs of a row, and its edge.
+  __device__ void start(const RowPart<V>& part) {
+    row_ = from(x_, part.first);
+    fetch(part, part.lane);
+    if (part.edge >= 0) edge_ = value(row_, part.edge);
+  }
+  __device__ void fetch(const RowPart<V>& part, int from) {
+#pragma unroll
+    for (int u = 0; u < kRowPacks<V>; ++u) {
+      const int p = from + u * part.step;
+      if (p < part.packs) raw_[u] = trainctl::fetch<V>(row_, part.place(p));
+    }
+  }
+  __device__ void keep(int u, int pack) {
+    if (pack < stash_packs_) stash_[pack] = raw_[u];  // each thread reads only what it wrote itself
+  }
+  __device__ void recall(const RowPart<V>& part, int from) {
+#pragma unroll
+    for (int u = 0; u < kRowPacks<V>; ++u) {
+      const int p = from + u * part.step;
+      if (p >= part.packs) continue;
+      if (p < stash_packs_) {
+        raw_[u] = stash_[p];
+      } else {
+        raw_[u] = trainctl::fetch<V>(row_, part.place(p));
       }
     }
   }
-  template <int V>
-  __device__ void get(int pack, float (&v)[V]) const {
-    if constexpr (V == 1) {
-      v[0] = row_[pack];
-    } else {
-      for (int i = 0; i < V / 4; ++i) {
-        const float4 q = reinterpret_cast<const float4*>(row_)[i * packs_ + pack];
-        v[4 * i] = q.x, v[4 * i + 1] = q.y, v[4 * i + 2] = q.z, v[4 * i + 3] = q.w;
-      }
-    }
+  __device__ Pack<V> pack(const RowPart<V>&, int u, int) const {
+    Pack<V> p;
+    unpack(raw_[u], p.v);
+    return p;
   }
+  __device__ Pack<1> edge(const RowPart<V>&) const { return {{edge_}}; }
 
  private:
-  float* row_ = nullptr;
-  int packs_;
+  Ref<T> x_, row_;
+  Raw<T, V> raw_[kRowPacks<V>];
+  float edge_ = 0;
+  int stash_packs_;
+  Raw<T, V>* stash_ = nullptr;
 };
 
-/// One row of an operand, kept when it is read first.
-template <int V, class T>
-class StashedRow {
+/// What all rows share, [n], such as gamma: `otherwise` where there is none.
+template <class T>
+struct RowSide {
+  Ref<T> p;
+  float otherwise = 0;
+  bool packs = false;  ///< its packs are aligned where the rows' are
+};
+/// In registers it is read once: a thread has the same columns of all rows.
+template <int V, class T, bool kInRegisters>
+class RowSideOperand {
  public:
-  __device__ StashedRow(Ref<T> x, int64_t at, Stash stash) : x_(x), at_(at), stash_(stash) {}
-  __device__ Raw<T, V> first(int pack) const { return fetch<V>(x_, at_ + static_cast<int64_t>(pack) * V); }
-  __device__ void keep(int pack, const float (&v)[V]) {
-    if (stash_) stash_.put(pack, v);
-  }
-  __device__ void load_again(int pack, float (&v)[V]) const {
-    if (stash_) return stash_.get(pack, v);
-    unpack(first(pack), v);
-  }
-
- private:
-  Ref<T> x_;
-  int64_t at_;
-  Stash stash_;
-};
-
-/// use(pack) for this thread's packs of a row.
-template <class Use>
-__device__ inline void over_packs(const RowGroup& group, const Rows& rows, Use use) {
-  for (int p = group.lane(); p < rows.packs; p += group.size()) use(p);
-}
-/// The first reading of one or more operands: several packs of each are in flight. fetch(pack) and then use(pack,
-/// fetched).
-template <int kInFlight, class Fetch, class Use>
-__device__ inline void read_packs(const RowGroup& group, const Rows& rows, Fetch fetch_pack, Use use) {
-  for (int p = group.lane(); p < rows.packs; p += kInFlight * group.size()) {
-    decltype(fetch_pack(0)) raw[kInFlight];
+  __device__ RowSideOperand(const RowSide<T>& side, const Rows& rows, const RowGroup& group) : side_(side) {
+    if constexpr (kInRegisters) {
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) raw[u] = fetch_pack(min(p + u * group.size(), rows.packs - 1));
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (p + u * group.size() < rows.packs) use(p + u * group.size(), raw[u]);
+      for (int u = 0; u < kRowPacks<V>; ++u) {
+        const int p = group.lane() + u * group.size();
+        if (side.p.p == nullptr) {
+          raw_[u] = all_of(side.otherwise);
+        } else if (p < rows.n / V) {
+          raw_[u] = trainctl::fetch<V>(side.p, static_cast<int64_t>(p) * V);
+        }
+      }
     }
   }
-}
-/// Two operands' packs.
-template <class A, class B>
-struct RawPair {
-  A a;
-  B b;
+  __device__ void fetch(const RowPart<V>&, int) {}
+  __device__ void keep(int, int) {}
+  __device__ void recall(const RowPart<V>&, int) {}
+  __device__ Pack<V> pack(const RowPart<V>& part, int u, int pack) {
+    Pack<V> p;
+    if constexpr (kInRegisters) {
+      // As memory has it: the compiler would move the conversion before the loop over rows, to twice the registers.
+      if constexpr (std::is_same_v<T, bf16>) {
+        uint4& q = raw_[u].q;
+        asm volatile("" : "+r"(q.x), "+r"(q.y), "+r"(q.z), "+r"(q.w));
+      }
+      unpack(raw_[u], p.v);
+    } else if (V > 1 && side_.packs) {
+      load(side_.p, part.place(pack), p.v);
+    } else {
+#pragma unroll
+      for (int j = 0; j < V; ++j) p.v[j] = element(part.place(pack) + j);
+    }
+    return p;
+  }
+  __device__ Pack<1> edge(const RowPart<V>& part) const { return {{element(part.edge)}}; }
+
+ private:
+  /// `value` is 0 or 1, which bf16 has exactly.
+  __device__ static Raw<T, V> all_of(float value) {
+    Raw<T, V> raw;
+    if constexpr (std::is_same_v<T, bf16>) {
+      const uint32_t pair = __byte_perm(__float_as_uint(value), 0, 0x3232);
+      raw.q = make_uint4(pair, pair, pair, pair);
+    } else {
+      for (float& v : raw.v) v = value;
+    }
+    return raw;
+  }
+  __device__ float element(int place) const { return side_.p.p == nullptr ? side_.otherwise : value(side_.p, place); }
+
+  RowSide<T> side_;
+  Raw<T, V> raw_[kRowPacks<V>];
 };
-/// use(row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along.
-template <class Use>
+
+/// The first pass over operands that were started: use(place, pack of each) for this thread's elements.
+template <int V, class Use, class X, class... More>
+__device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... more) {
+  for (int from = part.lane;;) {
+#pragma unroll
+    for (int u = 0; u < kRowPacks<V>; ++u) {
+      const int p = from + u * part.step;
+      if (p >= part.packs) continue;
+      use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
+      if constexpr (!X::kInRegisters) x.keep(u, p), (more.keep(u, p), ...);
+    }
+    from += kRowPacks<V> * part.step;
+    if (X::kInRegisters || from >= part.packs) break;
+    x.fetch(part, from), (more.fetch(part, from), ...);
+  }
+  if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
+}
+/// One more pass.
+template <int V, class Use, class X, class... More>
+__device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
+  for (int from = part.lane; from < part.packs; from += kRowPacks<V> * part.step) {
+    if constexpr (!X::kInRegisters) x.recall(part, from), (more.recall(part, from), ...);
+#pragma unroll
+    for (int u = 0; u < kRowPacks<V>; ++u) {
+      const int p = from + u * part.step;
+      if (p < part.packs) use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
+    }
+    if (X::kInRegisters) break;
+  }
+  if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
+}
+/// The last pass: `out` gets make(place, pack of each). It may lie on an operand.
+template <int V, class T, class Make, class X, class... More>
+__device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out, Make make, X& x, More&... more) {
+  if (!valid) return;
+  const Ref<T> row = from(out, part.first);
+  read_row_again(
+      part,
+      [&]<int W>(int place, const Pack<W>& first, const auto&... others) {
+        store(row, place, make(place, first, others...).v);
+      },
+      x, more...);
+}
+
+/// use(part, row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along.
+template <int V, class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * group.of_block(); first < rows.count; first += step) {
-    const int64_t row = first + group.in_block();
-    use(row < rows.count ? row : rows.count - 1, row < rows.count);
+    const int64_t row = first + group.in_block(), there = min(row, rows.count - 1);
+    use(RowPart<V>(rows, group, there), there, row < rows.count);
   }
 }
 
+/// e^x, 0 where that is no normal number.
+__device__ inline float exponential(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
+
+inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is no number
+
 /// Sum of e^(x - top) over packs as they come, top the largest so far (Milakov and Gimelshein 2018).
 struct Exponentials {
-  float top = -3.402823466e38f;  // finite: -inf - -inf is no number
+  float top = kLowest;
   float sum = 0;
 
-  /// counts(j): whether element j is part of the sum; all are of the maximum. x - top is not positive, so that the
-  /// error of the fast exponential stays under 1e-6 of the largest.
-  template <int V, class Counts>
-  __device__ void add(const float (&v)[V], Counts counts) {
+  /// x - top is not positive, so that the error of the approximate exponential stays under 1e-6 of the largest.
+  template <int V>
+  __device__ void add(const float (&v)[V]) {
     float high = top;
 #pragma unroll
     for (int j = 0; j < V; ++j) high = fmaxf(high, v[j]);
     if (high > top) {
-      sum *= __expf(top - high);
+      sum *= exponential(top - high);
       top = high;
     }
 #pragma unroll
-    for (int j = 0; j < V; ++j) sum += counts(j) ? __expf(v[j] - top) : 0.0f;
+    for (int j = 0; j < V; ++j) sum += exponential(v[j] - top);
   }
   __device__ void combine(RowGroup& group) {
     const float mine = top;
     top = group.max(top);
-    sum = group.sum(sum * __expf(mine - top));
+    sum = group.sum(sum * exponential(mine - top));
   }
 };
 
 // Launchers
 
-/// Threads and shared memory for rows of which `stashes` operands are kept.
+/// Threads and shared memory for rows of which `kept` operands are kept.
 struct RowsLaunch {
   Rows rows;
   unsigned blocks = 1, threads = 128;
-  size_t shared_bytes = 0;
+  size_t group_bytes = 0;  ///< shared memory of a row
 
-  RowsLaunch(int64_t count, int64_t n, int pack, int stashes) {
-    check(n / pack < (int64_t{1} << 31), "CUDA kernels take rows of up to 2^31 elements");
-    rows.count = count;
-    rows.n = n;
-    rows.packs = static_cast<int>(n / pack);
-    const int processors = multiprocessors();
-    // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
-    const int packs_of_thread = count < 4 * processors ? 1 : rows.packs <= 256 ? 8 : 4;
-    for (rows.group = 1; rows.group < kMaxRowThreads && rows.group * packs_of_thread < rows.packs;) rows.group *= 2;
-    threads = static_cast<unsigned>(rows.group > 32 ? rows.group : 128);
-    const int64_t of_block = threads / rows.group;
-    blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(count, of_block), 1, processors * int64_t{32}));
-    const int64_t floats = (n + 3) / 4 * 4;
-    const auto bytes = static_cast<size_t>(of_block * stashes * floats) * sizeof(float);
-    if (stashes == 0 || bytes > 110 * 1024) return;  // two blocks share a processor's 227 KB
-    rows.stash_floats = static_cast<int>(floats);
-    shared_bytes = bytes;
-  }
+  size_t shared_bytes() const { return group_bytes * (threads / static_cast<unsigned>(rows.group)); }
 };
+
+/// Of the current device, that a block may ask for; a few bytes less, which kernels declare themselves.
+inline int64_t most_shared_bytes() {
+  int device = 0, bytes = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
+  return bytes - 3 * 1024;
+}
+
+/// Calls run(V, in_registers, how) with the pack of T as a constant, or 1 where 16-byte borders of the operands do not
+/// lie together, where dtypes differ, which no job has, or where a row is hardly longer than its edges. `sides`: [n].
+template <class T, class Run>
+auto with_rows(int64_t count, int64_t n, int kept, Args operands, Args sides, Run run) {
+  check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");
+  constexpr int V = std::is_same_v<T, Mixed> ? 1 : kPack<T>;
+  const int64_t before_packs = elements_before_packs(operands, V);
+  const bool edges = before_packs != 0 || n % V != 0;
+  const bool packs = V > 1 && (!edges || (before_packs >= 0 && n >= 8 * V));
+  const int64_t row_packs = packs ? n / V : n, at_once = packs ? kRowPacks<V> : kRowPacks<1>;
+  const bool sides_fit = sides.size() == 0 || (!edges && packs_are_aligned(sides));
+  const bool in_registers = packs && sides_fit && kept > 0 && row_packs <= kMaxRowThreads * kRowPacks<V>;
+  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>), row_bytes = kept * row_packs * pack_bytes;
+  const int processors = multiprocessors();
+
+  RowsLaunch how;
+  how.rows.count = count;
+  how.rows.n = static_cast<int>(n);
+  how.rows.before = packs ? static_cast<int>((V - before_packs) % V) : 0;
+  // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
+  const int64_t of_thread = count < 4 * processors ? 1 : at_once;
+  // Long rows: so many blocks as run at once, each of which fetches its next row while the one before is written.
+  const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
+  const int operands_read = kept + static_cast<int>(sides.size());
+  const int most_threads = at_a_time < 2 ? max_long_row_threads(operands_read) : kMaxRowThreads;
+  how.rows.group = packs && edges ? 2 * V : 1;
+  while (how.rows.group < most_threads && how.rows.group * of_thread < row_packs) how.rows.group *= 2;
+  how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
+  const int64_t most_blocks = processors * (at_a_time > 2 ? int64_t{32} : std::max<int64_t>(1, at_a_time));
+  const int64_t wanted = ceil_div(count, how.threads / how.rows.group);
+  how.blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most_blocks));
+  if (!in_registers && kept > 0) {
+    how.rows.stash_packs = static_cast<int>(std::min(row_packs, most_shared_bytes() / (kept * pack_bytes)));
+    how.group_bytes = static_cast<size_t>(kept * how.rows.stash_packs * pack_bytes);
+  }
+  if constexpr (V > 1) {
+    if (in_registers) return run(std::integral_constant<int, V>{}, std::true_type{}, how);
+    if (packs) return run(std::integral_constant<int, V>{}, std::false_type{}, how);
+  }
+  return run(std::integral_constant<int, 1>{}, std::false_type{}, how);
+}
 
 /// More than 48 KB of shared memory has to be asked for: what the largest of the kernel's calls needs.
 template <class... Parameters>
@@ -213,17 +395,11 @@ void ask_for_shared(void (*kernel)(Parameters...), size_t bytes, const char* nam
 template <class... Parameters, class... Arguments>
 CudaKernel launch_rows(void (*kernel)(Parameters...), const RowsLaunch& how, const char* name,
                        const Arguments&... arguments) {
-  ask_for_shared(kernel, how.shared_bytes, name);
+  ask_for_shared(kernel, how.shared_bytes(), name);
   if (how.rows.count == 0 || how.rows.n == 0) return [](CudaStream) {};
-  return
-      [=](CudaStream stream) { launch(kernel, how.blocks, how.threads, how.shared_bytes, stream, name, arguments...); };
-}
-
-/// Calls run(pack) with the pack of T as a constant, or 1 where rows do not start on 16-byte borders.
-template <class T, class Run>
-auto with_row_pack(int64_t n, Args operands, Run run) {
-  if (n % kPack<T> == 0 && packs_are_aligned(operands)) return run(std::integral_constant<int, kPack<T>>{});
-  return run(std::integral_constant<int, 1>{});
+  return [=](CudaStream stream) {
+    launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, arguments...);
+  };
 }
 
 }  // namespace trainctl

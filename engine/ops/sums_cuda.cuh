@@ -81,19 +81,6 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
   return last;
 }
 
-/// In a tree, whose rounding is that of its depth.
-template <int V>
-__device__ inline float sum_of_pack(const float (&v)[V]) {
-  if constexpr (V == 1) {
-    return v[0];
-  } else if constexpr (V == 4) {
-    return (v[0] + v[1]) + (v[2] + v[3]);
-  } else {
-    static_assert(V == 8);
-    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
-  }
-}
-
 /// The sum over the group's threads, in all of them; a group of more than a warp is the block.
 __device__ inline double sum_of_group(double v, int group) {
   for (int away = min(group, 32) / 2; away > 0; away /= 2) v += __shfl_xor_sync(~0u, v, away);

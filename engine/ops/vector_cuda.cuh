@@ -22,6 +22,16 @@ struct Ref<Mixed> {
   bool is_bf16 = false;
 };
 
+/// The operand from element `at` on.
+template <class T>
+__device__ inline Ref<T> from(Ref<T> r, int64_t at) {
+  if constexpr (std::is_same_v<T, Mixed>) {
+    return {static_cast<char*>(r.p) + at * (r.is_bf16 ? 2 : 4), r.is_bf16};
+  } else {
+    return {r.p + at};
+  }
+}
+
 template <class T>
 Ref<T> ref(const TensorArg& arg) {
   if constexpr (std::is_same_v<T, Mixed>) {
@@ -89,7 +99,7 @@ __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
 /// A pack as memory has it. Kernels fetch all that they have in flight and convert it only then: a conversion between
 /// two loads would wait for the first.
 template <class T, int V>
-struct Raw {
+struct alignas(V == 1 ? 4 : 16) Raw {
   float v[V];
 };
 template <>
@@ -101,6 +111,19 @@ struct Raw<Mixed, 8> {
   uint4 q[2];
   bool is_bf16;
 };
+
+/// In a tree, whose rounding is that of its depth.
+template <int V>
+__device__ inline float sum_of_pack(const float (&v)[V]) {
+  if constexpr (V == 1) {
+    return v[0];
+  } else if constexpr (V == 4) {
+    return (v[0] + v[1]) + (v[2] + v[3]);
+  } else {
+    static_assert(V == 8);
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  }
+}
 
 template <int V, class T>
 __device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {

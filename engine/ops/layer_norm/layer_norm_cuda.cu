@@ -7,112 +7,82 @@
 namespace trainctl {
 namespace {
 
-/// gamma or beta, [n]; `otherwise` where there is none.
-struct Parameter {
-  Ref<Mixed> p;
-  Along along = Along::same;
-
-  template <int V>
-  __device__ void load(int64_t at, float otherwise, float (&v)[V]) const {
-    if (p.p != nullptr) return load_side(p, along, 0, at, v);
-    for (int j = 0; j < V; ++j) v[j] = otherwise;
-  }
-};
-
 // Kernels
 
-template <int V, class T>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    layer_norm_kernel(Rows rows, Ref<T> x, Parameter gamma, Parameter beta, Ref<T> y, Ref<Mixed> means,
-                      Ref<Mixed> rstds, float eps) {
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    layer_norm_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, RowSide<T> beta, Ref<T> y, Ref<float> means,
+                      Ref<float> rstds, float eps) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  const Stash stash(rows, group, 0, 1);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  RowSideOperand<V, T, kInRegisters> scale(gamma, rows, group), shift(beta, rows, group);
   const float share = 1.0f / static_cast<float>(rows.n);
-  over_rows(group, rows, [&](int64_t row, bool valid) {
-    StashedRow<V, T> from(x, row * rows.n, stash);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
     float sum = 0;
-    read_packs<4>(
-        group, rows, [&](int p) { return from.first(p); },
-        [&](int p, const Raw<T, V>& raw) {
-          float v[V];
-          unpack(raw, v);
-          from.keep(p, v);
-          for (int j = 0; j < V; ++j) sum += v[j];
-        });
+    read_row(part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
     const float mean = group.sum(sum) * share;
     float squares = 0;
-    over_packs(group, rows, [&](int p) {
-      float v[V];
-      from.load_again(p, v);
-      for (int j = 0; j < V; ++j) squares += (v[j] - mean) * (v[j] - mean);
-    });
+    read_row_again(
+        part,
+        [&](int, const auto& a) {
+          float sum_of_squares = 0;
+          for (const float v : a.v) sum_of_squares += (v - mean) * (v - mean);
+          squares += sum_of_squares;
+        },
+        from);
     const float rstd = 1.0f / sqrtf(group.sum(squares) * share + eps);
-    over_packs(group, rows, [&](int p) {
-      float v[V], g[V], b[V];
-      from.load_again(p, v);
-      gamma.load(static_cast<int64_t>(p) * V, 1.0f, g);
-      beta.load(static_cast<int64_t>(p) * V, 0.0f, b);
-      for (int j = 0; j < V; ++j) v[j] = (v[j] - mean) * rstd * g[j] + b[j];
-      if (valid) store(y, row * rows.n + static_cast<int64_t>(p) * V, v);
-    });
+    write_row(
+        part, valid, y,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& g, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] = (a.v[j] - mean) * rstd * g.v[j] + b.v[j];
+          return a;
+        },
+        from, scale, shift);
     if (!valid || group.lane() != 0) return;
     set(means, row, mean);
     set(rstds, row, rstd);
   });
 }
 
-template <int V, class T>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    layer_norm_grad_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<Mixed> means, Ref<Mixed> rstds, Parameter gamma,
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    layer_norm_grad_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds, RowSide<T> gamma,
                            Ref<T> dx) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  Stash stash_g(rows, group, 0, 2), stash_xhat(rows, group, 1, 2);
+  RowOperand<V, T, kInRegisters> grad(dy, rows, group, 0, 2), from(x, rows, group, 1, 2);
+  RowSideOperand<V, T, kInRegisters> scale(gamma, rows, group);
   const float share = 1.0f / static_cast<float>(rows.n);
-  over_rows(group, rows, [&](int64_t row, bool valid) {
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
     const float mean = value(means, row), rstd = value(rstds, row);
-    const auto read = [&](int p) {
-      const int64_t at = row * rows.n + static_cast<int64_t>(p) * V;
-      return RawPair{fetch<V>(dy, at), fetch<V>(x, at)};
-    };
-    const auto normalise = [&](int p, const RawPair<Raw<T, V>, Raw<T, V>>& raw, float(&g)[V], float(&xhat)[V]) {
-      float scale[V];
-      unpack(raw.a, g);
-      unpack(raw.b, xhat);
-      gamma.load(static_cast<int64_t>(p) * V, 1.0f, scale);
-      for (int j = 0; j < V; ++j) {
-        g[j] *= scale[j];
-        xhat[j] = (xhat[j] - mean) * rstd;
-      }
-    };
-    float sum = 0, product = 0;
-    read_packs<2>(group, rows, read, [&](int p, const RawPair<Raw<T, V>, Raw<T, V>>& raw) {
-      float g[V], xhat[V];
-      normalise(p, raw, g, xhat);
-      if (stash_g) {
-        stash_g.put(p, g);
-        stash_xhat.put(p, xhat);
-      }
-      for (int j = 0; j < V; ++j) {
-        sum += g[j];
-        product += g[j] * xhat[j];
-      }
-    });
-    const float a = group.sum(sum) * share, b = group.sum(product) * share;
-    over_packs(group, rows, [&](int p) {
-      float g[V], xhat[V];
-      if (stash_g) {
-        stash_g.get(p, g);
-        stash_xhat.get(p, xhat);
-      } else {
-        normalise(p, read(p), g, xhat);
-      }
-      for (int j = 0; j < V; ++j) g[j] = rstd * (g[j] - a - xhat[j] * b);
-      if (valid) store(dx, row * rows.n + static_cast<int64_t>(p) * V, g);
-    });
+    float sums[2] = {};
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, Pack<W> b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) {
+            a.v[j] *= s.v[j];
+            b.v[j] = a.v[j] * ((b.v[j] - mean) * rstd);
+          }
+          sums[0] += sum_of_pack(a.v);
+          sums[1] += sum_of_pack(b.v);
+        },
+        grad, from, scale);
+    group.sum(sums);
+    const float of_g = sums[0] * share, of_product = sums[1] * share;
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j)
+            a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
+          return a;
+        },
+        grad, from, scale);
   });
 }
 
@@ -121,7 +91,7 @@ template <class T>
 struct ParameterTerm {
   static constexpr int kSums = 2;
   Ref<T> dy, x;
-  Ref<Mixed> means, rstds;
+  Ref<float> means, rstds;
   SumOutput dgamma, dbeta;
 
   template <int V>
@@ -152,10 +122,18 @@ struct ParameterTerm {
 
 // Launchers
 
-Parameter parameter(const CudaKernelCall& call, size_t input, int pack) {
-  if (input >= call.in.size()) return {};
-  const TensorArg& arg = call.in[input];
-  return {ref<Mixed>(arg), pack > 1 && packs_are_aligned({&arg}) ? Along::packs : Along::elements};
+/// gamma or beta.
+template <class T>
+RowSide<T> side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
+  if (arg == nullptr) return {{}, otherwise};
+  return {ref<T>(*arg), 0, pack > 1 && rows.before == 0 && rows.n % pack == 0 && packs_are_aligned({arg})};
+}
+const TensorArg* input(const CudaKernelCall& call, size_t index) {
+  return index < call.in.size() ? &call.in[index] : nullptr;
+}
+Ref<float> statistic(const TensorArg& arg) {
+  check(arg.dtype == DType::f32, "means and rstds are f32");
+  return ref<float>(arg);
 }
 
 int64_t rows_of(const TensorArg& x) { return x.shape.back() == 0 ? 0 : x.size() / x.shape.back(); }
@@ -163,27 +141,29 @@ int64_t rows_of(const TensorArg& x) { return x.shape.back() == 0 ? 0 : x.size() 
 }  // namespace
 
 CudaKernel prepare_layer_norm_cuda(const CudaKernelCall& call) {
-  const TensorArg &x = call.in[0], &y = call.out[0];
-  return with_common_type({&x, &y}, [&](auto t) {
+  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = input(call, 1), *beta = input(call, 2);
+  return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
     using T = decltype(t);
-    return with_row_pack<T>(x.shape.back(), {&x, &y}, [&](auto pack) {
-      const RowsLaunch how(rows_of(x), x.shape.back(), pack, 1);
-      return launch_rows(layer_norm_kernel<pack, T>, how, "layer_norm", how.rows, ref<T>(x), parameter(call, 1, pack),
-                         parameter(call, 2, pack), ref<T>(y), ref<Mixed>(call.out[1]), ref<Mixed>(call.out[2]),
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_kernel<pack, in_registers, T>, how, "layer_norm", how.rows, ref<T>(x),
+                         side<T>(gamma, 1.0f, how.rows, pack), side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
+                         statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
-    });
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, {gamma ? gamma : &x, beta ? beta : &x}, prepare);
   });
 }
 
 CudaKernel prepare_layer_norm_grad_cuda(const CudaKernelCall& call) {
-  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  return with_common_type({&dy, &x, &dx}, [&](auto t) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = input(call, 4);
+  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
-    return with_row_pack<T>(x.shape.back(), {&dy, &x, &dx}, [&](auto pack) {
-      const RowsLaunch how(rows_of(x), x.shape.back(), pack, 2);
-      return launch_rows(layer_norm_grad_kernel<pack, T>, how, "layer_norm_grad", how.rows, ref<T>(dy), ref<T>(x),
-                         ref<Mixed>(call.in[2]), ref<Mixed>(call.in[3]), parameter(call, 4, pack), ref<T>(dx));
-    });
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
+                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, {gamma ? gamma : &x}, prepare);
   });
 }
 
@@ -194,8 +174,8 @@ CudaKernel prepare_layer_norm_param_grad_cuda(const CudaKernelCall& call) {
     using T = decltype(t);
     const ParameterTerm<T> term{ref<T>(dy),
                                 ref<T>(x),
-                                ref<Mixed>(call.in[2]),
-                                ref<Mixed>(call.in[3]),
+                                statistic(call.in[2]),
+                                statistic(call.in[3]),
                                 SumOutput::of(call, 0, 1.0),
                                 SumOutput::of(call, 1, 1.0)};
     return prepare_column_sums<kPack<T>>(call, rows_of(x), n, {&dy, &x}, term, "layer_norm_param_grad");

@@ -9,64 +9,54 @@ namespace {
 
 // Kernels
 
-template <int V, class T>
-__global__ void __launch_bounds__(kMaxRowThreads) softmax_rows(Rows rows, Ref<T> x, Ref<T> y) {
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, 1) softmax_rows(Rows rows, Ref<T> x, Ref<T> y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  const Stash stash(rows, group, 0, 1);
-  over_rows(group, rows, [&](int64_t row, bool valid) {
-    StashedRow<V, T> from(x, row * rows.n, stash);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t, bool valid) {
+    from.start(part);
     Exponentials e;
-    read_packs<4>(
-        group, rows, [&](int p) { return from.first(p); },
-        [&](int p, const Raw<T, V>& raw) {
-          float v[V];
-          unpack(raw, v);
-          from.keep(p, v);
-          e.add(v, [](int) { return true; });
-        });
+    read_row(part, [&](int, const auto& a) { e.add(a.v); }, from);
     e.combine(group);
     const float scale = 1.0f / e.sum;
-    over_packs(group, rows, [&](int p) {
-      float v[V];
-      from.load_again(p, v);
-      for (int j = 0; j < V; ++j) v[j] = __expf(v[j] - e.top) * scale;
-      if (valid) store(y, row * rows.n + static_cast<int64_t>(p) * V, v);
-    });
+    write_row(
+        part, valid, y,
+        [&](int, auto a) {
+          for (float& v : a.v) v = exponential(v - e.top) * scale;
+          return a;
+        },
+        from);
   });
 }
 
-template <int V, class T>
-__global__ void __launch_bounds__(kMaxRowThreads) softmax_grad_rows(Rows rows, Ref<T> dy, Ref<T> y, Ref<T> dx) {
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
+    softmax_grad_rows(Rows rows, Ref<T> dy, Ref<T> y, Ref<T> dx) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  const Stash stash_dy(rows, group, 0, 2), stash_y(rows, group, 1, 2);
-  over_rows(group, rows, [&](int64_t row, bool valid) {
-    StashedRow<V, T> g(dy, row * rows.n, stash_dy), p(y, row * rows.n, stash_y);
+  RowOperand<V, T, kInRegisters> grad(dy, rows, group, 0, 2), from(y, rows, group, 1, 2);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t, bool valid) {
+    grad.start(part);
+    from.start(part);
     float total = 0;
-    read_packs<2>(
-        group, rows,
-        [&](int at) {
-          return RawPair{g.first(at), p.first(at)};
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] *= b.v[j];
+          total += sum_of_pack(a.v);
         },
-        [&](int at, const RawPair<Raw<T, V>, Raw<T, V>>& raw) {
-          float a[V], b[V];
-          unpack(raw.a, a);
-          unpack(raw.b, b);
-          g.keep(at, a);
-          p.keep(at, b);
-          for (int j = 0; j < V; ++j) total += a[j] * b[j];
-        });
+        grad, from);
     total = group.sum(total);
-    over_packs(group, rows, [&](int at) {
-      float a[V], b[V];
-      g.load_again(at, a);
-      p.load_again(at, b);
-      for (int j = 0; j < V; ++j) a[j] = b[j] * (a[j] - total);
-      if (valid) store(dx, row * rows.n + static_cast<int64_t>(at) * V, a);
-    });
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] = b.v[j] * (a.v[j] - total);
+          return a;
+        },
+        grad, from);
   });
 }
 
@@ -100,12 +90,12 @@ __global__ void __launch_bounds__(kColumns* kDown) softmax_columns(Columns c, Re
   Exponentials e;
   for (int64_t k = threadIdx.y; k < n; k += kDown) {
     const float v[1] = {value(x, first + k * c.inner)};
-    e.add(v, [](int) { return true; });
+    e.add(v);
   }
   const float top = down_the_column(e.top, [](float a, float b) { return fmaxf(a, b); });
-  const float sum = down_the_column(e.sum * __expf(e.top - top), [](float a, float b) { return a + b; });
+  const float sum = down_the_column(e.sum * exponential(e.top - top), [](float a, float b) { return a + b; });
   for (int64_t k = threadIdx.y; k < n; k += kDown) {
-    set(y, first + k * c.inner, __expf(value(x, first + k * c.inner) - top) / sum);
+    set(y, first + k * c.inner, exponential(value(x, first + k * c.inner) - top) / sum);
   }
 }
 
@@ -145,9 +135,8 @@ CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
   if (a.inner != 1) return launch_columns(softmax_columns, a, "softmax", ref<Mixed>(x), ref<Mixed>(y));
   return with_common_type({&x, &y}, [&](auto t) {
     using T = decltype(t);
-    return with_row_pack<T>(a.n, {&x, &y}, [&](auto pack) {
-      const RowsLaunch how(a.outer, a.n, pack, 1);
-      return launch_rows(softmax_rows<pack, T>, how, "softmax", how.rows, ref<T>(x), ref<T>(y));
+    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, {}, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_rows<pack, in_registers, T>, how, "softmax", how.rows, ref<T>(x), ref<T>(y));
     });
   });
 }
@@ -160,9 +149,9 @@ CudaKernel prepare_softmax_grad_cuda(const CudaKernelCall& call) {
   }
   return with_common_type({&dy, &y, &dx}, [&](auto t) {
     using T = decltype(t);
-    return with_row_pack<T>(a.n, {&dy, &y, &dx}, [&](auto pack) {
-      const RowsLaunch how(a.outer, a.n, pack, 2);
-      return launch_rows(softmax_grad_rows<pack, T>, how, "softmax_grad", how.rows, ref<T>(dy), ref<T>(y), ref<T>(dx));
+    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, {}, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_grad_rows<pack, in_registers, T>, how, "softmax_grad", how.rows, ref<T>(dy), ref<T>(y),
+                         ref<T>(dx));
     });
   });
 }

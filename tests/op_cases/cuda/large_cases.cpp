@@ -45,7 +45,13 @@ void add_shapes(std::vector<OpCase>& rows) {
 
 void add_rows(std::vector<OpCase>& rows) {
   const Attrs eps{{"eps", 1e-5}};
-  for (const Shape& x : {Shape{700, 64}, Shape{33, 1024}, Shape{5, 4099}, Shape{3, 30000}, Shape{700, 1023}}) {
+  for (const Shape& x : {
+           Shape{700, 64}, Shape{33, 1024}, Shape{3, 30000},  // rows of packs, in registers and in shared memory
+           Shape{700, 65}, Shape{600, 131}, Shape{700, 1023}, Shape{1, 257}, Shape{5, 4099},  // with edges
+           Shape{4, 8193}, Shape{3, 16385}, Shape{2, 50257},                                  // in shared memory
+           Shape{2, 120011},                                                                  // longer than that
+           Shape{300, 3072}, Shape{2, 8192},
+       }) {
     const int64_t n = x[1];
     rows.push_back({"layer_norm", {{x}, {{n}}, {{n}}}, eps, {x, {x[0]}, {x[0]}}});
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
