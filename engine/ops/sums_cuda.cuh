@@ -19,7 +19,8 @@ namespace trainctl {
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
 
-/// Parts of a split sum: double [splits, kSums, outputs], and a ticket a tile.
+/// Parts of a split sum, and a ticket a tile. Double [splits, kSums, outputs]; of columns [splits, tiles, kSums * V,
+/// lanes], so that the threads of a warp lie side by side.
 struct Parts {
   double* memory = nullptr;
   unsigned* tickets = nullptr;
@@ -37,14 +38,29 @@ struct SumOfRows {
   int64_t tail = 0;
   int group = 32;  ///< threads an output: a power of 2 up to 32, or the block
 
-  /// Of a pack of the output that begins at `base`.
-  template <int V>
-  __device__ int64_t place(int64_t base, int64_t pack) const {
-    if (runs.ndim == 0) return base + pack * V;
-    const uint32_t run = run_packs.quotient(static_cast<uint32_t>(pack));
-    int64_t at[1] = {base + static_cast<int64_t>(static_cast<uint32_t>(pack) - run * run_packs.by) * V};
-    runs.add_offsets(run, at);
-    return at[0];
+  /// Where packs p, p + group, .. of the output that begins at `base` lie: all before anything is loaded, so that no
+  /// branch stands between the loads.
+  template <int V, int U>
+  __device__ void places(int64_t base, int64_t p, int64_t (&at)[U]) const {
+    if (runs.ndim == 0) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) at[u] = base + (p + u * group) * V;
+      return;
+    }
+    const auto first = static_cast<uint32_t>(p);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      const uint32_t pack = first + u * group, run = run_packs.quotient(pack);
+      at[u] = base + (pack - run * run_packs.by) * V + (runs.ndim == 1 ? run * runs.stride[0][0] : 0);
+    }
+    if (runs.ndim == 1) return;
+#pragma unroll 1
+    for (int u = 0; u < U; ++u) {
+      int64_t offset[1] = {};
+      runs.add_offsets(run_packs.quotient(first + u * group), offset);
+#pragma unroll
+      for (int k = 0; k < U; ++k) at[k] += k == u ? offset[0] : 0;
+    }
   }
 };
 
@@ -57,11 +73,23 @@ struct SumOfColumns {
   uint32_t split = 0;  ///< rows of one of gridDim.y blocks
   int lanes = 32;      ///< threads side by side, a power of 2
 
-  __device__ int64_t row_offset(uint32_t row) const {
-    if (rows.ndim == 1) return row * rows.stride[0][0];
-    int64_t at[1] = {};
-    rows.add_offsets(row, at);
-    return at[0];
+  /// Of rows r, r + step, ..: before anything is loaded, for nothing is in flight beyond a branch.
+  template <int U>
+  __device__ void row_offsets(uint32_t r, uint32_t step, int64_t (&at)[U]) const {
+    if (rows.ndim == 1) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) at[u] = (r + u * step) * rows.stride[0][0];
+      return;
+    }
+#pragma unroll
+    for (int u = 0; u < U; ++u) at[u] = 0;
+#pragma unroll 1
+    for (int u = 0; u < U; ++u) {
+      int64_t offset[1] = {};
+      rows.add_offsets(r + u * step, offset);
+#pragma unroll
+      for (int k = 0; k < U; ++k) at[k] += k == u ? offset[0] : 0;
+    }
   }
 };
 
@@ -108,22 +136,27 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfR
   int64_t base[1] = {g.head};
   if (valid) g.kept.add_offsets(static_cast<uint32_t>(k), base);
   double total[N] = {};
-  for (int64_t p = blockIdx.y * g.split + lane; p < end; p += kSumUnroll * g.group) {
-    int64_t at[kSumUnroll];
-    decltype(term.template fetch<V>(0, 0)) raw[kSumUnroll];
+  int64_t p = blockIdx.y * g.split + lane;
+  const auto add_packs = [&]<int U>(std::integral_constant<int, U>) {
+    int64_t at[U];
+    decltype(term.template fetch<V>(0, 0)) raw[U];
+    g.template places<V>(base[0], p, at);
 #pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) at[u] = g.place<V>(base[0], min(p + u * g.group, end - 1));
+    for (int u = 0; u < U; ++u) raw[u] = term.template fetch<V>(at[u], 0);
+    float sum[N] = {};
 #pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) raw[u] = term.template fetch<V>(at[u], 0);
-#pragma unroll
-    for (int u = 0; u < kSumUnroll; ++u) {
-      if (p + u * g.group >= end) continue;
+    for (int u = 0; u < U; ++u) {
       float v[N][V];
       term.terms(at[u], raw[u], state, v);
 #pragma unroll
-      for (int n = 0; n < N; ++n) total[n] += sum_of_pack(v[n]);
+      for (int n = 0; n < N; ++n) sum[n] += sum_of_pack(v[n]);
     }
-  }
+#pragma unroll
+    for (int n = 0; n < N; ++n) total[n] += sum[n];
+  };
+  for (; p + (kSumUnroll - 1) * g.group < end; p += kSumUnroll * g.group)
+    add_packs(std::integral_constant<int, kSumUnroll>{});
+  for (; p < end; p += g.group) add_packs(std::integral_constant<int, 1>{});
   if (V > 1 && blockIdx.y == gridDim.y - 1 && lane < g.head + g.tail) {
     float v[N][1];
     const int64_t at = lane < g.head ? lane : g.packs * V + lane;
@@ -163,7 +196,7 @@ __device__ inline void sum_down(double (&total)[M], int lanes) {
 }
 
 template <int V, class Term>
-__global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
+__global__ void __launch_bounds__(kSumThreads, 1) sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
   constexpr int N = Term::kSums;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -181,11 +214,9 @@ __global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, Sum
   const auto add_rows = [&]<int U>(std::integral_constant<int, U>) {
     int64_t at[U];
     decltype(term.template fetch<V>(0, 0)) raw[U];
+    g.row_offsets(r, step, at);
 #pragma unroll
-    for (int u = 0; u < U; ++u) {
-      at[u] = base[0] + g.row_offset(r + u * step);
-      raw[u] = term.template fetch<V>(at[u], r + u * step);
-    }
+    for (int u = 0; u < U; ++u) raw[u] = term.template fetch<V>(at[u] += base[0], r + u * step);
     float sum[N][V];
 #pragma unroll
     for (int u = 0; u < U; ++u) {
@@ -202,17 +233,18 @@ __global__ void __launch_bounds__(kSumThreads) sum_columns_kernel(Term term, Sum
   for (; r < end; r += step) add_rows(std::integral_constant<int, 1>{});
   sum_down(total, g.lanes);
   if (gridDim.y > 1) {
-    if (first == 0 && valid) {
-      for (int m = 0; m < N * V; ++m) parts.memory[(blockIdx.y * N + m / V) * parts.outputs + k + m % V] = total[m];
+    const auto part = [&](unsigned split) -> double* {
+      return parts.memory + (static_cast<int64_t>(split) * gridDim.x + blockIdx.x) * (N * V * g.lanes) + lane;
+    };
+    if (first == 0) {
+      for (int m = 0; m < N * V; ++m) part(blockIdx.y)[m * g.lanes] = total[m];
     }
     if (!ends_last(parts.tickets + blockIdx.x, gridDim.y)) return;
     for (int m = 0; m < N * V; ++m) total[m] = 0;
 #pragma unroll 4
-    for (unsigned s = first; s < (valid ? gridDim.y : 0u); s += step) {  // many loads in flight: each takes long
+    for (unsigned s = first; s < gridDim.y; s += step) {  // many loads in flight: each takes long
 #pragma unroll
-      for (int m = 0; m < N * V; ++m) {
-        total[m] += __ldcg(&parts.memory[(s * N + m / V) * parts.outputs + k + m % V]);
-      }
+      for (int m = 0; m < N * V; ++m) total[m] += __ldcg(part(s) + m * g.lanes);
     }
     sum_down(total, g.lanes);
   }
@@ -270,11 +302,13 @@ CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outp
 template <int V, class Term>
 CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term term, const char* name) {
   const int64_t packs = g.columns / V;
-  for (g.lanes = 1; g.lanes < 32 && g.lanes < packs;) g.lanes *= 2;
+  // 256 bytes side by side are enough for memory; more would leave fewer tiles, each with more parts to add up.
+  for (g.lanes = 1; g.lanes < 16 && g.lanes < packs;) g.lanes *= 2;
   g.tiles = Divisor(ceil_div(packs, g.lanes));
   const int64_t tiles = g.outer.count * g.tiles.by, outputs = g.outer.count * g.columns;
   const int64_t step = kSumThreads / g.lanes;
-  const Split split(call, splits_for(tiles, g.rows.count, 2 * kSumUnroll * step), tiles, outputs * Term::kSums);
+  const Split split(call, splits_for(tiles, g.rows.count, 2 * kSumUnroll * step), tiles,
+                    tiles * g.lanes * V * Term::kSums);
   g.split = static_cast<uint32_t>(ceil_div(g.rows.count, split.splits));
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));
   return [=](CudaStream stream) {
