@@ -25,23 +25,25 @@ template <int V, class T, int N, class Op>
 __device__ void map_packs(std::array<Ref<T>, N> in, Ref<T> out, Op op, const Span& span) {
   constexpr int kUnroll = kMapUnroll<V, N>;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads) + threadIdx.x;
-  float v[kUnroll][N][V];
+  Raw<T, V> raw[kUnroll][N];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t pack = first + u * kMapThreads;
     if (pack >= span.packs) continue;
 #pragma unroll
-    for (int k = 0; k < N; ++k) load(in[k], span.head + pack * V, v[u][k]);
+    for (int k = 0; k < N; ++k) raw[u][k] = fetch<V>(in[k], span.head + pack * V);
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
     const int64_t pack = first + u * kMapThreads;
     if (pack >= span.packs) continue;
-    float y[V];
+    float v[N][V], y[V];
+#pragma unroll
+    for (int k = 0; k < N; ++k) unpack(raw[u][k], v[k]);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      if constexpr (N == 1) y[j] = op(v[u][0][j]);
-      if constexpr (N == 2) y[j] = op(v[u][0][j], v[u][1][j]);
+      if constexpr (N == 1) y[j] = op(v[0][j]);
+      if constexpr (N == 2) y[j] = op(v[0][j], v[1][j]);
     }
     store(out, span.head + pack * V, y);
   }

@@ -58,6 +58,24 @@ __device__ inline void eight(const uint4& q, float (&v)[8]) {
   halves(q.w, v[6], v[7]);
 }
 
+/// 16 bytes of global memory in one access: plain ones the compiler takes apart here and there, into up to four.
+__device__ inline uint4 load_16(const void* from) {
+  uint4 q;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
+               : "l"(from)
+               : "memory");
+  return q;
+}
+__device__ inline void store_16(void* to, const uint4& q) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w)
+               : "memory");
+}
+__device__ inline void four(const uint4& q, float* v) {
+  v[0] = __uint_as_float(q.x), v[1] = __uint_as_float(q.y);
+  v[2] = __uint_as_float(q.z), v[3] = __uint_as_float(q.w);
+}
+
 /// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
 template <int V>
 __device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
@@ -65,10 +83,7 @@ __device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
     v[0] = r.p[at];
   } else {
 #pragma unroll
-    for (int i = 0; i < V; i += 4) {
-      const float4 q = *reinterpret_cast<const float4*>(r.p + at + i);
-      v[i] = q.x, v[i + 1] = q.y, v[i + 2] = q.z, v[i + 3] = q.w;
-    }
+    for (int i = 0; i < V; i += 4) four(load_16(r.p + at + i), v + i);
   }
 }
 template <int V>
@@ -77,7 +92,7 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
     v[0] = to_f32(r.p[at]);
   } else {
     static_assert(V == 8, "8 bf16 are 16 bytes");
-    eight(*reinterpret_cast<const uint4*>(r.p + at), v);
+    eight(load_16(r.p + at), v);
   }
 }
 template <int V>
@@ -129,12 +144,12 @@ template <int V, class T>
 __device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {
   Raw<T, V> raw;
   if constexpr (V == 8 && std::is_same_v<T, bf16>) {
-    raw.q = *reinterpret_cast<const uint4*>(r.p + at);
+    raw.q = load_16(r.p + at);
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
     raw.is_bf16 = r.is_bf16;
     const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_bf16 ? 2 : 4));
-    raw.q[0] = from[0];
-    raw.q[1] = from[r.is_bf16 ? 0 : 1];
+    raw.q[0] = load_16(from);
+    raw.q[1] = load_16(from + (r.is_bf16 ? 0 : 1));
   } else {
     load(r, at, raw.v);
   }
@@ -160,7 +175,8 @@ __device__ inline void store(Ref<float> r, int64_t at, const float (&v)[V]) {
   } else {
 #pragma unroll
     for (int i = 0; i < V; i += 4) {
-      *reinterpret_cast<float4*>(r.p + at + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+      store_16(r.p + at + i, make_uint4(__float_as_uint(v[i]), __float_as_uint(v[i + 1]), __float_as_uint(v[i + 2]),
+                                        __float_as_uint(v[i + 3])));
     }
   }
 }
@@ -175,7 +191,7 @@ __device__ inline void store(Ref<bf16> r, int64_t at, const float (&v)[V]) {
     for (int i = 0; i < 4; ++i) pairs[i] = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
     uint4 q;
     memcpy(&q, pairs, sizeof q);
-    *reinterpret_cast<uint4*>(r.p + at) = q;
+    store_16(r.p + at, q);
   }
 }
 template <int V>
