@@ -1,6 +1,7 @@
 // Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
 // sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
+#include "engine/ops/batch_norm/feature_map_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/sums_cuda.cuh"
 
@@ -80,26 +81,30 @@ struct GradStatsTerm {
   }
 };
 
-/// Side operands: mean, var, (gamma, beta).
+/// Of a feature: mean, var, (gamma, beta).
 struct Normalise {
   float eps;
-  __device__ float operator()(std::array<float, 1> x, std::array<float, 2> s) const {
-    return (x[0] - s[0]) * inverse_std(s[1], eps);
-  }
-  __device__ float operator()(std::array<float, 1> x, std::array<float, 4> s) const {
-    return (x[0] - s[0]) * (inverse_std(s[1], eps) * s[2]) + s[3];
-  }
+  struct Feature {
+    float mean, scale, shift;
+  };
+  __device__ Feature of(std::array<float, 2> s) const { return {s[0], inverse_std(s[1], eps), 0.0f}; }
+  __device__ Feature of(std::array<float, 4> s) const { return {s[0], inverse_std(s[1], eps) * s[2], s[3]}; }
+  __device__ float operator()(const Feature& f, float x) const { return (x - f.mean) * f.scale + f.shift; }
 };
 
-/// Full operands: dy, x; side operands: mean, var, dbeta, dgamma, (gamma).
+/// Of a feature: mean, var, dbeta, dgamma, (gamma).
 struct NormaliseGrad {
   float eps, share;
-  template <size_t S>
-  __device__ float operator()(std::array<float, 2> full, std::array<float, S> s) const {
-    const float r = inverse_std(s[1], eps), xhat = (full[1] - s[0]) * r;
-    float scale = r;
-    if constexpr (S == 5) scale *= s[4];
-    return scale * (full[0] - share * (s[2] + xhat * s[3]));
+  struct Feature {
+    float mean, scale, shift, slope;
+  };
+  __device__ Feature of(std::array<float, 4> s) const { return of(std::array<float, 5>{s[0], s[1], s[2], s[3], 1.0f}); }
+  __device__ Feature of(std::array<float, 5> s) const {
+    const float r = inverse_std(s[1], eps);
+    return {s[0], r * s[4], share * s[2], share * s[3] * r};
+  }
+  __device__ float operator()(const Feature& f, float dy, float x) const {
+    return f.scale * (dy - f.shift - (x - f.mean) * f.slope);
   }
 };
 
@@ -127,17 +132,6 @@ const Shape kPerFeature{0, 1, 0};
 float eps_of(const CudaKernelCall& call) { return static_cast<float>(call.attrs.number("eps", 1e-5)); }
 double share_of(const CudaKernelCall& call) { return 1.0 / static_cast<double>(call.attrs.integer("count")); }
 
-template <int F, int S, class Op>
-CudaKernel map_per_feature(const CudaKernelCall& call, std::array<const TensorArg*, F> full, Op op, const char* name) {
-  std::array<const TensorArg*, S> sides;
-  std::array<Shape, S> strides;
-  for (int k = 0; k < S; ++k) {
-    sides[k] = &call.in[static_cast<size_t>(F + k)];
-    strides[k] = kPerFeature;
-  }
-  return map_strided<F, S>(full, sides, call.out[0], dims_of(call.in[0]), strides, op, name);
-}
-
 }  // namespace
 
 CudaKernel prepare_batch_norm_mean_cuda(const CudaKernelCall& call) {
@@ -157,8 +151,8 @@ CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
 
 CudaKernel prepare_batch_norm_cuda(const CudaKernelCall& call) {
   const Normalise op{eps_of(call)};
-  if (call.in.size() > 3) return map_per_feature<1, 4>(call, {&call.in[0]}, op, "batch_norm");
-  return map_per_feature<1, 2>(call, {&call.in[0]}, op, "batch_norm");
+  if (call.in.size() > 3) return map_features<1, 2, 2>(call, op, "batch_norm");
+  return map_features<1, 2, 0>(call, op, "batch_norm");
 }
 
 CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
@@ -190,9 +184,8 @@ CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
 
 CudaKernel prepare_batch_norm_grad_cuda(const CudaKernelCall& call) {
   const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
-  const std::array<const TensorArg*, 2> full{&call.in[0], &call.in[1]};
-  if (call.in.size() > 6) return map_per_feature<2, 5>(call, full, op, "batch_norm_grad");
-  return map_per_feature<2, 4>(call, full, op, "batch_norm_grad");
+  if (call.in.size() > 6) return map_features<2, 4, 1>(call, op, "batch_norm_grad");
+  return map_features<2, 4, 0>(call, op, "batch_norm_grad");
 }
 
 }  // namespace trainctl

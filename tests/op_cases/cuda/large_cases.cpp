@@ -61,6 +61,12 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({700, 37}, false));
   rows.push_back(batch_norm_case({33, 24, 15, 16}, true));
   rows.push_back(batch_norm_case({50, 7, 331}, true));
+  rows.push_back(batch_norm_case({64, 16, 7, 7}, true));  // packs across two features
+  rows.push_back(batch_norm_case({20, 33, 14, 14}, false));
+  rows.push_back(batch_norm_case({50, 31, 3}, true));  // features shorter than a pack
+  rows.push_back(batch_norm_case({4099, 9}, true));
+  rows.push_back(batch_norm_case({20011, 72}, false));
+  rows.push_back(batch_norm_case({3, 2, 20000}, true));
   rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
   rows.push_back({"mae", {{{513, 257}}, label({513, 257})}, {{"scale", 1e-4}}, {{1}}});
   rows.push_back({"mse", {{{512, 256}}, label({512, 256})}, {{"scale", 1e-4}}, {{1}}});

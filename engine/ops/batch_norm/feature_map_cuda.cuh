@@ -1,0 +1,206 @@
+// Element-wise kernels over x [n, c, s] with operands of one number a feature, [c]: out = op(of(numbers), full..). In
+// bf16 a copy's time is some 25 instructions an element, and a reciprocal root alone is 10: what an op makes of a
+// feature's numbers is made once for a pack, or where features lie side by side once for a thread.
+//
+// What is computed is an Op:
+//   struct Feature                                    what is the same for all elements of a feature
+//   Feature of(std::array<float, S + P>)
+//   float operator()(const Feature&, float full..)
+#pragma once
+
+#include "engine/ops/strided_cuda.cuh"
+
+namespace trainctl {
+
+/// S statistics and P parameters of each feature.
+template <class T, int S, int P>
+struct FeatureSides {
+  std::array<Ref<float>, S> statistics;
+  std::array<Ref<T>, P> parameters;
+
+  __device__ std::array<float, S + P> at(int64_t feature) const {
+    std::array<float, S + P> of;
+#pragma unroll
+    for (int k = 0; k < S; ++k) of[k] = value(statistics[k], feature);
+#pragma unroll
+    for (int k = 0; k < P; ++k) of[S + k] = value(parameters[k], feature);
+    return of;
+  }
+};
+
+/// Which feature an element of x is of.
+struct Planes {
+  Divisor elements;  ///< s
+  Divisor features;  ///< c
+
+  __device__ uint32_t feature(uint32_t plane) const { return plane - features.quotient(plane) * features.by; }
+};
+
+// Kernels
+
+/// Packs that a thread has in flight for each operand.
+template <int V, int F>
+inline constexpr int kPlaneUnroll = kMapUnroll<V, F>;
+inline constexpr int kFeatureUnroll = 2;
+
+template <class Op, int F, int V, class T>
+__device__ inline float of_element(const Op& op, const typename Op::Feature& feature, const Raw<T, V> (&raw)[F],
+                                   int j) {
+  float v[F][V];
+#pragma unroll
+  for (int k = 0; k < F; ++k) unpack(raw[k], v[k]);
+  if constexpr (F == 1) return op(feature, v[0][j]);
+  if constexpr (F == 2) return op(feature, v[0][j], v[1][j]);
+}
+
+/// Planes of s elements, one after another. A pack may begin in one and end in the next: s >= V.
+template <int V, class T, int F, int S, int P, class Op>
+__global__ void __launch_bounds__(kMapThreads, 1)
+    planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, Planes planes,
+                  Span span) {
+  constexpr int kUnroll = kMapUnroll<V, F>;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
+  const int64_t base = span.head + first * V;
+  const uint32_t base_plane = base < (int64_t{1} << 31)
+                                  ? planes.elements.quotient(static_cast<uint32_t>(base))
+                                  : static_cast<uint32_t>(base / planes.elements.by);
+  const auto base_element = static_cast<uint32_t>(base - static_cast<int64_t>(base_plane) * planes.elements.by);
+  const auto packs = static_cast<int>(min(span.packs - first, int64_t{kUnroll * kMapThreads}));
+  Raw<T, V> raw[kUnroll][F];
+  std::array<float, S + P> of[kUnroll];
+  uint32_t plane[kUnroll];
+  int here[kUnroll];  // elements of the pack that are of its first plane
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {  // all is in flight, without a branch
+    const int pack = min(static_cast<int>(threadIdx.x) + u * kMapThreads, packs - 1);
+    const uint32_t element = base_element + pack * V, quotient = planes.elements.quotient(element);
+#pragma unroll
+    for (int k = 0; k < F; ++k) raw[u][k] = fetch<V>(full[k], base + pack * V);
+    plane[u] = base_plane + quotient;
+    here[u] = static_cast<int>((quotient + 1) * planes.elements.by - element);
+    of[u] = sides.at(planes.feature(plane[u]));
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) {
+    const int pack = static_cast<int>(threadIdx.x) + u * kMapThreads;
+    if (pack >= packs) continue;
+    const typename Op::Feature feature = op.of(of[u]);
+    float y[V];
+    if (here[u] >= V) {
+#pragma unroll
+      for (int j = 0; j < V; ++j) y[j] = of_element<Op, F, V, T>(op, feature, raw[u], j);
+    } else {
+      const typename Op::Feature next = op.of(sides.at(planes.feature(plane[u] + 1)));
+#pragma unroll
+      for (int j = 0; j < V; ++j) y[j] = of_element<Op, F, V, T>(op, j < here[u] ? feature : next, raw[u], j);
+    }
+    store(out, base + pack * V, y);
+  }
+  if constexpr (V > 1) {  // fewer than 2 V elements are in no pack
+    const int64_t edges = span.n - span.packs * V;
+    if (blockIdx.x != gridDim.x - 1 || threadIdx.x >= edges) return;
+    const int64_t i = threadIdx.x < span.head ? threadIdx.x : span.packs * V + threadIdx.x;
+    Raw<T, 1> one[F];
+    for (int k = 0; k < F; ++k) one[k] = fetch<1>(full[k], i);
+    set(out, i, of_element<Op, F, 1, T>(op, op.of(sides.at(i / planes.elements.by % planes.features.by)), one, 0));
+  }
+}
+
+/// x [rows, c]: a thread has a pack of columns of every `step`th row.
+struct FeatureColumns {
+  int64_t rows = 0, columns = 0;
+  int lanes = 32;     ///< threads side by side, a power of 2
+  int64_t split = 0;  ///< rows of one of gridDim.y blocks
+};
+
+template <int V, class T, int F, int S, int P, class Op>
+__global__ void __launch_bounds__(kMapThreads)
+    features_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, FeatureColumns g) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int lane = static_cast<int>(threadIdx.x) & (g.lanes - 1), step = kMapThreads / g.lanes;
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * g.lanes + lane) * V;
+  if (column >= g.columns) return;
+  typename Op::Feature feature[V];
+#pragma unroll
+  for (int j = 0; j < V; ++j) feature[j] = op.of(sides.at(column + j));
+  const int64_t end = min(g.rows, (blockIdx.y + 1) * g.split);
+  for (int64_t r = blockIdx.y * g.split + threadIdx.x / g.lanes; r < end; r += kFeatureUnroll * step) {
+    Raw<T, V> raw[kFeatureUnroll][F];
+#pragma unroll
+    for (int u = 0; u < kFeatureUnroll; ++u) {
+#pragma unroll
+      for (int k = 0; k < F; ++k) raw[u][k] = fetch<V>(full[k], min(r + u * step, end - 1) * g.columns + column);
+    }
+#pragma unroll
+    for (int u = 0; u < kFeatureUnroll; ++u) {
+      if (r + u * step >= end) continue;
+      float y[V];
+#pragma unroll
+      for (int j = 0; j < V; ++j) y[j] = of_element<Op, F, V, T>(op, feature[j], raw[u], j);
+      store(out, (r + u * step) * g.columns + column, y);
+    }
+  }
+}
+
+// Launchers
+
+template <int V, class T, int F, int S, int P, class Op>
+CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides<T, S, P>& sides, Ref<T> out, Op op,
+                           FeatureColumns g, const char* name) {
+  const int64_t packs = g.columns / V;
+  while (g.lanes > 1 && g.lanes / 2 >= packs) g.lanes /= 2;
+  const int64_t least = kMapThreads / g.lanes * 16;  // 16 rows a thread are worth what it makes of its features
+  g.split = std::max(least, ceil_div(g.rows, 65535));
+  const dim3 grid(static_cast<unsigned>(ceil_div(packs, g.lanes)), static_cast<unsigned>(ceil_div(g.rows, g.split)));
+  return [=](CudaStream stream) {
+    launch(features_kernel<V, T, F, S, P, Op>, grid, kMapThreads, 0, stream, name, full, sides, out, op, g);
+  };
+}
+
+template <int V, class T, int F, int S, int P, class Op>
+CudaKernel launch_planes(const std::array<Ref<T>, F>& full, const FeatureSides<T, S, P>& sides, Ref<T> out, Op op,
+                         const Planes& planes, const Span& span, const char* name) {
+  const int64_t of_block = kMapUnroll<V, F> * kMapThreads;
+  const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, ceil_div(span.packs, of_block)));
+  return [=](CudaStream stream) {
+    launch(planes_kernel<V, T, F, S, P, Op>, blocks, kMapThreads, 0, stream, name, full, sides, out, op, planes, span);
+  };
+}
+
+/// Inputs: F of out's size, S statistics (f32) and P parameters. A full operand may share out's memory.
+template <int F, int S, int P, class Op>
+CudaKernel map_features(const CudaKernelCall& call, Op op, const char* name) {
+  const TensorArg& out = call.out[0];
+  const int64_t c = out.shape[1], n = out.size();
+  if (n == 0) return [](CudaStream) {};
+  const int64_t planes = out.shape[0] * c, s = n / planes;
+  check(planes < (int64_t{1} << 31), "CUDA kernels take up to 2^31 planes");
+  const auto input = [&](int k) -> const TensorArg& { return call.in[static_cast<size_t>(k)]; };
+  for (int k = 0; k < S; ++k) check(input(F + k).dtype == DType::f32, "a feature's statistics are f32");
+  const TensorArg &first = input(0), &second = input(F - 1), &scale = P > 0 ? input(F + S) : first,
+                  &shift = P > 1 ? input(F + S + P - 1) : first;
+  return with_common_type({&first, &second, &out, &scale, &shift}, [&](auto t) {
+    using T = decltype(t);
+    constexpr int V = kPack<T>;
+    std::array<Ref<T>, F> full;
+    FeatureSides<T, S, P> sides;
+    for (int k = 0; k < F; ++k) full[k] = ref<T>(input(k));
+    for (int k = 0; k < S; ++k) sides.statistics[k] = ref<float>(input(F + k));
+    for (int k = 0; k < P; ++k) sides.parameters[k] = ref<T>(input(F + S + k));
+    const int64_t head = elements_before_packs({&first, &second, &out}, V);
+    if (s == 1) {
+      const FeatureColumns g{out.shape[0], c};
+      if (head == 0 && c % V == 0) return launch_features<V, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
+      return launch_features<1, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
+    }
+    const Planes of{Divisor(s), Divisor(c)};
+    if (head >= 0 && s >= V && n >= head + V)
+      return launch_planes<V, T, F, S, P>(full, sides, ref<T>(out), op, of, span_of<V>(n, head), name);
+    return launch_planes<1, T, F, S, P>(full, sides, ref<T>(out), op, of, span_of<1>(n, 0), name);
+  });
+}
+
+}  // namespace trainctl
