@@ -196,11 +196,13 @@ __device__ inline void store(Ref<bf16> r, int64_t at, const float (&v)[V]) {
 }
 template <int V>
 __device__ inline void store(Ref<Mixed> r, int64_t at, const float (&v)[V]) {
-  static_assert(V == 1 || V == 8);
-  if (r.is_bf16) {
-    store(Ref<bf16>{static_cast<bf16*>(r.p)}, at, v);
+  if (!r.is_bf16) return store(Ref<float>{static_cast<float*>(r.p)}, at, v);
+  const Ref<bf16> to{static_cast<bf16*>(r.p)};
+  if constexpr (V == 4) {  // as in load()
+#pragma unroll
+    for (int i = 0; i < V; ++i) store<1>(to, at + i, {v[i]});
   } else {
-    store(Ref<float>{static_cast<float*>(r.p)}, at, v);
+    store(to, at, v);
   }
 }
 /// One value, where speed does not matter.

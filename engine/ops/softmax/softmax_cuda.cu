@@ -1,7 +1,7 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
 // A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/softmax/exponentials_cuda.cuh"
 #include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {

@@ -1,7 +1,7 @@
 // loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/data_check_cuda.cuh"
-#include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/softmax/exponentials_cuda.cuh"
 #include "engine/ops/sums_cuda.cuh"
 
 namespace trainctl {

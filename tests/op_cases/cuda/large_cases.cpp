@@ -46,11 +46,20 @@ void add_shapes(std::vector<OpCase>& rows) {
 void add_rows(std::vector<OpCase>& rows) {
   const Attrs eps{{"eps", 1e-5}};
   for (const Shape& x : {
-           Shape{700, 64}, Shape{33, 1024}, Shape{3, 30000},  // rows of packs, in registers and in shared memory
-           Shape{700, 65}, Shape{600, 131}, Shape{700, 1023}, Shape{1, 257}, Shape{5, 4099},  // with edges
-           Shape{4, 8193}, Shape{3, 16385}, Shape{2, 50257},                                  // in shared memory
-           Shape{2, 120011},                                                                  // longer than that
-           Shape{300, 3072}, Shape{2, 8192},
+           Shape{700, 64},
+           Shape{33, 1024},
+           Shape{3, 30000},  // rows of packs, in registers and in shared memory
+           Shape{700, 65},
+           Shape{600, 131},
+           Shape{700, 1023},
+           Shape{1, 257},
+           Shape{5, 4099},  // with edges
+           Shape{4, 8193},
+           Shape{3, 16385},
+           Shape{2, 50257},   // in shared memory
+           Shape{2, 120011},  // longer than that
+           Shape{300, 3072},
+           Shape{2, 8192},
        }) {
     const int64_t n = x[1];
     rows.push_back({"layer_norm", {{x}, {{n}}, {{n}}}, eps, {x, {x[0]}, {x[0]}}});
@@ -75,6 +84,10 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({2011}, 5000), {{5000, 9}}}, {}, {{2011, 9}}});
   rows.push_back({"embedding", {ids({40000}, 70000), {{70000, 8}}}, {}, {{40000, 8}}});  // ids are sorted out first
   rows.push_back({"embedding", {ids({300}, 3), {{3, 2500}}}, {}, {{300, 2500}}});
+  rows.push_back({"embedding", {ids({20000}, 3), {{1000, 24}}}, {}, {{20000, 24}}});  // rows of many pieces
+  rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // of one
+  rows.push_back({"embedding", {ids({5000}, 7), {{9, 129}}}, {}, {{5000, 129}}});
+  rows.push_back({"embedding", {ids({3000}, 1000), {{1000, 1100}}}, {}, {{3000, 1100}}});
 }
 
 }  // namespace

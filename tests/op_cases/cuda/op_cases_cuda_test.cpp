@@ -57,6 +57,7 @@ TEST_CASE("large and odd sizes give on a GPU what the CPU gives, and the same bi
       check_as_on(cpu_device(), row, run);
       check_in_place(row, run);
       check_same_bits_twice(row, run);
+      if (row.op == "embedding") check_accumulate(row, run);
     }
   }
 }
