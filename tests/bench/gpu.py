@@ -3,7 +3,8 @@
   gpu.py TRAINCTL [--ranks N] [--rounds R]
 
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
-  scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, beside a large matrix product
+  scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
+              of them, beside a large matrix product
   all_reduce  256 MiB of f32, against PyTorch's NCCL
   start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its
               hello world; then where the time went, of each rank of the last round
@@ -122,11 +123,13 @@ def main():
     for ranks in (1, 2, 4, 8):
         if ranks > a.ranks:
             break
-        us = [train(a.trainctl, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}",
-                    f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", "train.epochs=60") for _ in rounds]
-        one = one or statistics.median(us)
-        print(f"8 x 8192, {ranks} GPUs: {spread([u / 1e3 for u in us], 'ms', 2)}, {flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, "
-              f"{one / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
+        for level in (0, 2) if ranks > 1 else (0,):  # of optimizer_shard
+            us = [train(a.trainctl, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}",
+                        f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", f"parallel.optimizer_shard={level}",
+                        "train.epochs=60") for _ in rounds]
+            one = one or statistics.median(us)
+            print(f"8 x 8192, {ranks} GPUs, optimizer_shard {level}: {spread([u / 1e3 for u in us], 'ms', 2)}, "
+                  f"{flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, {one / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
     if a.ranks > 1:
         table = sh(a.trainctl, "bench", "collective", "all_reduce", "--ranks", a.ranks, "--bytes", "256M", "--device", "cuda")
         print(table.strip(), flush=True)
