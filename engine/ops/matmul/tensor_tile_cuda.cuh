@@ -70,11 +70,10 @@ struct Tile : Size {
   static constexpr int kSums = Size::kGroups * Size::kM * kPitch;
   /// What the blocks of a cluster send each other lies behind everything else: another block may be ahead.
   static constexpr int kInbox = kSums > Size::kStages * kStageFloats ? kSums : Size::kStages * kStageFloats;
-  static constexpr int kRowInbox = kInbox + Size::kM * Size::kN;
+  static constexpr int kExtras = kInbox + Size::kM * Size::kN;  ///< what a share is finished with
+  static constexpr int kRowInbox = kExtras + Size::kM * Size::kN;
   static constexpr int kCame = kRowInbox + (kSumsRows ? kMostBlocks * (Size::kM + Size::kN) : 0);
   static constexpr int kShared = 4 * (kCame + 2);
-  static constexpr int kItems = (Size::kFours + Size::kThreads - 1) / Size::kThreads;  ///< fours of a thread
-  static constexpr bool kOldFirst = kItems <= 5;  ///< what C held is asked for early, where registers allow
 
   /// Sums lie in shared memory in the order of mma's rows.
   __device__ static int row_of(int local) {
@@ -161,48 +160,56 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   const bool sums_a = T::kSumsRows && p.a_sums != nullptr && col0 == 0;
   const bool sums_b = T::kSumsRows && p.b_sums != nullptr && row0 == 0;
   const int share = T::kFours / blocks;  // items that this block finishes
+  typename T::A::Source from_a(p.a, z, row0, k0);
+  typename T::B::Source from_b(p.b, z, col0, k0);
   float* const came = shared + T::kCame;
   if (blocks > 1) {
     if (thread == 0) {
       expect_bytes(came, bytes_to_come<T>(sums_a, sums_b, block, blocks), 0);
       publish_barriers();
     }
-    wait_for_cluster();  // none sends to a block that has not started
+    arrive_at_cluster();
   }
   wait_for_kernel_before();
+  const float scale = scale_of(f);
 
   TileSums sums[T::kRows / 2][T::kCols];
   float row_sum = 0, col_sum = 0;
-  float4 old[T::kItems], results[T::kItems];  // what C held and the bias; what relu made there
-  const auto load_old = [&] {
-#pragma unroll
-    for (int i = 0; i < T::kItems; ++i) {
-      const int four = thread + i * T::kThreads;
+  // What C held, or the bias, and what relu made there lie in shared memory as the share does: a thread takes what it
+  // copied itself.
+  const float* const added = f.accumulate ? f.c + c_step : f.bias;
+  float* const old = shared + T::kExtras;
+  float* const results = shared + (blocks > 1 ? T::kExtras + 4 * share : T::kInbox);
+  const auto fetch_extras = [&] {
+#pragma unroll 1
+    for (int four = thread; four < share; four += T::kThreads) {
       const Place<T> at(block * share + four, row0, col0);
-      const bool there = four < share && at.row < f.m;
-      old[i] = there && f.accumulate
-                   ? load4<T::kVectors>(f.c + c_step + static_cast<int64_t>(at.row) * f.n, at.col, f.n)
-                   : float4{};
-      if (there && f.bias != nullptr) add(old[i], load4<T::kVectors>(f.bias, at.col, f.n));
+      const int64_t row = static_cast<int64_t>(at.row) * f.n;
+      if (added != nullptr)
+        copy4<T::kVectors>(old + 4 * four, added + (f.accumulate ? row : 0), at.col, f.n, at.row < f.m);
+      if (f.relu_result != nullptr)
+        copy4<T::kVectors>(results + 4 * four, f.relu_result + c_step + row, at.col, f.n, at.row < f.m);
     }
   };
-  typename T::A::Source from_a(p.a, z, row0, k0);
-  typename T::B::Source from_b(p.b, z, col0, k0);
   int now = 0, next = 0;  // where in shared memory the stage that is worked on lies, and the one that is fetched
-#pragma unroll 1
-  for (int s = 1 - T::kStages; s < stages; ++s) {
-    if (T::kOldFirst && s == 0) load_old();
-    if (s >= 0) {
-      wait_for_copies<T::kStages - 2>();
-      __syncthreads();
-    }
-    if (const int fetched = s + T::kStages - 1; fetched < stages) {  // to where all warps are done
+  const auto fetch = [&](int stage) {
+    if (stage < stages) {
       from_a.load(shared + next, p.a, end);
       from_b.load(shared + next + T::A::kFloats, p.b, end);
       next = next + T::kStageFloats < T::kStages * T::kStageFloats ? next + T::kStageFloats : 0;
     }
     commit_copies();
-    if (s < 0) continue;
+  };
+#pragma unroll 1
+  for (int s = 0; s < T::kStages - 1; ++s) {
+    if (s == T::kStages - 2) fetch_extras();
+    fetch(s);
+  }
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    wait_for_copies<T::kStages - 2>();
+    __syncthreads();
+    fetch(s + T::kStages - 1);  // to where all warps are done
     multiply<T>(shared + now, (min(end - k0 - s * T::kStage, T::kStage) + 7) / 8, group, own_row, own_col, sums);
     if (sums_a) add_row_sums<typename T::A, T::kM, T::kStage>(shared + now, row_sum);
     if (sums_b) add_row_sums<typename T::B, T::kN, T::kStage>(shared + now + T::A::kFloats, col_sum);
@@ -223,16 +230,6 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
     }
     T::B::store_columns(of_warp + 8 * r * T::kPitch, row);
   }
-  if (!T::kOldFirst) load_old();
-  if (f.relu_result != nullptr) {
-#pragma unroll
-    for (int i = 0; i < T::kItems; ++i) {
-      const int four = thread + i * T::kThreads;
-      const Place<T> at(block * share + four, row0, col0);
-      if (four < share && at.row < f.m)
-        results[i] = load4<T::kVectors>(f.relu_result + c_step + static_cast<int64_t>(at.row) * f.n, at.col, f.n);
-    }
-  }
   __syncthreads();
 
   // Each block finishes its share of the tile: the groups' sums go to the block that does.
@@ -245,6 +242,7 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   };
   float* const rows_inbox = shared + T::kRowInbox + thread;
   if (blocks > 1) {
+    wait_for_arrivals();  // none sends to a block that has not started
 #pragma unroll 2
     for (int four = thread; four < T::kFours; four += T::kThreads) {
       const int to = four * blocks / T::kFours;  // whose share it is in
@@ -259,30 +257,34 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
     if (sums_b && thread < T::kN) rows_inbox[T::kM] = col_sum;
   }
 
-  const float scale = scale_of(f);
   if (T::kSumsRows && block == 0) {
     if (sums_a && thread < T::kM)
       store_row_sum(p.a_sums, rows_inbox, T::kM + T::kN, blocks, row0 + thread, f.m, p.sums_accumulate, scale);
     if (sums_b && thread < T::kN)
       store_row_sum(p.b_sums, rows_inbox + T::kM, T::kM + T::kN, blocks, col0 + thread, f.n, p.sums_accumulate, scale);
   }
-#pragma unroll
-  for (int i = 0; i < T::kItems; ++i) {
-    const int four = thread + i * T::kThreads;  // of this block's share
+#pragma unroll 1
+  for (int four = thread; four < share; four += T::kThreads) {
     const Place<T> at(block * share + four, row0, col0);
-    if (four >= share || at.row >= f.m) continue;
+    if (at.row >= f.m) continue;
     float4 sum{};
     if (blocks > 1) {
 #pragma unroll 1
-      for (int other = 0; other < blocks; ++other)
-        add(sum, *reinterpret_cast<const float4*>(shared + T::kInbox + (other * share + four) * 4));
+      for (int other = 0; other < blocks; other += 2) {
+        const float4* const sent = reinterpret_cast<const float4*>(shared + T::kInbox) + other * share + four;
+        const float4 first = sent[0], second = sent[share];
+        add(sum, first);
+        add(sum, second);
+      }
     } else {
       sum = of_groups(at.local);
     }
-    sum = {sum.x * scale + old[i].x, sum.y * scale + old[i].y, sum.z * scale + old[i].z, sum.w * scale + old[i].w};
+    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (added != nullptr) add(sum, *reinterpret_cast<const float4*>(old + 4 * four));
+    if (f.accumulate && f.bias != nullptr) add(sum, load4<T::kVectors>(f.bias, at.col, f.n));
     if (f.relu) sum = {relu(sum.x), relu(sum.y), relu(sum.z), relu(sum.w)};
     if (f.relu_result != nullptr) {
-      const float4& y = results[i];
+      const float4 y = *reinterpret_cast<const float4*>(results + 4 * four);
       sum = {y.x > 0 ? sum.x : 0.0f, y.y > 0 ? sum.y : 0.0f, y.z > 0 ? sum.z : 0.0f, y.w > 0 ? sum.w : 0.0f};
     }
     store4<T::kVectors>(f.c + c_step + static_cast<int64_t>(at.row) * f.n, at.col, f.n, sum);

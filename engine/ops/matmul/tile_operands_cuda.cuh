@@ -144,6 +144,17 @@ __device__ float4 load4(const float* row, int col, int n) {
   }
 }
 
+/// The same to shared memory, in the background; zeros where it is not `there`.
+template <bool kVectors>
+__device__ void copy4(float* to, const float* row, int col, int n, bool there) {
+  if constexpr (kVectors) {
+    copy_async<16>(to, row + col, there && col < n);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) copy_async<4>(to + i, row + col + i, there && col + i < n);
+  }
+}
+
 template <bool kVectors>
 __device__ void store4(float* row, int col, int n, const float4& v) {
   if constexpr (kVectors) {
