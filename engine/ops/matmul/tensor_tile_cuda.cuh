@@ -1,11 +1,12 @@
 // A tile of C by one block, or by the blocks of a cluster, which share k; in true f32 on tensor cores
-// (three_tf32_cuda.cuh). A block has kTall x kWide warps, each with a part of the tile, and kGroups times so many, which
-// share the block's k. Operands come by cp.async many stages ahead. Sums of groups, then of blocks, are added up in a
-// fixed order: each block finishes a share of the tile, and is sent the others' sums of it.
+// (three_tf32_cuda.cuh). A block has kTall x kWide warps, each with a part of the tile, and kGroups times so many,
+// which share the block's k. Operands come by cp.async, many stages ahead. Sums of groups, then of blocks, are added up
+// in a fixed order: each block finishes a share of the tile, and is sent the others' sums of it.
 //
-// What bounds a tile, for each k of M x N: the products, 3 M N of 620 that mma.sync makes in a cycle; and 4 (M + N) bytes
-// from L2, some 20 a cycle when all multiprocessors read. 64 x 80: 25 cycles and 29. Warps of 32 x 40 keep the rest
-// below that: for 8 of k, 198 cycles of mma, 18 words read from shared memory, 54 instructions that split them.
+// What bounds a tile M x N, for each k: the products, of which mma.sync makes some 620 in a cycle, 3 M N of them; and
+// what comes from L2, some 20 bytes a cycle where all multiprocessors read, 4 (M + N) of them. 64 x 80: 25 cycles, and
+// 29. The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, 18 words a lane are read from
+// shared memory, free of bank conflicts, and 54 instructions split them.
 #pragma once
 
 #include "engine/ops/cluster_messages_cuda.cuh"
@@ -36,8 +37,8 @@ inline TileProduct tile_product_of(const Product& p) {
   const auto in_fours = [](int64_t contiguous, const void* data, int64_t step) {
     return contiguous % 4 == 0 && step % 4 == 0 && is_aligned(data);
   };
-  t.vectors = in_fours(p.transpose_a ? p.m : p.k, p.a, p.a_step) && in_fours(p.transpose_b ? p.k : p.n, p.b, p.b_step) &&
-              t.finish.vectors;
+  t.vectors = in_fours(p.transpose_a ? p.m : p.k, p.a, p.a_step) &&
+              in_fours(p.transpose_b ? p.k : p.n, p.b, p.b_step) && t.finish.vectors;
   return t;
 }
 

@@ -1,6 +1,7 @@
 // True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-22 of x, and
 // a b = high high + high low + low high: what is left out is below f32's own rounding. Products and sums are exact to
-// f32 as mma adds them; small terms are summed apart from the large ones.
+// f32 as mma adds them; small terms are summed apart from the large ones. What is not finite stays so, though an Inf
+// becomes a NaN.
 // (Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores; CUTLASS calls it 3xTF32.)
 //
 // Fragments of mma.m16n8k8, for lane = 4 group + in_group:
@@ -61,13 +62,17 @@ struct TileSums {
 
 /// To the sums of kTall x kWide tiles. An mma takes what the one before left in the same sums only after some others.
 template <int kTall, int kWide>
-__device__ void add_products(const Fragment<4> (&a)[kTall], const float (&b)[kWide][2], TileSums (&sums)[kTall][kWide]) {
+__device__ void add_products(const Fragment<4> (&a)[kTall], const float (&b)[kWide][2],
+                             TileSums (&sums)[kTall][kWide]) {
   constexpr int kAtOnce = 4 / kTall;
 #pragma unroll
   for (int first = 0; first < kWide; first += kAtOnce) {
     Fragment<2> right[kAtOnce];
 #pragma unroll
-    for (int j = 0; j < kAtOnce && first + j < kWide; ++j) right[j].set(0, b[first + j][0]), right[j].set(1, b[first + j][1]);
+    for (int j = 0; j < kAtOnce && first + j < kWide; ++j) {
+      right[j].set(0, b[first + j][0]);
+      right[j].set(1, b[first + j][1]);
+    }
 #pragma unroll
     for (int term = 0; term < 3; ++term) {
 #pragma unroll

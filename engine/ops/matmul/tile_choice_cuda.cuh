@@ -42,16 +42,17 @@ TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t othe
   constexpr double kMmaOfCycle = 620, kBytesOfCycle = 20;  // of a multiprocessor, as tensor_tile_cuda.cuh counts
   constexpr double kAround = 2000, kExchange = 500;        // cycles: start, first bytes, the end; a cluster's sums
   constexpr int64_t kLeast = 32;                           // of k, for each block
-  constexpr double kOfK = std::max(3.0 * Size::kM * Size::kN / kMmaOfCycle, 4.0 * (Size::kM + Size::kN) / kBytesOfCycle);
+  constexpr double kOfK =
+      std::max(3.0 * Size::kM * Size::kN / kMmaOfCycle, 4.0 * (Size::kM + Size::kN) / kBytesOfCycle);
   TileChoice best;
   for (int blocks = 1; blocks <= kMostBlocks; blocks *= 2) {
     const int64_t grid = tiles * blocks + others, waves = ceil_div(grid, multiprocessors());
     const int bytes = shared_bytes(kernel, needed, grid);
     if (bytes == 0) break;
     if (blocks > 1) {
-      if (waves > 1 || k / blocks < kLeast || !knows_clusters(kernel)) break;
-      const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads, static_cast<size_t>(bytes),
-                                 blocks, nullptr);
+      if (tiles == 0 || waves > 1 || k / blocks < kLeast || !knows_clusters(kernel)) break;
+      const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads,
+                                 static_cast<size_t>(bytes), blocks, nullptr);
       int at_once = 0;
       cuda_check(cudaOccupancyMaxActiveClusters(&at_once, kernel, &launch.config), "clusters of tiles");
       if (at_once < tiles + ceil_div(others, blocks)) break;

@@ -63,8 +63,8 @@ struct Part {
     int row_, k_, to_;  ///< of the first copy
   };
 
-  // Fragments of mma (three_tf32_cuda.cuh) for kCount x 8 rows and 8 of k. Which row is an mma's first and which k its
-  // first is ours to say: a lane takes two neighbours of k, and where rows are neighbours in memory, up to four of them.
+  // Fragments of mma (three_tf32_cuda.cuh) for kCount x 8 rows and 8 of k. Which row is an mma's first, and which k, is
+  // ours to say: a lane takes two neighbours of k, and where rows are neighbours in memory, up to four of them.
 
   /// f[r]: of row_of(group, r), at k + 2 in_group and the next.
   template <int kCount>

@@ -2,7 +2,6 @@
 //
 // What small products cost, seen on an H200: 1.5 us for a launch in a chain; code that runs once is fetched at about
 // 10 KiB a microsecond (so nothing is unrolled twice).
-#include "engine/ops/matmul/tensor_tile_cuda.cuh"
 #include "engine/ops/matmul/tile_choice_cuda.cuh"
 
 namespace trainctl::cuda {

@@ -1,6 +1,6 @@
 // The gradients of a small step's weights in one launch, or the steps of descent that they make: dW = A^T B with
-// few rows in A and B. A block, or a cluster, makes a tile of one of them (tensor_tile_cuda.cuh); bias gradients are sums
-// over the tile's operands on the way. A gradient that is a vector gets blocks of its own.
+// few rows in A and B. A block, or a cluster, makes a tile of one of them (tensor_tile_cuda.cuh); bias gradients are
+// sums over the tile's operands on the way. A gradient that is a vector gets blocks of its own.
 #include "engine/ops/matmul/groups_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/matmul/tile_choice_cuda.cuh"
