@@ -73,6 +73,18 @@ __device__ inline void send(int block, float* to, const float4& v, float* barrie
       : "memory");
 #endif
 }
+__device__ inline void send(int block, float* to, float v, float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [counter];}" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(barrier)), "r"(block), "f"(v)
+      : "memory");
+#endif
+}
 /// By the copy engine, counted by `barrier`. 16-byte aligned, a multiple of 16 bytes.
 __device__ inline void copy_bulk(float* to, const float* from, int bytes, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -1,6 +1,7 @@
 // One matrix product as the matmul kernels state it, and the three ways to make it on a GPU:
 //   thin    products with a vector: a warp an element of C
-//   tile    register tiles over shared memory; small products, where a library's launch costs more than the work
+//   tile    tiles on tensor cores, k shared by clusters; small products, where a library's launch costs more than the
+//           work
 //   cublas  everything else
 // The first two are f32 alone, in true f32.
 #pragma once

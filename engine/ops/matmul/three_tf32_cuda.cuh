@@ -1,6 +1,7 @@
 // True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-22 of x, and
 // a b = high high + high low + low high: what is left out is below f32's own rounding. Products and sums are exact to
-// f32 as mma adds them; small terms are summed apart from the large ones.
+// f32 as mma adds them; small terms are summed apart from the large ones. What is not finite stays so, though an Inf
+// becomes a NaN.
 // (Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores; CUTLASS calls it 3xTF32.)
 //
 // Fragments of mma.m16n8k8, for lane = 4 group + in_group:
@@ -27,7 +28,7 @@ __device__ inline Split split(float v) {
 
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-  asm volatile(
+  asm(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -47,16 +48,44 @@ struct Fragment {
   }
 };
 
-/// Sums of a 16 x 8 tile; the terms of low parts are kept apart until the end.
+/// Sums of a 16 x 8 tile; the terms of low parts are kept apart until the end. mma cuts off what it rounds: what many
+/// of them have summed is kept in rounded sums, for errors would add up.
 struct TileSums {
-  float large[4] = {}, small[4] = {};
+  float large[4] = {}, small[4] = {}, kept[4] = {};
 
-  __device__ void add(const Fragment<4>& a, const Fragment<2>& b) {
-    mma(small, a.low, b.high);
-    mma(small, a.high, b.low);
-    mma(large, a.high, b.high);
+  __device__ void keep() {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) kept[i] += large[i], large[i] = 0;
   }
-  __device__ float sum(int i) const { return large[i] + small[i]; }
+  __device__ float sum(int i) const { return kept[i] + (large[i] + small[i]); }
 };
+
+/// To the sums of kTall x kWide tiles. An mma takes what the one before left in the same sums only after some others.
+template <int kTall, int kWide>
+__device__ void add_products(const Fragment<4> (&a)[kTall], const float (&b)[kWide][2],
+                             TileSums (&sums)[kTall][kWide]) {
+  constexpr int kAtOnce = 4 / kTall;
+#pragma unroll
+  for (int first = 0; first < kWide; first += kAtOnce) {
+    Fragment<2> right[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce && first + j < kWide; ++j) {
+      right[j].set(0, b[first + j][0]);
+      right[j].set(1, b[first + j][1]);
+    }
+#pragma unroll
+    for (int term = 0; term < 3; ++term) {
+#pragma unroll
+      for (int j = 0; j < kAtOnce && first + j < kWide; ++j) {
+#pragma unroll
+        for (int i = 0; i < kTall; ++i) {
+          TileSums& to = sums[i][first + j];
+          mma(term == 1 ? to.large : to.small, term == 0 ? a[i].low : a[i].high,
+              term == 2 ? right[j].low : right[j].high);
+        }
+      }
+    }
+  }
+}
 
 }  // namespace trainctl::cuda

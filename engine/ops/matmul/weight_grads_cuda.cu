@@ -1,178 +1,107 @@
 // The gradients of a small step's weights in one launch, or the steps of descent that they make: dW = A^T B with
-// few rows in A and B. A block makes a tile of one of them; bias gradients are sums over the tile's operands on the
-// way. Products are f32 by three_tf32_cuda.cuh; operands come by cp.async a few stages ahead, as they lie.
-#include <algorithm>
-
-#include "engine/ops/clusters_cuda.cuh"
-#include "engine/ops/matmul/finish_cuda.h"
+// few rows in A and B. A block, or a cluster, makes a tile of one of them (tensor_tile_cuda.cuh); bias gradients are
+// sums over the tile's operands on the way. A gradient that is a vector gets blocks of its own.
 #include "engine/ops/matmul/groups_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
-#include "engine/ops/matmul/three_tf32_cuda.cuh"
+#include "engine/ops/matmul/tile_choice_cuda.cuh"
 
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kM = 64, kN = 32;                    ///< of a block; of each of the 2 x 2 warps half
-constexpr int kStage = 32, kStages = 3;            ///< of k
-constexpr int kPitchA = kM + 8, kPitchB = kN + 8;  ///< free of bank conflicts
-constexpr int kStageFloats = kStage * (kPitchA + kPitchB);
 constexpr int kMostGrads = 16;
 constexpr int64_t kMostRows = 1024;
+constexpr int kLine = 64;  ///< elements of a vector that a block makes
+
+/// Where rows are many: 128 x 88 makes two gradients of 512 x 784 and 512 x 512 by 60 clusters of two blocks.
+using LongTile = TileSize<8, 1, 1, 16, 88, 32, 4>;
 
 struct Grad {
-  const float *a = nullptr, *b = nullptr;  ///< [k,m], [k,n]
-  float* c = nullptr;                      ///< [m,n]
-  float *a_sums = nullptr, *b_sums = nullptr;
-  bool accumulate = false, sums_accumulate = false;
-  bool a_fours = false, b_fours = false, c_pairs = false;  ///< may be moved 16, or 8, bytes at a time
-  int m = 0, n = 0, k = 0;
-  const float* descend = nullptr;
-  int first_block = 0;
-
-  __host__ __device__ int across() const { return (n + kN - 1) / kN; }
-  __host__ __device__ int blocks() const { return (m + kM - 1) / kM * across(); }
+  TileProduct product;  ///< A and B are [k,m] and [k,n]
+  int first = 0;        ///< of all tiles, or of all lines
 };
 
+inline bool is_vector(const TileProduct& p) { return p.finish.m == 1 || p.finish.n == 1; }
+inline int64_t lines_of(const TileProduct& p) { return ceil_div(int64_t{p.finish.m} * p.finish.n, kLine); }
+
+/// Tiles come first, in clusters; then vectors.
 struct Grads {
   Grad list[kMostGrads];
-  int count = 0;
+  int count = 0, vectors = 0;  ///< of them, which are the last
+  int blocks = 1;              ///< of a cluster
+  int tile_blocks = 0;
 };
 
-/// kStage rows of `width` neighbours from `col0` on; zeros beyond the end.
-template <int kFloats, int kWidth>
-__device__ void fetch(const float* from, int cols, int rows, int col0, int row0, float* to, int pitch) {
-  constexpr int kAcross = kWidth / kFloats;
-#pragma unroll
-  for (int item = threadIdx.x; item < kStage * kAcross; item += kThreads) {
-    const int row = item / kAcross, col = item % kAcross * kFloats;
-    const bool there = row0 + row < rows && col0 + col < cols;
-    copy_async<4 * kFloats>(to + row * pitch + col,
-                            there ? from + static_cast<int64_t>(row0 + row) * cols + col0 + col : from, there);
-  }
-}
-
-__device__ void fetch_stage(const Grad& g, int row0, int col0, int k0, float* stage) {
-  if (g.a_fours)
-    fetch<4, kM>(g.a, g.m, g.k, row0, k0, stage, kPitchA);
-  else
-    fetch<1, kM>(g.a, g.m, g.k, row0, k0, stage, kPitchA);
-  float* const b = stage + kStage * kPitchA;
-  if (g.b_fours)
-    fetch<4, kN>(g.b, g.n, g.k, col0, k0, b, kPitchB);
-  else
-    fetch<1, kN>(g.b, g.n, g.k, col0, k0, b, kPitchB);
-}
-
-/// A warp's 32 x 16.
-__device__ void multiply(const float* a, const float* b, TileSums (&sums)[2][2]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, in_group = lane % 4;
-  a += in_group * kPitchA + group;
-  b += in_group * kPitchB + group;
-#pragma unroll 2
-  for (int k = 0; k < kStage; k += 8) {
-    Fragment<2> right[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      right[j].set(0, b[k * kPitchB + j * 8]);
-      right[j].set(1, b[(k + 4) * kPitchB + j * 8]);
-    }
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      Fragment<4> left;
-      left.set(0, a[k * kPitchA + i * 16]);
-      left.set(1, a[k * kPitchA + i * 16 + 8]);
-      left.set(2, a[(k + 4) * kPitchA + i * 16]);
-      left.set(3, a[(k + 4) * kPitchA + i * 16 + 8]);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) sums[i][j].add(left, right[j]);
-    }
-  }
-}
-
-/// A column of the stage, of those that lie at `at`.
-__device__ float column_sum(const float* at, int pitch) {
-  float sum = 0;
+/// kLine elements of C = v^T M, or M^T v; and the sums of v, or of M's columns, on the way.
+template <int kThreads>
+__device__ void make_line(const TileProduct& p, int first, float* shared) {
+  constexpr int kApart = kThreads / kLine;  // threads that share k
+  const bool of_b = p.finish.m == 1;        // the matrix is B
+  const Operand &matrix = of_b ? p.b : p.a, &vector = of_b ? p.a : p.b;
+  float* const matrix_sums = of_b ? p.b_sums : p.a_sums;
+  float* const vector_sum = of_b ? p.a_sums : p.b_sums;
+  const int thread = static_cast<int>(threadIdx.x), own = thread % kLine, at = first + own;
+  const Finish& f = p.finish;
+  wait_for_kernel_before();
+  float sum = 0, of_matrix = 0, of_vector = 0;
 #pragma unroll 8
-  for (int k = 0; k < kStage; ++k) sum += at[k * pitch];
-  return sum;
-}
-
-__device__ float2 load_pair(const Grad& g, int row, int col) {
-  if (row >= g.m || col >= g.n) return {};
-  const float* const at = g.c + static_cast<int64_t>(row) * g.n + col;
-  if (g.c_pairs) return *reinterpret_cast<const float2*>(at);
-  return {at[0], col + 1 < g.n ? at[1] : 0.0f};
-}
-
-__device__ void store_pair(const Grad& g, int row, int col, float2 v) {
-  if (row >= g.m || col >= g.n) return;
-  float* const at = g.c + static_cast<int64_t>(row) * g.n + col;
-  if (g.c_pairs) {
-    *reinterpret_cast<float2*>(at) = v;
-    return;
+  for (int k = thread / kLine; k < matrix.k; k += kApart) {
+    const float v = vector.data[k];
+    const float m = at < matrix.rows ? matrix.data[static_cast<int64_t>(k) * matrix.rows + at] : 0.0f;
+    sum += v * m;
+    of_matrix += m;
+    of_vector += v;
   }
-  at[0] = v.x;
-  if (col + 1 < g.n) at[1] = v.y;
+  shared[thread] = sum;
+  shared[thread + kThreads] = of_matrix;
+  shared[thread + 2 * kThreads] = of_vector;
+  __syncthreads();
+  if (thread >= kLine || at >= matrix.rows) return;
+  sum = of_matrix = of_vector = 0;
+#pragma unroll
+  for (int i = 0; i < kApart; ++i) {
+    sum += shared[own + i * kLine];
+    of_matrix += shared[own + i * kLine + kThreads];
+    of_vector += shared[own + i * kLine + 2 * kThreads];
+  }
+  const float scale = scale_of(f);
+  const auto store = [&](float* to, float v, bool accumulate) { *to = v * scale + (accumulate ? *to : 0.0f); };
+  store(f.c + at, sum, f.accumulate);
+  if (matrix_sums != nullptr) store(matrix_sums + at, of_matrix, p.sums_accumulate);
+  if (vector_sum != nullptr && at == 0) store(vector_sum, of_vector, p.sums_accumulate);
 }
 
-__global__ void __launch_bounds__(kThreads) weight_grads(const __grid_constant__ Grads grads) {
+template <class Size, bool kVectors>
+using GradTile = Tile<Size, false, false, kVectors>;
+
+template <class Size>
+constexpr int kShared = std::max(GradTile<Size, true>::kShared, 12 * Size::kThreads);
+
+template <class Size>
+__global__ void __launch_bounds__(Size::kThreads) weight_grads(const __grid_constant__ Grads grads) {
   extern __shared__ float4 shared4[];
   float* const shared = reinterpret_cast<float*>(shared4);
-  int which = 0;
-  while (which + 1 < grads.count && static_cast<int>(blockIdx.x) >= grads.list[which + 1].first_block) ++which;
-  const Grad& g = grads.list[which];
-  const int tile = static_cast<int>(blockIdx.x) - g.first_block;
-  const int row0 = tile / g.across() * kM, col0 = tile % g.across() * kN;
-  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const int own_row = warp / 2 * 32, own_col = warp % 2 * 16;  // of the warp, in the tile
-  const int stages = (g.k + kStage - 1) / kStage;
-  wait_for_kernel_before();
   let_next_kernel_start();
-#pragma unroll 1
-  for (int s = 0; s < kStages - 1; ++s) {
-    if (s < stages) fetch_stage(g, row0, col0, s * kStage, shared + s * kStageFloats);
-    commit_copies();
+  const int block = static_cast<int>(blockIdx.x);
+  const bool of_vector = block >= grads.tile_blocks;
+  const int own = of_vector ? block - grads.tile_blocks : block / grads.blocks;
+  const int end = of_vector ? grads.count : grads.count - grads.vectors;
+  int which = of_vector ? grads.count - grads.vectors : 0;
+  while (which + 1 < end && own >= grads.list[which + 1].first) ++which;
+  const TileProduct& p = grads.list[which].product;
+  const int item = own - grads.list[which].first;
+  if (of_vector) {
+    make_line<Size::kThreads>(p, item * kLine, shared);
+    return;
   }
-  float2 old[2][2][2] = {};
-  if (g.accumulate) {
-#pragma unroll
-    for (int i = 0; i < 8; ++i)
-      old[i / 4][i / 2 % 2][i % 2] = load_pair(g, row0 + own_row + i / 4 * 16 + i % 2 * 8 + lane / 4,
-                                               col0 + own_col + i / 2 % 2 * 8 + lane % 4 * 2);
-  }
-  const float scale = g.descend == nullptr ? 1.0f : -*g.descend;
-
-  TileSums sums[2][2];
-  float a_sum = 0, b_sum = 0;
-#pragma unroll 1
-  for (int s = 0; s < stages; ++s) {
-    wait_for_copies<kStages - 2>();
-    __syncthreads();
-    if (const int next = s + kStages - 1; next < stages)
-      fetch_stage(g, row0, col0, next * kStage, shared + next % kStages * kStageFloats);
-    commit_copies();
-    const float* const a = shared + s % kStages * kStageFloats;
-    const float* const b = a + kStage * kPitchA;
-    multiply(a + own_row, b + own_col, sums);
-    if (g.a_sums != nullptr && col0 == 0 && thread < kM) a_sum += column_sum(a + thread, kPitchA);
-    if (g.b_sums != nullptr && row0 == 0 && thread < kN) b_sum += column_sum(b + thread, kPitchB);
-  }
-
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const TileSums& sum = sums[i / 4][i / 2 % 2];
-    const float2 before = old[i / 4][i / 2 % 2][i % 2];
-    store_pair(g, row0 + own_row + i / 4 * 16 + i % 2 * 8 + lane / 4, col0 + own_col + i / 2 % 2 * 8 + lane % 4 * 2,
-               {sum.sum(i % 2 * 2) * scale + before.x, sum.sum(i % 2 * 2 + 1) * scale + before.y});
-  }
-  const auto store_sum = [&](float* to, float sum) { *to = sum * scale + (g.sums_accumulate ? *to : 0.0f); };
-  const int row = row0 + thread, col = col0 + thread;
-  if (g.a_sums != nullptr && col0 == 0 && thread < kM && row < g.m) store_sum(g.a_sums + row, a_sum);
-  if (g.b_sums != nullptr && row0 == 0 && thread < kN && col < g.n) store_sum(g.b_sums + col, b_sum);
+  const int across = (p.finish.n + Size::kN - 1) / Size::kN;
+  const int row0 = item / across * Size::kM, col0 = item % across * Size::kN;
+  if (p.vectors)
+    make_tile<GradTile<Size, true>>(p, 0, row0, col0, block % grads.blocks, grads.blocks, shared);
+  else
+    make_tile<GradTile<Size, false>>(p, 0, row0, col0, block % grads.blocks, grads.blocks, shared);
 }
 
-std::optional<Grad> grad_of(const GroupedKernel& kernel) {
+std::optional<TileProduct> grad_of(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
   if (kernel.op != "matmul_weight_grad" || call.tf32 || call.attrs.flag("tf32")) return std::nullopt;
   for (const std::vector<TensorArg>* args : {&call.in, &call.out})
@@ -180,48 +109,77 @@ std::optional<Grad> grad_of(const GroupedKernel& kernel) {
       if (arg.dtype != DType::f32) return std::nullopt;
   const bool kn = call.attrs.flag("kn");
   const TensorArg &x = call.in[0], &dy = call.in[1], &left = kn ? x : dy, &right = kn ? dy : x;
-  Product p;
+  Product p{.a = left.data, .b = right.data, .c = call.out[0].data};
   set_weight_grad_shape(call, left, right, p);
   constexpr int64_t kMost = int64_t{1} << 24;
   if (p.k == 0 || p.k > kMostRows || p.m == 0 || p.n == 0 || p.m > kMost || p.n > kMost) return std::nullopt;
-  Grad g;
-  g.a = left.as<float>();
-  g.b = right.as<float>();
-  g.c = call.out[0].as<float>();
-  g.m = static_cast<int>(p.m);
-  g.n = static_cast<int>(p.n);
-  g.k = static_cast<int>(p.k);
-  g.accumulate = p.accumulate;
-  g.descend = p.descend;
-  g.a_fours = p.m % 4 == 0 && is_aligned(g.a);
-  g.b_fours = p.n % 4 == 0 && is_aligned(g.b);
-  g.c_pairs = p.n % 2 == 0 && reinterpret_cast<uintptr_t>(g.c) % 8 == 0;
   if (call.out.size() > 1) {
-    (kn ? g.b_sums : g.a_sums) = call.out[1].as<float>();
-    g.sums_accumulate = call.out[1].accumulate;
+    (kn ? p.b_sums : p.a_sums) = call.out[1].as<float>();
+    p.sums_accumulate = call.out[1].accumulate;
   }
-  return g;
+  return tile_product_of(p);
+}
+
+template <class Size>
+int64_t tiles_of(const TileProduct& p) {
+  return ceil_div(p.finish.m, Size::kM) * ceil_div(p.finish.n, Size::kN);
+}
+
+template <class Size>
+TileChoice choose(const std::vector<TileProduct>& matrices, int64_t lines) {
+  int64_t tiles = 0, k = 0;
+  for (const TileProduct& p : matrices) {
+    tiles += tiles_of<Size>(p);
+    k = std::max<int64_t>(k, p.a.k);
+  }
+  return choose_blocks<Size>(weight_grads<Size>, kShared<Size>, tiles, lines, k);
+}
+
+template <class Size>
+CudaKernel prepare(const std::vector<TileProduct>& matrices, const std::vector<TileProduct>& vectors, int blocks) {
+  Grads grads;
+  grads.blocks = blocks;
+  int tiles = 0, lines = 0;
+  for (const TileProduct& p : matrices) {
+    Grad& grad = grads.list[grads.count++] = {p, tiles};
+    grad.product.share = share_of(p.a.k, blocks);
+    tiles += static_cast<int>(tiles_of<Size>(p));
+  }
+  for (const TileProduct& p : vectors) {
+    grads.list[grads.count++] = {p, lines};
+    ++grads.vectors;
+    lines += static_cast<int>(lines_of(p));
+  }
+  grads.tile_blocks = tiles * blocks;
+  const int64_t grid = grads.tile_blocks + ceil_div(lines, blocks) * blocks;
+  const auto bytes = static_cast<size_t>(shared_bytes(weight_grads<Size>, kShared<Size>, grid));
+  return [=](CudaStream stream) {
+    const ClusterLaunch launch(dim3(static_cast<unsigned>(grid)), Size::kThreads, bytes, blocks, stream);
+    cuda_check(cudaLaunchKernelEx(&launch.config, weight_grads<Size>, grads), "weight_grads");
+  };
 }
 
 }  // namespace
 
 std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> kernels) {
   if (kernels.size() < 2 || kernels.size() > kMostGrads) return std::nullopt;
-  Grads grads;
-  int blocks = 0;
+  std::vector<TileProduct> all, matrices, vectors;
+  int64_t lines = 0, k = 0;
   for (const GroupedKernel& kernel : kernels) {
-    std::optional<Grad> grad = grad_of(kernel);
+    const std::optional<TileProduct> grad = grad_of(kernel);
     if (!grad) return std::nullopt;
-    for (int i = 0; i < grads.count; ++i)  // all are made at the same time
-      if (grads.list[i].c == grad->a || grads.list[i].c == grad->b) return std::nullopt;
-    grad->first_block = blocks;
-    blocks += grad->blocks();
-    grads.list[grads.count++] = *grad;
+    for (const TileProduct& other : all)  // all are made at the same time
+      if (other.finish.c == grad->a.data || other.finish.c == grad->b.data) return std::nullopt;
+    all.push_back(*grad);
+    (is_vector(*grad) ? vectors : matrices).push_back(*grad);
+    if (is_vector(*grad)) lines += lines_of(*grad);
+    k = std::max<int64_t>(k, grad->a.k);
   }
-  return [=](CudaStream stream) {
-    launch(weight_grads, dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kStages * kStageFloats * sizeof(float),
-           stream, "weight_grads", grads);
-  };
+  const TileChoice short_tiles = choose<ShortTile>(matrices, lines);
+  if (k <= kShortK) return prepare<ShortTile>(matrices, vectors, short_tiles.blocks);
+  const TileChoice long_tiles = choose<LongTile>(matrices, lines);
+  if (long_tiles.cycles < short_tiles.cycles) return prepare<LongTile>(matrices, vectors, long_tiles.blocks);
+  return prepare<ShortTile>(matrices, vectors, short_tiles.blocks);
 }
 
 }  // namespace trainctl::cuda

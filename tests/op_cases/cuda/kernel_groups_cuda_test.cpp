@@ -302,6 +302,7 @@ TEST_CASE(
   }
   check_network({32, {784, 512, 512, 1}, "mae"});
   check_network({256, {784, 512, 512, 1}, "mae"});
+  check_network({256, {785, 512, 510, 1}, "mae"});
   check_network({1, {1, 1, 1}, "mse", false});
   check_network({200, {65, 129, 33, 100}, "softmax_cross_entropy"});
   check_network({7, {8, 36, 64, 132, 10}, "softmax_cross_entropy"});

@@ -1,0 +1,68 @@
+// Which of the tiles of tensor_tile_cuda.cuh a grid is made of, and how many blocks share k: what is expected to take
+// the fewest cycles.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/ops/matmul/tensor_tile_cuda.cuh"
+
+namespace trainctl::cuda {
+namespace {
+
+struct TileChoice {
+  int blocks = 1;  ///< of a cluster
+  double cycles = std::numeric_limits<double>::infinity();
+};
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&value, attribute, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+/// Shared memory to ask for. A grid of at most one block a multiprocessor asks for more than half of one's: else
+/// blocks that are set up while the kernel before still runs go two to a multiprocessor that it left free, and take
+/// twice as long there as all others. 0: the device has not so much.
+template <class Kernel>
+int shared_bytes(Kernel* kernel, int needed, int64_t blocks) {
+  const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (needed > most) return 0;
+  const int half = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2;
+  const int more_than_half = std::max(needed, std::min(half + 1024, most));
+  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, more_than_half),
+             "the shared memory of tiles");
+  return blocks <= multiprocessors() ? more_than_half : needed;
+}
+
+/// For `tiles` over k in one grid, with `others` small blocks beside them. All clusters run at once.
+template <class Size, class Kernel>
+TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
+  constexpr double kMmaOfCycle = 620, kBytesOfCycle = 20;  // of a multiprocessor, as tensor_tile_cuda.cuh counts
+  constexpr double kAround = 2000, kExchange = 500;        // cycles: start, first bytes, the end; a cluster's sums
+  constexpr int64_t kLeast = 32;                           // of k, for each block
+  constexpr double kOfK =
+      std::max(3.0 * Size::kM * Size::kN / kMmaOfCycle, 4.0 * (Size::kM + Size::kN) / kBytesOfCycle);
+  TileChoice best;
+  for (int blocks = 1; blocks <= kMostBlocks; blocks *= 2) {
+    const int64_t grid = tiles * blocks + others, waves = ceil_div(grid, multiprocessors());
+    const int bytes = shared_bytes(kernel, needed, grid);
+    if (bytes == 0) break;
+    if (blocks > 1) {
+      if (tiles == 0 || waves > 1 || k / blocks < kLeast || !knows_clusters(kernel)) break;
+      const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads,
+                                 static_cast<size_t>(bytes), blocks, nullptr);
+      int at_once = 0;
+      cuda_check(cudaOccupancyMaxActiveClusters(&at_once, kernel, &launch.config), "clusters of tiles");
+      if (at_once < tiles + ceil_div(others, blocks)) break;
+    }
+    const double cycles = static_cast<double>(waves) *
+                          (share_of(k, blocks) * kOfK + kAround + (blocks > 1 ? kExchange : 0));
+    if (cycles < best.cycles) best = {blocks, cycles};
+  }
+  return best;
+}
+
+}  // namespace
+}  // namespace trainctl::cuda
