@@ -1,7 +1,8 @@
 // What a small step costs on a GPU is launches that wait for one another. Here instructions that may share one are
 // brought together and marked (Instruction::launch):
 //   - chains of layers that work on every row of the batch for itself: products, losses, and products backward;
-//   - weight gradients, which depend on nothing but such chains, and go behind them.
+//   - weight gradients, on which no product depends: they go behind the products that follow, one layer's beside
+//   another's.
 // Small loads go to the start of their micro-batch, where they stand in nobody's way. A device that makes one
 // instruction after another gets the same numbers.
 //
@@ -150,6 +151,23 @@ void group_chains(Compiler& c, int& launches) {
   }
 }
 
+/// Behind the products that follow it, where more weight gradients stand behind those.
+void delay_weight_grad(Compiler& c, size_t at) {
+  size_t behind = at + 1;
+  while (behind < c.code.size() && c.code[behind].code.launch < 0 && is_row_product(c.code[behind]) &&
+         c.code[behind].code.micro_batch == c.code[at].code.micro_batch && !conflict(c.code[at], c.code[behind]))
+    ++behind;
+  if (behind == at + 1 || behind == c.code.size() || !is_small_weight_grad(c.code[behind])) return;
+  const auto first = c.code.begin() + static_cast<std::ptrdiff_t>(at);
+  std::rotate(first, first + 1, c.code.begin() + static_cast<std::ptrdiff_t>(behind));
+}
+
+/// The last ones first, so that all come together.
+void delay_weight_grads(Compiler& c) {
+  for (size_t i = c.code.size(); i-- > 0;)
+    if (is_small_weight_grad(c.code[i])) delay_weight_grad(c, i);
+}
+
 void group_weight_grads(Compiler& c, int& launches) {
   for (size_t i = 0, end; i < c.code.size(); i = std::max(end, i + 1)) {
     for (end = i; end < c.code.size() && end - i < kMostInLaunch && is_small_weight_grad(c.code[end]); ++end) {
@@ -180,6 +198,7 @@ void group_launches(Compiler& c) {
   int launches = 0;
   load_early(c);
   group_chains(c, launches);
+  delay_weight_grads(c);
   group_weight_grads(c, launches);
 }
 

@@ -56,6 +56,14 @@ TEST_CASE("weight gradients that are kept or summed over ranks are launched as o
   CHECK(launches(mlp({"launch.ranks=2", "parallel.mode=data_parallel"})) == std::vector<std::string>{kChain, kUpdates});
 }
 
+TEST_CASE("weight gradients of more rows than a chain has go behind the products that follow, and are one launch") {
+  const Program p = mlp({"dataset.batch=256"});
+  CHECK(launches(p) == std::vector<std::string>{kUpdates});
+  CHECK(p.instructions.back().op == "matmul_weight_grad");
+  const std::vector<std::string> found = launches(mlp({"dataset.batch=256", "parallel.micro_batches=2"}));
+  CHECK(found == std::vector<std::string>{kUpdates, kUpdates});
+}
+
 TEST_CASE("each micro-batch has launches of its own") {
   const std::vector<std::string> found =
       launches(mlp({"parallel.micro_batches=2", "launch.ranks=2", "parallel.mode=data_parallel"}));
