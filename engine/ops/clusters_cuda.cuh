@@ -23,6 +23,15 @@ template <int kPending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
+/// For a number that only the run knows, at most kMost.
+template <int kMost>
+__device__ __forceinline__ void wait_for_copies_but(int pending) {
+  if (pending == kMost) {
+    wait_for_copies<kMost>();
+  } else if constexpr (kMost > 0) {
+    wait_for_copies_but<kMost - 1>(pending);
+  }
+}
 
 /// Whether the kernel as it was built for this device, maybe by the driver, has the code for clusters.
 template <class Kernel>
@@ -62,11 +71,21 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// All threads of all blocks of the cluster; what they wrote to memory before is there after.
-__device__ inline void wait_for_cluster() {
+/// All threads of all blocks of the cluster, in two steps: what they wrote to memory before the first is there after
+/// the second.
+__device__ inline void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
+}
+__device__ inline void wait_for_arrivals() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_cluster() {
+  arrive_at_cluster();
+  wait_for_arrivals();
 }
 
 }  // namespace trainctl::cuda

@@ -1,0 +1,90 @@
+// What a chain of layers is made of, and where its rows and weights lie in a block's shared memory: row_chain_cuda.cu
+// tells how it works.
+//
+//   mbarriers | warps' sums | rows sent, two places | rows kept, a place a link | slabs | the warps' weights
+#pragma once
+
+#include "engine/ops/launch_cuda.h"
+
+namespace trainctl::cuda {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
+constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
+constexpr int kMostLinks = 16;
+constexpr int kMostClasses = 128;
+constexpr int kMostPlaces = 6;  ///< of a warp, for tiles of weights
+
+constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of rows
+constexpr int kWeightTile = kCols * kCols;  ///< and of weights
+constexpr int kPitch = kCols + 4;           ///< free of bank conflicts, by rows and by columns
+constexpr int kSumsOfWarp = kRows * kPitch;
+
+// Where shared memory has what every chain has, in floats.
+constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
+constexpr int kSums = kSlabsCame + 4;
+constexpr int kFirstPlace = kSums + kWarps * kSumsOfWarp;
+
+enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
+
+struct Link {
+  LinkKind kind = LinkKind::product;
+  bool along = false;  ///< weights are [n,k], else [k,n]
+  bool relu = false;
+  bool add_to_loss = false;
+  int k = 0, n = 0;
+  const float* x = nullptr;            ///< [rows,k]; a loss's predictions [rows,n]
+  const float* w = nullptr;            ///< a loss's labels
+  const float* bias = nullptr;         ///< [n]
+  const float* relu_result = nullptr;  ///< [rows,n]: times relu's slope
+  float* y = nullptr;                  ///< [rows,n]; a loss's gradient
+  float* loss = nullptr;               ///< [1]
+  double scale = 1;
+
+  // Where in shared memory; -1: nowhere.
+  int rows = 0;    ///< what it takes: all tiles, but only the block's own where it is made in parts of a product's rows
+  int sent = -1;   ///< for its results, or parts of sums, from all blocks of the cluster
+  int kept = -1;   ///< for the tiles of its results that this block makes
+  int slope = -1;  ///< the kept results that `relu_result` has in memory
+  int slab = -1;   ///< the block's only tile of weights
+  bool whole_rows = true;  ///< `rows` are all tiles
+
+  __host__ __device__ int tiles() const { return (n + kCols - 1) / kCols; }
+  __host__ __device__ int depth() const { return (k + kCols - 1) / kCols; }  ///< tiles of k
+  /// Whether each block makes some of the columns.
+  __host__ __device__ bool wide() const { return kind == LinkKind::product && n > kCols; }
+  /// Whether each block makes a part of each sum.
+  __host__ __device__ bool in_parts() const { return kind == LinkKind::product && n <= kCols && k > kCols; }
+  /// Whether warps share k.
+  __host__ __device__ bool deep() const { return wide() && k > kCols; }
+  /// Of a row of parts: whole packs.
+  __host__ __device__ int parts_pitch() const { return (n + 3) / 4 * 4; }
+};
+
+struct Chain {
+  Link links[kMostLinks];
+  int count = 0;
+  int loss = -1;                 ///< which link; -1: none
+  int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
+  int blocks = 1;                ///< of a cluster, a power of two
+  bool x_in_packs = false;       ///< the first rows may be moved 16 bytes at a time
+  int weights = 0;               ///< where in shared memory each warp has places for tiles of weights
+  int places = 0;
+  double* loss_parts = nullptr;  ///< one a row
+  unsigned* ticket = nullptr;
+};
+
+/// The block's work.
+struct Block {
+  float* shared;
+  int index, of_cluster;  ///< in the cluster, whose blocks are a power of two
+  int row0, rows;         ///< of the batch
+};
+
+__device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
+__device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
+
+/// A number of a tile of rows. The halves of odd rows are exchanged: two rows of one k are read without bank conflicts.
+__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ (row & 1) * (kCols / 2)); }
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,136 @@
+// How weights, and the first rows, come into shared memory: in the background, ahead of the layer that takes them.
+#pragma once
+
+#include "engine/ops/cluster_messages_cuda.cuh"
+#include "engine/ops/clusters_cuda.cuh"
+#include "engine/ops/matmul/row_chain_links_cuda.cuh"
+
+namespace trainctl::cuda {
+
+/// A tile of a matrix as it lies in memory: of [n,k], a line is a column of the layer.
+struct WeightTile {
+  const float* from;
+  int pitch, lines, width;  ///< what there is of 32 x 32, zero or less where nothing is
+  __device__ __forceinline__ WeightTile(const Link& l, int tile, int depth) {
+    const int line0 = kCols * (l.along ? tile : depth), at = kCols * (l.along ? depth : tile);
+    pitch = l.along ? l.k : l.n;
+    lines = (l.along ? l.n : l.k) - line0;
+    width = pitch - at;
+    from = l.w + static_cast<int64_t>(line0) * pitch + at;
+  }
+};
+
+/// The weights of deep layers, a tile at a time, each for the one warp that multiplies it: of a layer's k, a warp takes
+/// every eighth tile. They come in the order in which they are taken, as many ahead as the warp has places, whichever
+/// layers they are of; with the first layer's come its rows. Lanes work together.
+class WeightStream {
+ public:
+  __device__ WeightStream(const Chain& chain, const Block& block)
+      : chain_(chain), block_(block), places_(block.shared + chain.weights + warp_index() * chain.places * kWeightTile),
+        tile_(block.index), depth_(warp_index()) {}
+
+  /// Brings tiles as long as there is a place.
+  __device__ __forceinline__ void fill() {
+    __syncwarp();  // all lanes have read what lay there
+    while (on_way_ < chain_.places && find()) {
+      bring();
+      depth_ += kWarps;
+      free_ = after(free_);
+      ++on_way_;
+    }
+  }
+  /// The oldest one, once it has come.
+  __device__ __forceinline__ const float* first() const {
+    wait_for_copies_but<kMostPlaces - 1>(on_way_ - 1);
+    __syncwarp();
+    return places_ + first_ * kWeightTile;
+  }
+  __device__ __forceinline__ void give_back() {
+    first_ = after(first_);
+    --on_way_;
+  }
+
+ private:
+  __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
+
+  /// Moves on to the next tile that is this warp's, if there is one.
+  __device__ __forceinline__ bool find() {
+    for (; link_ < chain_.count; ++link_) {
+      const Link& l = chain_.links[link_];
+      if (l.deep() && warp_index() < l.depth()) {
+        if (depth_ >= l.depth()) {
+          depth_ = warp_index();
+          tile_ += block_.of_cluster;
+        }
+        if (tile_ < l.tiles()) return true;
+      }
+      tile_ = block_.index;
+      depth_ = warp_index();
+    }
+    return false;
+  }
+
+  /// Line by line; packs of a line change places, so that both ways to read them are free of bank conflicts.
+  __device__ __forceinline__ void bring() const {
+    const Link& l = chain_.links[link_];
+    const WeightTile tile(l, tile_, depth_);
+    const int line = lane_index() / 8, pack = lane_index() % 8, step = tile.pitch * 4;
+    const float* const from = tile.from + static_cast<int64_t>(line) * tile.pitch + pack * 4;
+    float* const to = places_ + free_ * kWeightTile + line * kCols;
+    const int lines = pack * 4 < tile.width ? tile.lines - line : 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const bool there = 4 * i < lines;
+      copy_async<16>(to + 4 * i * kCols + (pack ^ i) * 4, there ? from + static_cast<int64_t>(i) * step : l.w, there);
+    }
+    if (link_ == 0 && tile_ == block_.index) {
+      if (chain_.x_in_packs)
+        bring_rows<4>(l);
+      else
+        bring_rows<1>(l);
+    }
+    commit_copies();
+  }
+
+  /// Zeros beyond the batch, and beyond k.
+  template <int kFloats>
+  __device__ __forceinline__ void bring_rows(const Link& l) const {
+    constexpr int kAcross = kCols / kFloats;
+    float* const to = block_.shared + l.rows + depth_ * kRowTile;
+    const int col = lane_index() % kAcross * kFloats, k = depth_ * kCols + col;
+#pragma unroll
+    for (int row0 = 0; row0 < kRows; row0 += 32 / kAcross) {
+      const int row = row0 + lane_index() / kAcross;
+      const bool there = row < block_.rows && k < l.k;
+      copy_async<4 * kFloats>(to + place_in_rows(row, col),
+                              there ? l.x + static_cast<int64_t>(block_.row0 + row) * l.k + k : l.x, there);
+    }
+  }
+
+  const Chain& chain_;
+  const Block& block_;
+  float* const places_;
+  int link_ = 0, tile_, depth_;             ///< what comes next
+  int free_ = 0, first_ = 0, on_way_ = 0;
+};
+
+/// The block's one tile of a layer that is not deep.
+__device__ __forceinline__ WeightTile own_tile(const Link& l, int block) {
+  return {l, l.wide() ? block : 0, l.in_parts() ? block : 0};
+}
+
+/// The weights of all such layers that have a place. A line is 8 packs: a pack a thread.
+__device__ __forceinline__ void fetch_slabs(const Chain& chain, const Block& block) {
+  const int line = static_cast<int>(threadIdx.x) / 8, col = static_cast<int>(threadIdx.x) % 8 * 4;
+  for (int i = 0; i < chain.count; ++i) {
+    const Link& l = chain.links[i];
+    if (l.slab < 0) continue;
+    const WeightTile tile = own_tile(l, block.index);
+    if (line < tile.lines && col < tile.width)
+      copy_async<16>(block.shared + l.slab + line * kPitch + col,
+                     tile.from + static_cast<int64_t>(line) * tile.pitch + col, true);
+  }
+  note_copies(block.shared + kSlabsCame);
+}
+
+}  // namespace trainctl::cuda
