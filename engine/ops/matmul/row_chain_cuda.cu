@@ -212,10 +212,8 @@ std::optional<int> place(Chain& chain, int most_floats) {
   }
   for (int i = 0; i < chain.count; ++i) {
     Link& l = chain.links[i];
-    const bool one_tile = own_tiles(l.in_parts() ? l.depth() : l.tiles(), chain.blocks) == 1 || !(l.wide() || l.in_parts());
-    const int lines = std::min(kCols, l.along ? l.n : l.k);
-    if (l.kind != LinkKind::product || l.deep() || !one_tile) continue;
-    if (end + lines * kPitch + (deep ? 2 * kPlaceFloats : 0) <= most_floats) l.slab = take(lines * kPitch);
+    if (l.kind != LinkKind::product || l.deep()) continue;
+    l.slabs = take((l.wide() || l.in_parts() ? own_tiles(l.in_parts() ? l.depth() : l.tiles(), chain.blocks) : 1) * kSlab);
   }
   chain.weights = end;
   chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / kPlaceFloats) : 0;

@@ -12,6 +12,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
 constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
 constexpr int kMostLinks = 16;
+constexpr int kMostBlocks = 16;  ///< of a cluster
 constexpr int kMostClasses = 128;
 constexpr int kMostPlaces = 6;  ///< of a warp, for tiles of weights
 
@@ -19,6 +20,7 @@ constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of rows
 constexpr int kWeightTile = kCols * kCols;  ///< and of weights
 constexpr int kPitch = kCols + 4;           ///< free of bank conflicts, by rows and by columns
 constexpr int kSumsOfWarp = kRows * kPitch;
+constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all warps take
 
 // Where shared memory has what every chain has, in floats.
 constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
@@ -46,7 +48,7 @@ struct Link {
   int sent = -1;   ///< for its results, or parts of sums, from all blocks of the cluster
   int kept = -1;   ///< for the tiles of its results that this block makes
   int slope = -1;  ///< the kept results that `relu_result` has in memory
-  int slab = -1;   ///< the block's only tile of weights
+  int slabs = -1;  ///< the block's tiles of weights, where it is not deep
   bool whole_rows = true;  ///< `rows` are all tiles
 
   __host__ __device__ int tiles() const { return (n + kCols - 1) / kCols; }

@@ -6,49 +6,6 @@
 
 namespace trainctl::cuda {
 
-// What is done with results
-
-/// What a result is finished with, asked for before its sum is there.
-struct Extras {
-  float bias = 0, relu_result = 1;
-  __device__ __forceinline__ Extras(const Link& l, const Block& on, int tile, int own) {
-    const int row = warp_index(), col = tile * kCols + lane_index();
-    if (col >= l.n) return;
-    if (l.bias != nullptr) bias = l.bias[col];
-    if (l.slope >= 0)
-      relu_result = on.shared[l.slope + own * kRowTile + place_in_rows(row, lane_index())];
-    else if (l.relu_result != nullptr && row < on.rows)
-      relu_result = __ldcg(l.relu_result + static_cast<int64_t>(on.row0 + row) * l.n + col);
-  }
-};
-
-/// Four lanes' neighbours to all blocks of the cluster, which `counter` counts there. Each block begins with itself, so
-/// that not all send to the same one.
-__device__ __forceinline__ void send_to_all(const Block& on, float v, float* to, bool there, float* counter) {
-  const int lane = lane_index(), first = lane & ~3;
-  const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
-                    __shfl_sync(~0u, v, first + 3)};
-  if (!there) return;
-#pragma unroll 4
-  for (int i = lane % 4; i < on.of_cluster; i += 4) send((on.index + i) & (on.of_cluster - 1), to, four, counter);
-}
-
-/// The block's own'th tile. Zeros beyond the last column: whoever takes them needs no bounds.
-__device__ __forceinline__ void finish(const Link& l, const Block& on, int tile, int own, float sum,
-                                       const Extras& extras, float* counter) {
-  const int row = warp_index(), lane = lane_index(), col = tile * kCols + lane;
-  float v = sum + extras.bias;
-  if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
-  if (!(extras.relu_result > 0.0f) || col >= l.n) v = 0.0f;
-  if (l.wide() && l.sent >= 0) {
-    const int first = lane & ~3;
-    send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, first), true, counter);
-  }
-  if (l.kept >= 0) on.shared[l.kept + own * kRowTile + place_in_rows(row, lane)] = v;
-  if (row < on.rows && col < l.n && (l.wide() || on.index == 0))
-    l.y[static_cast<int64_t>(on.row0 + row) * l.n + col] = v;
-}
-
 // Deep layers: the warps share k
 
 /// The lane whose number differs in bit kBit takes half of the sums, and this lane the other half of both.
@@ -100,121 +57,140 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
 }
 
 /// `came` counts the rows that other blocks send; null: they are there.
-__device__ __forceinline__ void make_deep(const Link& l, const Block& on, WeightStream& stream, float* came,
-                                          float* counter) {
+__device__ __forceinline__ float deep_sum(const Link& l, const Block& on, WeightStream& stream, float* came) {
   const Lane lane;
   const int warp = warp_index();
-  float* const all_sums = on.shared + kSums;
-  for (int tile = on.index, own = 0; tile < l.tiles(); tile += on.of_cluster, ++own) {
-    const Extras extras(l, on, tile, own);
-    if (own > 0) __syncthreads();  // the warps' sums of the tile before have been read
-    stream.fill();
-    if (own == 0 && came != nullptr) wait_for_bytes(came);
-    float sums[32] = {};  // [4 rows][8 columns]
+  float sums[32] = {};  // [4 rows][8 columns]
+  int depth = warp;
 #pragma unroll 1
-    for (int depth = warp; depth < l.depth(); depth += kWarps) {
-      const float* const w = stream.first();
-      const float* const x = on.shared + l.rows + depth * kRowTile;
-      if (l.along)
-        multiply<true>(lane, x, w, sums);
-      else
-        multiply<false>(lane, x, w, sums);
-      stream.give_back();
-      if (depth + kWarps < l.depth()) stream.fill();
-    }
-    // The lanes that share k: each is left with a row.
-    exchange_half<16, 16>(sums);
-    exchange_half<8, 8>(sums);
-    float* const to = all_sums + warp * kSumsOfWarp + (2 * lane.k + lane.odd) * kPitch + lane.cols * 8;
-    *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
-    *reinterpret_cast<float4*>(to + 4) = {sums[4], sums[5], sums[6], sums[7]};
-    __syncthreads();
-    float sum = 0;
+  do {
+    stream.fill();
+    if (came != nullptr) wait_for_bytes(came);
+    if (depth >= l.depth()) break;
+    const float* const w = stream.first();
+    const float* const x = on.shared + l.rows + depth * kRowTile;
+    if (l.along)
+      multiply<true>(lane, x, w, sums);
+    else
+      multiply<false>(lane, x, w, sums);
+    stream.give_back();
+    depth += kWarps;
+  } while (depth < l.depth());
+  // The lanes that share k: each is left with a row.
+  exchange_half<16, 16>(sums);
+  exchange_half<8, 8>(sums);
+  float* const of_warps = on.shared + kSums;
+  float* const to = of_warps + warp * kSumsOfWarp + (2 * lane.k + lane.odd) * kPitch + lane.cols * 8;
+  *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
+  *reinterpret_cast<float4*>(to + 4) = {sums[4], sums[5], sums[6], sums[7]};
+  __syncthreads();
+  float sum = 0;
 #pragma unroll
-    for (int other = 0; other < kWarps; ++other)
-      sum += all_sums[other * kSumsOfWarp + warp * kPitch + lane_index()];
-    finish(l, on, tile, own, sum, extras, counter);
-  }
+  for (int other = 0; other < kWarps; ++other) sum += of_warps[other * kSumsOfWarp + warp * kPitch + lane_index()];
+  return sum;
 }
 
 // Layers with no more than 32 of k for the block: a sum a thread
 
-/// Of a row and one of `cols` columns, over `depth` of k.
-__device__ __forceinline__ float sum_of_thread(bool along, const float* x, const float* w, int pitch, int cols,
-                                               int depth) {
-  const int row = warp_index(), lane = lane_index();
-  if (lane >= cols) return 0;
+/// Of a row and a column of a tile.
+__device__ __forceinline__ float sum_of_tile(const Link& l, const float* x, const float* w, int depth) {
   float sums[4] = {};
-  if (along) {
-    w += static_cast<int64_t>(lane) * pitch;
-#pragma unroll 8
-    for (int k = 0; k < depth; k += 4) {
-      const float4 a = *reinterpret_cast<const float4*>(x + place_in_rows(row, k));
-      const float4 b = *reinterpret_cast<const float4*>(w + k);
-      sums[0] += a.x * b.x, sums[1] += a.y * b.y, sums[2] += a.z * b.z, sums[3] += a.w * b.w;
-    }
-  } else {
-    w += lane;
-#pragma unroll 8
-    for (int k = 0; k < depth; k += 4) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (k + i < depth) sums[i] += x[place_in_rows(row, k + i)] * w[static_cast<int64_t>(k + i) * pitch];
-    }
+  for (int k = 0; k < kCols; k += 4) {
+    if (k >= depth) break;
+    const float4 a = *reinterpret_cast<const float4*>(x + place_in_rows(warp_index(), k));
+    const float4 b = l.along ? *reinterpret_cast<const float4*>(w + lane_index() * kPitch + k)
+                             : float4{w[k * kPitch + lane_index()], w[(k + 1) * kPitch + lane_index()],
+                                      w[(k + 2) * kPitch + lane_index()], w[(k + 3) * kPitch + lane_index()]};
+    sums[0] += a.x * b.x;
+    sums[1] += a.y * b.y;
+    sums[2] += a.z * b.z;
+    sums[3] += a.w * b.w;
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-__device__ __forceinline__ float direct_sum(const Link& l, const Block& on, const WeightTile& tile, const float* x) {
-  const int cols = l.along ? tile.lines : tile.width, depth = min(l.along ? tile.width : tile.lines, kCols);
-  if (l.slab >= 0) {
-    wait_for_bytes(on.shared + kSlabsCame);
-    return sum_of_thread(l.along, x, on.shared + l.slab, kPitch, cols, depth);
+/// A shallow layer's tile, or the block's part of the sums of one made in parts.
+__device__ __forceinline__ float direct_sum(const Link& l, const Block& on, int own) {
+  const float* x = on.shared + l.rows;
+  const float* w = on.shared + l.slabs;
+  wait_for_bytes(on.shared + kSlabsCame);
+  if (!l.in_parts()) return sum_of_tile(l, x, w + own * kSlab, l.k);
+  float sum = 0;
+#pragma unroll 1
+  for (int depth = on.index; depth < l.depth(); depth += on.of_cluster) {
+    sum += sum_of_tile(l, x + (l.whole_rows ? depth * kRowTile : 0), w, l.k - depth * kCols);
+    w += kSlab;
+    if (!l.whole_rows) x += kRowTile;
   }
-  return sum_of_thread(l.along, x, tile.from, tile.pitch, cols, depth);
+  return sum;
 }
 
-/// k is small: each block has all of the rows.
-__device__ __forceinline__ void make_shallow(const Link& l, const Block& on, float* counter) {
-  for (int tile = l.wide() ? on.index : 0, own = 0; tile < l.tiles(); tile += on.of_cluster, ++own) {
-    const Extras extras(l, on, tile, own);
-    const float sum = direct_sum(l, on, WeightTile(l, tile, 0), on.shared + l.rows);
-    finish(l, on, tile, own, sum, extras, counter);
+// What is done with sums
+
+/// Four lanes' neighbours to all blocks of the cluster, which `counter` counts there. Each block begins with itself, so
+/// that not all send to the same one.
+__device__ __forceinline__ void send_to_all(const Block& on, float v, float* to, bool there, float* counter) {
+  const int lane = lane_index(), first = lane & ~3;
+  const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
+                    __shfl_sync(~0u, v, first + 3)};
+  if (!there) return;
+#pragma unroll
+  for (int i = 0; i < kMostBlocks; i += 4) {
+    const int block = i + lane % 4;
+    if (block < on.of_cluster) send((on.index + block) & (on.of_cluster - 1), to, four, counter);
   }
 }
 
-/// Few columns: each block's part of the sums is over the tiles of k that it made, and all blocks add up all parts.
-__device__ __forceinline__ void make_in_parts(const Link& l, const Block& on, float* counter) {
-  const int row = warp_index(), lane = lane_index(), pitch = l.parts_pitch(), first = lane & ~3;
-  const Extras extras(l, on, 0, 0);
-  float part = 0;
-  for (int depth = on.index, own = 0; depth < l.depth(); depth += on.of_cluster, ++own)
-    part += direct_sum(l, on, WeightTile(l, 0, depth),
-                       on.shared + l.rows + (l.whole_rows ? depth : own) * kRowTile);
-  float* const parts = on.shared + l.sent + row * pitch;
+/// All blocks' parts of each sum, in their order.
+__device__ __forceinline__ float sum_of_parts(const Link& l, const Block& on, float part, float* counter) {
+  const int lane = lane_index(), first = lane & ~3, pitch = l.parts_pitch();
+  float* const parts = on.shared + l.sent + warp_index() * pitch;
   send_to_all(on, part, parts + on.index * kRows * pitch + first, first < pitch, counter);
   wait_for_bytes(counter);
   float sum = 0;
-  if (lane < pitch) {
-#pragma unroll 8
-    for (int block = 0; block < on.of_cluster; ++block) sum += parts[block * kRows * pitch + lane];
+#pragma unroll
+  for (int block = 0; block < kMostBlocks; ++block)
+    if (block < on.of_cluster && lane < pitch) sum += parts[block * kRows * pitch + lane];
+  return sum;
+}
+
+/// The block's tiles of a layer's results.
+__device__ __forceinline__ void make_tiles(const Link& l, const Block& on, WeightStream& stream, float* came,
+                                           float* counter) {
+  const int row = warp_index(), lane = lane_index();
+  for (int tile = l.wide() ? on.index : 0, own = 0; tile < l.tiles(); tile += on.of_cluster, ++own) {
+    const int col = tile * kCols + lane, in_rows = own * kRowTile + place_in_rows(row, lane);
+    const int in_memory = (on.row0 + row) * l.n + col;
+    const bool there = row < on.rows && col < l.n;
+    // What the result is finished with is asked for before its sum is there.
+    float bias = 0, relu_result = 1;
+    if (l.bias != nullptr && col < l.n) bias = l.bias[col];
+    if (l.slope >= 0)
+      relu_result = on.shared[l.slope + in_rows];
+    else if (l.relu_result != nullptr && there)
+      relu_result = __ldcg(l.relu_result + in_memory);
+
+    if (own > 0) __syncthreads();  // the warps' sums of the tile before have been read
+    float v = l.deep() ? deep_sum(l, on, stream, came) : direct_sum(l, on, own);
+    if (l.in_parts()) v = sum_of_parts(l, on, v, counter);
+    v += bias;
+    if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
+    if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
+    if (l.wide() && l.sent >= 0)
+      send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
+    if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
+    if (there && (l.wide() || on.index == 0)) l.y[in_memory] = v;
   }
-  finish(l, on, 0, 0, sum, extras, counter);
 }
 
 __device__ __forceinline__ void make_product(const Link& l, const Block& on, WeightStream& stream, float* came,
                                              float* counter) {
-  if (l.wide() && on.index >= l.tiles()) {  // it has nothing to make, and says when it has come so far
-    if (came != nullptr) wait_for_bytes(came);
-    __syncthreads();
-    if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.of_cluster) send_note(static_cast<int>(threadIdx.x), counter);
-  } else if (l.deep()) {
-    make_deep(l, on, stream, came, counter);
-  } else if (l.in_parts()) {
-    make_in_parts(l, on, counter);
-  } else {
-    make_shallow(l, on, counter);
-  }
+  if (!l.wide() || on.index < l.tiles()) return make_tiles(l, on, stream, came, counter);
+  // It has nothing to make, and says when it has come so far.
+  if (came != nullptr) wait_for_bytes(came);
+  __syncthreads();
+  if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.of_cluster) send_note(static_cast<int>(threadIdx.x), counter);
 }
 
 }  // namespace trainctl::cuda

@@ -9,14 +9,14 @@ namespace trainctl::cuda {
 
 /// A tile of a matrix as it lies in memory: of [n,k], a line is a column of the layer.
 struct WeightTile {
-  const float* from;
-  int pitch, lines, width;  ///< what there is of 32 x 32, zero or less where nothing is
+  int first, pitch;  ///< floats from the matrix's begin; from line to line
+  int lines, width;  ///< from there to its end
   __device__ __forceinline__ WeightTile(const Link& l, int tile, int depth) {
     const int line0 = kCols * (l.along ? tile : depth), at = kCols * (l.along ? depth : tile);
     pitch = l.along ? l.k : l.n;
     lines = (l.along ? l.n : l.k) - line0;
     width = pitch - at;
-    from = l.w + static_cast<int64_t>(line0) * pitch + at;
+    first = line0 * pitch + at;
   }
 };
 
@@ -74,14 +74,14 @@ class WeightStream {
   __device__ __forceinline__ void bring() const {
     const Link& l = chain_.links[link_];
     const WeightTile tile(l, tile_, depth_);
-    const int line = lane_index() / 8, pack = lane_index() % 8, step = tile.pitch * 4;
-    const float* const from = tile.from + static_cast<int64_t>(line) * tile.pitch + pack * 4;
+    const int line = lane_index() / 8, pack = lane_index() % 8;
+    const int from = tile.first + line * tile.pitch + pack * 4;
     float* const to = places_ + free_ * kWeightTile + line * kCols;
     const int lines = pack * 4 < tile.width ? tile.lines - line : 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const bool there = 4 * i < lines;
-      copy_async<16>(to + 4 * i * kCols + (pack ^ i) * 4, there ? from + static_cast<int64_t>(i) * step : l.w, there);
+      copy_async<16>(to + 4 * i * kCols + (pack ^ i) * 4, l.w + (there ? from + 4 * i * tile.pitch : 0), there);
     }
     if (link_ == 0 && tile_ == block_.index) {
       if (chain_.x_in_packs)
@@ -103,7 +103,7 @@ class WeightStream {
       const int row = row0 + lane_index() / kAcross;
       const bool there = row < block_.rows && k < l.k;
       copy_async<4 * kFloats>(to + place_in_rows(row, col),
-                              there ? l.x + static_cast<int64_t>(block_.row0 + row) * l.k + k : l.x, there);
+                              l.x + (there ? (block_.row0 + row) * l.k + k : 0), there);
     }
   }
 
@@ -114,21 +114,23 @@ class WeightStream {
   int free_ = 0, first_ = 0, on_way_ = 0;
 };
 
-/// The block's one tile of a layer that is not deep.
-__device__ __forceinline__ WeightTile own_tile(const Link& l, int block) {
-  return {l, l.wide() ? block : 0, l.in_parts() ? block : 0};
-}
-
-/// The weights of all such layers that have a place. A line is 8 packs: a pack a thread.
+/// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8 packs:
+/// a pack a thread.
 __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Block& block) {
   const int line = static_cast<int>(threadIdx.x) / 8, col = static_cast<int>(threadIdx.x) % 8 * 4;
+#pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
-    if (l.slab < 0) continue;
-    const WeightTile tile = own_tile(l, block.index);
-    if (line < tile.lines && col < tile.width)
-      copy_async<16>(block.shared + l.slab + line * kPitch + col,
-                     tile.from + static_cast<int64_t>(line) * tile.pitch + col, true);
+    if (l.slabs < 0) continue;
+    float* to = block.shared + l.slabs + line * kPitch + col;
+    const int tiles = l.in_parts() ? l.depth() : l.tiles();
+#pragma unroll 1
+    for (int at = l.wide() || l.in_parts() ? block.index : 0; at < tiles; at += block.of_cluster) {
+      const WeightTile tile(l, l.in_parts() ? 0 : at, l.in_parts() ? at : 0);
+      const bool there = line < tile.lines && col < tile.width;
+      copy_async<16>(to, l.w + (there ? tile.first + line * tile.pitch + col : 0), there);
+      to += kSlab;
+    }
   }
   note_copies(block.shared + kSlabsCame);
 }
