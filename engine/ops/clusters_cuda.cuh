@@ -71,11 +71,16 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// All threads of all blocks of the cluster, in two steps: what they wrote to memory before the first is there after
-/// the second.
+/// All threads of all blocks of the cluster; what they wrote to memory before is there after.
+__device__ inline void wait_for_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+/// In two steps, for blocks that want to know no more than that all have come so far.
 __device__ inline void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 __device__ inline void wait_for_arrivals() {
@@ -83,9 +88,20 @@ __device__ inline void wait_for_arrivals() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
 }
-__device__ inline void wait_for_cluster() {
-  arrive_at_cluster();
-  wait_for_arrivals();
+
+__device__ inline int cluster_index() {
+  unsigned index = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+  return static_cast<int>(index);
+}
+__device__ inline int block_in_cluster() {
+  unsigned index = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(index));
+#endif
+  return static_cast<int>(index);
 }
 
 }  // namespace trainctl::cuda

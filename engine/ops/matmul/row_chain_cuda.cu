@@ -30,36 +30,40 @@ namespace {
 constexpr int64_t kMostRows = 48;
 
 /// By the threads of a warp, each for a link.
-__device__ __forceinline__ void prepare_barriers(const Chain& chain, const Block& on) {
-  const int i = static_cast<int>(threadIdx.x);
+__device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
+  const int i = on.lane;
   if (i == 0) expect_copies<kThreads>(on.shared + kSlabsCame);
   if (i < chain.count && chain.links[i].sent >= 0) {
     const Link& l = chain.links[i];
-    const int floats = l.wide() ? l.tiles() * kRowTile : on.of_cluster * kRows * l.parts_pitch();
+    const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
     expect_bytes(on.shared + kResultsCame + 2 * i, floats * static_cast<int>(sizeof(float)),
-                 l.wide() ? max(0, on.of_cluster - l.tiles()) : 0);
+                 l.wide ? max(0, on.blocks - l.tiles) : 0);
   }
   publish_barriers();
+  __syncwarp();
 }
 
 /// The first rows of a layer that is not deep: each warp its row, as far as the block takes it.
-__device__ __forceinline__ void fetch_rows(const Link& l, const Block& on) {
-  const int row = warp_index(), lane = lane_index();
-  float* to = on.shared + l.rows + place_in_rows(row, lane);
-  const float* const from = l.x + static_cast<int64_t>(on.row0 + row) * l.k;
-  for (int depth = l.in_parts() ? on.index : 0; depth < l.depth(); depth += on.of_cluster, to += kRowTile) {
-    const int k = depth * kCols + lane;
-    *to = row < on.rows && k < l.k ? from[k] : 0.0f;
+__device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
+  float* to = on.shared + l.rows + place_in_rows(on.row, on.lane);
+  const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
+  for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += on.blocks, to += kRowTile) {
+    const int k = depth * kCols + on.lane;
+    *to = on.row < on.rows && k < l.k ? from[k] : 0.0f;
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
   extern __shared__ float4 shared4[];
-  const int cluster = static_cast<int>(blockIdx.x) / chain.blocks, row0 = cluster * chain.of_cluster;
-  const Block on{reinterpret_cast<float*>(shared4), static_cast<int>(blockIdx.x) % chain.blocks, chain.blocks, row0,
-                 min(chain.of_cluster, chain.rows - row0)};
-  if (warp_index() == 0) prepare_barriers(chain, on);
-  __syncwarp();
+  const int cluster = cluster_index(), row0 = cluster * chain.of_cluster;
+  const Place on{reinterpret_cast<float*>(shared4),
+                 block_in_cluster(),
+                 chain.blocks,
+                 row0,
+                 min(chain.of_cluster, chain.rows - row0),
+                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
+                 static_cast<int>(threadIdx.x % 32)};
+  if (on.row == 0) prepare_barriers(chain, on);
   arrive_at_cluster();
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
   fetch_slabs(chain, on);
   Label label;
   if (chain.loss >= 0) label = fetch_label(chain.links[chain.loss], on);
-  if (!chain.links[0].deep()) fetch_rows(chain.links[0], on);
+  if (chain.links[0].form != Form::deep) fetch_rows(chain.links[0], on);
   float* came = nullptr;
   double of_loss = 0;
   unsigned losses_before = 0;
@@ -77,17 +81,16 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
     float* const counter = on.shared + kResultsCame + 2 * i;
-    if (l.kind == LinkKind::product)
-      make_product(l, on, stream, came, counter);
-    else
-      of_loss = make_loss(l, on, label, came);
-    came = l.wide() && l.sent >= 0 ? counter : nullptr;
     __syncwarp();  // what a warp kept is whole rows
-    if (on.index == 0 && chain.loss >= 0 && i == min(chain.loss + 1, chain.count - 1))
-      losses_before = hand_in_loss(chain, cluster, of_loss);
+    if (l.form == Form::loss)
+      of_loss = make_loss(l, on, label, came);
+    else
+      make_product(l, on, stream, came, counter);
+    came = l.wide && l.sent >= 0 ? counter : nullptr;
+    if (on.block == 0 && chain.loss >= 0 && i == min(chain.loss + 1, chain.count - 1))
+      losses_before = hand_in_loss(chain, on, cluster, of_loss);
   }
-  if (on.index == 0 && chain.loss >= 0)
-    write_loss(chain, static_cast<int>(gridDim.x) / chain.blocks, losses_before);
+  if (on.block == 0 && chain.loss >= 0) write_loss(chain, on, losses_before);
 }
 
 // Which kernels are links, and how many clusters they get
@@ -173,49 +176,54 @@ bool is_chain(const Chain& chain) {
   return true;
 }
 
-/// Of the tiles that a link makes or takes, those of one block.
-int own_tiles(int tiles, int blocks) { return static_cast<int>(ceil_div(tiles, blocks)); }
+/// Of a link by itself.
+void set_form(Link& l) {
+  const bool product = l.kind == LinkKind::product;
+  l.tiles = static_cast<int>(ceil_div(l.n, kCols));
+  l.depth = static_cast<int>(ceil_div(l.k, kCols));
+  l.wide = product && l.tiles > 1;
+  l.form = !product ? Form::loss : l.depth == 1 ? Form::shallow : l.wide ? Form::deep : Form::in_parts;
+}
 
 /// Where everything lies in shared memory; gives the floats in all, or none where it does not fit.
 std::optional<int> place(Chain& chain, int most_floats) {
-  constexpr int kPlaceFloats = kWarps * kWeightTile;
+  constexpr int kPlaceFloats = kWarps * kWeightTile;  // a place for each warp
   int end = kFirstPlace;
-  const auto take = [&](int floats) { return std::exchange(end, end + static_cast<int>(ceil_div(floats, 4) * 4)); };
-  const auto sent_floats = [&](int i) {
-    const Link& l = chain.links[i];
-    if (l.in_parts()) return chain.blocks * kRows * l.parts_pitch();
-    return l.wide() && i + 1 < chain.count && !chain.links[i + 1].in_parts() ? l.tiles() * kRowTile : 0;
-  };
-  Link& first = chain.links[0];
-  int sent = 0, floats[2] = {(first.in_parts() ? own_tiles(first.depth(), chain.blocks) : first.depth()) * kRowTile, 0};
-  for (int i = 0; i < chain.count; ++i)
-    if (sent_floats(i) > 0) ++sent, floats[sent % 2] = std::max(floats[sent % 2], sent_floats(i));
+  const auto take = [&](int floats) { return std::exchange(end, end + floats); };
+  const auto own = [&](int tiles) { return static_cast<int>(ceil_div(tiles, chain.blocks)); };
+  const std::span links(chain.links, static_cast<size_t>(chain.count));
+
+  // What is sent, in two places; the first rows were there before.
+  Link& first = links[0];
+  first.whole_rows = first.form != Form::in_parts;
+  int turn = 0, floats[2] = {(first.whole_rows ? first.depth : own(first.depth)) * kRowTile, 0};
+  for (size_t i = 0; i < links.size(); ++i) {
+    Link& l = links[i];
+    const bool taken_whole = l.wide && i + 1 < links.size() && links[i + 1].form != Form::in_parts;
+    if (!taken_whole && l.form != Form::in_parts) continue;
+    l.sent = turn = 1 - turn;
+    l.sent_pitch = static_cast<int>(ceil_div(l.n, 4) * 4);
+    floats[turn] = std::max(floats[turn], taken_whole ? l.tiles * kRowTile : chain.blocks * kRows * l.sent_pitch);
+  }
   const int places[2] = {take(floats[0]), take(floats[1])};
   first.rows = places[0];
-  first.whole_rows = !first.in_parts();
-  sent = 0;
-  bool deep = false;
-  for (int i = 0; i < chain.count; ++i) {
-    Link& l = chain.links[i];
-    const bool is_sent = sent_floats(i) > 0, gathered = is_sent && l.wide();
-    if (is_sent) l.sent = places[++sent % 2];
-    bool is_kept = i + 1 < chain.count && !gathered;
-    for (int j = i + 1; j < chain.count; ++j) is_kept |= chain.links[j].relu_result == l.y;
-    if (is_kept) l.kept = take((l.wide() ? own_tiles(l.tiles(), chain.blocks) : l.tiles()) * kRowTile);
-    for (int j = 0; j < i; ++j)
-      if (chain.links[j].y == l.relu_result) l.slope = chain.links[j].kept;
-    if (i + 1 < chain.count) {
-      chain.links[i + 1].rows = gathered ? l.sent : l.kept;
-      chain.links[i + 1].whole_rows = gathered || !l.wide();
-    }
-    deep |= l.deep();
-  }
-  for (int i = 0; i < chain.count; ++i) {
-    Link& l = chain.links[i];
-    if (l.kind != LinkKind::product || l.deep()) continue;
-    l.slabs = take((l.wide() || l.in_parts() ? own_tiles(l.in_parts() ? l.depth() : l.tiles(), chain.blocks) : 1) * kSlab);
+
+  for (size_t i = 0; i < links.size(); ++i) {
+    Link& l = links[i];
+    if (l.sent >= 0) l.sent = places[l.sent];
+    const bool taken_whole = l.wide && l.sent >= 0, last = i + 1 == links.size();
+    const bool for_slope = std::any_of(links.begin(), links.end(), [&](const Link& o) { return o.relu_result == l.y; });
+    if ((!last && !taken_whole) || for_slope) l.kept = take((l.wide ? own(l.tiles) : l.tiles) * kRowTile);
+    for (const Link& made : links.first(i))
+      if (made.y == l.relu_result) l.slope = made.kept;
+    if (l.form == Form::in_parts || l.form == Form::shallow)
+      l.slabs = take((l.form == Form::in_parts ? own(l.depth) : l.wide ? own(l.tiles) : 1) * kSlab);
+    if (last) break;
+    links[i + 1].rows = taken_whole ? l.sent : l.kept;
+    links[i + 1].whole_rows = taken_whole || !l.wide;
   }
   chain.weights = end;
+  const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
   chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / kPlaceFloats) : 0;
   if (end > most_floats || (deep && chain.places < 1)) return std::nullopt;
   return end + chain.places * kPlaceFloats;
@@ -282,7 +290,8 @@ std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kerne
       if (chain.loss >= 0) return std::nullopt;
       chain.loss = chain.count;
     }
-    chain.links[chain.count++] = *link;
+    chain.links[chain.count] = *link;
+    set_form(chain.links[chain.count++]);
   }
   if (rows > kMostRows || !is_chain(chain)) return std::nullopt;
   chain.rows = static_cast<int>(rows);

@@ -27,6 +27,12 @@ constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, tw
 constexpr int kSums = kSlabsCame + 4;
 constexpr int kFirstPlace = kSums + kWarps * kSumsOfWarp;
 
+enum class Form : uint8_t {
+  deep,      ///< wide, and more than 32 of k: the warps share k
+  in_parts,  ///< no more than 32 columns, more of k: each block makes a part of each sum
+  shallow,   ///< no more than 32 of k
+  loss,
+};
 enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
 
 struct Link {
@@ -43,24 +49,19 @@ struct Link {
   float* loss = nullptr;               ///< [1]
   double scale = 1;
 
-  // Where in shared memory; -1: nowhere.
-  int rows = 0;    ///< what it takes: all tiles, but only the block's own where it is made in parts of a product's rows
-  int sent = -1;   ///< for its results, or parts of sums, from all blocks of the cluster
-  int kept = -1;   ///< for the tiles of its results that this block makes
-  int slope = -1;  ///< the kept results that `relu_result` has in memory
-  int slabs = -1;  ///< the block's tiles of weights, where it is not deep
-  bool whole_rows = true;  ///< `rows` are all tiles
+  Form form = Form::loss;
+  bool wide = false;  ///< more than 32 columns: each block makes some of the tiles
+  int tiles = 0;      ///< of columns
+  int depth = 0;      ///< tiles of k
 
-  __host__ __device__ int tiles() const { return (n + kCols - 1) / kCols; }
-  __host__ __device__ int depth() const { return (k + kCols - 1) / kCols; }  ///< tiles of k
-  /// Whether each block makes some of the columns.
-  __host__ __device__ bool wide() const { return kind == LinkKind::product && n > kCols; }
-  /// Whether each block makes a part of each sum.
-  __host__ __device__ bool in_parts() const { return kind == LinkKind::product && n <= kCols && k > kCols; }
-  /// Whether warps share k.
-  __host__ __device__ bool deep() const { return wide() && k > kCols; }
-  /// Of a row of parts: whole packs.
-  __host__ __device__ int parts_pitch() const { return (n + 3) / 4 * 4; }
+  // Where in shared memory, in floats; -1: nowhere.
+  int rows = 0;            ///< what it takes
+  bool whole_rows = true;  ///< all tiles, else only the block's own
+  int sent = -1;           ///< for its results, or parts of sums, from all blocks of the cluster
+  int sent_pitch = 0;      ///< of a row of parts: whole packs
+  int kept = -1;           ///< for the tiles of its results that this block makes
+  int slope = -1;          ///< the kept results that `relu_result` has in memory
+  int slabs = -1;          ///< the block's tiles of weights, where it is not deep
 };
 
 struct Chain {
@@ -76,15 +77,13 @@ struct Chain {
   unsigned* ticket = nullptr;
 };
 
-/// The block's work.
-struct Block {
+/// What a thread works on.
+struct Place {
   float* shared;
-  int index, of_cluster;  ///< in the cluster, whose blocks are a power of two
-  int row0, rows;         ///< of the batch
+  int block, blocks;  ///< of the cluster
+  int row0, rows;     ///< of the batch, for the cluster
+  int row, lane;      ///< the warp's row, the lane's column of a tile
 };
-
-__device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / 32; }
-__device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x) % 32; }
 
 /// A number of a tile of rows. The halves of odd rows are exchanged: two rows of one k are read without bank conflicts.
 __device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ (row & 1) * (kCols / 2)); }

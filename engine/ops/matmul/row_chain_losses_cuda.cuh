@@ -15,8 +15,8 @@ union Label {
   int32_t of_class;
 };
 
-__device__ __forceinline__ Label fetch_label(const Link& l, const Block& on) {
-  const int row = warp_index(), lane = lane_index();
+__device__ __forceinline__ Label fetch_label(const Link& l, const Place& on) {
+  const int row = on.row, lane = on.lane;
   Label label;
   if (row >= on.rows) return label;
   if (l.kind == LinkKind::softmax_cross_entropy)
@@ -33,11 +33,11 @@ struct LossRow {
   float* y;  ///< null: another block writes it
   int n;
 
-  __device__ __forceinline__ LossRow(const Link& l, const Block& on) : n(l.n) {
-    const int at = place_in_rows(warp_index(), lane_index());
+  __device__ __forceinline__ LossRow(const Link& l, const Place& on) : n(l.n) {
+    const int at = place_in_rows(on.row, on.lane);
     x = on.shared + l.rows + at;
     dx = on.shared + l.kept + at;
-    y = on.index == 0 ? l.y + static_cast<int64_t>(on.row0 + warp_index()) * l.n : nullptr;
+    y = on.block == 0 ? l.y + static_cast<int64_t>(on.row0 + on.row) * l.n : nullptr;
     if (l.kept < 0) dx = nullptr;
   }
   __device__ __forceinline__ float prediction(int col) const { return x[col / kCols * kRowTile]; }
@@ -49,12 +49,12 @@ struct LossRow {
 };
 
 /// Of predictions and labels of the same shape.
-__device__ __forceinline__ double pair_loss(const Link& l, const Block& on, const Label& first_label) {
+__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const Label& first_label) {
   const LossRow row(l, on);
-  const float* const labels = l.w + static_cast<int64_t>(on.row0 + warp_index()) * l.n;
+  const float* const labels = l.w + static_cast<int64_t>(on.row0 + on.row) * l.n;
   const auto scale = static_cast<float>(l.scale);
   double total = 0;
-  for (int i = 0, col = lane_index(); i < l.tiles(); ++i, col += kCols) {
+  for (int i = 0, col = on.lane; i < l.tiles; ++i, col += kCols) {
     const float label = i == 0 || col >= l.n ? first_label.value : labels[col];
     const float off = row.prediction(col) - label;
     const float slope = off > 0.0f ? scale : off < 0.0f ? -scale : off;  // a NaN goes through
@@ -65,13 +65,13 @@ __device__ __forceinline__ double pair_loss(const Link& l, const Block& on, cons
 }
 
 /// See softmax_cross_entropy_cuda.cu for why the label's own term is kept apart.
-__device__ __forceinline__ double softmax_loss(const Link& l, const Block& on, int32_t label) {
+__device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, int32_t label) {
   constexpr int kOfLane = kMostClasses / kCols;
   const LossRow row(l, on);
-  const int lane = lane_index();
+  const int lane = on.lane;
   if (label < 0 || label >= l.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
   const float of_label =
-      on.shared[l.rows + label / kCols * kRowTile + place_in_rows(warp_index(), label % kCols)];
+      on.shared[l.rows + label / kCols * kRowTile + place_in_rows(on.row, label % kCols)];
   float v[kOfLane], top = of_label, others = 0;
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Block& on, i
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
     const int c = lane + kCols * i;
-    if (i < l.tiles()) row.set_grad(c, c == label ? -share * others : v[i] * share);
+    if (i < l.tiles) row.set_grad(c, c == label ? -share * others : v[i] * share);
   }
   if (lane != 0) return 0;
   const double own = exp(static_cast<double>(of_label) - top);
@@ -104,10 +104,10 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Block& on, i
 }
 
 /// The gradients; gives what this thread has of the loss's sum. `came` as in make_deep().
-__device__ __forceinline__ double make_loss(const Link& l, const Block& on, const Label& label, float* came) {
+__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label& label, float* came) {
   if (came != nullptr) wait_for_bytes(came);
   double total = 0;
-  if (warp_index() < on.rows)
+  if (on.row < on.rows)
     total = l.kind == LinkKind::softmax_cross_entropy ? softmax_loss(l, on, label.of_class) : pair_loss(l, on, label);
   if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
   return total;
@@ -117,23 +117,23 @@ __device__ __forceinline__ double make_loss(const Link& l, const Block& on, cons
 // for it but the end of the launch.
 
 /// By the warps of the cluster's first block: lane 0 gets how many came before.
-__device__ __forceinline__ unsigned hand_in_loss(const Chain& chain, int cluster, double of_thread) {
+__device__ __forceinline__ unsigned hand_in_loss(const Chain& chain, const Place& on, int cluster, double of_thread) {
   const double of_row = sum_of_group(of_thread, 32);
-  if (lane_index() != 0) return 0;
-  __stcg(&chain.loss_parts[cluster * kRows + warp_index()], of_row);
+  if (on.lane != 0) return 0;
+  __stcg(&chain.loss_parts[cluster * kRows + on.row], of_row);
   __threadfence();
   return atomicAdd(chain.ticket, 1u);
 }
 
 /// In a fixed order, whoever does it.
-__device__ __forceinline__ void write_loss(const Chain& chain, int clusters, unsigned came_before) {
-  const int parts = clusters * kRows;
+__device__ __forceinline__ void write_loss(const Chain& chain, const Place& on, unsigned came_before) {
+  const int parts = static_cast<int>(gridDim.x) / chain.blocks * kRows;
   if (__shfl_sync(~0u, came_before, 0) != static_cast<unsigned>(parts) - 1) return;
   __threadfence();
   double total = 0;
-  for (int i = lane_index(); i < parts; i += 32) total += __ldcg(&chain.loss_parts[i]);
+  for (int i = on.lane; i < parts; i += 32) total += __ldcg(&chain.loss_parts[i]);
   total = sum_of_group(total, 32);
-  if (lane_index() != 0) return;
+  if (on.lane != 0) return;
   *chain.ticket = 0;
   const Link& l = chain.links[chain.loss];
   *l.loss = static_cast<float>((l.add_to_loss ? *l.loss : 0.0) + l.scale * total);

@@ -23,7 +23,7 @@ __device__ __forceinline__ void exchange_half(float* sums) {
 /// fourth pack of k. Lanes that read the same are neighbours: a read of 16 bytes a lane then takes half the time.
 struct Lane {
   int odd, cols, k;
-  __device__ __forceinline__ Lane() : odd(lane_index() & 1), cols(lane_index() / 2 & 3), k(lane_index() / 8) {}
+  __device__ __forceinline__ explicit Lane(int lane) : odd(lane & 1), cols(lane / 2 & 3), k(lane / 8) {}
 };
 
 /// Adds a tile of rows times one of weights: sums of rows 2 i + odd and of 8 columns.
@@ -57,16 +57,15 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
 }
 
 /// `came` counts the rows that other blocks send; null: they are there.
-__device__ __forceinline__ float deep_sum(const Link& l, const Block& on, WeightStream& stream, float* came) {
-  const Lane lane;
-  const int warp = warp_index();
+__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, WeightStream& stream, float* came) {
+  const Lane lane(on.lane);
   float sums[32] = {};  // [4 rows][8 columns]
-  int depth = warp;
+  int depth = on.row;
 #pragma unroll 1
   do {
     stream.fill();
     if (came != nullptr) wait_for_bytes(came);
-    if (depth >= l.depth()) break;
+    if (depth >= l.depth) break;
     const float* const w = stream.first();
     const float* const x = on.shared + l.rows + depth * kRowTile;
     if (l.along)
@@ -75,33 +74,33 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Block& on, Weight
       multiply<false>(lane, x, w, sums);
     stream.give_back();
     depth += kWarps;
-  } while (depth < l.depth());
+  } while (depth < l.depth);
   // The lanes that share k: each is left with a row.
   exchange_half<16, 16>(sums);
   exchange_half<8, 8>(sums);
   float* const of_warps = on.shared + kSums;
-  float* const to = of_warps + warp * kSumsOfWarp + (2 * lane.k + lane.odd) * kPitch + lane.cols * 8;
+  float* const to = of_warps + on.row * kSumsOfWarp + (2 * lane.k + lane.odd) * kPitch + lane.cols * 8;
   *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
   *reinterpret_cast<float4*>(to + 4) = {sums[4], sums[5], sums[6], sums[7]};
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int other = 0; other < kWarps; ++other) sum += of_warps[other * kSumsOfWarp + warp * kPitch + lane_index()];
+  for (int other = 0; other < kWarps; ++other) sum += of_warps[other * kSumsOfWarp + on.row * kPitch + on.lane];
   return sum;
 }
 
 // Layers with no more than 32 of k for the block: a sum a thread
 
 /// Of a row and a column of a tile.
-__device__ __forceinline__ float sum_of_tile(const Link& l, const float* x, const float* w, int depth) {
+__device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, const float* x, const float* w, int depth) {
   float sums[4] = {};
 #pragma unroll
   for (int k = 0; k < kCols; k += 4) {
     if (k >= depth) break;
-    const float4 a = *reinterpret_cast<const float4*>(x + place_in_rows(warp_index(), k));
-    const float4 b = l.along ? *reinterpret_cast<const float4*>(w + lane_index() * kPitch + k)
-                             : float4{w[k * kPitch + lane_index()], w[(k + 1) * kPitch + lane_index()],
-                                      w[(k + 2) * kPitch + lane_index()], w[(k + 3) * kPitch + lane_index()]};
+    const float4 a = *reinterpret_cast<const float4*>(x + place_in_rows(on.row, k));
+    const float4 b = l.along ? *reinterpret_cast<const float4*>(w + on.lane * kPitch + k)
+                             : float4{w[k * kPitch + on.lane], w[(k + 1) * kPitch + on.lane],
+                                      w[(k + 2) * kPitch + on.lane], w[(k + 3) * kPitch + on.lane]};
     sums[0] += a.x * b.x;
     sums[1] += a.y * b.y;
     sums[2] += a.z * b.z;
@@ -111,15 +110,15 @@ __device__ __forceinline__ float sum_of_tile(const Link& l, const float* x, cons
 }
 
 /// A shallow layer's tile, or the block's part of the sums of one made in parts.
-__device__ __forceinline__ float direct_sum(const Link& l, const Block& on, int own) {
+__device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int own) {
   const float* x = on.shared + l.rows;
   const float* w = on.shared + l.slabs;
   wait_for_bytes(on.shared + kSlabsCame);
-  if (!l.in_parts()) return sum_of_tile(l, x, w + own * kSlab, l.k);
+  if (l.form != Form::in_parts) return sum_of_tile(l, on, x, w + own * kSlab, l.k);
   float sum = 0;
 #pragma unroll 1
-  for (int depth = on.index; depth < l.depth(); depth += on.of_cluster) {
-    sum += sum_of_tile(l, x + (l.whole_rows ? depth * kRowTile : 0), w, l.k - depth * kCols);
+  for (int depth = on.block; depth < l.depth; depth += on.blocks) {
+    sum += sum_of_tile(l, on, x + (l.whole_rows ? depth * kRowTile : 0), w, l.k - depth * kCols);
     w += kSlab;
     if (!l.whole_rows) x += kRowTile;
   }
@@ -130,36 +129,36 @@ __device__ __forceinline__ float direct_sum(const Link& l, const Block& on, int 
 
 /// Four lanes' neighbours to all blocks of the cluster, which `counter` counts there. Each block begins with itself, so
 /// that not all send to the same one.
-__device__ __forceinline__ void send_to_all(const Block& on, float v, float* to, bool there, float* counter) {
-  const int lane = lane_index(), first = lane & ~3;
+__device__ __forceinline__ void send_to_all(const Place& on, float v, float* to, bool there, float* counter) {
+  const int lane = on.lane, first = lane & ~3;
   const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
                     __shfl_sync(~0u, v, first + 3)};
   if (!there) return;
 #pragma unroll
   for (int i = 0; i < kMostBlocks; i += 4) {
     const int block = i + lane % 4;
-    if (block < on.of_cluster) send((on.index + block) & (on.of_cluster - 1), to, four, counter);
+    if (block < on.blocks) send((on.block + block) & (on.blocks - 1), to, four, counter);
   }
 }
 
 /// All blocks' parts of each sum, in their order.
-__device__ __forceinline__ float sum_of_parts(const Link& l, const Block& on, float part, float* counter) {
-  const int lane = lane_index(), first = lane & ~3, pitch = l.parts_pitch();
-  float* const parts = on.shared + l.sent + warp_index() * pitch;
-  send_to_all(on, part, parts + on.index * kRows * pitch + first, first < pitch, counter);
+__device__ __forceinline__ float sum_of_parts(const Link& l, const Place& on, float part, float* counter) {
+  const int lane = on.lane, first = lane & ~3, pitch = l.sent_pitch;
+  float* const parts = on.shared + l.sent + on.row * pitch;
+  send_to_all(on, part, parts + on.block * kRows * pitch + first, first < pitch, counter);
   wait_for_bytes(counter);
   float sum = 0;
 #pragma unroll
   for (int block = 0; block < kMostBlocks; ++block)
-    if (block < on.of_cluster && lane < pitch) sum += parts[block * kRows * pitch + lane];
+    if (block < on.blocks && lane < pitch) sum += parts[block * kRows * pitch + lane];
   return sum;
 }
 
 /// The block's tiles of a layer's results.
-__device__ __forceinline__ void make_tiles(const Link& l, const Block& on, WeightStream& stream, float* came,
+__device__ __forceinline__ void make_tiles(const Link& l, const Place& on, WeightStream& stream, float* came,
                                            float* counter) {
-  const int row = warp_index(), lane = lane_index();
-  for (int tile = l.wide() ? on.index : 0, own = 0; tile < l.tiles(); tile += on.of_cluster, ++own) {
+  const int row = on.row, lane = on.lane;
+  for (int tile = l.wide ? on.block : 0, own = 0; tile < l.tiles; tile += on.blocks, ++own) {
     const int col = tile * kCols + lane, in_rows = own * kRowTile + place_in_rows(row, lane);
     const int in_memory = (on.row0 + row) * l.n + col;
     const bool there = row < on.rows && col < l.n;
@@ -172,25 +171,25 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Block& on, Weigh
       relu_result = __ldcg(l.relu_result + in_memory);
 
     if (own > 0) __syncthreads();  // the warps' sums of the tile before have been read
-    float v = l.deep() ? deep_sum(l, on, stream, came) : direct_sum(l, on, own);
-    if (l.in_parts()) v = sum_of_parts(l, on, v, counter);
+    float v = l.form == Form::deep ? deep_sum(l, on, stream, came) : direct_sum(l, on, own);
+    if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
     if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
     if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
-    if (l.wide() && l.sent >= 0)
+    if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
     if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
-    if (there && (l.wide() || on.index == 0)) l.y[in_memory] = v;
+    if (there && (l.wide || on.block == 0)) l.y[in_memory] = v;
   }
 }
 
-__device__ __forceinline__ void make_product(const Link& l, const Block& on, WeightStream& stream, float* came,
+__device__ __forceinline__ void make_product(const Link& l, const Place& on, WeightStream& stream, float* came,
                                              float* counter) {
-  if (!l.wide() || on.index < l.tiles()) return make_tiles(l, on, stream, came, counter);
+  if (!l.wide || on.block < l.tiles) return make_tiles(l, on, stream, came, counter);
   // It has nothing to make, and says when it has come so far.
   if (came != nullptr) wait_for_bytes(came);
   __syncthreads();
-  if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.of_cluster) send_note(static_cast<int>(threadIdx.x), counter);
+  if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.blocks) send_note(static_cast<int>(threadIdx.x), counter);
 }
 
 }  // namespace trainctl::cuda

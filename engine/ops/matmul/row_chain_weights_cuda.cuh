@@ -25,9 +25,9 @@ struct WeightTile {
 /// layers they are of; with the first layer's come its rows. Lanes work together.
 class WeightStream {
  public:
-  __device__ WeightStream(const Chain& chain, const Block& block)
-      : chain_(chain), block_(block), places_(block.shared + chain.weights + warp_index() * chain.places * kWeightTile),
-        tile_(block.index), depth_(warp_index()) {}
+  __device__ WeightStream(const Chain& chain, const Place& on)
+      : chain_(chain), on_(on), places_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
+        tile_(on.block), depth_(on.row) {}
 
   /// Brings tiles as long as there is a place.
   __device__ __forceinline__ void fill() {
@@ -57,15 +57,15 @@ class WeightStream {
   __device__ __forceinline__ bool find() {
     for (; link_ < chain_.count; ++link_) {
       const Link& l = chain_.links[link_];
-      if (l.deep() && warp_index() < l.depth()) {
-        if (depth_ >= l.depth()) {
-          depth_ = warp_index();
-          tile_ += block_.of_cluster;
+      if (l.form == Form::deep && on_.row < l.depth) {
+        if (depth_ >= l.depth) {
+          depth_ = on_.row;
+          tile_ += on_.blocks;
         }
-        if (tile_ < l.tiles()) return true;
+        if (tile_ < l.tiles) return true;
       }
-      tile_ = block_.index;
-      depth_ = warp_index();
+      tile_ = on_.block;
+      depth_ = on_.row;
     }
     return false;
   }
@@ -74,7 +74,7 @@ class WeightStream {
   __device__ __forceinline__ void bring() const {
     const Link& l = chain_.links[link_];
     const WeightTile tile(l, tile_, depth_);
-    const int line = lane_index() / 8, pack = lane_index() % 8;
+    const int line = on_.lane / 8, pack = on_.lane % 8;
     const int from = tile.first + line * tile.pitch + pack * 4;
     float* const to = places_ + free_ * kWeightTile + line * kCols;
     const int lines = pack * 4 < tile.width ? tile.lines - line : 0;
@@ -83,7 +83,7 @@ class WeightStream {
       const bool there = 4 * i < lines;
       copy_async<16>(to + 4 * i * kCols + (pack ^ i) * 4, l.w + (there ? from + 4 * i * tile.pitch : 0), there);
     }
-    if (link_ == 0 && tile_ == block_.index) {
+    if (link_ == 0 && tile_ == on_.block) {
       if (chain_.x_in_packs)
         bring_rows<4>(l);
       else
@@ -96,19 +96,19 @@ class WeightStream {
   template <int kFloats>
   __device__ __forceinline__ void bring_rows(const Link& l) const {
     constexpr int kAcross = kCols / kFloats;
-    float* const to = block_.shared + l.rows + depth_ * kRowTile;
-    const int col = lane_index() % kAcross * kFloats, k = depth_ * kCols + col;
+    float* const to = on_.shared + l.rows + depth_ * kRowTile;
+    const int col = on_.lane % kAcross * kFloats, k = depth_ * kCols + col;
 #pragma unroll
     for (int row0 = 0; row0 < kRows; row0 += 32 / kAcross) {
-      const int row = row0 + lane_index() / kAcross;
-      const bool there = row < block_.rows && k < l.k;
+      const int row = row0 + on_.lane / kAcross;
+      const bool there = row < on_.rows && k < l.k;
       copy_async<4 * kFloats>(to + place_in_rows(row, col),
-                              l.x + (there ? (block_.row0 + row) * l.k + k : 0), there);
+                              l.x + (there ? (on_.row0 + row) * l.k + k : 0), there);
     }
   }
 
   const Chain& chain_;
-  const Block& block_;
+  const Place& on_;
   float* const places_;
   int link_ = 0, tile_, depth_;             ///< what comes next
   int free_ = 0, first_ = 0, on_way_ = 0;
@@ -116,23 +116,24 @@ class WeightStream {
 
 /// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8 packs:
 /// a pack a thread.
-__device__ __forceinline__ void fetch_slabs(const Chain& chain, const Block& block) {
-  const int line = static_cast<int>(threadIdx.x) / 8, col = static_cast<int>(threadIdx.x) % 8 * 4;
+__device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on) {
+  const int line = static_cast<int>(threadIdx.x / 8), col = static_cast<int>(threadIdx.x % 8) * 4;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
     if (l.slabs < 0) continue;
-    float* to = block.shared + l.slabs + line * kPitch + col;
-    const int tiles = l.in_parts() ? l.depth() : l.tiles();
+    const bool in_parts = l.form == Form::in_parts;
+    float* to = on.shared + l.slabs + line * kPitch + col;
+    const int tiles = in_parts ? l.depth : l.tiles;
 #pragma unroll 1
-    for (int at = l.wide() || l.in_parts() ? block.index : 0; at < tiles; at += block.of_cluster) {
-      const WeightTile tile(l, l.in_parts() ? 0 : at, l.in_parts() ? at : 0);
+    for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks) {
+      const WeightTile tile(l, in_parts ? 0 : at, in_parts ? at : 0);
       const bool there = line < tile.lines && col < tile.width;
       copy_async<16>(to, l.w + (there ? tile.first + line * tile.pitch + col : 0), there);
       to += kSlab;
     }
   }
-  note_copies(block.shared + kSlabsCame);
+  note_copies(on.shared + kSlabsCame);
 }
 
 }  // namespace trainctl::cuda
