@@ -12,7 +12,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
 constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
 constexpr int kMostLinks = 16;
-constexpr int kMostBlocks = 16;  ///< of a cluster
+constexpr int kMostBlocks = 16;  ///< of a cluster, else half of them
 constexpr int kMostClasses = 128;
 constexpr int kMostPlaces = 6;  ///< of a warp, for tiles of weights
 
@@ -69,7 +69,7 @@ struct Chain {
   int count = 0;
   int loss = -1;                 ///< which link; -1: none
   int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
-  int blocks = 1;                ///< of a cluster, a power of two
+  int blocks = 1;                ///< of a cluster: 16 or 8
   bool x_in_packs = false;       ///< the first rows may be moved 16 bytes at a time
   int weights = 0;               ///< where in shared memory each warp has places for tiles of weights
   int places = 0;

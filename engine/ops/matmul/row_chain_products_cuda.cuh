@@ -56,6 +56,14 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
   }
 }
 
+/// In a tree, so that little waits for what is before it.
+__device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
+  float v[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) v[i] = first[i * apart];
+  return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+}
+
 /// `came` counts the rows that other blocks send; null: they are there.
 __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, WeightStream& stream, float* came) {
   const Lane lane(on.lane);
@@ -83,44 +91,49 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Weight
   *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
   *reinterpret_cast<float4*>(to + 4) = {sums[4], sums[5], sums[6], sums[7]};
   __syncthreads();
-  float sum = 0;
-#pragma unroll
-  for (int other = 0; other < kWarps; ++other) sum += of_warps[other * kSumsOfWarp + on.row * kPitch + on.lane];
-  return sum;
+  return sum_of_eight(of_warps + on.row * kPitch + on.lane, kSumsOfWarp);
 }
 
 // Layers with no more than 32 of k for the block: a sum a thread
 
-/// Of a row and a column of a tile.
-__device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, const float* x, const float* w, int depth) {
+/// Of a row and a column of a tile; zeros fill it beyond the end.
+__device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, const float* x, const float* w,
+                                             int depth) {
+  if (on.lane >= l.n) return 0;
   float sums[4] = {};
+  const auto add = [&](int k, const float4& weights) {
+    const float4 rows = *reinterpret_cast<const float4*>(x + place_in_rows(on.row, k));
+    sums[0] += rows.x * weights.x;
+    sums[1] += rows.y * weights.y;
+    sums[2] += rows.z * weights.z;
+    sums[3] += rows.w * weights.w;
+  };
+  if (l.along) {
+    w += on.lane * kPitch;
 #pragma unroll
-  for (int k = 0; k < kCols; k += 4) {
-    if (k >= depth) break;
-    const float4 a = *reinterpret_cast<const float4*>(x + place_in_rows(on.row, k));
-    const float4 b = l.along ? *reinterpret_cast<const float4*>(w + on.lane * kPitch + k)
-                             : float4{w[k * kPitch + on.lane], w[(k + 1) * kPitch + on.lane],
-                                      w[(k + 2) * kPitch + on.lane], w[(k + 3) * kPitch + on.lane]};
-    sums[0] += a.x * b.x;
-    sums[1] += a.y * b.y;
-    sums[2] += a.z * b.z;
-    sums[3] += a.w * b.w;
+    for (int k = 0; k < kCols; k += 4) add(k, *reinterpret_cast<const float4*>(w + k));
+  } else {
+    w += on.lane;
+#pragma unroll 2
+    for (int k = 0; k < depth; k += 4, w += 4 * kPitch) add(k, {w[0], w[kPitch], w[2 * kPitch], w[3 * kPitch]});
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// A shallow layer's tile, or the block's part of the sums of one made in parts.
+/// The own'th tile of a shallow layer, or the block's part of the sums of one that is made in parts.
 __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int own) {
+  const bool in_parts = l.form == Form::in_parts;
   const float* x = on.shared + l.rows;
-  const float* w = on.shared + l.slabs;
+  const float* w = on.shared + l.slabs + own * kSlab;
+  int depth = in_parts ? on.block : 0;
+  if (in_parts && l.whole_rows) x += depth * kRowTile;
   wait_for_bytes(on.shared + kSlabsCame);
-  if (l.form != Form::in_parts) return sum_of_tile(l, on, x, w + own * kSlab, l.k);
   float sum = 0;
 #pragma unroll 1
-  for (int depth = on.block; depth < l.depth; depth += on.blocks) {
-    sum += sum_of_tile(l, on, x + (l.whole_rows ? depth * kRowTile : 0), w, l.k - depth * kCols);
+  for (; depth < l.depth; depth += on.blocks) {
+    sum += sum_of_tile(l, on, x, w, min(l.k - depth * kCols, kCols));
+    x += (l.whole_rows ? on.blocks : 1) * kRowTile;
     w += kSlab;
-    if (!l.whole_rows) x += kRowTile;
   }
   return sum;
 }
@@ -148,9 +161,11 @@ __device__ __forceinline__ float sum_of_parts(const Link& l, const Place& on, fl
   send_to_all(on, part, parts + on.block * kRows * pitch + first, first < pitch, counter);
   wait_for_bytes(counter);
   float sum = 0;
-#pragma unroll
-  for (int block = 0; block < kMostBlocks; ++block)
-    if (block < on.blocks && lane < pitch) sum += parts[block * kRows * pitch + lane];
+  if (lane < pitch) {
+#pragma unroll 1
+    for (int block = 0; block < on.blocks; block += 8)
+      sum += sum_of_eight(parts + block * kRows * pitch + lane, kRows * pitch);
+  }
   return sum;
 }
 
