@@ -1,5 +1,5 @@
 // The products of a chain. Whichever way a layer's sums are made, in the end each thread has one result of a tile: the
-// warp's row, the lane's column. So what a thread kept is what it takes a slope from, and what a warp kept is whole rows.
+// warp's row, the lane's column. So a thread takes slopes from what it kept itself, and a warp has kept whole rows.
 #pragma once
 
 #include "engine/ops/matmul/row_chain_weights_cuda.cuh"

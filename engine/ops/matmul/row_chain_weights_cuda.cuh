@@ -110,12 +110,12 @@ class WeightStream {
   const Chain& chain_;
   const Place& on_;
   float* const places_;
-  int link_ = 0, tile_, depth_;             ///< what comes next
-  int free_ = 0, first_ = 0, on_way_ = 0;
+  int link_ = 0, tile_, depth_;            ///< what comes next
+  int free_ = 0, first_ = 0, on_way_ = 0;  ///< places: the next one to fill, the oldest, and how many are filled
 };
 
-/// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8 packs:
-/// a pack a thread.
+/// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8
+/// packs: a pack a thread.
 __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on) {
   const int line = static_cast<int>(threadIdx.x / 8), col = static_cast<int>(threadIdx.x % 8) * 4;
 #pragma unroll 1
