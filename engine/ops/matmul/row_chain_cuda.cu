@@ -43,18 +43,18 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
   __syncwarp();
 }
 
-/// The first rows of a layer that is not deep: each warp its row, as far as the block takes it.
+/// The first rows where they do not come in tiles: each warp its row, as far as the block takes it.
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   float* to = on.shared + l.rows + place_in_rows(on.row, on.lane);
   const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
-  for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += on.blocks, to += kRowTile) {
+  for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += l.whole_rows ? 1 : on.blocks, to += kRowTile) {
     const int k = depth * kCols + on.lane;
     *to = on.row < on.rows && k < l.k ? from[k] : 0.0f;
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
-  extern __shared__ float4 shared4[];
+  extern __shared__ __align__(1024) float4 shared4[];
   const int cluster = cluster_index(), row0 = cluster * chain.of_cluster;
   const Place on{reinterpret_cast<float*>(shared4),
                  block_in_cluster(),
@@ -64,16 +64,19 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
                  static_cast<int>(threadIdx.x % 32)};
   if (on.row == 0) prepare_barriers(chain, on);
+  WeightStream stream(chain, on);
   arrive_at_cluster();
   wait_for_kernel_before();
   let_next_kernel_start();
-  WeightStream stream(chain, on);
   stream.fill();
   wait_for_arrivals();  // none sends to a block that has not started
   fetch_slabs(chain, on);
   Label label;
   if (chain.loss >= 0) label = fetch_label(chain.links[chain.loss], on);
-  if (chain.links[0].form != Form::deep) fetch_rows(chain.links[0], on);
+  if (!chain.rows_in_tiles) {
+    fetch_rows(chain.links[0], on);
+    if (chain.links[0].form == Form::deep) __syncthreads();
+  }
   float* came = nullptr;
   double of_loss = 0;
   unsigned losses_before = 0;
@@ -222,11 +225,24 @@ std::optional<int> place(Chain& chain, int most_floats) {
     links[i + 1].rows = taken_whole ? l.sent : l.kept;
     links[i + 1].whole_rows = taken_whole || !l.wide;
   }
-  chain.weights = end;
+  chain.weights = end = static_cast<int>(ceil_div(end, kTileAligned) * kTileAligned);
   const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
   chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / kPlaceFloats) : 0;
   if (end > most_floats || (deep && chain.places < 1)) return std::nullopt;
   return end + chain.places * kPlaceFloats;
+}
+
+/// For what the copy engine brings.
+bool set_tile_maps(Chain& chain) {
+  for (int i = 0; i < chain.count; ++i) {
+    const Link& l = chain.links[i];
+    if (l.form != Form::deep) continue;
+    if (!set_tile_map(chain.tiles[i], l.w, l.along ? l.n : l.k, l.along ? l.k : l.n, kCols)) return false;
+    chain.deep[chain.deep_count++] = static_cast<uint8_t>(i);
+  }
+  const Link& first = chain.links[0];
+  chain.rows_in_tiles = first.form == Form::deep && first.k % 4 == 0 && is_aligned(first.x);
+  return !chain.rows_in_tiles || set_tile_map(chain.first_rows, first.x, chain.rows, first.k, kRows);
 }
 
 /// Clusters of so many blocks that run at once; 0: none does. `most_bytes` of shared memory is what any chain may ask
@@ -295,7 +311,7 @@ std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kerne
   }
   if (rows > kMostRows || !is_chain(chain)) return std::nullopt;
   chain.rows = static_cast<int>(rows);
-  chain.x_in_packs = chain.links[0].k % 4 == 0 && is_aligned(chain.links[0].x);
+  if (!set_tile_maps(chain)) return std::nullopt;
   const CudaKernelCall& call = kernels[0].call;
   if (std::optional<CudaKernel> large = prepare(call, chain, 16)) return large;
   return prepare(call, chain, 8);

@@ -4,7 +4,7 @@
 //   mbarriers | warps' sums | rows sent, two places | rows kept, a place a link | slabs | the warps' weights
 #pragma once
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/tile_copies_cuda.cuh"
 
 namespace trainctl::cuda {
 
@@ -24,8 +24,10 @@ constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all w
 
 // Where shared memory has what every chain has, in floats.
 constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
-constexpr int kSums = kSlabsCame + 4;
-constexpr int kFirstPlace = kSums + kWarps * kSumsOfWarp;
+constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each warp's place for weights
+constexpr int kSums = kTilesCame + 2 * kWarps * kMostPlaces;
+constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
+constexpr int kFirstPlace = (kSums + kWarps * kSumsOfWarp + kTileAligned - 1) / kTileAligned * kTileAligned;
 
 enum class Form : uint8_t {
   deep,      ///< wide, and more than 32 of k: the warps share k
@@ -65,12 +67,16 @@ struct Link {
 };
 
 struct Chain {
+  TileMap first_rows;
+  TileMap tiles[kMostLinks];  ///< of the weights of deep layers
   Link links[kMostLinks];
   int count = 0;
+  int deep_count = 0;
+  uint8_t deep[kMostLinks];  ///< which links are
   int loss = -1;                 ///< which link; -1: none
   int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
   int blocks = 1;                ///< of a cluster: 16 or 8
-  bool x_in_packs = false;       ///< the first rows may be moved 16 bytes at a time
+  bool rows_in_tiles = false;    ///< the first rows come with the first layer's weights
   int weights = 0;               ///< where in shared memory each warp has places for tiles of weights
   int places = 0;
   double* loss_parts = nullptr;  ///< one a row
@@ -85,7 +91,7 @@ struct Place {
   int row, lane;      ///< the warp's row, the lane's column of a tile
 };
 
-/// A number of a tile of rows. The halves of odd rows are exchanged: two rows of one k are read without bank conflicts.
-__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ (row & 1) * (kCols / 2)); }
+/// A number of a tile of rows: as the copy engine would have brought it.
+__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row * 4); }
 
 }  // namespace trainctl::cuda

@@ -19,32 +19,33 @@ __device__ __forceinline__ void exchange_half(float* sums) {
   }
 }
 
-/// How the lanes of a warp share a tile: two take every other row, of four each takes 8 columns, of four each every
+/// How the lanes of a warp share a tile: two take four rows each, of four each takes 8 columns, of four each every
 /// fourth pack of k. Lanes that read the same are neighbours: a read of 16 bytes a lane then takes half the time.
+/// Columns are shared so that 16 lanes read without bank conflicts from tiles as the copy engine brings them.
 struct Lane {
   int odd, cols, k;
   __device__ __forceinline__ explicit Lane(int lane) : odd(lane & 1), cols(lane / 2 & 3), k(lane / 8) {}
 };
 
-/// Adds a tile of rows times one of weights: sums of rows 2 i + odd and of 8 columns.
+/// Adds a tile of rows times one of weights: sums of rows 4 odd + i and of 8 columns.
 template <bool kAlong>
 __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const float* w, float (&sums)[32]) {
-  x += lane.odd * kCols;
-  w += kCols * (kAlong ? lane.cols * 8 : lane.k * 4);
-  const int pack = lane.k ^ (lane.cols * 2);
+  x += lane.odd * 4 * kCols;
+  w += kCols * (kAlong ? lane.cols * 2 : lane.k * 4);
+  const int row_pack = lane.k ^ (lane.odd * 4), pack = kAlong ? lane.k ^ (lane.cols * 2) : lane.cols ^ (lane.k & 1) * 4;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float weights[8][4];  // [columns][k], or [k, columns' halves][columns]
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const int line = kAlong ? i : half * 16 + i / 2, other = kAlong ? i / 4 : i % 2;
-      const float4 v = *reinterpret_cast<const float4*>(w + line * kCols + (pack ^ (half * 4) ^ other) * 4);
+      const int line = kAlong ? i / 2 * 8 + i % 2 : half * 16 + i / 2;
+      const int other = kAlong ? half * 4 + i % 2 : i % 2 * 4 + i / 2;
+      const float4 v = *reinterpret_cast<const float4*>(w + line * kCols + (pack ^ other) * 4);
       weights[i][0] = v.x, weights[i][1] = v.y, weights[i][2] = v.z, weights[i][3] = v.w;
     }
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      const float4 v = *reinterpret_cast<const float4*>(
-          x + 2 * r * kCols + ((half * 4 + lane.k) ^ (lane.odd * 4)) * 4);
+      const float4 v = *reinterpret_cast<const float4*>(x + r * kCols + (row_pack ^ (half * 4 + r)) * 4);
       const float rows[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -56,6 +57,11 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
   }
 }
 
+/// Where the sum of a column lies in a row of a warp's sums: each lane writes two packs.
+__device__ __forceinline__ int place_in_sums(bool along, int col) {
+  return along ? (col & 17) + (col & 6) * 2 + (col & 8) / 4 : col;
+}
+
 /// In a tree, so that little waits for what is before it.
 __device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
   float v[8];
@@ -64,34 +70,28 @@ __device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
   return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-/// `came` counts the rows that other blocks send; null: they are there.
-__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, WeightStream& stream, float* came) {
+__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, WeightStream& stream) {
   const Lane lane(on.lane);
   float sums[32] = {};  // [4 rows][8 columns]
-  int depth = on.row;
+  const float* x = on.shared + l.rows + on.row * kRowTile;
 #pragma unroll 1
-  do {
-    stream.fill();
-    if (came != nullptr) wait_for_bytes(came);
-    if (depth >= l.depth) break;
+  for (int depth = on.row; depth < l.depth; depth += kWarps, x += kWarps * kRowTile) {
     const float* const w = stream.first();
-    const float* const x = on.shared + l.rows + depth * kRowTile;
     if (l.along)
       multiply<true>(lane, x, w, sums);
     else
       multiply<false>(lane, x, w, sums);
     stream.give_back();
-    depth += kWarps;
-  } while (depth < l.depth);
+  }
   // The lanes that share k: each is left with a row.
   exchange_half<16, 16>(sums);
   exchange_half<8, 8>(sums);
   float* const of_warps = on.shared + kSums;
-  float* const to = of_warps + on.row * kSumsOfWarp + (2 * lane.k + lane.odd) * kPitch + lane.cols * 8;
+  float* const to = of_warps + on.row * kSumsOfWarp + (lane.odd * 4 + lane.k) * kPitch + lane.cols * 4;
   *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
-  *reinterpret_cast<float4*>(to + 4) = {sums[4], sums[5], sums[6], sums[7]};
+  *reinterpret_cast<float4*>(to + 16) = {sums[4], sums[5], sums[6], sums[7]};
   __syncthreads();
-  return sum_of_eight(of_warps + on.row * kPitch + on.lane, kSumsOfWarp);
+  return sum_of_eight(of_warps + on.row * kPitch + place_in_sums(l.along, on.lane), kSumsOfWarp);
 }
 
 // Layers with no more than 32 of k for the block: a sum a thread
@@ -185,8 +185,11 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Weigh
     else if (l.relu_result != nullptr && there)
       relu_result = __ldcg(l.relu_result + in_memory);
 
-    if (own > 0) __syncthreads();  // the warps' sums of the tile before have been read
-    float v = l.form == Form::deep ? deep_sum(l, on, stream, came) : direct_sum(l, on, own);
+    if (own > 0)
+      __syncthreads();  // the warps' sums of the tile before have been read
+    else if (came != nullptr)
+      wait_for_bytes(came);
+    float v = l.form == Form::deep ? deep_sum(l, on, stream) : direct_sum(l, on, own);
     if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
     if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one

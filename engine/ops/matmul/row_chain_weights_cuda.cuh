@@ -22,96 +22,83 @@ struct WeightTile {
 
 /// The weights of deep layers, a tile at a time, each for the one warp that multiplies it: of a layer's k, a warp takes
 /// every eighth tile. They come in the order in which they are taken, as many ahead as the warp has places, whichever
-/// layers they are of; with the first layer's come its rows. Lanes work together.
+/// layers they are of; with the first layer's come its rows. All lanes know where the stream is; one asks for copies.
 class WeightStream {
  public:
-  __device__ WeightStream(const Chain& chain, const Place& on)
-      : chain_(chain), on_(on), places_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
-        tile_(on.block), depth_(on.row) {}
-
-  /// Brings tiles as long as there is a place.
-  __device__ __forceinline__ void fill() {
-    __syncwarp();  // all lanes have read what lay there
-    while (on_way_ < chain_.places && find()) {
-      bring();
-      depth_ += kWarps;
-      free_ = after(free_);
-      ++on_way_;
+  __device__ __forceinline__ WeightStream(const Chain& chain, const Place& on)
+      : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
+        barriers_(on.shared + kTilesCame + on.row * kMostPlaces * 2) {
+    if (on.lane == 0) {
+      for (int place = 0; place < chain.places; ++place) prepare_announcements(barriers_ + 2 * place);
+      publish_to_copies();
     }
+    __syncwarp();
+    open_layer();
+  }
+
+  /// Before the first tile is taken.
+  __device__ __forceinline__ void fill() {
+#pragma unroll 1
+    for (int place = 0; place < chain_.places; ++place) bring(place);
   }
   /// The oldest one, once it has come.
   __device__ __forceinline__ const float* first() const {
-    wait_for_copies_but<kMostPlaces - 1>(on_way_ - 1);
-    __syncwarp();
-    return places_ + first_ * kWeightTile;
+    wait_for_announced(barriers_ + 2 * place_, parity_);
+    return weights_ + place_ * kWeightTile;
   }
+  /// Its place is for the next one.
   __device__ __forceinline__ void give_back() {
-    first_ = after(first_);
-    --on_way_;
+    __syncwarp();  // all lanes have read what lay there
+    bring(place_);
+    if (++place_ == chain_.places) {
+      place_ = 0;
+      parity_ ^= 1;
+    }
   }
 
  private:
-  __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
-
-  /// Moves on to the next tile that is this warp's, if there is one.
-  __device__ __forceinline__ bool find() {
-    for (; link_ < chain_.count; ++link_) {
-      const Link& l = chain_.links[link_];
-      if (l.form == Form::deep && on_.row < l.depth) {
-        if (depth_ >= l.depth) {
-          depth_ = on_.row;
-          tile_ += on_.blocks;
-        }
-        if (tile_ < l.tiles) return true;
-      }
-      tile_ = on_.block;
-      depth_ = on_.row;
+  __device__ __forceinline__ void bring(int place) {
+    if (link_ < 0) return;
+    if (on_.lane == 0) {
+      float* const barrier = barriers_ + 2 * place;
+      const bool rows = link_ == 0 && tile_ == on_.block && chain_.rows_in_tiles;
+      const int line = along_ ? tile_ : depth_, col = along_ ? depth_ : tile_;
+      announce_bytes(barrier, (kWeightTile + (rows ? kRowTile : 0)) * static_cast<int>(sizeof(float)));
+      copy_tile(weights_ + place * kWeightTile, chain_.tiles[link_], col * kCols, line * kCols, barrier);
+      if (rows)
+        copy_tile(on_.shared + chain_.links[0].rows + depth_ * kRowTile, chain_.first_rows, depth_ * kCols, on_.row0,
+                  barrier);
     }
-    return false;
+    depth_ += kWarps;
+    if (depth_ < depths_) return;
+    depth_ = on_.row;
+    tile_ += on_.blocks;
+    if (tile_ >= tiles_) open_layer();
   }
 
-  /// Line by line; packs of a line change places, so that both ways to read them are free of bank conflicts.
-  __device__ __forceinline__ void bring() const {
-    const Link& l = chain_.links[link_];
-    const WeightTile tile(l, tile_, depth_);
-    const int line = on_.lane / 8, pack = on_.lane % 8;
-    const int from = tile.first + line * tile.pitch + pack * 4;
-    float* const to = places_ + free_ * kWeightTile + line * kCols;
-    const int lines = pack * 4 < tile.width ? tile.lines - line : 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const bool there = 4 * i < lines;
-      copy_async<16>(to + 4 * i * kCols + (pack ^ i) * 4, l.w + (there ? from + 4 * i * tile.pitch : 0), there);
+  /// The next one of which this warp has tiles.
+  __device__ __forceinline__ void open_layer() {
+    tile_ = on_.block;
+    depth_ = on_.row;
+    for (; layer_ < chain_.deep_count; ++layer_) {
+      const Link& l = chain_.links[link_ = chain_.deep[layer_]];
+      tiles_ = l.tiles;
+      depths_ = l.depth;
+      along_ = l.along;
+      if (tile_ >= tiles_ || depth_ >= depths_) continue;
+      ++layer_;
+      return;
     }
-    if (link_ == 0 && tile_ == on_.block) {
-      if (chain_.x_in_packs)
-        bring_rows<4>(l);
-      else
-        bring_rows<1>(l);
-    }
-    commit_copies();
-  }
-
-  /// Zeros beyond the batch, and beyond k.
-  template <int kFloats>
-  __device__ __forceinline__ void bring_rows(const Link& l) const {
-    constexpr int kAcross = kCols / kFloats;
-    float* const to = on_.shared + l.rows + depth_ * kRowTile;
-    const int col = on_.lane % kAcross * kFloats, k = depth_ * kCols + col;
-#pragma unroll
-    for (int row0 = 0; row0 < kRows; row0 += 32 / kAcross) {
-      const int row = row0 + on_.lane / kAcross;
-      const bool there = row < on_.rows && k < l.k;
-      copy_async<4 * kFloats>(to + place_in_rows(row, col),
-                              l.x + (there ? (on_.row0 + row) * l.k + k : 0), there);
-    }
+    link_ = -1;
   }
 
   const Chain& chain_;
   const Place& on_;
-  float* const places_;
-  int link_ = 0, tile_, depth_;            ///< what comes next
-  int free_ = 0, first_ = 0, on_way_ = 0;  ///< places: the next one to fill, the oldest, and how many are filled
+  float *const weights_, *const barriers_;
+  int place_ = 0, parity_ = 0;                   ///< the oldest tile's
+  int layer_ = 0, link_ = -1, tile_, depth_;     ///< what comes next
+  int tiles_ = 0, depths_ = 0;                   ///< of its layer
+  bool along_ = false;
 };
 
 /// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8
