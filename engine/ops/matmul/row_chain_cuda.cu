@@ -80,9 +80,12 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
   float* came = nullptr;
   double of_loss = 0;
   unsigned losses_before = 0;
+  Link next = chain.links[0];
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
-    const Link& l = chain.links[i];
+    // In registers: parameters that only the run can name take long to read, so the next link's are asked for now.
+    const Link l = next;
+    next = chain.links[min(i + 1, kMostLinks - 1)];
     float* const counter = on.shared + kResultsCame + 2 * i;
     __syncwarp();  // what a warp kept is whole rows
     if (l.form == Form::loss)
