@@ -57,6 +57,12 @@ __device__ inline void announce_bytes(float* barrier, int bytes) {
                : "memory");
 #endif
 }
+/// By one thread, some time before copies.
+__device__ inline void prefetch_map(const TileMap& map) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
 /// The tile that begins at `first` of line `line`; `to` is aligned to 8 lines.
 __device__ inline void copy_tile(float* to, const TileMap& map, int first, int line, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -43,6 +43,13 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
   __syncwarp();
 }
 
+/// By the threads of a warp: what the copy engine has to know before its first copies.
+__device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& on) {
+  if (on.lane < chain.deep_count) prefetch_map(chain.tiles[chain.deep[on.lane]]);
+  if (on.lane == 0 && chain.rows_in_tiles) prefetch_map(chain.first_rows);
+  __syncwarp();
+}
+
 /// The first rows where they do not come in tiles: each warp its row, as far as the block takes it.
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   float* to = on.shared + l.rows + place_in_rows(on.row, on.lane);
@@ -64,6 +71,7 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
                  static_cast<int>(threadIdx.x % 32)};
   if (on.row == 0) prepare_barriers(chain, on);
+  if (on.row == kWarps - 1) prefetch_maps(chain, on);
   WeightStream stream(chain, on);
   arrive_at_cluster();
   wait_for_kernel_before();
@@ -80,12 +88,9 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
   float* came = nullptr;
   double of_loss = 0;
   unsigned losses_before = 0;
-  Link next = chain.links[0];
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
-    // In registers: parameters that only the run can name take long to read, so the next link's are asked for now.
-    const Link l = next;
-    next = chain.links[min(i + 1, kMostLinks - 1)];
+    const Link l = chain.links[i];  // read once, while its rows come: parameters that only the run can name take long
     float* const counter = on.shared + kResultsCame + 2 * i;
     __syncwarp();  // what a warp kept is whole rows
     if (l.form == Form::loss)

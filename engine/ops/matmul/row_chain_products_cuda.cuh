@@ -74,6 +74,7 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Weight
   const Lane lane(on.lane);
   float sums[32] = {};  // [4 rows][8 columns]
   const float* x = on.shared + l.rows + on.row * kRowTile;
+  const bool long_layer = stream.exceeded_by(l.depth);
 #pragma unroll 1
   for (int depth = on.row; depth < l.depth; depth += kWarps, x += kWarps * kRowTile) {
     const float* const w = stream.first();
@@ -82,6 +83,7 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Weight
     else
       multiply<false>(lane, x, w, sums);
     stream.give_back();
+    if (long_layer) stream.fill();
   }
   // The lanes that share k: each is left with a row.
   exchange_half<16, 16>(sums);
@@ -196,6 +198,7 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Weigh
     if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
     if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
+    if (l.form == Form::deep) stream.fill();  // while others wait for nothing from here
     if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
     if (there && (l.wide || on.block == 0)) l.y[in_memory] = v;
   }

@@ -27,7 +27,7 @@ class WeightStream {
  public:
   __device__ __forceinline__ WeightStream(const Chain& chain, const Place& on)
       : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
-        barriers_(on.shared + kTilesCame + on.row * kMostPlaces * 2) {
+        barriers_(on.shared + kTilesCame + on.row * kMostPlaces * 2), free_count_(chain.places) {
     if (on.lane == 0) {
       for (int place = 0; place < chain.places; ++place) prepare_announcements(barriers_ + 2 * place);
       publish_to_copies();
@@ -36,27 +36,31 @@ class WeightStream {
     open_layer();
   }
 
-  /// Before the first tile is taken.
+  /// Tiles for all places that are free.
   __device__ __forceinline__ void fill() {
+    __syncwarp();  // all lanes have read what lay there
 #pragma unroll 1
-    for (int place = 0; place < chain_.places; ++place) bring(place);
+    for (; free_count_ > 0; --free_count_) {
+      bring(free_);
+      free_ = after(free_);
+    }
   }
   /// The oldest one, once it has come.
   __device__ __forceinline__ const float* first() const {
     wait_for_announced(barriers_ + 2 * place_, parity_);
     return weights_ + place_ * kWeightTile;
   }
-  /// Its place is for the next one.
   __device__ __forceinline__ void give_back() {
-    __syncwarp();  // all lanes have read what lay there
-    bring(place_);
-    if (++place_ == chain_.places) {
-      place_ = 0;
-      parity_ ^= 1;
-    }
+    ++free_count_;
+    place_ = after(place_);
+    if (place_ == 0) parity_ ^= 1;
   }
+  /// Whether a layer's tiles cannot all be here before its rows are.
+  __device__ __forceinline__ bool exceeded_by(int depth) const { return depth > chain_.places * kWarps; }
 
  private:
+  __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
+
   __device__ __forceinline__ void bring(int place) {
     if (link_ < 0) return;
     if (on_.lane == 0) {
@@ -95,9 +99,10 @@ class WeightStream {
   const Chain& chain_;
   const Place& on_;
   float *const weights_, *const barriers_;
-  int place_ = 0, parity_ = 0;                   ///< the oldest tile's
-  int layer_ = 0, link_ = -1, tile_, depth_;     ///< what comes next
-  int tiles_ = 0, depths_ = 0;                   ///< of its layer
+  int place_ = 0, parity_ = 0;                ///< the oldest tile's
+  int free_ = 0, free_count_;                 ///< places to fill: the next one, and how many
+  int layer_ = 0, link_ = -1, tile_, depth_;  ///< what comes next
+  int tiles_ = 0, depths_ = 0;                ///< of its layer
   bool along_ = false;
 };
 
