@@ -149,10 +149,11 @@ __device__ __forceinline__ void send_to_all(const Place& on, float v, float* to,
   const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
                     __shfl_sync(~0u, v, first + 3)};
   if (!there) return;
+  const int block = on.block + lane % 4, last = on.blocks - 1;
 #pragma unroll
   for (int i = 0; i < kMostBlocks; i += 4) {
-    const int block = i + lane % 4;
-    if (block < on.blocks) send((on.block + block) & (on.blocks - 1), to, four, counter);
+    if (i == kMostBlocks / 2 && last < kMostBlocks / 2) break;  // it is the one or the other
+    send((block + i) & last, to, four, counter);
   }
 }
 
@@ -198,7 +199,7 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Weigh
     if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
     if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
-    if (l.form == Form::deep) stream.fill();  // while others wait for nothing from here
+    if (l.form == Form::deep) stream.fill();  // after what others wait for
     if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
     if (there && (l.wide || on.block == 0)) l.y[in_memory] = v;
   }
