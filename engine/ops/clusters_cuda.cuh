@@ -23,15 +23,6 @@ template <int kPending>
 __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-/// For a number that only the run knows, at most kMost.
-template <int kMost>
-__device__ __forceinline__ void wait_for_copies_but(int pending) {
-  if (pending == kMost) {
-    wait_for_copies<kMost>();
-  } else if constexpr (kMost > 0) {
-    wait_for_copies_but<kMost - 1>(pending);
-  }
-}
 
 /// Whether the kernel as it was built for this device, maybe by the driver, has the code for clusters.
 template <class Kernel>
