@@ -1,5 +1,5 @@
-// What blocks of a cluster send into each other's shared memory, and what the copy engine brings: counted by mbarriers,
-// each of two floats of shared memory, 8-byte aligned, passed once in a launch.
+// What blocks of a cluster send into each other's shared memory, and copies that all threads wait for: counted by
+// mbarriers, each of two floats of shared memory, 8-byte aligned, passed once in a launch.
 #pragma once
 
 #include "engine/ops/launch_cuda.h"
@@ -82,16 +82,6 @@ __device__ inline void send(int block, float* to, float v, float* barrier) {
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [counter];}" ::"r"(
           shared_address(to)),
       "r"(shared_address(barrier)), "r"(block), "f"(v)
-      : "memory");
-#endif
-}
-/// By the copy engine, counted by `barrier`. 16-byte aligned, a multiple of 16 bytes.
-__device__ inline void copy_bulk(float* to, const float* from, int bytes, float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier))
       : "memory");
 #endif
 }

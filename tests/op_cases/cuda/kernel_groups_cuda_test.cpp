@@ -114,7 +114,7 @@ struct Built {
     c.scratch = &scratch;
     return c;
   }
-  std::vector<GroupedKernel> chain() {
+  std::vector<GroupedKernel> chain(bool adds_to_loss = false) {
     std::vector<GroupedKernel> kernels;
     const size_t layers = weights.size();
     for (size_t l = 0; l < layers; ++l) {
@@ -124,8 +124,9 @@ struct Built {
                                         {tensors.arg(values[l + 1])}, attrs)});
     }
     loss_op = network.loss + "_with_grad";
-    kernels.push_back({loss_op, call({tensors.arg(values[layers]), tensors.arg(label)},
-                                     {tensors.arg(loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
+    kernels.push_back(
+        {loss_op, call({tensors.arg(values[layers]), tensors.arg(label)},
+                       {tensors.arg(loss, adds_to_loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
     for (size_t l = layers - 1; l > 0; --l) {
       Attrs attrs{{"activation_grad", std::string("relu")}};
       kernels.push_back({"matmul", call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
@@ -259,10 +260,11 @@ void run(const CudaKernel& kernel) {
   must(cudaDeviceSynchronize());
 }
 
-/// Whole packs of 16 bytes, and few enough rows for 6 clusters.
+/// Whole packs of 16 bytes, few enough rows for 6 clusters, and room for the rows of two layers.
 bool is_for_a_chain(const Network& n) {
+  const bool fits = *std::max_element(n.widths.begin(), n.widths.end()) < 4096;
   const bool packs = std::all_of(n.widths.begin(), n.widths.end() - 1, [](int width) { return width % 4 == 0; });
-  return n.aligned && packs && (n.widths.back() <= 32 || n.widths.back() % 4 == 0) && n.rows <= 48;
+  return n.aligned && fits && packs && (n.widths.back() <= 32 || n.widths.back() % 4 == 0) && n.rows <= 48;
 }
 
 void check_network(const Network& network) {
@@ -306,6 +308,11 @@ TEST_CASE(
   check_network({1, {1, 1, 1}, "mse", false});
   check_network({200, {65, 129, 33, 100}, "softmax_cross_entropy"});
   check_network({7, {8, 36, 64, 132, 10}, "softmax_cross_entropy"});
+  for (const int outputs : {1, 2, 3, 17}) check_network({outputs + 24, {784, 512, 512, outputs}, "mse"});
+  check_network({9, {2048, 1024, 36, 4}, "mae"});  // more tiles than blocks
+  check_network({48, {64, 600, 2000, 128}, "softmax_cross_entropy"});
+  check_network({3, {600, 4, 8, 1100, 28}, "mse"});  // few columns of many, and many of few
+  check_network({5, {8192, 64, 4}, "mae"});          // too wide for shared memory
   std::mt19937 random(std::random_device{}());
   const auto any = [&](std::initializer_list<int> of) { return *(of.begin() + random() % of.size()); };
   for (int i = 0; i < 60; ++i) {
@@ -320,6 +327,42 @@ TEST_CASE(
     if (n.loss == "softmax_cross_entropy") n.widths.back() = std::max(n.widths.back(), 2);
     check_network(n);
   }
+}
+
+TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too") {
+  if (!gpu_is_here()) return;
+  for (const Network& n : {Network{32, {784, 512, 512, 1}, "mae"}, Network{11, {16, 300, 64, 520, 17}, "mse"},
+                           Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"}, Network{3, {8, 4, 4, 3}, "mse"}}) {
+    CAPTURE(n.widths);
+    Built b(n);
+    const std::vector<GroupedKernel> chain = b.chain();
+    const size_t layers = n.widths.size() - 1;
+    std::array<std::optional<CudaKernel>, 2> halves = {prepare_group(std::span(chain).first(layers + 1)),
+                                                       prepare_group(std::span(chain).subspan(layers + 1))};
+    if (!halves[1]) return;  // no clusters here
+    std::vector<CudaKernel> alone;
+    for (size_t i = 0; i <= layers; ++i) alone.push_back(find_cuda_kernel(chain[i].op)->prepare(chain[i].call));
+    CHECK(halves[0].has_value() == is_for_a_chain(n));
+    b.take_scratch(halves[0]);
+    if (halves[0]) alone = {*halves[0]};
+    for (const CudaKernel& kernel : alone) run(kernel);
+    run(*halves[1]);
+    check_chain(b, b.tensors.download());
+  }
+}
+
+TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
+  if (!gpu_is_here()) return;
+  Built b({20, {64, 100, 4}, "mse"});
+  const std::vector<GroupedKernel> first = b.chain(), second = b.chain(true);
+  const std::optional<CudaKernel> makes = prepare_group(first), adds = prepare_group(second);
+  if (!makes || !adds) return;  // no clusters here
+  b.take_scratch(makes);
+  const auto loss = [&] { return b.tensors.download()[static_cast<size_t>(b.tensors.first(b.loss))]; };
+  run(*makes);
+  const float once = loss();
+  for (int i = 0; i < 3; ++i) run(*adds);
+  CHECK(std::fabs(loss() - 4 * once) < 1e-6f * std::fabs(loss()));
 }
 
 TEST_CASE("cuda: chains of different sizes are prepared before either runs") {

@@ -1,0 +1,97 @@
+// What a chain of layers is made of, and where its rows and weights lie in a block's shared memory: row_chain_cuda.cu
+// tells how it works.
+//
+//   mbarriers | warps' sums | rows sent, two places | rows kept, a place a link | slabs | the warps' weights
+#pragma once
+
+#include "engine/ops/tile_copies_cuda.cuh"
+
+namespace trainctl::cuda {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
+constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
+constexpr int kMostLinks = 16;
+constexpr int kMostBlocks = 16;  ///< of a cluster, else half of them
+constexpr int kMostClasses = 128;
+constexpr int kMostPlaces = 6;  ///< of a warp, for tiles of weights
+
+constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of rows
+constexpr int kWeightTile = kCols * kCols;  ///< and of weights
+constexpr int kPitch = kCols + 4;           ///< free of bank conflicts, by rows and by columns
+constexpr int kSumsOfWarp = kRows * kPitch;
+constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all warps take
+
+// Where shared memory has what every chain has, in floats.
+constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
+constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each warp's place for weights
+constexpr int kSums = kTilesCame + 2 * kWarps * kMostPlaces;
+constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
+constexpr int kFirstPlace = (kSums + kWarps * kSumsOfWarp + kTileAligned - 1) / kTileAligned * kTileAligned;
+
+enum class Form : uint8_t {
+  deep,      ///< wide, and more than 32 of k: the warps share k
+  in_parts,  ///< no more than 32 columns, more of k: each block makes a part of each sum
+  shallow,   ///< no more than 32 of k
+  loss,
+};
+enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
+
+struct Link {
+  LinkKind kind = LinkKind::product;
+  bool along = false;  ///< weights are [n,k], else [k,n]
+  bool relu = false;
+  bool add_to_loss = false;
+  int k = 0, n = 0;
+  const float* x = nullptr;            ///< [rows,k]; a loss's predictions [rows,n]
+  const float* w = nullptr;            ///< a loss's labels
+  const float* bias = nullptr;         ///< [n]
+  const float* relu_result = nullptr;  ///< [rows,n]: times relu's slope
+  float* y = nullptr;                  ///< [rows,n]; a loss's gradient
+  float* loss = nullptr;               ///< [1]
+  double scale = 1;
+
+  Form form = Form::loss;
+  bool wide = false;  ///< more than 32 columns: each block makes some of the tiles
+  int tiles = 0;      ///< of columns
+  int depth = 0;      ///< tiles of k
+
+  // Where in shared memory, in floats; -1: nowhere.
+  int rows = 0;            ///< what it takes
+  bool whole_rows = true;  ///< all tiles, else only the block's own
+  int sent = -1;           ///< for its results, or parts of sums, from all blocks of the cluster
+  int sent_pitch = 0;      ///< of a row of parts: whole packs
+  int kept = -1;           ///< for the tiles of its results that this block makes
+  int slope = -1;          ///< the kept results that `relu_result` has in memory
+  int slabs = -1;          ///< the block's tiles of weights, where it is not deep
+};
+
+struct Chain {
+  TileMap first_rows;
+  TileMap tiles[kMostLinks];  ///< of the weights of deep layers
+  Link links[kMostLinks];
+  int count = 0;
+  int deep_count = 0;
+  uint8_t deep[kMostLinks];  ///< which links are
+  int loss = -1;                 ///< which link; -1: none
+  int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
+  int blocks = 1;                ///< of a cluster: 16 or 8
+  bool rows_in_tiles = false;    ///< the first rows come with the first layer's weights
+  int weights = 0;               ///< where in shared memory each warp has places for tiles of weights
+  int places = 0;
+  double* loss_parts = nullptr;  ///< one a row
+  unsigned* ticket = nullptr;
+};
+
+/// What a thread works on.
+struct Place {
+  float* shared;
+  int block, blocks;  ///< of the cluster
+  int row0, rows;     ///< of the batch, for the cluster
+  int row, lane;      ///< the warp's row, the lane's column of a tile
+};
+
+/// A number of a tile of rows: as the copy engine would have brought it.
+__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row * 4); }
+
+}  // namespace trainctl::cuda
