@@ -49,6 +49,8 @@ void add_rows(std::vector<OpCase>& rows) {
            Shape{700, 64},
            Shape{33, 1024},
            Shape{3, 30000},  // rows of packs, in registers and in shared memory
+           Shape{530, 1024},
+           Shape{530, 2056},  // so many that a thread has all packs that registers hold
            Shape{700, 65},
            Shape{600, 131},
            Shape{700, 1023},
