@@ -91,11 +91,8 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
       const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad>;
       ask_for_shared(kernel, how.shared_bytes(), name);
       if (kLoss) {  // the last block adds up the others' parts: no more of them than run at once
-        int at_once = 0;
-        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&at_once, kernel, static_cast<int>(how.threads),
-                                                                 how.shared_bytes()),
-                   name);
-        how.blocks = std::min(how.blocks, static_cast<unsigned>(std::max(1, at_once) * multiprocessors()));
+        const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
+        how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
       }
       const Split split(call, kLoss ? how.blocks : 1, 1, 1);
       if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
