@@ -36,8 +36,8 @@ inline constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
 inline constexpr float kSqrt2OverPi = 0.79788456080286536f;
 inline constexpr float kGeluCubic = 0.044715f;
 
-/// 1 - Phi(|x|), Phi the normal distribution (Abramowitz and Stegun 7.1.26: within 1e-7), in a third of erff's
-/// instructions, of which bf16 has time for few. `bell`: e^(-x^2 / 2).
+/// 1 - Phi(|x|), Phi the normal distribution (Abramowitz and Stegun 7.1.26: within 1e-7), in fewer instructions than
+/// erff, for which bf16 has no time. `bell`: e^(-x^2 / 2).
 __device__ inline float normal_tail(float x, float& bell) {
   const float t = __fdividef(1.0f, fmaf(fabsf(x), 0.3275911f * kInverseSqrt2, 1.0f));
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bell) : "f"(x * x * -0.72134752044448170f));

@@ -2,9 +2,9 @@
 // threads shares a row and keeps it between the passes, as memory has it: in registers where each thread needs no more
 // than row_packs() packs, else in shared memory, and what does not fit there is read again. What bounds short rows is
 // bytes in flight: a row's loads wait for nothing, but nothing is loaded while it is summed and written. So a row of up
-// to 4 KB belongs to one warp, which needs no barrier, and registers hold the row alone: of many rows at once. What all
-// rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has time
-// for some 30. Of long rows it is a second reading, which L2 does not hold.
+// to 4 KB (bf16: 2) is one warp's, which needs no barrier, and registers hold the row alone: of many rows at once. What
+// all rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has
+// time for some 30. Of long rows it is a second reading, which L2 does not hold.
 //
 // A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
 // V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.
@@ -300,7 +300,8 @@ auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run
   const bool packs = V > 1 && (!edges || (before_packs >= 0 && n >= 8 * V));
   const int64_t packs_of_row = packs ? n / V : n;
   const bool in_registers = packs && packs_of_row <= kMaxRowPacks;
-  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>), row_bytes = kept * packs_of_row * pack_bytes;
+  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>);
+  const int64_t row_bytes = kept * packs_of_row * pack_bytes;
   const int processors = multiprocessors();
 
   RowsLaunch how;
