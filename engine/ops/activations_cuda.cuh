@@ -36,13 +36,30 @@ inline constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
 inline constexpr float kSqrt2OverPi = 0.79788456080286536f;
 inline constexpr float kGeluCubic = 0.044715f;
 
+/// 1 - Phi(|x|), Phi the normal distribution (Abramowitz and Stegun 7.1.26: within 1e-7), in fewer instructions than
+/// erff, for which bf16 has no time. `bell`: e^(-x^2 / 2).
+__device__ inline float normal_tail(float x, float& bell) {
+  const float t = __fdividef(1.0f, fmaf(fabsf(x), 0.3275911f * kInverseSqrt2, 1.0f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bell) : "f"(x * x * -0.72134752044448170f));
+  float p = fmaf(t, 0.5f * 1.061405429f, 0.5f * -1.453152027f);
+  p = fmaf(t, p, 0.5f * 1.421413741f);
+  p = fmaf(t, p, 0.5f * -0.284496736f);
+  p = fmaf(t, p, 0.5f * 0.254829592f);
+  return t * p * bell;
+}
+
 struct Gelu {
-  __device__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(x * kInverseSqrt2)); }
+  __device__ float operator()(float x) const {
+    float bell;
+    const float tail = normal_tail(x, bell);
+    return fmaf(-fminf(fabsf(x), 64.0f), tail, fmaxf(x, 0.0f));  // of an infinity: inf * 0 is no number
+  }
 };
 struct GeluGrad {
   __device__ float operator()(float dy, float x) const {
-    const float phi = kInverseSqrt2Pi * expf(-0.5f * x * x);
-    return dy * (0.5f * (1.0f + erff(x * kInverseSqrt2)) + x * phi);
+    float bell;
+    const float tail = normal_tail(x, bell), within = fminf(fmaxf(x, -64.0f), 64.0f);
+    return dy * fmaf(within * kInverseSqrt2Pi, bell, x > 0.0f ? 1.0f - tail : tail);
   }
 };
 /// approximate: tanh (Hendrycks and Gimpel 2016).

@@ -35,6 +35,7 @@ struct PlaceInWhole {
   /// Of pack base + local, local below 2^31; the same base for all threads of a block.
   template <int V>
   __device__ int64_t of_pack(int64_t base, uint32_t local) const {
+    if (outer.ndim == 0) return first + (base + local) * V;  // one run: a whole tensor, or a part of its batch
     const int64_t base_run = base / run_packs.by;
     const auto from_run = static_cast<uint32_t>(base - base_run * run_packs.by) + local;
     const uint32_t runs = run_packs.quotient(from_run);
@@ -48,16 +49,18 @@ struct PlaceInWhole {
 /// sides times 2^24 are exact.
 struct DropoutMask {
   uint64_t key = 0;
-  uint32_t threshold = 0;
+  uint32_t threshold = 0;  ///< of whole words, whose upper 24 bits count: no word reaches 2^32
+  bool none = false;       ///< is kept
   float scale = 0;
 
   DropoutMask() = default;
   DropoutMask(uint64_t seed, double p, int64_t name)
       : key(stream_key(seed, static_cast<uint64_t>(name))),
-        threshold(static_cast<uint32_t>(std::ceil(static_cast<float>(p) * 0x1p24f))),
+        threshold(static_cast<uint32_t>(std::ceil(static_cast<float>(p) * 0x1p24f)) << 8),
+        none(static_cast<float>(p) >= 1.0f),
         scale(p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f) {}
 
-  __device__ float keep(uint32_t word, float v) const { return word >> 8 >= threshold ? v * scale : 0.0f; }
+  __device__ float keep(uint32_t word, float v) const { return word >= threshold && !none ? v * scale : 0.0f; }
 
   /// v = v or 0, from element `index` of the whole on; a Philox block makes the numbers of four neighbours.
   template <int V>

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -26,6 +27,15 @@ inline int multiprocessors() {
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   return count;
+}
+
+/// Of a kernel, on the whole of the current device.
+template <class... Parameters>
+int64_t blocks_at_once(void (*kernel)(Parameters...), unsigned threads, size_t shared_bytes, const char* name) {
+  int blocks = 0;
+  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, static_cast<int>(threads), shared_bytes),
+             name);
+  return int64_t{std::max(1, blocks)} * multiprocessors();
 }
 
 /// Programmatic dependent launch: a kernel may be scheduled while the one before still runs, and waits here for

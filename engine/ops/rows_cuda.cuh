@@ -1,14 +1,18 @@
 // Kernels that read a row, learn something of the whole of it, and write a row: norms and softmaxes. A group of
 // threads shares a row and keeps it between the passes, as memory has it: in registers where each thread needs no more
-// than kRowPacks packs, else in shared memory, and what does not fit there is read again. What bounds them in bf16 is
-// instructions: while a copy moves an element, a multiprocessor has time for some 30. Registers need no addresses, and
-// half the shared memory's accesses are none at all. Of long rows it is a second reading, which L2 does not hold.
+// than row_packs() packs, else in shared memory, and what does not fit there is read again. What bounds short rows is
+// bytes in flight: a row's loads wait for nothing, but nothing is loaded while it is summed and written. So a row of up
+// to 4 KB (bf16: 2) is one warp's, which needs no barrier, and registers hold the row alone: of many rows at once. What
+// all rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has
+// time for some 30. Of long rows it is a second reading, which L2 does not hold.
 //
 // A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
 // V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.
 //
 //   memory  | . . a b | c d e f | g h i j | k . . . |      V = 4: edges a, b and k, head 2, packs 2
 #pragma once
+
+#include <climits>
 
 #include "engine/ops/vector_cuda.cuh"
 
@@ -19,9 +23,16 @@ inline constexpr int kMaxRowThreads = 512;
 inline constexpr int max_long_row_threads(int operands) { return operands > 1 ? kMaxRowThreads : 2 * kMaxRowThreads; }
 template <bool kInRegisters, int kOperands>
 inline constexpr int kRowThreads = kInRegisters ? kMaxRowThreads : max_long_row_threads(kOperands);
+/// Blocks of a multiprocessor, at least, in kernels that keep one operand: rows of bf16 are half as long, so that more
+/// warps have to be there.
+template <int V, bool kInRegisters>
+inline constexpr int kRowBlocks = V == 8 && kInRegisters ? 2 : 1;
 /// Packs of an operand that a thread has in flight; where the row is in registers, all that it has of the row.
-template <int V>
-inline constexpr int kRowPacks = V == 1 ? 8 : 4;
+constexpr int row_packs(int pack, bool in_registers, int operands) {
+  return pack == 1 || (pack == 4 && in_registers && operands < 2) ? 8 : 4;
+}
+/// Of an operand, in registers.
+inline constexpr int kMaxRowPacks = kMaxRowThreads * 4;
 
 /// How rows [count, n] are shared out.
 struct Rows {
@@ -115,17 +126,18 @@ struct Pack {
   float v[W];
 };
 
-/// One operand's row: the packs that this thread has in flight, or all that it has.
-template <int V, class T, bool kInRegisters_>
+/// One operand's row, of kOperands: the packs that this thread has in flight, or all that it has.
+template <int V, class T, bool kInRegisters_, int kOperands = 1>
 class RowOperand {
  public:
   static constexpr bool kInRegisters = kInRegisters_;
-  /// Operand `index` of `of` that are kept.
-  __device__ RowOperand(Ref<T> x, const Rows& rows, const RowGroup& group, int index = 0, int of = 1)
+  static constexpr int kPacks = row_packs(V, kInRegisters, kOperands);
+
+  __device__ RowOperand(Ref<T> x, const Rows& rows, const RowGroup& group, int index = 0)
       : x_(x), stash_packs_(rows.stash_packs) {
     extern __shared__ float4 row_stash[];
     if constexpr (!kInRegisters)
-      stash_ = reinterpret_cast<Raw<T, V>*>(row_stash) + (group.in_block() * of + index) * stash_packs_;
+      stash_ = reinterpret_cast<Raw<T, V>*>(row_stash) + (group.in_block() * kOperands + index) * stash_packs_;
   }
 
   /// The first packs of a row, and its edge.
@@ -136,7 +148,7 @@ class RowOperand {
   }
   __device__ void fetch(const RowPart<V>& part, int from) {
 #pragma unroll
-    for (int u = 0; u < kRowPacks<V>; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int p = from + u * part.step;
       if (p < part.packs) raw_[u] = trainctl::fetch<V>(row_, part.place(p));
     }
@@ -146,7 +158,7 @@ class RowOperand {
   }
   __device__ void recall(const RowPart<V>& part, int from) {
 #pragma unroll
-    for (int u = 0; u < kRowPacks<V>; ++u) {
+    for (int u = 0; u < kPacks; ++u) {
       const int p = from + u * part.step;
       if (p >= part.packs) continue;
       if (p < stash_packs_) {
@@ -165,7 +177,7 @@ class RowOperand {
 
  private:
   Ref<T> x_, row_;
-  Raw<T, V> raw_[kRowPacks<V>];
+  Raw<T, V> raw_[kPacks];
   float edge_ = 0;
   int stash_packs_;
   Raw<T, V>* stash_ = nullptr;
@@ -178,36 +190,16 @@ struct RowSide {
   float otherwise = 0;
   bool packs = false;  ///< its packs are aligned where the rows' are
 };
-/// In registers it is read once: a thread has the same columns of all rows.
-template <int V, class T, bool kInRegisters>
+template <int V, class T>
 class RowSideOperand {
  public:
-  __device__ RowSideOperand(const RowSide<T>& side, const Rows& rows, const RowGroup& group) : side_(side) {
-    if constexpr (kInRegisters) {
-#pragma unroll
-      for (int u = 0; u < kRowPacks<V>; ++u) {
-        const int p = group.lane() + u * group.size();
-        if (side.p.p == nullptr) {
-          raw_[u] = all_of(side.otherwise);
-        } else if (p < rows.n / V) {
-          raw_[u] = trainctl::fetch<V>(side.p, static_cast<int64_t>(p) * V);
-        }
-      }
-    }
-  }
+  __device__ explicit RowSideOperand(const RowSide<T>& side) : side_(side) {}
   __device__ void fetch(const RowPart<V>&, int) {}
   __device__ void keep(int, int) {}
   __device__ void recall(const RowPart<V>&, int) {}
-  __device__ Pack<V> pack(const RowPart<V>& part, int u, int pack) {
+  __device__ Pack<V> pack(const RowPart<V>& part, int, int pack) const {
     Pack<V> p;
-    if constexpr (kInRegisters) {
-      // As memory has it: the compiler would move the conversion before the loop over rows, to twice the registers.
-      if constexpr (std::is_same_v<T, bf16>) {
-        uint4& q = raw_[u].q;
-        asm volatile("" : "+r"(q.x), "+r"(q.y), "+r"(q.z), "+r"(q.w));
-      }
-      unpack(raw_[u], p.v);
-    } else if (V > 1 && side_.packs) {
+    if (V > 1 && side_.packs) {
       load(side_.p, part.place(pack), p.v);
     } else {
 #pragma unroll
@@ -218,21 +210,9 @@ class RowSideOperand {
   __device__ Pack<1> edge(const RowPart<V>& part) const { return {{element(part.edge)}}; }
 
  private:
-  /// `value` is 0 or 1, which bf16 has exactly.
-  __device__ static Raw<T, V> all_of(float value) {
-    Raw<T, V> raw;
-    if constexpr (std::is_same_v<T, bf16>) {
-      const uint32_t pair = __byte_perm(__float_as_uint(value), 0, 0x3232);
-      raw.q = make_uint4(pair, pair, pair, pair);
-    } else {
-      for (float& v : raw.v) v = value;
-    }
-    return raw;
-  }
   __device__ float element(int place) const { return side_.p.p == nullptr ? side_.otherwise : value(side_.p, place); }
 
   RowSide<T> side_;
-  Raw<T, V> raw_[kRowPacks<V>];
 };
 
 /// The first pass over operands that were started: use(place, pack of each) for this thread's elements.
@@ -240,13 +220,13 @@ template <int V, class Use, class X, class... More>
 __device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... more) {
   for (int from = part.lane;;) {
 #pragma unroll
-    for (int u = 0; u < kRowPacks<V>; ++u) {
+    for (int u = 0; u < X::kPacks; ++u) {
       const int p = from + u * part.step;
       if (p >= part.packs) continue;
       use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
       if constexpr (!X::kInRegisters) x.keep(u, p), (more.keep(u, p), ...);
     }
-    from += kRowPacks<V> * part.step;
+    from += X::kPacks * part.step;
     if (X::kInRegisters || from >= part.packs) break;
     x.fetch(part, from), (more.fetch(part, from), ...);
   }
@@ -255,10 +235,10 @@ __device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... 
 /// One more pass.
 template <int V, class Use, class X, class... More>
 __device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
-  for (int from = part.lane; from < part.packs; from += kRowPacks<V> * part.step) {
+  for (int from = part.lane; from < part.packs; from += X::kPacks * part.step) {
     if constexpr (!X::kInRegisters) x.recall(part, from), (more.recall(part, from), ...);
 #pragma unroll
-    for (int u = 0; u < kRowPacks<V>; ++u) {
+    for (int u = 0; u < X::kPacks; ++u) {
       const int p = from + u * part.step;
       if (p < part.packs) use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
     }
@@ -309,18 +289,19 @@ inline int64_t most_shared_bytes() {
 }
 
 /// Calls run(V, in_registers, how) with the pack of T as a constant, or 1 where 16-byte borders of the operands do not
-/// lie together, where dtypes differ, which no job has, or where a row is hardly longer than its edges. `sides`: [n].
+/// lie together, where dtypes differ, which no job has, or where a row is hardly longer than its edges. `sides`: so
+/// many operands are [n].
 template <class T, class Run>
-auto with_rows(int64_t count, int64_t n, int kept, Args operands, Args sides, Run run) {
+auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
   check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");
   constexpr int V = std::is_same_v<T, Mixed> ? 1 : kPack<T>;
   const int64_t before_packs = elements_before_packs(operands, V);
   const bool edges = before_packs != 0 || n % V != 0;
   const bool packs = V > 1 && (!edges || (before_packs >= 0 && n >= 8 * V));
-  const int64_t row_packs = packs ? n / V : n, at_once = packs ? kRowPacks<V> : kRowPacks<1>;
-  const bool sides_fit = sides.size() == 0 || (!edges && packs_are_aligned(sides));
-  const bool in_registers = packs && sides_fit && kept > 0 && row_packs <= kMaxRowThreads * kRowPacks<V>;
-  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>), row_bytes = kept * row_packs * pack_bytes;
+  const int64_t packs_of_row = packs ? n / V : n;
+  const bool in_registers = packs && packs_of_row <= kMaxRowPacks;
+  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>);
+  const int64_t row_bytes = kept * packs_of_row * pack_bytes;
   const int processors = multiprocessors();
 
   RowsLaunch how;
@@ -328,19 +309,19 @@ auto with_rows(int64_t count, int64_t n, int kept, Args operands, Args sides, Ru
   how.rows.n = static_cast<int>(n);
   how.rows.before = packs ? static_cast<int>((V - before_packs) % V) : 0;
   // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
-  const int64_t of_thread = count < 4 * processors ? 1 : at_once;
+  const int64_t of_thread = count < 4 * processors ? 1 : row_packs(packs ? V : 1, in_registers, kept);
   // Long rows: so many blocks as run at once, each of which fetches its next row while the one before is written.
   const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
-  const int operands_read = kept + static_cast<int>(sides.size());
-  const int most_threads = at_a_time < 2 ? max_long_row_threads(operands_read) : kMaxRowThreads;
+    const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
   how.rows.group = packs && edges ? 2 * V : 1;
-  while (how.rows.group < most_threads && how.rows.group * of_thread < row_packs) how.rows.group *= 2;
+  while (how.rows.group < most_threads && how.rows.group * of_thread < packs_of_row) how.rows.group *= 2;
   how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
-  const int64_t most_blocks = processors * (at_a_time > 2 ? int64_t{32} : std::max<int64_t>(1, at_a_time));
+  const int64_t most_blocks = in_registers ? INT_MAX  // the card finds each the first free room
+                                           : processors * std::clamp<int64_t>(at_a_time > 2 ? 32 : at_a_time, 1, 32);
   const int64_t wanted = ceil_div(count, how.threads / how.rows.group);
   how.blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most_blocks));
   if (!in_registers && kept > 0) {
-    how.rows.stash_packs = static_cast<int>(std::min(row_packs, most_shared_bytes() / (kept * pack_bytes)));
+    how.rows.stash_packs = static_cast<int>(std::min(packs_of_row, most_shared_bytes() / (kept * pack_bytes)));
     how.group_bytes = static_cast<size_t>(kept * how.rows.stash_packs * pack_bytes);
   }
   if constexpr (V > 1) {

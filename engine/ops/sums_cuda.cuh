@@ -11,21 +11,15 @@
 // In sums of rows `terms` is called once an element, so that it may write what belongs to it.
 #pragma once
 
+#include "engine/ops/split_sums_cuda.cuh"
 #include "engine/ops/strided_cuda.cuh"
-#include "engine/ops/tickets_cuda.h"
 
 namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
-
-/// Parts of a split sum, and a ticket a tile. Double [splits, kSums, outputs]; of columns [splits, tiles, kSums * V,
-/// lanes], so that the threads of a warp lie side by side.
-struct Parts {
-  double* memory = nullptr;
-  unsigned* tickets = nullptr;
-  int64_t outputs = 0;
-};
+template <class Term>  // blocks of a multiprocessor at once, at least: operands more are bytes in flight more
+inline constexpr int kSumBlocks = Term::kSums == 1 ? 4 : 1;
 
 /// Outputs whose elements lie along the innermost dim: out[k] = sum of runs * row_packs packs.
 struct SumOfRows {
@@ -94,20 +88,6 @@ struct SumOfColumns {
 };
 
 // Kernels
-
-/// Whether this block is the last of `blocks` that come here; their writes are then visible.
-__device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    last = atomicAdd(ticket, 1u) == blocks - 1;
-    if (last) *ticket = 0;
-  }
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
 
 /// The sum over the group's threads, in all of them; a group of more than a warp is the block.
 __device__ inline double sum_of_group(double v, int group) {
@@ -196,7 +176,8 @@ __device__ inline void sum_down(double (&total)[M], int lanes) {
 }
 
 template <int V, class Term>
-__global__ void __launch_bounds__(kSumThreads, 1) sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
+__global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
+    sum_columns_kernel(Term term, SumOfColumns g, Parts parts) {
   constexpr int N = Term::kSums;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -259,29 +240,6 @@ __global__ void __launch_bounds__(kSumThreads, 1) sum_columns_kernel(Term term, 
 
 // Launchers
 
-/// Blocks that share one tile's sum: enough to fill the card, each with work worth its start.
-inline int64_t splits_for(int64_t tiles, int64_t work, int64_t least_work) {
-  const int64_t wanted = ceil_div(4 * multiprocessors(), std::max<int64_t>(1, tiles));
-  return std::clamp<int64_t>(std::min(wanted, work / least_work), 1, 1024);
-}
-
-/// Scratch and tickets for a split sum; splits is 1 where there are no tickets.
-struct Split {
-  int64_t splits = 1;
-  Tickets tickets;
-  CudaScratch* scratch = nullptr;
-
-  Split(const CudaKernelCall& call, int64_t wanted, int64_t tiles, int64_t doubles) : scratch(call.scratch) {
-    if (wanted > 1) tickets = take_tickets(static_cast<int>(tiles));
-    if (!tickets) return;
-    splits = wanted;
-    scratch->need(splits * doubles * static_cast<int64_t>(sizeof(double)));
-  }
-  Parts parts(int64_t outputs) const {
-    return {splits > 1 ? static_cast<double*>(scratch->memory()) : nullptr, tickets.get(), outputs};
-  }
-};
-
 template <int V, class Term>
 CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outputs, Term term, const char* name) {
   g.group = kSumThreads;
@@ -290,9 +248,11 @@ CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outp
     for (g.group = 1; g.group < 32 && g.group < g.packs;) g.group *= 2;
   }
   const int64_t tiles = ceil_div(outputs, kSumThreads / g.group);
-  const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(tiles, g.packs, kSumUnroll * kSumThreads);
+  const int64_t round = kSumUnroll * kSumThreads;
+  const int64_t at_once = blocks_at_once(sum_rows_kernel<V, Term>, kSumThreads, 0, name);
+  const int64_t wanted = g.group < kSumThreads ? 1 : splits_for(at_once, tiles, g.packs, round, round);
   const Split split(call, wanted, tiles, outputs * Term::kSums);
-  g.split = ceil_div(g.packs, split.splits);
+  g.split = share_of(g.packs, split.splits, round);
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));
   return [=](CudaStream stream) {
     launch(sum_rows_kernel<V, Term>, grid, kSumThreads, 0, stream, name, term, g, split.parts(outputs));
@@ -306,10 +266,11 @@ CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term t
   for (g.lanes = 1; g.lanes < 16 && g.lanes < packs;) g.lanes *= 2;
   g.tiles = Divisor(ceil_div(packs, g.lanes));
   const int64_t tiles = g.outer.count * g.tiles.by, outputs = g.outer.count * g.columns;
-  const int64_t step = kSumThreads / g.lanes;
-  const Split split(call, splits_for(tiles, g.rows.count, 2 * kSumUnroll * step), tiles,
+  const int64_t round = kSumUnroll * (kSumThreads / g.lanes);
+  const int64_t at_once = blocks_at_once(sum_columns_kernel<V, Term>, kSumThreads, 0, name);
+  const Split split(call, splits_for(at_once, tiles, g.rows.count, 2 * round, round), tiles,
                     tiles * g.lanes * V * Term::kSums);
-  g.split = static_cast<uint32_t>(ceil_div(g.rows.count, split.splits));
+  g.split = static_cast<uint32_t>(share_of(g.rows.count, split.splits, round));
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(split.splits));
   return [=](CudaStream stream) {
     launch(sum_columns_kernel<V, Term>, grid, kSumThreads, 0, stream, name, term, g, split.parts(outputs));

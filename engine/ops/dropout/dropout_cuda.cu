@@ -6,7 +6,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kUnroll = 2;
+constexpr int kUnroll = 4;
 
 // Kernels
 

@@ -10,14 +10,14 @@ namespace {
 // Kernels
 
 template <int V, bool kInRegisters, class T>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kInRegisters>)
     layer_norm_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, RowSide<T> beta, Ref<T> y, Ref<float> means,
                       Ref<float> rstds, float eps) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters> from(x, rows, group);
-  RowSideOperand<V, T, kInRegisters> scale(gamma, rows, group), shift(beta, rows, group);
+  RowSideOperand<V, T> scale(gamma), shift(beta);
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  RowOperand<V, T, kInRegisters> grad(dy, rows, group, 0, 2), from(x, rows, group, 1, 2);
-  RowSideOperand<V, T, kInRegisters> scale(gamma, rows, group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
@@ -150,7 +150,7 @@ CudaKernel prepare_layer_norm_cuda(const CudaKernelCall& call) {
                          statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
-    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, {gamma ? gamma : &x, beta ? beta : &x}, prepare);
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
   });
 }
 
@@ -163,7 +163,7 @@ CudaKernel prepare_layer_norm_grad_cuda(const CudaKernelCall& call) {
                          ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
                          side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
     };
-    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, {gamma ? gamma : &x}, prepare);
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });
 }
 

@@ -32,10 +32,24 @@ struct Exponentials {
 #pragma unroll
     for (int j = 0; j < V; ++j) sum += exponential(v[j] - top);
   }
+  /// `beside`, too, becomes its sum over the group.
+  __device__ void combine(RowGroup& group, float& beside) {
+    const float mine = top;
+    top = group.max(top);
+    float sums[2] = {sum * exponential(mine - top), beside};
+    group.sum(sums);
+    sum = sums[0], beside = sums[1];
+  }
   __device__ void combine(RowGroup& group) {
     const float mine = top;
     top = group.max(top);
     sum = group.sum(sum * exponential(mine - top));
+  }
+  /// Makes it relative to `other` where that is larger.
+  __device__ void raise_top(float other) {
+    const float before = top;
+    top = fmaxf(top, other);
+    sum *= exponential(before - top);
   }
 };
 

@@ -10,7 +10,8 @@ namespace {
 // Kernels
 
 template <int V, bool kInRegisters, class T>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, 1) softmax_rows(Rows rows, Ref<T> x, Ref<T> y) {
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+    softmax_rows(Rows rows, Ref<T> x, Ref<T> y) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  RowOperand<V, T, kInRegisters> grad(dy, rows, group, 0, 2), from(y, rows, group, 1, 2);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(y, rows, group, 1);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t, bool valid) {
     grad.start(part);
     from.start(part);
@@ -135,7 +136,7 @@ CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
   if (a.inner != 1) return launch_columns(softmax_columns, a, "softmax", ref<Mixed>(x), ref<Mixed>(y));
   return with_common_type({&x, &y}, [&](auto t) {
     using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, {}, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(softmax_rows<pack, in_registers, T>, how, "softmax", how.rows, ref<T>(x), ref<T>(y));
     });
   });
@@ -149,7 +150,7 @@ CudaKernel prepare_softmax_grad_cuda(const CudaKernelCall& call) {
   }
   return with_common_type({&dy, &y, &dx}, [&](auto t) {
     using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, {}, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(softmax_grad_rows<pack, in_registers, T>, how, "softmax_grad", how.rows, ref<T>(dy), ref<T>(y),
                          ref<T>(dx));
     });

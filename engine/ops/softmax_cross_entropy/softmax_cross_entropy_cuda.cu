@@ -12,7 +12,7 @@ namespace {
 /// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
 /// is left out of the others' sum, so that a probability near 1 loses no digits.
 template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, 1)
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
                 float scale) {
   wait_for_kernel_before();
@@ -24,29 +24,31 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, 1)
     const int32_t label = labels[row];
     x.start(part);  // before anybody waits for the label
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
-    const float of_label = value(logits, part.first + label);
+    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
     const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
-      if (static_cast<unsigned>(label - place) >= W) return;
+      float replaced = 0;
+      if (static_cast<unsigned>(label - place) >= W) return replaced;
 #pragma unroll
-      for (int j = 0; j < W; ++j) a.v[j] = j == label - place ? by : a.v[j];
+      for (int j = 0; j < W; ++j) {
+        if (j == label - place) replaced = a.v[j], a.v[j] = by;
+      }
+      return replaced;
     };
     Exponentials others;
-    others.top = fmaxf(of_label, kLowest);
     read_row(
         part,
         [&](int place, auto a) {
-          replace_label(place, a, -INFINITY);
+          of_label += replace_label(place, a, -INFINITY);
           others.add(a.v);
         },
         x);
-    others.combine(group);
-    if (kLoss && valid && group.lane() == 0) {
-      const double off = static_cast<double>(of_label) - others.top;
-      total += log(static_cast<double>(others.sum) + exp(off)) - off;
-    }
+    others.combine(group, of_label);
+    others.raise_top(of_label);
+    const float off = of_label - others.top, sum_of_others = others.sum;  // off <= 0: nothing cancels below
+    if (kLoss && valid && group.lane() == 0)
+      total += off == 0 ? log1pf(sum_of_others) : logf(sum_of_others + exponential(off)) - off;
     if constexpr (kGrad) {
-      __syncwarp();  // all have read the label's logit before it is overwritten
-      const float share = scale / (others.sum + exponential(of_label - others.top)), at_label = -share * others.sum;
+      const float share = scale / (sum_of_others + exponential(off)), at_label = -share * sum_of_others;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
@@ -86,19 +88,20 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
         how.blocks = 1;
         how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
       }
-      // The last block adds up the others' parts: no more of them than run at once.
-      if (kLoss)
-        how.blocks = std::min<unsigned>(how.blocks, 2048 / how.threads * static_cast<unsigned>(multiprocessors()));
-      const Split split(call, kLoss ? how.blocks : 1, 1, 1);
-      if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
       const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad>;
       ask_for_shared(kernel, how.shared_bytes(), name);
+      if (kLoss) {  // the last block adds up the others' parts: no more of them than run at once
+        const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
+        how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
+      }
+      const Split split(call, kLoss ? how.blocks : 1, 1, 1);
+      if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
       return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>()](CudaStream stream) {
         launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
                dx, static_cast<float>(scale));
       });
     };
-    return with_rows<T>(logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, {}, prepare_rows);
+    return with_rows<T>(logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
   });
 }
 

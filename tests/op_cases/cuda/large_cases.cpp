@@ -36,6 +36,7 @@ void add_shapes(std::vector<OpCase>& rows) {
   rows.push_back({"reduce_sum", {{{70001}}}, dims({0}), {{1}}});
   rows.push_back({"reduce_sum", {{{600, 512}}}, dims({0}), {{512}}});
   rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({0}), {{3}}});
+  rows.push_back({"reduce_sum", {{{9001, 136}}}, dims({0}), {{136}}});  // the last share is no whole round
   rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({1}), {{40000}}});
   rows.push_back({"reduce_sum", {{{3, 40000}}}, dims({1}), {{3}}});
   rows.push_back({"reduce_sum", {{{257, 1023}}}, dims({1}), {{257}}});
@@ -49,6 +50,8 @@ void add_rows(std::vector<OpCase>& rows) {
            Shape{700, 64},
            Shape{33, 1024},
            Shape{3, 30000},  // rows of packs, in registers and in shared memory
+           Shape{530, 1024},
+           Shape{530, 2056},  // so many that a thread has all packs that registers hold
            Shape{700, 65},
            Shape{600, 131},
            Shape{700, 1023},
