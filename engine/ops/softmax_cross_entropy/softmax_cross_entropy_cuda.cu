@@ -30,7 +30,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
       if (static_cast<unsigned>(label - place) >= W) return replaced;
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        if (j == label - place) replaced = a.v[j], a.v[j] = by;
+        const float v = a.v[j];  // read in any case: else the compiler reads a.v[label - place], from local memory
+        replaced = j == label - place ? v : replaced;
+        a.v[j] = j == label - place ? by : v;
       }
       return replaced;
     };
