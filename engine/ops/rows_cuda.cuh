@@ -312,7 +312,7 @@ auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run
   const int64_t of_thread = count < 4 * processors ? 1 : row_packs(packs ? V : 1, in_registers, kept);
   // Long rows: so many blocks as run at once, each of which fetches its next row while the one before is written.
   const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
-    const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
+  const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
   how.rows.group = packs && edges ? 2 * V : 1;
   while (how.rows.group < most_threads && how.rows.group * of_thread < packs_of_row) how.rows.group *= 2;
   how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
