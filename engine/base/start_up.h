@@ -2,7 +2,7 @@
 // launcher begins; each rank that it starts goes on with its clock. What threads do meanwhile stands beside:
 //
 //   launcher   devices ─ plan ─╮
-//   rank                       ╰ launch ─ program ─ data ─ CUDA ─ kernels ─ NCCL ─ weights ─ step
+//   rank                       ╰ launch ─ program ─ data ─ CUDA ─ kernels ─ NCCL ─ copy engines ─ weights ─ step
 //   thread                                               ╰ CUDA ─ NCCL world ─ … ╯
 //
 // The phase "NCCL" is then only what the rank still had to wait.

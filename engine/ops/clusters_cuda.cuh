@@ -62,13 +62,7 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// All threads of all blocks of the cluster; what they wrote to memory before is there after.
-__device__ inline void wait_for_cluster() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-/// The same in two halves, with work between them. Only what publish_barriers() told before the first is there after.
+/// All threads of all blocks of the cluster meet, in two halves with work between them. Only what publish_barriers() told before the first is there after.
 __device__ inline void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

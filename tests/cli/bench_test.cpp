@@ -194,8 +194,8 @@ TEST_CASE("collectives between GPUs are right, and large ones the copy engines'"
   }
   const Scratch scratch;
   const CommandResult result =
-      trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M,16M,33000008", "--repeat",
-                                        "3", "--device", "cuda", "--json"});
+      trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M,16M,33000008",
+                                        "--repeat", "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
   for (const json& row : json::parse(result.out, nullptr, false)["results"]) {

@@ -39,8 +39,6 @@ struct Planes {
 // Kernels
 
 /// Packs that a thread has in flight for each operand.
-template <int V, int F>
-inline constexpr int kPlaneUnroll = kMapUnroll<V, F>;
 inline constexpr int kFeatureUnroll = 2;
 
 template <class Op, int F, int V, class T>

@@ -21,9 +21,11 @@ constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather,
 
 /// All collectives once, over all ranks: from the lower half of the arena to the upper, each of `most_bytes`.
 Program program_of(int rank, int num_ranks, int64_t most_bytes) {
+  constexpr int64_t kAlignment = 256;
+  const int64_t half = (most_bytes + kAlignment - 1) / kAlignment * kAlignment;
   Program program;
   program.rank = rank;
-  program.arena_bytes = 2 * most_bytes;
+  program.arena_bytes = 2 * half;
   program.groups.emplace_back(static_cast<size_t>(num_ranks));
   std::iota(program.groups[0].begin(), program.groups[0].end(), 0);
   for (const Collective kind : kKinds) {
@@ -35,7 +37,7 @@ Program program_of(int rank, int num_ranks, int64_t most_bytes) {
     Operand in, out;
     in.shape = {sizes.in};
     out.shape = {sizes.out};
-    out.offset = most_bytes;
+    out.offset = half;
     instruction.inputs = {in};
     instruction.outputs = {out};
     program.instructions.push_back(instruction);
@@ -55,10 +57,10 @@ class CudaCollectiveTimer final : public CollectiveTimer {
         num_ranks_(memory->num_ranks()),
         program_(program_of(rank, num_ranks_, most_bytes)),
         comm_(make_shared_memory_communicator(memory, rank, timeout_seconds)),
-        peers_(program_, *comm_, rank),
         arena_(make_device_memory(program_.arena_bytes)),
         in_(static_cast<std::byte*>(arena_.get())),
-        out_(in_ + most_bytes),
+        out_(in_ + program_.arena_bytes / 2),
+        peers_(program_, *comm_, rank),
         stream_(make_stream(true)),
         begin_(make_timed_event()),
         end_(make_timed_event()) {
@@ -150,9 +152,7 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   }
 
   void call(Collective kind, int64_t bytes) {
-    peers_.begin_step();
     peers_.collective(instruction_of(kind), move_of(kind, bytes), stream_.get());
-    peers_.join(stream_.get());
   }
 
   GraphExec capture(Collective kind, int64_t bytes, int64_t calls) {
@@ -171,9 +171,9 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   const int rank_, num_ranks_;
   const Program program_;
   std::unique_ptr<Communicator> comm_;
-  CudaCommunicator peers_;
   DeviceMemory arena_;
   std::byte *in_, *out_;  ///< each half of the arena
+  CudaCommunicator peers_;
   Stream stream_;
   Event begin_, end_;
   Captured captured_;

@@ -20,7 +20,6 @@ constexpr int64_t kFlagStride = 64, kAlignment = 256;
 constexpr int64_t kLeastOwn = int64_t{2} << 20;
 /// Left for what libraries allocate later.
 constexpr int64_t kLeftFree = int64_t{1} << 30;
-constexpr int kScratches = 2;
 
 int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -79,27 +78,18 @@ PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t
   return sum;
 }
 
-bool overlap(const Operand& a, const Operand& b) {
-  return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
-}
-
 }  // namespace
 
 CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena)
     : program_(program), ranks_(ranks), device_(device), arena_(arena) {
-  bool scatters = false;
-  for (const Instruction& i : program.instructions) {
-    if (!wants(i)) continue;
-    scratch_bytes_ = std::max(scratch_bytes_, scratch_for(i));
-    scatters = scatters || i.collective == Collective::reduce_scatter;
-  }
-  scratches_ = scatters ? kScratches : 1;
+  for (const Instruction& i : program.instructions)
+    if (wants(i)) scratch_bytes_ = std::max(scratch_bytes_, scratch_for(i));
   take_calls();
   if (calls_.empty()) {
+    peers_.clear();
     own_ = {};
     return;
   }
-  sums_ = make_stream(true);
   rescue_ = make_stream(true);
   load_kernels();
 }
@@ -126,7 +116,7 @@ int64_t CopyEngines::flag_bytes() const { return aligned(kMeetings * kFlagStride
 /// False where it would leave too little memory for others.
 bool CopyEngines::allocate_own() {
   if (own_) return true;
-  const int64_t bytes = std::max(flag_bytes() + scratches_ * scratch_bytes_, kLeastOwn);
+  const int64_t bytes = std::max(flag_bytes() + scratch_bytes_, kLeastOwn);
   size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess || static_cast<int64_t>(free) < bytes + kLeftFree) return false;
   own_ = make_device_memory(bytes);
@@ -176,8 +166,6 @@ void CopyEngines::take_group(const std::vector<int>& group, const std::vector<co
       call.in.push_back(base + at[0]);
       call.out.push_back(base + at[1]);
     }
-    call.pulled = make_event();
-    call.summed = make_event();
     calls_.emplace(instructions[k], std::move(call));
   }
 }
@@ -205,10 +193,10 @@ void CopyEngines::load_kernels() const {
     if (!sums(instruction->collective)) continue;
     PeerSum sum;
     sum.summands = static_cast<int>(call.group->size());
-    sum.in.fill(own_.get());
-    sum.out = own_.get();
+    sum.in.fill(scratch());  // not the flags, which others write to by now
+    sum.out = scratch();
     sum.dtype = instruction->inputs[0].dtype;
-    for (int64_t count : {0, 1}) {  // what does not fill packs has a kernel of its own; flags are zero
+    for (int64_t count : {0, 1}) {  // what does not fill packs has a kernel of its own
       sum.count = count;
       enqueue_sum(sum, nullptr);
     }
@@ -225,32 +213,7 @@ bool CopyEngines::takes(const Instruction& instruction, const BoundMove& move) c
   return blocks * move.count * byte_size(move.dtype) >= kLeastBytes;
 }
 
-void CopyEngines::join(CudaStream stream) const {
-  if (!summing_.empty())
-    cuda_check(cudaStreamWaitEvent(stream, summing_.back().call->summed.get()), "cudaStreamWaitEvent");
-}
-
-/// Of the step's sums the first so many.
-void CopyEngines::wait_until(size_t sums, CudaStream stream) {
-  if (sums == 0) return;
-  cuda_check(cudaStreamWaitEvent(stream, summing_[sums - 1].call->summed.get()), "cudaStreamWaitEvent");
-  summing_.erase(summing_.begin(), summing_.begin() + static_cast<int64_t>(sums));
-}
-
-void CopyEngines::wait_for_sums(const Instruction& instruction, CudaStream stream) {
-  const auto touches = [&](const Summing& sum) {
-    for (const auto* own : {&instruction.inputs, &instruction.outputs})
-      for (const auto* others : {&sum.instruction->inputs, &sum.instruction->outputs})
-        for (const Operand& a : *own)
-          for (const Operand& b : *others)
-            if (overlap(a, b)) return true;
-    return false;
-  };
-  const auto last = std::find_if(summing_.rbegin(), summing_.rend(), touches);
-  wait_until(static_cast<size_t>(summing_.rend() - last), stream);
-}
-
-CudaStream CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) {
+void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
   const Call& call = calls_.at(&instruction);
   const auto members = static_cast<int>(call.group->size());
   const int64_t bytes = move.count * byte_size(move.dtype);
@@ -262,7 +225,7 @@ CudaStream CopyEngines::enqueue(const Instruction& instruction, const BoundMove&
       all_reduce(call, move, stream);
       break;
     case Collective::reduce_scatter:
-      return reduce_scatter(instruction, call, move, stream);
+      return reduce_scatter(call, move, stream);
     case Collective::all_gather:
       for (int i = 0; i < members; ++i) {
         const int m = (call.me + i) % members;
@@ -280,17 +243,15 @@ CudaStream CopyEngines::enqueue(const Instruction& instruction, const BoundMove&
       break;
   }
   meet(call, kDone, stream);
-  return stream;
 }
 
 /// When all sums are made, all have read what they sum; so `out` may be `in`.
-void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream stream) {
+void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const {
   const auto members = static_cast<int>(call.group->size());
   const int64_t size = byte_size(move.dtype);
   auto* const out = static_cast<std::byte*>(move.out);
   const Share own(move.count, call.me, members);
-  wait_until(summing_.size(), stream);
-  PeerSum sum = pull_summands(call.in, call.me, own.first, own.count, move.dtype, scratch(0), stream);
+  PeerSum sum = pull_summands(call.in, call.me, own.first, own.count, move.dtype, scratch(), stream);
   sum.out = out + own.first * size;
   enqueue_sum(sum, stream);
   meet(call, kSummed, stream);
@@ -301,26 +262,15 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
   }
 }
 
-/// What others wait for is that their part was read; whoever waits for the result does it on the stream of sums.
-CudaStream CopyEngines::reduce_scatter(const Instruction& instruction, const Call& call, const BoundMove& move,
-                                       CudaStream stream) {
-  if (summing_.size() == kScratches) wait_until(1, stream);
-  next_scratch_ = (next_scratch_ + 1) % kScratches;
-  PeerSum sum =
-      pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(next_scratch_), stream);
+/// The others wait until their part is read, not for the sum.
+void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const {
+  PeerSum sum = pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(), stream);
   sum.out = move.out;
   meet(call, kDone, stream);
-  cuda_check(cudaEventRecord(call.pulled.get(), stream), "cudaEventRecord");
-  cuda_check(cudaStreamWaitEvent(sums_.get(), call.pulled.get()), "cudaStreamWaitEvent");
-  enqueue_sum(sum, sums_.get());
-  cuda_check(cudaEventRecord(call.summed.get(), sums_.get()), "cudaEventRecord");
-  summing_.push_back({&call, &instruction});
-  return sums_.get();
+  enqueue_sum(sum, stream);
 }
 
-std::byte* CopyEngines::scratch(int index) const {
-  return static_cast<std::byte*>(own_.get()) + flag_bytes() + index * scratch_bytes_;
-}
+std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + flag_bytes(); }
 
 std::byte* CopyEngines::flag_of(std::byte* own, Meeting meeting, int rank) const {
   return own + (int64_t{meeting} * ranks_.num_ranks() + rank) * kFlagStride;

@@ -2,23 +2,19 @@
 // arenas, over NVLink where there is some. Copies take no multiprocessor, so the products of the backward pass lose
 // nothing to the reductions under them; sums of what was pulled are a kernel each, as long as it takes to read it.
 //
-//   all_gather      ready | pull every other's block                                                    | done
-//   reduce_scatter  ready | pull every other's part of this rank's block                                | done, then
-//   sum all_reduce      ready | pull every other's share of what this rank sums, sum | ready | pull sums    | done
-//   all_to_all      ready | pull every other's block for this rank                                      | done
-//   broadcast       ready | pull the root's                                                             | done
+//   all_gather      ready | pull every other's block | done
+//   reduce_scatter  ready | pull every other's part of this rank's block | done | sum
+//   all_reduce      ready | pull every other's share of what this rank sums | sum | ready | pull sums | done
+//   all_to_all      ready | pull every other's block for this rank | done
+//   broadcast       ready | pull the root's | done
 //
 // `ready` and `done`, where all ranks of a group meet, are writes to and waits for flags in the ranks' memory, which
 // the stream's own hardware makes. A flag is written by one rank, and set back by the one that waits for it before that
 // one goes on; so it is free when it is written again, and a graph may hold it.
 //
-// A sum gets multiprocessors when the product that runs ends. So that the copies behind it need not wait as long, sums
-// of reduce_scatter have a stream of their own.
-//
 // Sums run in the order of the group in f32, so every rank gets the same bits.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -48,18 +44,11 @@ class CopyEngines {
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
 
-  /// Nothing is under way: a step begins.
-  void begin_step() { summing_.clear(); }
-  /// Lets the stream go on when all sums are made.
-  void join(CudaStream stream) const;
-  /// Lets the stream go on when no sum is made any more from, or to, what the collective touches. Whoever makes a
-  /// collective on the stream asks for it first.
-  void wait_for_sums(const Instruction& instruction, CudaStream stream);
   /// Whether it is taken, which is the same on all ranks of its group. `move` is the instruction's, or one with a
   /// smaller count.
   bool takes(const Instruction& instruction, const BoundMove& move) const;
-  /// Of one that is taken. Returns the stream on which it ends. Safe while capturing.
-  CudaStream enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream);
+  /// Of one that is taken. Safe while capturing.
+  void enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
 
   /// Lets everything that is enqueued go on without the others, whatever comes of it; the process is to end. Any
   /// thread; does not wait.
@@ -78,12 +67,6 @@ class CopyEngines {
     int me = 0;                         ///< in the group
     std::vector<const std::byte*> in;   ///< by member
     std::vector<const std::byte*> out;  ///< by member
-    Event pulled, summed;
-  };
-  /// A sum on the stream of sums.
-  struct Summing {
-    const Call* call = nullptr;
-    const Instruction* instruction = nullptr;
   };
 
   bool wants(const Instruction& instruction) const;
@@ -95,10 +78,9 @@ class CopyEngines {
   void load_kernels() const;
 
   void meet(const Call& call, Meeting meeting, CudaStream stream) const;
-  void all_reduce(const Call& call, const BoundMove& move, CudaStream stream);
-  CudaStream reduce_scatter(const Instruction& instruction, const Call& call, const BoundMove& move, CudaStream stream);
-  std::byte* scratch(int index) const;
-  void wait_until(size_t sums, CudaStream stream);
+  void all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const;
+  void reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const;
+  std::byte* scratch() const;
   std::byte* flag_of(std::byte* own, Meeting meeting, int rank) const;
   int64_t flag_bytes() const;
 
@@ -107,12 +89,10 @@ class CopyEngines {
   const int device_;
   std::byte* const arena_;
   int64_t scratch_bytes_ = 0;
-  DeviceMemory own_;  ///< flags, then what was pulled and is to be summed, twice: of two collectives in a row
-  int scratches_ = 0, next_scratch_ = 0;
+  DeviceMemory own_;           ///< flags, then what was pulled and is to be summed
   std::map<int, Peer> peers_;  ///< by rank
   std::map<const Instruction*, Call> calls_;
-  Stream sums_, rescue_;          ///< the latter is abort()'s, which nothing else may hold up
-  std::vector<Summing> summing_;  ///< of this step, in order; all before the last one that somebody waited for are gone
+  Stream rescue_;  ///< of abort(), which nothing else may hold up
   std::atomic<bool> aborted_{false};
 };
 

@@ -26,20 +26,13 @@ class CudaCommunicator {
     phase_met_others(start_up, "copy engines");
   }
 
-  /// A step begins: nothing is under way.
-  void begin_step() { copies_->begin_step(); }
-  /// One of the program's collectives; `move` is as bind_move() says it, or has a smaller count. Returns the stream on
-  /// which it ends, for who waits for it; the next one may be enqueued on `stream` at once. Safe while capturing.
-  CudaStream collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) {
-    copies_->wait_for_sums(instruction, stream);
+  /// One of the program's collectives; `move` is as bind_move() says it, or has a smaller count. Safe while capturing.
+  void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
     if (copies_->takes(instruction, move)) return copies_->enqueue(instruction, move, stream);
     nccl_.collective(instruction, move, stream);
-    return stream;
   }
   /// Whether copy engines make it.
   bool copies(const Instruction& instruction, const BoundMove& move) const { return copies_->takes(instruction, move); }
-  /// Lets the stream wait for all collectives that ended on another.
-  void join(CudaStream stream) const { copies_->join(stream); }
   /// Ends when the peer has taken it.
   void send(int peer, const void* data, int64_t bytes, CudaStream stream) const {
     nccl_.send(peer, data, bytes, stream);

@@ -22,9 +22,9 @@ struct CudaExecutorOptions {
 void begin_cuda(int device);
 
 /// As make_cpu_executor, with the arena in the device's memory. The ranks meet over `ranks`, which lies in host
-/// memory; programs that communicate do it over NCCL. Where a rank does not come, or is gone, start_step and
-/// finish_step throw CommError; where the device fails, EnvError. For one thread at a time.
-/// `program` and `ranks` must outlive it.
+/// memory; their devices communicate as cuda_communicator.h says. Where a rank does not come, or is gone, start_step
+/// and finish_step throw CommError; where the device fails, EnvError. For one thread at a time. `program` and `ranks`
+/// must outlive it.
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda);
 

@@ -31,7 +31,7 @@ int64_t StepProgram::printed_bytes(const Program& program) {
 }
 
 StepProgram::StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs,
-                         const SampleTables& tables, CudaCommunicator* peers, uint64_t seed)
+                         const SampleTables& tables, const CudaCommunicator* peers, uint64_t seed)
     : program_(program), memory_(memory), peers_(peers), seed_(seed), begun_(make_event()) {
   use_stream(kCompute, false);
   bound_.reserve(program.instructions.size());
@@ -177,7 +177,6 @@ void StepProgram::rehearse() {
 
 void StepProgram::begin() {
   enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
-  if (peers_ != nullptr) peers_->begin_step();
   if (ends_.empty()) return;
   cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");
   for (const auto& [stream, event] : ends_) {
@@ -190,7 +189,6 @@ void StepProgram::end() {
     cuda_check(cudaEventRecord(event.get(), streams_.at(stream).get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(compute(), event.get()), "cudaStreamWaitEvent");
   }
-  if (peers_ != nullptr) peers_->join(compute());
   const auto* loss =
       program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
   enqueue_end_step(memory_.steps_done, memory_.staging.slots, loss, memory_.finished, compute());
@@ -213,7 +211,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (index != how.left_out) stream = enqueue_work(instruction, bound);
+  if (index != how.left_out) enqueue_work(instruction, bound);
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -226,7 +224,7 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
   enqueue_position(scalars(), index, memory_.position, watch);
 }
 
-cudaStream_t StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
+void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   switch (instruction.opcode) {
     case Opcode::kernel:
@@ -250,7 +248,6 @@ cudaStream_t StepProgram::enqueue_work(const Instruction& instruction, const Bou
     case Opcode::wait:
       break;
   }
-  return stream;
 }
 
 }  // namespace trainctl::cuda

@@ -43,7 +43,7 @@ struct TimedEvents {
 class StepProgram {
  public:
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
-              CudaCommunicator* peers, uint64_t seed);
+              const CudaCommunicator* peers, uint64_t seed);
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -94,15 +94,14 @@ class StepProgram {
   void begin();
   void end();
   void enqueue(int index, const Issue& how);
-  /// Returns the stream on which the work ends.
-  cudaStream_t enqueue_work(const Instruction& instruction, const Bound& bound);
+  void enqueue_work(const Instruction& instruction, const Bound& bound);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
   const StepScalars* scalars() const;
 
   const Program& program_;
   const StepMemory memory_;
-  CudaCommunicator* peers_;  ///< null: none
+  const CudaCommunicator* peers_;  ///< null: none
   const uint64_t seed_;
   std::map<int, Stream> streams_;  ///< those that the program uses
   std::map<int, Event> ends_;      ///< of each stream but compute, at the end of a step
