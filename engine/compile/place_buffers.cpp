@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/base/round_up.h"
 #include "engine/compile/lifetimes.h"
 #include "engine/compile/passes.h"
 
@@ -11,7 +12,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Trying every placed buffer costs the square of their number.
 constexpr size_t kSortBySizeUpTo = 1500;

@@ -49,14 +49,16 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-/// What was counted is there then, also what came from other blocks: it came by st.async.
-__device__ inline void wait_for_bytes(float* barrier) {
+/// What was counted is there then, also what came from other blocks: it came by st.async. A barrier that is passed
+/// again and again: the times of even number, from 0, with `parity` 0, the others with 1.
+__device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
       "{.reg .pred done;\n"
       "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
-      "@!done bra again;}" ::"r"(shared_address(barrier))
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;}" ::"r"(shared_address(barrier)),
+      "r"(parity)
       : "memory");
 #endif
 }

@@ -62,7 +62,8 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// All threads of all blocks of the cluster meet, in two halves with work between them. Only what publish_barriers() told before the first is there after.
+/// All threads of all blocks of the cluster meet, in two halves with work between them. Only what publish_barriers()
+/// told before the first is there after.
 __device__ inline void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -1,6 +1,7 @@
 // Sums that several blocks share: each leaves its part in scratch, and the last one adds the parts up in their order.
 #pragma once
 
+#include "engine/base/round_up.h"
 #include "engine/ops/launch_cuda.h"
 #include "engine/ops/tickets_cuda.h"
 
@@ -32,7 +33,7 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
 
 /// Work of one of `splits` blocks: whole rounds of what a block has in flight, for what is left over goes one by one.
 inline int64_t share_of(int64_t work, int64_t splits, int64_t round) {
-  return std::max<int64_t>(1, ceil_div(ceil_div(work, splits), round)) * round;
+  return std::max(round, round_up(ceil_div(work, splits), round));
 }
 /// Blocks that share one tile's sum: each with work worth its start, together what the card runs `at_once`, for a few
 /// more would run alone.

@@ -6,6 +6,7 @@
 #include <cuda.h>
 
 #include "engine/ops/cluster_messages_cuda.cuh"
+#include "engine/ops/driver_function_cuda.h"
 
 namespace trainctl::cuda {
 
@@ -20,21 +21,14 @@ struct TileMap {
 /// has no such copies.
 [[maybe_unused]] inline bool set_tile_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
                                           int tile_lines) {
-  void* entry = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found) !=
-          cudaSuccess ||
-      found != cudaDriverEntryPointSuccess) {
-    cudaGetLastError();
-    return false;
-  }
+  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(lines)};
   const cuuint64_t line_bytes[1] = {static_cast<cuuint64_t>(width) * sizeof(float)};
   const cuuint32_t tile[2] = {kTileFloats, static_cast<cuuint32_t>(tile_lines)}, steps[2] = {1, 1};
-  return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(entry)(
-             &to.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(matrix), sizes, line_bytes, tile, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  return encode(&to.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(matrix), sizes, line_bytes, tile, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 /// By one thread, before others know of it: a barrier that is passed again and again, each time that what was announced
@@ -50,7 +44,7 @@ __device__ inline void publish_to_copies() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-/// By one thread, for each time.
+/// By one thread, for each time that others wait_for_bytes().
 __device__ inline void announce_bytes(float* barrier, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
@@ -70,18 +64,6 @@ __device__ inline void copy_tile(float* to, const TileMap& map, int first, int l
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
           "r"(shared_address(to)),
       "l"(&map), "r"(first), "r"(line), "r"(shared_address(barrier))
-      : "memory");
-#endif
-}
-/// For the times of even number, from 0, with `parity` 0, for others with 1.
-__device__ inline void wait_for_announced(float* barrier, int parity) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;}" ::"r"(shared_address(barrier)),
-      "r"(parity)
       : "memory");
 #endif
 }

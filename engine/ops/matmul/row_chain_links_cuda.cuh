@@ -4,6 +4,7 @@
 //   mbarriers | warps' sums | rows sent, two places | rows kept, a place a link | slabs | the warps' weights
 #pragma once
 
+#include "engine/base/round_up.h"
 #include "engine/ops/tile_copies_cuda.cuh"
 
 namespace trainctl::cuda {
@@ -27,7 +28,7 @@ constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, tw
 constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each warp's place for weights
 constexpr int kSums = kTilesCame + 2 * kWarps * kMostPlaces;
 constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
-constexpr int kFirstPlace = (kSums + kWarps * kSumsOfWarp + kTileAligned - 1) / kTileAligned * kTileAligned;
+constexpr int kFirstPlace = static_cast<int>(round_up(kSums + kWarps * kSumsOfWarp, kTileAligned));
 
 enum class Form : uint8_t {
   deep,      ///< wide, and more than 32 of k: the warps share k

@@ -47,7 +47,7 @@ class WeightStream {
   }
   /// The oldest one, once it has come.
   __device__ __forceinline__ const float* first() const {
-    wait_for_announced(barriers_ + 2 * place_, parity_);
+    wait_for_bytes(barriers_ + 2 * place_, parity_);
     return weights_ + place_ * kWeightTile;
   }
   __device__ __forceinline__ void give_back() {

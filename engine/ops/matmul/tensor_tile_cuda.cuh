@@ -9,6 +9,7 @@
 // shared memory, free of bank conflicts, and 54 instructions split them.
 #pragma once
 
+#include "engine/base/round_up.h"
 #include "engine/ops/cluster_messages_cuda.cuh"
 #include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/three_tf32_cuda.cuh"
@@ -42,7 +43,7 @@ inline TileProduct tile_product_of(const Product& p) {
   return t;
 }
 
-inline int share_of(int64_t k, int blocks) { return static_cast<int>(ceil_div(ceil_div(k, blocks), 8) * 8); }
+inline int share_of(int64_t k, int blocks) { return static_cast<int>(round_up(ceil_div(k, blocks), 8)); }
 
 constexpr int kMostBlocks = 8;  ///< of a cluster: more are not portable
 

@@ -9,6 +9,7 @@
 #include <new>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 
 namespace trainctl::comm {
@@ -21,8 +22,6 @@ constexpr int64_t kMaxRanks = 4096;
 // Ranks of one program have their buffers at the same offsets. If all arenas began on a page, a sum over eight of
 // them would use eight lines of one cache set, and take more than twice as long. 41 lines of 64: all different.
 constexpr int64_t kStagger = 41 * 64;
-
-constexpr int64_t round_up(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
 constexpr int64_t kStaging = Segment::kCollectiveStaging + Segment::kSendStaging;
 

@@ -21,11 +21,9 @@ constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather,
 
 /// All collectives once, over all ranks: from the lower half of the arena to the upper, each of `most_bytes`.
 Program program_of(int rank, int num_ranks, int64_t most_bytes) {
-  constexpr int64_t kAlignment = 256;
-  const int64_t half = (most_bytes + kAlignment - 1) / kAlignment * kAlignment;
   Program program;
   program.rank = rank;
-  program.arena_bytes = 2 * half;
+  program.arena_bytes = collective_timer_bytes(most_bytes);
   program.groups.emplace_back(static_cast<size_t>(num_ranks));
   std::iota(program.groups[0].begin(), program.groups[0].end(), 0);
   for (const Collective kind : kKinds) {
@@ -37,7 +35,7 @@ Program program_of(int rank, int num_ranks, int64_t most_bytes) {
     Operand in, out;
     in.shape = {sizes.in};
     out.shape = {sizes.out};
-    out.offset = half;
+    out.offset = program.arena_bytes / 2;
     instruction.inputs = {in};
     instruction.outputs = {out};
     program.instructions.push_back(instruction);

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
+#include "engine/ops/driver_function_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
@@ -21,18 +23,11 @@ constexpr int64_t kLeastOwn = int64_t{2} << 20;
 /// Left for what libraries allocate later.
 constexpr int64_t kLeftFree = int64_t{1} << 30;
 
-int64_t aligned(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t n) { return round_up(n, kAlignment); }
 
-/// The driver's, which the program does not link.
+/// Null: the driver has none.
 decltype(&cuStreamBatchMemOp) memory_operations() {
-  static const auto function = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result{};
-    const cudaError_t status =
-        cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 12000, cudaEnableDefault, &result);
-    const bool there = status == cudaSuccess && result == cudaDriverEntryPointSuccess;
-    return reinterpret_cast<decltype(&cuStreamBatchMemOp)>(there ? found : nullptr);
-  }();
+  static const auto function = driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   return function;
 }
 
@@ -146,7 +141,7 @@ void CopyEngines::take_group(const std::vector<int>& group, const std::vector<co
     return i.opcode == Opcode::send || i.opcode == Opcode::recv;
   });
   if (!all_say(!messages && !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
-  if (!all_say(open_peers(group))) return;
+  if (!all_say(open_peers(id, group))) return;
 
   std::vector<int64_t> offsets;
   for (const Instruction* i : instructions) {
@@ -170,14 +165,14 @@ void CopyEngines::take_group(const std::vector<int>& group, const std::vector<co
   }
 }
 
-bool CopyEngines::open_peers(const std::vector<int>& group) {
+bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
   struct Offer {
     SharedAllocation arena, own;
   };
   const Offer mine{SharedAllocation(arena_), SharedAllocation(own_.get())};
   static_assert(sizeof(Offer) % sizeof(int32_t) == 0);
   std::vector<Offer> offers(group.size());
-  ranks_.all_gather(ranks_.open_group(group), &mine, offers.data(), sizeof(Offer) / sizeof(int32_t), DType::i32);
+  ranks_.all_gather(id, &mine, offers.data(), sizeof(Offer) / sizeof(int32_t), DType::i32);
   for (size_t m = 0; m < group.size(); ++m) {
     if (group[m] == program_.rank || peers_.contains(group[m])) continue;
     Peer peer{std::make_unique<PeerMemory>(offers[m].arena), std::make_unique<PeerMemory>(offers[m].own)};

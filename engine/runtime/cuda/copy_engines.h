@@ -74,7 +74,7 @@ class CopyEngines {
   bool allocate_own();
   void take_calls();
   void take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions);
-  bool open_peers(const std::vector<int>& group);
+  bool open_peers(int id, const std::vector<int>& group);
   void load_kernels() const;
 
   void meet(const Call& call, Meeting meeting, CudaStream stream) const;

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
@@ -121,7 +122,7 @@ int steps_of_graph(int slots, const Program& program) {
 
 int64_t aligned(int64_t bytes) {
   constexpr int64_t kAlignment = 64;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return round_up(bytes, kAlignment);
 }
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,

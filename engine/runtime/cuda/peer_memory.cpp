@@ -12,11 +12,14 @@
 namespace trainctl::cuda {
 namespace {
 
-std::string boot_of_host() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string text;
-  std::getline(file, text);
-  return text;
+const std::string& boot_of_host() {
+  static const std::string boot = [] {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::string text;
+    std::getline(file, text);
+    return text;
+  }();
+  return boot;
 }
 
 /// Process ids are not enough: each container counts its own.
@@ -33,12 +36,12 @@ uint64_t this_process() {
 SharedAllocation::SharedAllocation(void* base) : process_(this_process()) {
   const bool shared = cudaIpcGetMemHandle(&handle_, base) == cudaSuccess;
   cudaGetLastError();  // what was refused is no error of later calls
-  const std::string host = boot_of_host();
+  const std::string& host = boot_of_host();
   if (shared) std::memcpy(host_, host.data(), std::min(host.size(), sizeof(host_) - 1));
 }
 
 PeerMemory::PeerMemory(const SharedAllocation& theirs) {
-  const std::string host = boot_of_host();
+  const std::string& host = boot_of_host();
   if (host.empty() || host != theirs.host_ || theirs.process_ == this_process()) return;
   void* base = nullptr;
   if (cudaIpcOpenMemHandle(&base, theirs.handle_, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/ops/kernel_group_cuda.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 
@@ -16,9 +17,7 @@ bool communicates(Opcode opcode) {
   return opcode == Opcode::collective || opcode == Opcode::send || opcode == Opcode::recv;
 }
 
-int64_t print_bytes(const Instruction& print) {
-  return (print.inputs[0].bytes() + kPrintAlignment - 1) / kPrintAlignment * kPrintAlignment;
-}
+int64_t print_bytes(const Instruction& print) { return round_up(print.inputs[0].bytes(), kPrintAlignment); }
 
 }  // namespace
 
@@ -229,24 +228,21 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);
-      break;
+      return;
     case Opcode::load:
       if (!bound.at_begin) enqueue_load(memory_.staging, bound.input, stream);
-      break;
+      return;
     case Opcode::collective:
       return peers_->collective(instruction, bound, stream);
     case Opcode::send:
-      peers_->send(instruction.peer, bound.in, bound.count, stream);
-      break;
+      return peers_->send(instruction.peer, bound.in, bound.count, stream);
     case Opcode::recv:
-      peers_->recv(instruction.peer, bound.out, bound.count, stream);
-      break;
+      return peers_->recv(instruction.peer, bound.out, bound.count, stream);
     case Opcode::print:
-      enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride, bound.count,
-                    stream);
-      break;
+      return enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride,
+                           bound.count, stream);
     case Opcode::wait:
-      break;
+      return;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/base/round_up.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/measure/collective_data.h"
@@ -90,9 +91,7 @@ class CpuCollectiveTimer final : public CollectiveTimer {
 
 }  // namespace
 
-int64_t collective_timer_bytes(int64_t most_bytes) {
-  return 2 * ((most_bytes + kAlignment - 1) / kAlignment * kAlignment);
-}
+int64_t collective_timer_bytes(int64_t most_bytes) { return 2 * round_up(most_bytes, kAlignment); }
 
 std::unique_ptr<CollectiveTimer> make_cpu_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                            int64_t most_bytes, double timeout_seconds) {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/ops/cpu_threads.h"
 #include "engine/runtime/measure/kernel_timer.h"
@@ -57,7 +58,7 @@ class CpuKernelTimer final : public KernelTimer {
   bool has_kernel(std::string_view name) const override { return find_cpu_kernel(name) != nullptr; }
 
   std::byte* allocate(int64_t bytes) override {
-    const auto size = static_cast<size_t>((std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment);
+    const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kAlignment));
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
     if (memory == nullptr) throw EnvError("cannot allocate " + format_bytes(bytes) + " to time a kernel on");
     blocks_.emplace_back(memory, std::free);
