@@ -82,7 +82,7 @@ def torchrun(ranks, program):
 def train(binary, job, *overrides):
     """Mean step in us, the first quarter left out."""
     with tempfile.TemporaryDirectory() as logs:
-        sh(binary, "run", here / job, "launch.device=cuda", "train.sink_steps=8", f"launch.log_dir={logs}/l", *overrides)
+        sh(binary, "run", here / job, "launch.device=cuda", "train.sink_steps=32", f"launch.log_dir={logs}/l", *overrides)
         rows = [json.loads(line) for line in open(f"{logs}/l/1/metrics.jsonl")]
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     return statistics.mean(seconds[len(seconds) // 4:]) * 1e6

@@ -7,6 +7,7 @@
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -85,15 +86,15 @@ class CudaExecutor final : public Executor {
   Communicator& ranks_;
   const ExecutorOptions options_;
   const CudaExecutorOptions cuda_;
-  const int slots_;
   const SampleTables tables_;
   const InputLayout inputs_;
   const int64_t scalars_at_;  ///< in a slot of the staging memory
   const int64_t stride_;
+  const int slots_;
 
-  DeviceMemory arena_, staging_, steps_done_;
+  DeviceMemory arena_, staging_, counter_;
   PinnedMemory finished_memory_, position_memory_, printed_memory_;
-  const Finished* finished_slots_ = nullptr;
+  const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
   InputBlocks blocks_;
   Stream copy_;
@@ -112,12 +113,17 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
 
+/// Steps in flight. More than two are for small ones: large inputs are not kept in many slots.
+int slots_for(int wanted, int64_t stride) {
+  constexpr int64_t kMostBytes = 64 << 20;
+  return std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(kMostBytes / stride, 2)));
+}
+
 /// Steps in one graph, of `slots` in flight. What has many instructions keeps a device busy by itself.
 int steps_of_graph(int slots, const Program& program) {
-  constexpr int kMostSteps = 16;
   constexpr size_t kMostInstructions = 512;
   const size_t fitting = kMostInstructions / std::max<size_t>(program.instructions.size(), 1);
-  return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostSteps));
+  return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
 }
 
 int64_t aligned(int64_t bytes) {
@@ -131,11 +137,11 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       ranks_(ranks),
       options_(options),
       cuda_(cuda),
-      slots_(std::max(options.in_flight, 1)),
       tables_(program, options.tables),
       inputs_(input_layout(program, tables_.kept())),
       scalars_at_(aligned(inputs_.bytes)),
       stride_(scalars_at_ + aligned(sizeof(StepScalars))),
+      slots_(slots_for(options.in_flight, stride_)),
       peers_(std::move(peers)),
       use_graph_(cuda.graph && !launches_block()),
       many_(steps_of_graph(slots_, program)),
@@ -145,14 +151,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   phase_ended(options.start_up, "memory");
   StepMemory memory;
   memory.arena = static_cast<std::byte*>(arena_.get());
-  memory.steps_done = static_cast<uint64_t*>(steps_done_.get());
-  memory.staging.steps_done = memory.steps_done;
+  memory.staging.counter = static_cast<StepCounter*>(counter_.get());
   memory.staging.slots = slots_;
   memory.staging.base = static_cast<const std::byte*>(staging_.get());
   memory.staging.stride = stride_;
   memory.staging.scalars = scalars_at_;
-  memory.finished = static_cast<Finished*>(finished_memory_.get());
-  memory.position = static_cast<PositionWord*>(position_memory_.get());
+  memory.finished = static_cast<FinishedWord*>(finished_memory_.get());
+  if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
   step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed);
@@ -199,12 +204,12 @@ void CudaExecutor::allocate() {
   }
   arena_ = make_device_memory(program_.arena_bytes);
   staging_ = make_device_memory(stride_ * slots_);
-  steps_done_ = make_device_memory(sizeof(uint64_t));
-  finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(Finished)) * slots_);
+  counter_ = make_device_memory(sizeof(StepCounter));
+  finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(FinishedWord)) * slots_);
   position_memory_ = make_pinned_memory(sizeof(PositionWord));
   printed_memory_ = make_pinned_memory(StepProgram::printed_bytes(program_) * slots_);
   cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  finished_slots_ = static_cast<const Finished*>(finished_memory_.get());
+  finished_slots_ = static_cast<const FinishedWord*>(finished_memory_.get());
   position_ = static_cast<const PositionWord*>(position_memory_.get());
   step_of_slot_.resize(static_cast<size_t>(slots_));
   copy_ = make_stream(true);
@@ -217,8 +222,8 @@ void CudaExecutor::rehearse() {
   if (!peers_) return;
   step_->rehearse();
   synchronize();
-  cuda_check(cudaMemsetAsync(steps_done_.get(), 0, sizeof(uint64_t), step_->compute()), "cudaMemsetAsync");
-  std::memset(finished_memory_.get(), 0, sizeof(Finished) * static_cast<size_t>(slots_));
+  cuda_check(cudaMemsetAsync(counter_.get(), 0, sizeof(StepCounter), step_->compute()), "cudaMemsetAsync");
+  std::memset(finished_memory_.get(), 0, sizeof(FinishedWord) * static_cast<size_t>(slots_));
   std::memset(position_memory_.get(), 0, sizeof(PositionWord));
 }
 
@@ -320,7 +325,8 @@ GraphExec CudaExecutor::capture(const StepProgram::Issue& how, int steps) {
     StepProgram::Issue capturing = how;
     capturing.capturing = true;
     return capture_graph(step_->compute(), [&] {
-      for (int i = 0; i < steps; ++i) step_->issue(capturing);
+      capturing.steps = steps;
+      for (capturing.at = 0; capturing.at < steps; ++capturing.at) step_->issue(capturing);
     });
   } catch (const EnvError& error) {
     cudaGetLastError();
@@ -341,7 +347,7 @@ float CudaExecutor::finish_step() {
   const uint32_t step = step_of_slot_[static_cast<size_t>(slot)];
   if (started_ - finished_ == static_cast<uint64_t>(waiting_)) at_step(step, [&] { enqueue_waiting(); });
   wait_for(finished_ + 1);
-  const float loss = finished_slots_[slot].loss;
+  const auto loss = std::bit_cast<float>(static_cast<uint32_t>(finished_slots_[slot]));
   if (options_.print) print(slot);
   times_.finish(step);
   watchdog_->step_finished(step + 1);
@@ -352,9 +358,9 @@ float CudaExecutor::finish_step() {
 /// The device says by itself that a step is over. What a device that failed cannot say, its driver does.
 void CudaExecutor::wait_for(uint64_t step) {
   constexpr std::chrono::microseconds kSpin{200}, kNap{50};
-  const Finished& slot = finished_slots_[(step - 1) % static_cast<uint64_t>(slots_)];
+  const FinishedWord& slot = finished_slots_[(step - 1) % static_cast<uint64_t>(slots_)];
   const Clock::time_point start = Clock::now();
-  while (slot.step != step) {
+  while (slot >> 32 != (step & 0xffffffffu)) {
     const auto waited = Clock::now() - start;
     if (waited < kSpin) continue;
     watchdog_->throw_if_given_up();

@@ -1,8 +1,12 @@
 // The small kernels around a step: they bring its data and scalars in, and its loss out, by themselves, so that one
-// captured graph serves every step. A step's slot is its number in the run of this process, modulo `slots`.
+// captured graph serves every step, or several that follow from one another. A step's slot is its number in the run of
+// this process, modulo `slots`.
 //
 //   staging (device)   [ slot 0: inputs | StepScalars ][ slot 1: … ]     filled by the copy stream
-//   finished (pinned)  [ slot 0: loss, step ][ slot 1: … ]               read by the host
+//   finished (pinned)  [ slot 0: step, loss ][ slot 1: … ]               read by the host
+//
+//   begin ─ step ─ begin ─ step ─ begin ─ step ─ end     one launch between two steps: it keeps the loss of the one and
+//                                                        brings in the other's data. The host hears of all at the end
 #pragma once
 
 #include <cstdint>
@@ -11,19 +15,27 @@
 
 namespace trainctl::cuda {
 
-/// What a finished step left. The host waits for `step`, which is written last.
-struct Finished {
-  float loss;
-  alignas(8) volatile uint64_t step;  ///< the number of the step that was finished last in this slot, from 1
-};
+/// What the step left that was finished last in a slot, for the host, which waits for it: the step's number, from 1, <<
+/// 32 | the bits of its loss. One word, so that it arrives whole.
+using FinishedWord = volatile uint64_t;
 
 /// Where a rank is, for the host: written by the device into pinned memory as step << 32 | instruction.
 using PositionWord = volatile uint64_t;
 
+/// Of steps that are enqueued as one.
+inline constexpr int kMostStepsAtOnce = 16;
+
+/// Device memory: how far this process's steps are.
+struct StepCounter {
+  uint64_t done;                   ///< steps of which the host knows
+  float losses[kMostStepsAtOnce];  ///< of the steps since
+};
+
 /// Where a step finds its slot.
 struct Slots {
-  const uint64_t* steps_done = nullptr;  ///< device memory; of this process
+  StepCounter* counter = nullptr;
   int64_t slots = 1;
+  int64_t ahead = 0;  ///< steps since StepCounter::done that are over when this one begins
 };
 
 struct Staging : Slots {
@@ -47,14 +59,16 @@ struct FirstCopies {
   int count = 0;
 };
 
+/// Also keeps the loss of the step before where that is `ahead` too. `position` is null where nobody watches, `loss` in
+/// a program without one.
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
-                        CudaStream stream);
+                        const float* loss, CudaStream stream);
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream);
 /// `to` is pinned memory with `stride` bytes a slot.
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream);
 void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream);
-/// `loss` is null in a program without one.
-void enqueue_end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished, CudaStream stream);
+/// The step, and those `ahead` of it, are done: a word each.
+void enqueue_end_step(const Slots& slots, const float* loss, FinishedWord* finished, CudaStream stream);
 
 }  // namespace trainctl::cuda

@@ -8,6 +8,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMostBlocks = 1024;
 
+__device__ int64_t slot_of(const Slots& s) { return (s.counter->done + s.ahead) % s.slots; }
+
 __device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
   const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, step = gridDim.x * int64_t{kThreads};
   int64_t whole = 0;
@@ -45,45 +47,49 @@ __device__ void copy_input(const std::byte* slot, const InputCopy& copy) {
 }
 
 /// Row y of the grid does copy y, the last row the scalars.
-__global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position) {
+__global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position,
+                           const float* loss) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
+  const std::byte* slot = staging.base + slot_of(staging) * staging.stride;
   if (blockIdx.y < copies.count) {
     copy_input(slot, copies.list[blockIdx.y]);
   } else if (blockIdx.x == 0 && threadIdx.x == 0) {
     const StepScalars now = *reinterpret_cast<const StepScalars*>(slot + staging.scalars);
     *scalars = now;
-    *position = (now.step + uint64_t{1}) << 32;
+    if (position != nullptr) *position = (now.step + uint64_t{1}) << 32;
+    if (staging.ahead > 0) staging.counter->losses[staging.ahead - 1] = loss == nullptr ? 0.0f : *loss;
   }
 }
 
 __global__ void load(Staging staging, InputCopy copy) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const std::byte* slot = staging.base + *staging.steps_done % staging.slots * staging.stride;
-  copy_input(slot, copy);
+  copy_input(staging.base + slot_of(staging) * staging.stride, copy);
 }
 
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  copy_bytes(from, to + *slots.steps_done % slots.slots * stride, bytes);
+  copy_bytes(from, to + slot_of(slots) * stride, bytes);
 }
 
 __global__ void write_position(const StepScalars* scalars, int instruction, PositionWord* position) {
   *position = (scalars->step + uint64_t{1}) << 32 | static_cast<uint32_t>(instruction);
 }
 
-__global__ void end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished) {
+/// One warp, a step a thread. What steps have printed lies in the host's memory before it hears of them.
+__global__ void end_step(Slots slots, const float* loss, FinishedWord* finished) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const uint64_t step = *steps_done;
-  Finished& slot = finished[step % slots];
-  slot.loss = loss == nullptr ? 0.0f : *loss;
-  *steps_done = step + 1;
+  const int64_t mine = threadIdx.x;
+  const uint64_t done = slots.counter->done, step = done + mine;
+  __syncwarp();
+  if (mine == slots.ahead) slots.counter->done = step + 1;
+  if (mine > slots.ahead) return;
+  const float kept = mine < slots.ahead ? slots.counter->losses[mine] : loss == nullptr ? 0.0f : *loss;
   __threadfence_system();
-  slot.step = step + 1;
+  finished[step % slots.slots] = (step + 1) << 32 | __float_as_uint(kept);
 }
 
 unsigned blocks_for(int64_t bytes) {
@@ -93,11 +99,11 @@ unsigned blocks_for(int64_t bytes) {
 }  // namespace
 
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
-                        CudaStream stream) {
+                        const float* loss, CudaStream stream) {
   unsigned blocks = 1;
   for (int i = 0; i < copies.count; ++i) blocks = std::max(blocks, blocks_for(copies.list[i].bytes));
   const dim3 grid(blocks, static_cast<unsigned>(copies.count + 1));
-  launch(begin_step, grid, kThreads, 0, stream, "begin_step", staging, copies, scalars, position);
+  launch(begin_step, grid, kThreads, 0, stream, "begin_step", staging, copies, scalars, position, loss);
 }
 
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream) {
@@ -115,8 +121,11 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
   cuda_check_launch("write_position");
 }
 
-void enqueue_end_step(uint64_t* steps_done, int64_t slots, const float* loss, Finished* finished, CudaStream stream) {
-  launch(end_step, 1, 1, 0, stream, "end_step", steps_done, slots, loss, finished);
+void enqueue_end_step(const Slots& slots, const float* loss, FinishedWord* finished, CudaStream stream) {
+  constexpr unsigned kWarp = 32;
+  static_assert(kMostStepsAtOnce <= kWarp);
+  check(slots.ahead < kMostStepsAtOnce, "a step's loss has a place");
+  launch(end_step, 1, kWarp, 0, stream, "end_step", slots, loss, finished);
 }
 
 }  // namespace trainctl::cuda

@@ -50,8 +50,18 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   scratch_.set_memory(scratch_memory_.get());
 }
 
-const StepScalars* StepProgram::scalars() const {
-  return reinterpret_cast<const StepScalars*>(memory_.arena + program_.scalars_offset);
+StepScalars* StepProgram::scalars() const {
+  return reinterpret_cast<StepScalars*>(memory_.arena + program_.scalars_offset);
+}
+
+const float* StepProgram::loss() const {
+  return program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
+}
+
+Staging StepProgram::staging_of(const Issue& how) const {
+  Staging staging = memory_.staging;
+  staging.ahead = how.at;
+  return staging;
 }
 
 void StepProgram::use_stream(int stream, bool high_priority) {
@@ -151,7 +161,7 @@ void StepProgram::bind_first_loads() {
 }
 
 void StepProgram::issue(const Issue& how) {
-  begin();
+  begin(staging_of(how));
   for (int i = 0; i < static_cast<int>(bound_.size()); ++i) {
     const Instruction& instruction = program_.instructions[static_cast<size_t>(i)];
     const NvtxRange range(instruction.name.c_str());
@@ -161,21 +171,21 @@ void StepProgram::issue(const Issue& how) {
       throw EnvError(instruction.name + ": " + error.what());
     }
   }
-  end();
+  end(how);
 }
 
 void StepProgram::rehearse() {
-  enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
+  enqueue_begin_step(memory_.staging, first_copies_, scalars(), memory_.position, nullptr, compute());
   enqueue_position(scalars(), 0, memory_.position, compute());
   for (size_t i = 0; i < bound_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
-    if (!communicates(instruction.opcode)) enqueue_work(instruction, bound_[i]);
+    if (!communicates(instruction.opcode)) enqueue_work(instruction, bound_[i], memory_.staging);
   }
-  enqueue_end_step(memory_.steps_done, memory_.staging.slots, nullptr, memory_.finished, compute());
+  enqueue_end_step(memory_.staging, nullptr, memory_.finished, compute());
 }
 
-void StepProgram::begin() {
-  enqueue_begin_step(memory_.staging, first_copies_, const_cast<StepScalars*>(scalars()), memory_.position, compute());
+void StepProgram::begin(const Staging& staging) {
+  enqueue_begin_step(staging, first_copies_, scalars(), memory_.position, loss(), compute());
   if (ends_.empty()) return;
   cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");
   for (const auto& [stream, event] : ends_) {
@@ -183,14 +193,12 @@ void StepProgram::begin() {
   }
 }
 
-void StepProgram::end() {
+void StepProgram::end(const Issue& how) {
   for (const auto& [stream, event] : ends_) {
     cuda_check(cudaEventRecord(event.get(), streams_.at(stream).get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(compute(), event.get()), "cudaStreamWaitEvent");
   }
-  const auto* loss =
-      program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
-  enqueue_end_step(memory_.steps_done, memory_.staging.slots, loss, memory_.finished, compute());
+  if (how.at + 1 == how.steps) enqueue_end_step(staging_of(how), loss(), memory_.finished, compute());
 }
 
 void StepProgram::enqueue(int index, const Issue& how) {
@@ -210,7 +218,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const unsigned flags = how.capturing ? cudaEventRecordExternal : cudaEventRecordDefault;
   TimedEvents* times = how.times == nullptr ? nullptr : &(*how.times)[static_cast<size_t>(index)];
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->begin.get(), stream, flags), "cudaEventRecord");
-  if (index != how.left_out) enqueue_work(instruction, bound);
+  if (index != how.left_out) enqueue_work(instruction, bound, staging_of(how));
   if (times != nullptr) cuda_check(cudaEventRecordWithFlags(times->end.get(), stream, flags), "cudaEventRecord");
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
@@ -223,14 +231,14 @@ void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) 
   enqueue_position(scalars(), index, memory_.position, watch);
 }
 
-void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound) {
+void StepProgram::enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging) {
   cudaStream_t stream = streams_.at(bound.stream).get();
   switch (instruction.opcode) {
     case Opcode::kernel:
       if (bound.kernel) bound.kernel(stream);
       return;
     case Opcode::load:
-      if (!bound.at_begin) enqueue_load(memory_.staging, bound.input, stream);
+      if (!bound.at_begin) enqueue_load(staging, bound.input, stream);
       return;
     case Opcode::collective:
       return peers_->collective(instruction, bound, stream);
@@ -239,8 +247,8 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
     case Opcode::recv:
       return peers_->recv(instruction.peer, bound.out, bound.count, stream);
     case Opcode::print:
-      return enqueue_print(memory_.staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride,
-                           bound.count, stream);
+      return enqueue_print(staging, bound.in, memory_.printed + bound.printed, memory_.printed_stride, bound.count,
+                           stream);
     case Opcode::wait:
       return;
   }

@@ -1,6 +1,6 @@
 // A Program, bound to a device: enqueues a whole step on streams, as it is, or while a graph is captured from it.
 //
-//   compute ─ begin ─┬─ kernels, loads, prints ───────────┬─ end       end: the loss to the host
+//   compute ─ begin ─┬─ kernels, loads, prints ───────────┬─ end       end: the loss to the host, or the next begin
 //   comm             ├─ collectives ──────────────────────┤
 //   recv             ├─ recvs ────────────────────────────┤
 //   send             ├─ waits of sends ┬───┬──────────────┤            sends start in order and end as their
@@ -28,9 +28,8 @@ namespace trainctl::cuda {
 struct StepMemory {
   std::byte* arena = nullptr;        ///< device
   Staging staging;                   ///< device
-  uint64_t* steps_done = nullptr;    ///< device
-  Finished* finished = nullptr;      ///< pinned, one a slot
-  PositionWord* position = nullptr;  ///< pinned
+  FinishedWord* finished = nullptr;  ///< pinned, one a slot
+  PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate
   std::byte* printed = nullptr;      ///< pinned: a slot's tensors one after another
   int64_t printed_stride = 0;
 };
@@ -47,8 +46,9 @@ class StepProgram {
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
-  /// How a step is enqueued.
+  /// How a step is enqueued: by itself, or one behind another, `at` of `steps`.
   struct Issue {
+    int at = 0, steps = 1;  ///< at most kMostStepsAtOnce
     bool capturing = false;
     std::vector<TimedEvents>* times = nullptr;  ///< by instruction, to record; null: none
     const std::function<void(const Instruction&)>* on_communication = nullptr;
@@ -91,13 +91,15 @@ class StepProgram {
   void use_stream(int stream, bool high_priority);
   int channel_to(int peer);
 
-  void begin();
-  void end();
+  void begin(const Staging& staging);
+  void end(const Issue& how);
   void enqueue(int index, const Issue& how);
-  void enqueue_work(const Instruction& instruction, const Bound& bound);
+  void enqueue_work(const Instruction& instruction, const Bound& bound, const Staging& staging);
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
-  const StepScalars* scalars() const;
+  StepScalars* scalars() const;
+  const float* loss() const;
+  Staging staging_of(const Issue& how) const;
 
   const Program& program_;
   const StepMemory memory_;
