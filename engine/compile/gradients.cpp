@@ -1,6 +1,7 @@
 // From the gradient of each use of a parameter in each micro-batch to one reduced range a bucket.
 //
-//   levels 0, 1   contributions add up in the bucket's range; all_reduce after the step's last one
+//   levels 0, 1   contributions add up in the bucket's range; after the step's last one all_reduce, at level 1
+//                 reduce_scatter: each rank gets the sum of its own block, where it lies, for its shard's update
 //   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
 //                 each micro-batch; the shards add up
 #include <algorithm>
@@ -70,19 +71,22 @@ void fill_unwritten(Lowering& l, int bucket) {
   }
 }
 
-void all_reduce(Lowering& l, int bucket) {
+void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   if (b.reduce_group < 0) return;
-  const View whole = l.c.flat(l.gradients[bucket].target, 0, b.elements, "grad." + b.name);
+  const std::string name = "grad." + b.name;
+  const BufferId range = l.gradients[bucket].target;
+  const View whole = l.c.flat(range, 0, b.elements, name);
   l.gradients[bucket].last_reduction = l.c.code.size();
   Instruction i;
   i.opcode = Opcode::collective;
-  i.name = "all_reduce grad." + b.name;
-  i.collective = Collective::all_reduce;
+  i.collective = b.level == 0 ? Collective::all_reduce : Collective::reduce_scatter;
+  i.name = std::string(to_string(i.collective)) + " " + name;
   i.group = b.reduce_group;
   i.purpose = Purpose::gradient;
   i.phase = Phase::backward;
-  l.c.emit(std::move(i), {whole}, {whole});
+  const int64_t elements = b.shard_elements();
+  l.c.emit(std::move(i), {whole}, {b.level == 0 ? whole : l.c.flat(range, b.shard * elements, elements, name)});
 }
 
 /// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range, at this
@@ -163,7 +167,7 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
       reduce_scatter(l, b);
     } else if (l.last_backward) {
       fill_unwritten(l, b);
-      all_reduce(l, b);
+      reduce_once(l, b);
       l.gradients[b].reduced = true;
     }
   }
@@ -185,7 +189,7 @@ void reduce_remaining_buckets(Lowering& l) {
   for (int b = 0; b < static_cast<int>(l.gradients.size()); ++b) {
     if (!plan_of(l, b).updated || l.gradients[b].reduced || l.gradients[b].shard_written) continue;
     fill_unwritten(l, b);
-    is_per_micro_batch(l, b) ? reduce_scatter(l, b) : all_reduce(l, b);
+    is_per_micro_batch(l, b) ? reduce_scatter(l, b) : reduce_once(l, b);
   }
 }
 

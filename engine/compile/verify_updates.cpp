@@ -89,7 +89,7 @@ class BucketUpdates {
   void reduce(const Instruction& i) {
     if (i.group != b_.reduce_group)
       fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
-    if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !gradients_.is(i.outputs[0])))
+    if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !summed().is(i.outputs[0])))
       fault(i.name + " does not sum the whole of " + gradient_name());
     if (b_.level < 2 && reduces_ > 0) fault(i.name + ": " + gradient_name() + " is reduced twice in one step");
     if (b_.level >= 2 && !reduced_micro_batches_.insert(i.micro_batch).second)
@@ -136,12 +136,9 @@ class BucketUpdates {
 
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
-    const Range gradient = b_.level == 1 ? Range{b_.gradients_offset + b_.shard * shard_bytes(),
-                                                 b_.gradients_offset + (b_.shard + 1) * shard_bytes()}
-                                         : gradients_;
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
     if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
-    if (!gradient.is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
+    if (!summed().is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
     const size_t states = b_.optimizer_offsets.size();
     for (size_t s = 0; s < states; ++s) {
       if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != b_.optimizer_offsets[s])
@@ -172,13 +169,15 @@ class BucketUpdates {
     }
   }
 
+  /// What this rank updates with.
+  Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, kFloat) : gradients_; }
+
   /// This rank's part of a whole range at `offset`.
   Range this_shard(int64_t offset, int64_t element_bytes) const {
     const int64_t bytes = b_.shard_elements() * element_bytes;
     return {offset + b_.shard * bytes, offset + (b_.shard + 1) * bytes};
   }
 
-  int64_t shard_bytes() const { return b_.elements / b_.shards * kFloat; }
   void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
 
   const Program& p_;
