@@ -20,33 +20,40 @@ bool reduces(const VirtualInstruction& v) {
 
 int64_t end_of(const Operand& o) { return o.offset + o.bytes(); }
 
-/// One past the last of the reductions from `first` on that follow from one another, in the list and in their buffer.
-size_t end_of_pieces(const Compiler& c, size_t first) {
-  size_t end = first + 1;
-  while (end < c.code.size() && reduces(c.code[end]) && c.code[end].inputs[0] == c.code[first].inputs[0] &&
-         c.code[end].code.inputs[0].offset == end_of(c.code[end - 1].code.inputs[0]))
-    ++end;
-  return end;
+/// The reduction at `first` and those behind it that go on where the one before ends; what adds up shards may stand
+/// between them.
+std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
+  std::vector<size_t> pieces = {first};
+  for (size_t i = first + 1; i < c.code.size(); ++i) {
+    const VirtualInstruction& v = c.code[i];
+    if (v.code.op == "accumulate") continue;
+    const bool goes_on = reduces(v) && v.inputs[0] == c.code[first].inputs[0] &&
+                         v.code.inputs[0].offset == end_of(c.code[pieces.back()].code.inputs[0]);
+    if (!goes_on) break;
+    pieces.push_back(i);
+  }
+  return pieces;
 }
 
-/// The product before the reductions that makes just what they reduce, in whole rows of each; where none can be cut:
-/// the list's end.
-size_t product_of_pieces(const Compiler& c, size_t first, size_t end) {
-  const Operand &front = c.code[first].code.inputs[0], &back = c.code[end - 1].code.inputs[0];
-  size_t at = first;
-  while (at > 0 && !std::any_of(c.code.begin() + static_cast<std::ptrdiff_t>(first),
-                                c.code.begin() + static_cast<std::ptrdiff_t>(end),
-                                [&](const VirtualInstruction& r) { return touch_the_same(c.code[at - 1], r); }))
-    --at;
+/// The product before the reductions that makes just what they reduce, whole rows for each; the list's end: there is
+/// none.
+size_t product_of(const Compiler& c, const std::vector<size_t>& pieces) {
+  const auto touched = [&](size_t at) {
+    return std::any_of(pieces.begin(), pieces.end(), [&](size_t r) { return touch_the_same(c.code[at], c.code[r]); });
+  };
+  size_t at = pieces.front();
+  while (at > 0 && !touched(at - 1)) --at;
   if (at-- == 0) return c.code.size();
   const VirtualInstruction& product = c.code[at];
-  if (product.code.op != "matmul_weight_grad" || product.outputs[0] != c.code[first].inputs[0]) return c.code.size();
+  if (product.code.op != "matmul_weight_grad" || product.outputs[0] != c.code[pieces[0]].inputs[0])
+    return c.code.size();
   const Operand& made = product.code.outputs[0];
+  const auto range = [&](size_t r) -> const Operand& { return c.code[r].code.inputs[0]; };
+  const bool same = made.offset == range(pieces.front()).offset && end_of(made) == end_of(range(pieces.back()));
   const int64_t row_bytes = made.bytes() / std::max<int64_t>(made.shape[0], 1);
-  const bool whole_rows = std::all_of(c.code.begin() + static_cast<std::ptrdiff_t>(first),
-                                      c.code.begin() + static_cast<std::ptrdiff_t>(end),
-                                      [&](const auto& r) { return r.code.inputs[0].bytes() % row_bytes == 0; });
-  return whole_rows && made.offset == front.offset && end_of(made) == end_of(back) ? at : c.code.size();
+  const bool whole_rows =
+      std::all_of(pieces.begin(), pieces.end(), [&](size_t r) { return range(r).bytes() % row_bytes == 0; });
+  return same && whole_rows ? at : c.code.size();
 }
 
 VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& piece, int number) {
@@ -69,20 +76,23 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
 }  // namespace
 
 void make_in_pieces(Compiler& c) {
-  for (size_t first = 0, end; first < c.code.size(); first = end) {
-    end = first + 1;
+  for (size_t first = 0; first < c.code.size(); ++first) {
     if (!reduces(c.code[first])) continue;
-    end = end_of_pieces(c, first);
-    if (end - first < 2) continue;
-    const size_t at = product_of_pieces(c, first, end);
+    const std::vector<size_t> pieces = pieces_from(c, first);
+    if (pieces.size() < 2) continue;
+    first = pieces.back();
+    const size_t at = product_of(c, pieces);
     if (at == c.code.size()) continue;
-    std::vector<VirtualInstruction> pieces;
-    for (size_t r = first; r < end; ++r)
-      pieces.push_back(rows_of(c.code[at], c.code[r].code.inputs[0], static_cast<int>(r - first)));
-    if (!can_move(c, pieces[1], at, first)) continue;
-    c.code[at] = std::move(pieces[0]);
-    for (size_t p = 1; p < pieces.size(); ++p, ++end)
-      c.code.insert(c.code.begin() + static_cast<std::ptrdiff_t>(first + 2 * p - 1), std::move(pieces[p]));
+    std::vector<VirtualInstruction> made;
+    bool may_move = true;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      made.push_back(rows_of(c.code[at], c.code[pieces[p]].code.inputs[0], static_cast<int>(p)));
+      may_move = may_move && (p == 0 || can_move(c, made[p], at, pieces[p]));
+    }
+    if (!may_move) continue;
+    c.code[at] = std::move(made[0]);
+    for (size_t p = 1; p < made.size(); ++p, ++first)
+      c.code.insert(c.code.begin() + static_cast<std::ptrdiff_t>(pieces[p] + p - 1), std::move(made[p]));
   }
 }
 
