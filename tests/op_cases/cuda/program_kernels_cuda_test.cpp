@@ -200,6 +200,42 @@ TEST_CASE("losses with their gradients on a GPU give what they give on the CPU, 
   }
 }
 
+TEST_CASE("kernels over an empty batch on a GPU write what they write on the CPU") {
+  if (!gpu_is_here()) return;
+  const auto check_call = [](const std::string& op, std::vector<TensorArg> in, std::vector<Shape> out) {
+    for (const bool accumulate : {false, true}) {
+      CAPTURE(op);
+      CAPTURE(accumulate);
+      const auto results = [&](const CaseDevice& device) {
+        std::vector<Floats> memory;
+        KernelCall call;
+        call.in = in;
+        for (const Shape& shape : out) {
+          Floats& values = memory.emplace_back(static_cast<size_t>(num_elements(shape)), 3.0f);
+          call.out.push_back({values.data(), DType::f32, shape, shape, Shape(shape.size())});
+        }
+        call.out[0].accumulate = accumulate;
+        device.prepare(op, call)();
+        return memory;
+      };
+      CHECK(results(cuda_device()) == results(cpu_device()));
+    }
+  };
+  const auto nothing = [](const Shape& shape, DType dtype) {
+    return TensorArg{nullptr, dtype, shape, shape, Shape(shape.size())};
+  };
+  const TensorArg logits = nothing({0, 7}, DType::f32), ids = nothing({0}, DType::i32);
+  check_call("softmax_cross_entropy", {logits, ids}, {{1}});
+  check_call("softmax_cross_entropy_with_grad", {logits, ids}, {{1}, {0, 7}});
+  for (const int64_t width : {1, 65, 128, 2500}) {
+    check_call("embedding_grad", {nothing({0, width}, DType::f32), ids}, {{37, width}});
+    check_call("layer_norm_param_grad",
+               {nothing({0, width}, DType::f32), nothing({0, width}, DType::f32), nothing({0}, DType::f32),
+                nothing({0}, DType::f32)},
+               {{width}, {width}});
+  }
+}
+
 TEST_CASE("element-wise chains on a GPU give what they give on the CPU") {
   if (!gpu_is_here()) return;
   const StepScalars scalars{.step = 5};
