@@ -200,9 +200,11 @@ TEST_CASE("a program that is not there is named") {
 
 TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs go on") {
   const Scratch scratch;
-  const int launcher = start_launcher(
-      scratch.path(), {"echo attempt $ATTEMPT; [ $ATTEMPT = 1 ] || sleep 1000", "[ $ATTEMPT = 1 ] || exit 1"},
-      {.max_restarts = 2});
+  const int launcher =
+      start_launcher(scratch.path(),
+                     {"echo attempt $ATTEMPT; echo > $DIR/said; [ $ATTEMPT = 1 ] || sleep 1000",
+                      "[ $ATTEMPT = 1 ] && exit 0; while [ ! -e $DIR/said ]; do sleep 0.01; done; exit 1"},
+                     {.max_restarts = 2});
   CHECK(wait_for(launcher) == 0);
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "attempt 0\nattempt 1\n");
   const std::string notices = slurp(scratch.path() + "/notices");
@@ -238,11 +240,12 @@ TEST_CASE("an error of one attempt does not speak for the next") {
 
 TEST_CASE("a stopped rank that reports its progress is named when it stands still, and the run ends") {
   const Scratch scratch;
-  const std::string moving = "while :; do echo >> $DIR/progress.$RANK; sleep 0.05; done";
-  const int launcher = start_launcher(scratch.path(), {moving, "echo $$ > $DIR/pid.1; " + moving, moving},
-                                      {.timeout_seconds = 3, .progress = true});
+  const int launcher = start_launcher(scratch.path(), {"sleep 1000", "echo $$ > $DIR/pid.1; sleep 1000", "sleep 1000"},
+                                      {.timeout_seconds = 0.5, .progress = true});
   const int victim = pid_in(scratch.path() + "/pid.1");
   kill(victim, SIGSTOP);
+  REQUIRE(eventually([&] { return stopped(victim); }));
+  std::ofstream(scratch.path() + "/still.1") << "\n";
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(all_gone({victim}));
   const std::string report = slurp(scratch.path() + "/report");
