@@ -116,6 +116,24 @@ TEST_CASE("a rank of a command that ends early with 0 is no failure") {
   CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
 }
 
+// The launcher listened to SIGUSR1 only while ranks ran, and then died of it.
+TEST_CASE("a signal that comes when all ranks have ended does not change how the run ended") {
+  const Scratch scratch;
+  shell_job(scratch, "seq 1 100000",
+            "launch: {ranks: 1}\n");  // more than a pipe holds: the launcher waits for its reader
+  const std::string command = "cd " + scratch.path() +
+                              " && (" TRAINCTL_BINARY
+                              " run job.yaml & echo $! > pid; wait $!; echo $? > code) |"
+                              " (until [ -e go ] || [ ! -e job.yaml ]; do sleep 0.02; done; cat > /dev/null) &";
+  REQUIRE(std::system(command.c_str()) == 0);
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  REQUIRE(eventually([&] { return fs::exists(run.file("outcome.json")); }));
+  for (const int signal : {SIGUSR1, SIGTERM}) kill(pid_in(scratch.path() + "/pid"), signal);
+  std::ofstream(scratch.path() + "/go") << "x";
+  CHECK(eventually([&] { return slurp(scratch.path() + "/code").ends_with("\n"); }));
+  CHECK(slurp(scratch.path() + "/code") == "0\n");
+}
+
 TEST_CASE("all ranks of a command start again after one has failed, with another port") {
   const Scratch scratch;
   shell_job(scratch,
