@@ -186,8 +186,9 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
 TEST_CASE("a program that is not there is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
-  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [](const RankPlace&, int) {
-                        return ProcessCommand{.argv = {"no-such-program-at-all"}};
+  const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
+  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [&](const RankPlace&, int) {
+                        return ProcessCommand{.argv = {program}};
                       }};
   PosixProcessRunner runner;
   boost::asio::io_context loop;
@@ -195,7 +196,7 @@ TEST_CASE("a program that is not there is named") {
   CHECK(outcome.exit_code == kExitRankFailed);
   const std::string report = failure_report(outcome, launch.cluster, directory);
   CHECK(report.find("rank 0 (") != std::string::npos);
-  CHECK(report.find("cannot start no-such-program-at-all: No such file or directory") != std::string::npos);
+  CHECK(report.find("cannot start " + program + ": No such file or directory") != std::string::npos);
 }
 
 TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs go on") {
