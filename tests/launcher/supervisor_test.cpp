@@ -77,6 +77,27 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
+// The launcher was held up, and blamed the one with the smallest number.
+TEST_CASE("of ranks that are found dead at once the one that was killed is the cause") {
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 1",
+                                      "echo $$ > $DIR/pid.1; sleep 1000"});
+  const int follows = pid_in(scratch.path() + "/pid.0"), killed = pid_in(scratch.path() + "/pid.1");
+  kill(launcher, SIGSTOP);
+  REQUIRE(eventually([&] { return stopped(launcher); }));
+  kill(killed, SIGKILL);
+  CHECK(all_gone({killed}));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(all_gone({follows}));
+  kill(launcher, SIGCONT);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  const std::string report = slurp(scratch.path() + "/report");
+  CHECK(report.find("rank 0 stopped because of it") != std::string::npos);
+  CHECK(report.find("rank 1 (") != std::string::npos);
+  CHECK(report.find("was killed by SIGKILL") != std::string::npos);
+}
+
 TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
   const Scratch scratch;
   const int launcher =
