@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "engine/runtime/comm/peers.h"
 
 namespace trainctl::comm {
@@ -66,7 +67,9 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }  // namespace
 
 GlooLinks::GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options)
-    : store_(store), rank_(rank), options_(options), device_(make_device(options)) {}
+    : store_(store), rank_(rank), options_(options), device_(make_device(options)) {
+  allow_open_files();  // every group has a connection to each of its members, and one too many would hang, not fail
+}
 
 std::chrono::milliseconds GlooLinks::timeout() const { return milliseconds(options_.timeout_seconds); }
 
