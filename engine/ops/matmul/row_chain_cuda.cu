@@ -78,8 +78,8 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  min(chain.of_cluster, chain.rows - row0),
                  warp,
                  static_cast<int>(threadIdx.x % 32),
-                 warp / kHalves,
-                 warp % kHalves};
+                 warp / Share<kSets>::kHalves,
+                 warp % Share<kSets>::kHalves};
   if (on.row == 0) prepare_barriers<kSets>(chain, on);
   if (on.row == kWarps - 1) prefetch_maps(chain, on);
   WeightStream<kSets> stream(chain, on);
@@ -213,8 +213,8 @@ void set_form(Link& l) {
 /// Where everything lies in shared memory; gives the floats in all, or none where it does not fit. The first rows stay
 /// there, or come with their weights each time.
 std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
-  const int row_tile = chain.sets * kRowTile, rows = chain.sets * kRows;
-  int end = static_cast<int>(round_up(kSums + kGroups * rows * kSumsPitch, kTileAligned));
+  const int row_tile = chain.sets * kRowTile, rows = chain.sets * kRows, groups = groups_for(chain.sets);
+  int end = static_cast<int>(round_up(kSums + groups * rows * kSumsPitch, kTileAligned));
   const auto take = [&](int floats) { return std::exchange(end, end + floats); };
   const auto own = [&](int tiles) { return static_cast<int>(ceil_div(tiles, chain.blocks)); };
   const std::span links(chain.links, static_cast<size_t>(chain.count));
@@ -252,18 +252,18 @@ std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
   chain.weights = end = static_cast<int>(ceil_div(end, kTileAligned) * kTileAligned);
   const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
   chain.place_floats = kWeightTile + (rows_stay ? 0 : row_tile);
-  const int of_groups = kGroups * chain.place_floats;  // a place for each group
-  chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / of_groups) : 0;
+  const int of_groups = groups * chain.place_floats;  // a place for each group
+  chain.places = deep ? std::min(kMostTiles / groups, (most_floats - end) / of_groups) : 0;
   if (end > most_floats || (deep && chain.places < 1)) return std::nullopt;
   return end + chain.places * of_groups;
 }
 
 /// Rows that stay come ahead of all else; where they leave too little for the weights to come ahead, they do not.
 std::optional<int> place(Chain& chain, int most_floats) {
-  constexpr int kEnoughPlaces = 4;
+  constexpr int kEnoughTiles = 16;
   Chain other = chain;
   const std::optional<int> staying = place(chain, most_floats, true);
-  if (!chain.rows_in_tiles || (staying && chain.places >= kEnoughPlaces)) return staying;
+  if (!chain.rows_in_tiles || (staying && chain.places * groups_for(chain.sets) >= kEnoughTiles)) return staying;
   const std::optional<int> coming = place(other, most_floats, false);
   if (!coming || (staying && chain.places >= other.places)) return staying;
   chain = other;

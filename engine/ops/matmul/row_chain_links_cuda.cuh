@@ -12,14 +12,12 @@
 namespace trainctl::cuda {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kHalves = 2;                 ///< the warps of a group: each makes half of a tile's columns
-constexpr int kGroups = kWarps / kHalves;  ///< of a block: they share k
-constexpr int kRows = kWarps;              ///< of a set: each warp finishes a row
-constexpr int kCols = 32;                  ///< of a tile: each lane finishes a column
+constexpr int kRows = kWarps;  ///< of a set: each warp finishes a row
+constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
 constexpr int kMostLinks = 16;
 constexpr int kMostBlocks = 16;  ///< of a cluster, else half of them
 constexpr int kMostClasses = 128;
-constexpr int kMostPlaces = 12;  ///< of a group, for tiles of weights
+constexpr int kMostTiles = 48;  ///< of weights, ahead of the warps
 
 constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of a set's rows
 constexpr int kWeightTile = kCols * kCols;  ///< and of weights
@@ -30,8 +28,16 @@ constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all w
 // Where shared memory has what every chain has, in floats.
 constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
 constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each group's place for weights
-constexpr int kSums = kTilesCame + 2 * kGroups * kMostPlaces;
+constexpr int kSums = kTilesCame + 2 * kMostTiles;
 constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
+
+/// How the warps of a block share a deep layer: groups share k, and with many sets the warps of a group the columns of a
+/// tile, so that fewer sums of more rows are added up.
+template <int kSets>
+struct Share {
+  static constexpr int kHalves = kSets > 2 ? 2 : 1, kGroups = kWarps / kHalves;
+};
+constexpr int groups_for(int sets) { return sets > 2 ? Share<3>::kGroups : Share<1>::kGroups; }
 
 enum class Form : uint8_t {
   deep,      ///< wide, and more than 32 of k: the groups of warps share k
@@ -101,8 +107,12 @@ struct Place {
 __device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row % kRows * 4); }
 
 /// All warps of the group meet.
+template <int kHalves>
 __device__ __forceinline__ void meet_group(const Place& on) {
-  asm volatile("bar.sync %0, %1;" ::"r"(on.group + 1), "n"(32 * kHalves) : "memory");
+  if constexpr (kHalves == 1)
+    __syncwarp();
+  else
+    asm volatile("bar.sync %0, %1;" ::"r"(on.group + 1), "n"(32 * kHalves) : "memory");
 }
 
 }  // namespace trainctl::cuda

@@ -10,48 +10,46 @@ namespace trainctl::cuda {
 
 // Deep layers: the groups of warps share k, and the warps of a group the columns
 
-/// How the lanes of a warp share a tile, as fragments of mma have it: weights are A, its 16 rows being the warp's half
-/// of the columns; rows are B. Which column, row and k of a tile is which of mma's is free, as long as A and B, or A and
-/// the sums, agree. Here k (in_group, in_group + 4) of step i is number i of the packs (k, k + 4), columns (group, group
-/// + 8) are (out, out + 1), and rows stand so that 8 lanes read packs of 8 places without bank conflicts.
+/// How the lanes of a warp share a tile, as fragments of mma have it: weights are A, of which 16 columns are a fragment's
+/// rows, and rows are B. Which column, row and k of a tile is which of mma's is free, as long as A and B, or A and the
+/// sums, agree. Here k (in_group, in_group + 4) of step i is number i of the packs (k, k + 4), columns (group, group + 8)
+/// of a fragment are (out, out + 1), of the other fragment the two behind them, and rows stand so that 8 lanes read packs
+/// of 8 places without bank conflicts.
 struct Lane {
   int row, k, out, left;  ///< left: the first of the two rows whose sums it has; the other is 4 further on
   __device__ __forceinline__ explicit Lane(const Place& on)
       : row(on.lane / 8 + (on.lane & 4)), k(on.lane & 3), out(on.lane / 4 * 4 + on.half * 2), left(on.lane & 3) {}
 };
 
-/// Where a set's sums are made in turns, mma waits less for the mma before.
+/// Of the fragments of columns that a warp makes.
 template <int kSets>
-struct ChainSums {
-  static constexpr int kTurns = kSets == 1 ? 2 : 1;
-  TileSums of[kTurns][1][kSets];
-
-  __device__ __forceinline__ float sum(int set, int i) const {
-    float sum = of[0][0][set].sum(i);
-    if constexpr (kTurns == 2) sum += of[1][0][set].sum(i);
-    return sum;
-  }
-};
+using ChainSums = TileSums[2 / Share<kSets>::kHalves][kSets];
 
 /// Adds a tile of rows times one of weights.
 template <bool kAlong, int kSets>
 __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const float* w, ChainSums<kSets>& sums) {
-  constexpr int kSteps = 4;
-  float rows[kSets][2][kSteps], weights[4][kSteps];
+  constexpr int kSteps = 4, kTall = 2 / Share<kSets>::kHalves, kOut = 2 * kTall;
+  float rows[kSets][2][kSteps], weights[2][kOut][kSteps];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
-    for (int i = 0; i < (kAlong ? 2 : 0); ++i) {
+    for (int i = 0; i < (kAlong ? kOut : 0); ++i) {
       const int line = lane.out + i, pack = (lane.k + 4 * half) ^ line % 8;
       const float4 v = *reinterpret_cast<const float4*>(w + line * kCols + pack * 4);
-      float(&to)[kSteps] = weights[2 * half + i];
+      float(&to)[kSteps] = weights[half][i];
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
     }
 #pragma unroll
     for (int i = 0; i < (kAlong ? 0 : kSteps); ++i) {
       const int line = 16 * half + 4 * lane.k + i, pack = lane.out / 4 ^ line % 8;
-      const float2 v = *reinterpret_cast<const float2*>(w + line * kCols + pack * 4 + lane.out % 4);
-      weights[2 * half][i] = v.x, weights[2 * half + 1][i] = v.y;
+      const float* const from = w + line * kCols + pack * 4 + lane.out % 4;
+      if constexpr (kOut == 4) {
+        const float4 v = *reinterpret_cast<const float4*>(from);
+        weights[half][0][i] = v.x, weights[half][1][i] = v.y, weights[half][2][i] = v.z, weights[half][3][i] = v.w;
+      } else {
+        const float2 v = *reinterpret_cast<const float2*>(from);
+        weights[half][0][i] = v.x, weights[half][1][i] = v.y;
+      }
     }
 #pragma unroll
     for (int set = 0; set < kSets; ++set) {
@@ -63,18 +61,18 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
   }
 #pragma unroll
   for (int i = 0; i < kSteps; ++i) {
-    Fragment<4> a[1];
+    Fragment<4> a[kTall];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) a[0].set(j, weights[j][i]);
+    for (int j = 0; j < 4 * kTall; ++j) a[j / 4].set(j % 4, weights[j % 4 / 2][j / 4 * 2 + j % 2][i]);
     float b[kSets][2];
 #pragma unroll
     for (int set = 0; set < kSets; ++set) b[set][0] = rows[set][0][i], b[set][1] = rows[set][1][i];
-    add_products(a, b, sums.of[i % ChainSums<kSets>::kTurns]);
+    add_products(a, b, sums);
   }
 #pragma unroll
-  for (TileSums(&turn)[1][kSets] : sums.of) {
+  for (TileSums(&fragment)[kSets] : sums) {
 #pragma unroll
-    for (TileSums& set : turn[0]) set.keep();
+    for (TileSums& set : fragment) set.keep();
   }
 }
 
@@ -82,13 +80,16 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
 __device__ __forceinline__ float sum_of_four(const float* first, int apart) {
   return (first[0] + first[apart]) + (first[2 * apart] + first[3 * apart]);
 }
+__device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
+  return sum_of_four(first, apart) + sum_of_four(first + 4 * apart, apart);
+}
 
 template <int kSets>
 __device__ __forceinline__ void deep_sums(const Link& l, const Place& on, WeightStream<kSets>& stream,
                                           float (&v)[kSets]) {
-  constexpr int kSumsOfGroup = kSets * kRows * kSumsPitch;
+  constexpr int kGroups = Share<kSets>::kGroups, kSumsOfGroup = kSets * kRows * kSumsPitch;
   const Lane lane(on);
-  ChainSums<kSets> sums;
+  ChainSums<kSets> sums{};
   const bool long_layer = stream.exceeded_by(l.depth);
 #pragma unroll 1
   for (int depth = on.group; depth < l.depth; depth += kGroups) {
@@ -106,13 +107,23 @@ __device__ __forceinline__ void deep_sums(const Link& l, const Place& on, Weight
 #pragma unroll
   for (int set = 0; set < kSets; ++set) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-      *reinterpret_cast<float2*>(to + (set * kRows + i * 4) * kSumsPitch) = {sums.sum(set, i), sums.sum(set, i + 2)};
+    for (int i = 0; i < 2; ++i) {
+      float* const row = to + (set * kRows + i * 4) * kSumsPitch;
+      const TileSums& first = sums[0][set];
+      if constexpr (Share<kSets>::kHalves == 1) {
+        const TileSums& second = sums[1][set];
+        *reinterpret_cast<float4*>(row) = {first.sum(i), first.sum(i + 2), second.sum(i), second.sum(i + 2)};
+      } else {
+        *reinterpret_cast<float2*>(row) = {first.sum(i), first.sum(i + 2)};
+      }
+    }
   }
   __syncthreads();
 #pragma unroll
-  for (int set = 0; set < kSets; ++set)
-    v[set] = sum_of_four(of_groups + (set * kRows + on.row) * kSumsPitch + on.lane, kSumsOfGroup);
+  for (int set = 0; set < kSets; ++set) {
+    const float* const of_first = of_groups + (set * kRows + on.row) * kSumsPitch + on.lane;
+    v[set] = kGroups == 8 ? sum_of_eight(of_first, kSumsOfGroup) : sum_of_four(of_first, kSumsOfGroup);
+  }
 }
 
 // Layers with no more than 32 of k for the block: a sum a thread
@@ -178,11 +189,6 @@ __device__ __forceinline__ void send_to_all(const Place& on, float v, float* to,
     if (i == kMostBlocks / 2 && last < kMostBlocks / 2) break;  // it is the one or the other
     send((block + i) & last, to, four, counter);
   }
-}
-
-/// In a tree, so that little waits for what is before it.
-__device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
-  return sum_of_four(first, apart) + sum_of_four(first + 4 * apart, apart);
 }
 
 /// All blocks' parts of each sum, in their order.

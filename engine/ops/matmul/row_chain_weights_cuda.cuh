@@ -21,7 +21,7 @@ struct WeightTile {
 };
 
 /// The weights of deep layers, a tile at a time, each for the one group of warps that multiplies it: of a layer's k, a
-/// group takes every fourth tile. They come in the order in which they are taken, as many ahead as the group has places,
+/// group takes every so many'th tile. They come in the order in which they are taken, as many ahead as the group has places,
 /// whichever layers they are of; with the first layer's come its rows, to where all of them stay, or beside the weights.
 /// All lanes know which tile comes first; one asks for copies.
 template <int kSets>
@@ -29,7 +29,7 @@ class WeightStream {
  public:
   __device__ __forceinline__ WeightStream(const Chain& chain, const Place& on)
       : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.group * chain.places * chain.place_floats),
-        barriers_(on.shared + kTilesCame + on.group * kMostPlaces * 2), free_count_(chain.places) {
+        barriers_(on.shared + kTilesCame + on.group * chain.places * 2), free_count_(chain.places) {
     if (on.half == 0 && on.lane == 0) {
       for (int place = 0; place < chain.places; ++place) prepare_announcements(barriers_ + 2 * place);
       publish_to_copies();
@@ -40,7 +40,7 @@ class WeightStream {
 
   /// Tiles for all places that are free. By all warps of the group.
   __device__ __forceinline__ void fill() {
-    meet_group(on_);  // all have read what lay there, and the first time: know of the barriers
+    meet_group<Share<kSets>::kHalves>(on_);  // all have read what lay there, and the first time: know of the barriers
     if (on_.half > 0) return;
 #pragma unroll 1
     for (; free_count_ > 0; --free_count_) {
@@ -62,6 +62,8 @@ class WeightStream {
   __device__ __forceinline__ bool exceeded_by(int depth) const { return depth > chain_.places * kGroups; }
 
  private:
+  static constexpr int kGroups = Share<kSets>::kGroups;
+
   __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
 
   __device__ __forceinline__ void bring(int place) {
