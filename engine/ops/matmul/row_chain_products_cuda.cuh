@@ -2,22 +2,12 @@
 // warp's row, the lane's column. So a thread takes slopes from what it kept itself, and a warp has kept whole rows.
 #pragma once
 
+#include "engine/ops/matmul/lane_sums_cuda.cuh"
 #include "engine/ops/matmul/row_chain_weights_cuda.cuh"
 
 namespace trainctl::cuda {
 
 // Deep layers: the warps share k
-
-/// The lane whose number differs in bit kBit takes half of the sums, and this lane the other half of both.
-template <int kBit, int kHalf>
-__device__ __forceinline__ void exchange_half(float* sums) {
-  const bool upper = (threadIdx.x & kBit) != 0;
-#pragma unroll
-  for (int i = 0; i < kHalf; ++i) {
-    const float given = upper ? sums[i] : sums[i + kHalf], kept = upper ? sums[i + kHalf] : sums[i];
-    sums[i] = kept + __shfl_xor_sync(~0u, given, kBit);
-  }
-}
 
 /// How the lanes of a warp share a tile: two take four rows each, of four each takes 8 columns, of four each every
 /// fourth pack of k. Lanes that read the same are neighbours: a read of 16 bytes a lane then takes half the time.
@@ -86,8 +76,8 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Weight
     if (long_layer) stream.fill();
   }
   // The lanes that share k: each is left with a row.
-  exchange_half<16, 16>(sums);
-  exchange_half<8, 8>(sums);
+  exchange_half<16, 32>(sums);
+  exchange_half<8, 16>(sums);
   float* const of_warps = on.shared + kSums;
   float* const to = of_warps + on.row * kSumsOfWarp + (lane.odd * 4 + lane.k) * kPitch + lane.cols * 4;
   *reinterpret_cast<float4*>(to) = {sums[0], sums[1], sums[2], sums[3]};
