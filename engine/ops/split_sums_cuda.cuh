@@ -15,7 +15,7 @@ struct Parts {
   int64_t outputs = 0;
 };
 
-/// By one thread of a block, once the block's part is in memory: how many came before.
+/// By the thread that put a part into memory: how many came before.
 __device__ inline unsigned hand_in(unsigned* ticket) {
   __threadfence();
   return atomicAdd(ticket, 1u);
