@@ -8,6 +8,7 @@
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
@@ -18,6 +19,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
+#include "engine/ops/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -129,14 +131,18 @@ int steps_of_graph(int slots, const Program& program) {
   return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
 }
 
-/// Collective over all ranks.
-int least_of_all(Communicator& ranks, int mine) {
+/// What the rank can do that can do the least: of each number, the least that any rank gives. Collective over all
+/// ranks.
+template <size_t kCount>
+std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<int32_t, kCount>& mine) {
   std::vector<int> all(static_cast<size_t>(ranks.num_ranks()));
   std::iota(all.begin(), all.end(), 0);
-  std::vector<int32_t> found(all.size());
-  const int32_t word = mine;
-  ranks.all_gather(ranks.open_group(all), &word, found.data(), 1, DType::i32);
-  return *std::min_element(found.begin(), found.end());
+  std::vector<std::array<int32_t, kCount>> found(all.size());
+  ranks.all_gather(ranks.open_group(all), mine.data(), found.data(), kCount, DType::i32);
+  std::array<int32_t, kCount> least = mine;
+  for (const std::array<int32_t, kCount>& of_rank : found)
+    for (size_t i = 0; i < kCount; ++i) least[i] = std::min(least[i], of_rank[i]);
+  return least;
 }
 
 int64_t aligned(int64_t bytes) {
@@ -157,11 +163,15 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       slots_(slots_for(options.in_flight, stride_)),
       peers_(std::move(peers)),
       use_graph_(cuda.graph && !launches_block()),
-      many_(peers_ ? least_of_all(ranks, steps_of_graph(slots_, program)) : steps_of_graph(slots_, program)),
+      many_(steps_of_graph(slots_, program)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
   allocate();
   phase_ended(options.start_up, "memory");
+  if (peers_) {
+    many_ = least_of_all(ranks, std::array<int32_t, 1>{many_})[0];
+    limit_clusters(least_of_all(ranks, count_clusters()));
+  }
   StepMemory memory;
   memory.arena = static_cast<std::byte*>(arena_.get());
   memory.staging.counter = static_cast<StepCounter*>(counter_.get());
