@@ -1,6 +1,7 @@
 // What a small step costs on a GPU is launches that wait for one another. Here instructions that may share one are
 // brought together and marked (Instruction::launch):
 //   - chains of layers that work on every row of the batch for itself: products, losses, and products backward;
+//   - of more rows the end of the network, where it has few outputs: the last product, the loss, the product backward;
 //   - weight gradients, on which no product depends: they go behind the products that follow, one layer's beside
 //   another's.
 // Small loads go to the start of their micro-batch, where they stand in nobody's way. A device that makes one
@@ -18,6 +19,8 @@ namespace {
 
 /// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
 constexpr int64_t kSmallRows = 256;             ///< of a chain: the most that row_chain_cuda.cu takes
+constexpr int64_t kFewOutputs = 16;             ///< of a head: the most that head_cuda.cu takes
+constexpr size_t kLinksOfHead = 3;              ///< at most
 constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over
 constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
 constexpr int64_t kSmallLoad = 1 << 20;
@@ -31,20 +34,29 @@ int64_t rows_of(const Operand& o) {
   return o.shape.empty() ? 1 : num_elements(o.shape) / std::max<int64_t>(o.shape.back(), 1);
 }
 
-bool all_f32(const std::vector<Operand>& operands) {
-  return std::all_of(operands.begin(), operands.end(), [](const Operand& o) { return o.dtype == DType::f32; });
+bool all_of_type(const std::vector<Operand>& operands, DType type) {
+  return std::all_of(operands.begin(), operands.end(), [&](const Operand& o) { return o.dtype == type; });
+}
+bool all_f32(const std::vector<Operand>& operands) { return all_of_type(operands, DType::f32); }
+
+/// Of rows by a matrix.
+bool is_product(const VirtualInstruction& v) {
+  if (!is_kernel(v, "matmul") || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
+  const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
+  return w.shape.size() == 2 && !x.shape.empty() && !v.code.attrs.flag("transpose_a") &&
+         rows_of(x) * num_elements(w.shape) <= kSmallProduct;
 }
 
 bool is_row_product(const VirtualInstruction& v) {
-  if (!is_kernel(v, "matmul") || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
-  const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
-  return all_f32(v.code.inputs) && all_f32(v.code.outputs) && w.shape.size() == 2 && !x.shape.empty() &&
-         !v.code.attrs.flag("transpose_a") && rows_of(x) * num_elements(w.shape) <= kSmallProduct;
+  return is_product(v) && all_f32(v.code.inputs) && all_f32(v.code.outputs);
+}
+
+bool is_loss(const VirtualInstruction& v) {
+  return v.code.opcode == Opcode::kernel && v.code.op.ends_with("_with_grad");
 }
 
 bool is_row_loss(const VirtualInstruction& v) {
-  return v.code.opcode == Opcode::kernel && v.code.op.ends_with("_with_grad") && all_f32(v.code.outputs) &&
-         v.code.inputs[0].dtype == DType::f32;
+  return is_loss(v) && all_f32(v.code.outputs) && v.code.inputs[0].dtype == DType::f32;
 }
 
 /// Whether several ranks make the same loss, of which one counts it.
@@ -54,10 +66,23 @@ bool loss_has_replicas(const Compiler& c) {
   return c.plan.mesh.ways(output_layout(c.graph, c.plan, node, 0).replica_axes(c.plan.mesh)) > 1;
 }
 
+/// Of a chain of few rows.
 bool is_link(const VirtualInstruction& v, bool losses_too) {
   if (!is_row_product(v) && !(losses_too && is_row_loss(v))) return false;
   const int64_t rows = rows_of(v.code.inputs[0]);
   return rows > 0 && rows <= kSmallRows;
+}
+
+/// A product with few outputs, or the one backward, whose weights lie as the other's; or the loss between them.
+bool is_link_of_head(const VirtualInstruction& v) {
+  const DType type = v.code.inputs.empty() ? DType::i32 : v.code.inputs[0].dtype;
+  if (is_loss(v)) {
+    const Shape& x = v.code.inputs[0].shape;
+    return v.code.outputs[1].dtype == type && !x.empty() && x.back() <= kFewOutputs;
+  }
+  if (!is_product(v) || !all_of_type(v.code.inputs, type) || !all_of_type(v.code.outputs, type)) return false;
+  const Shape& w = v.code.inputs[1].shape;
+  return w[0] <= kFewOutputs || w[1] == 1;
 }
 
 bool is_small_weight_grad(const VirtualInstruction& v) {
@@ -78,34 +103,61 @@ bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const
   return true;
 }
 
+/// Whether `next` works on what the chain so far has made of the same rows.
+bool goes_on(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
+  const VirtualInstruction& first = c.code[chain[0]];
+  return rows_of(next.code.inputs[0]) == rows_of(first.code.inputs[0]) &&
+         next.code.micro_batch == first.code.micro_batch && next.inputs[0] == c.code[chain.back()].outputs.back() &&
+         takes_rows_alone(c, chain, next);
+}
+
+/// Whether it is the link that follows: behind the product the loss, behind that the product by the same weights.
+bool goes_on_as_head(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
+  const VirtualInstruction& first = c.code[chain[0]];
+  if (!is_link_of_head(next) || !goes_on(c, chain, next) || is_loss(next) != (chain.size() == 1)) return false;
+  return is_loss(next) ||
+         (next.inputs[1] == first.inputs[1] && next.code.inputs[1].offset == first.code.inputs[1].offset);
+}
+
 /// What can be launched as one, from `first` on: the links, and what stands between them and can wait.
 struct Found {
   std::vector<size_t> chain, behind;
 };
 
-Found chain_from(const Compiler& c, size_t first, bool losses_too) {
+/// `follows(chain, next)`: whether that is its next link.
+template <class Follows>
+Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) {
   Found found{{first}, {}};
-  int losses = is_row_loss(c.code[first]) ? 1 : 0;
   std::vector<size_t> passed;
-  for (size_t i = first + 1; i < c.code.size() && found.chain.size() < kMostInLaunch; ++i) {
+  for (size_t i = first + 1; i < c.code.size() && found.chain.size() < most; ++i) {
     const VirtualInstruction& v = c.code[i];
     if (is_small_weight_grad(v) || v.code.opcode == Opcode::print) {
       passed.push_back(i);
       continue;
     }
-    losses += is_row_loss(v) ? 1 : 0;
-    const bool goes_on =
-        is_link(v, losses_too) && losses <= 1 && rows_of(v.code.inputs[0]) == rows_of(c.code[first].code.inputs[0]) &&
-        v.code.micro_batch == c.code[first].code.micro_batch &&
-        v.inputs[0] == c.code[found.chain.back()].outputs.back() && takes_rows_alone(c, found.chain, v) &&
-        std::none_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); });
-    if (!goes_on) break;
+    if (!follows(found.chain, v) ||
+        std::any_of(passed.begin(), passed.end(), [&](size_t p) { return conflict(c.code[p], v); }))
+      break;
     found.chain.push_back(i);
     found.behind = passed;
   }
   std::stable_partition(found.behind.begin(), found.behind.end(),
                         [&](size_t i) { return c.code[i].code.opcode != Opcode::print; });
   return found;
+}
+
+/// Nothing where none begins.
+Found find_chain(const Compiler& c, size_t first, bool losses_too) {
+  if (is_link(c.code[first], losses_too)) {
+    return chain_from(c, first, kMostInLaunch, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
+      const bool has_loss = std::any_of(chain.begin(), chain.end(), [&](size_t i) { return is_row_loss(c.code[i]); });
+      return is_link(next, losses_too) && !(has_loss && is_row_loss(next)) && goes_on(c, chain, next);
+    });
+  }
+  if (!losses_too || is_loss(c.code[first]) || !is_link_of_head(c.code[first])) return {};
+  return chain_from(c, first, kLinksOfHead, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
+    return goes_on_as_head(c, chain, next);
+  });
 }
 
 /// The instructions stand in `order` from `first` on.
@@ -124,8 +176,7 @@ void mark(Compiler& c, size_t first, size_t count, int& launches) {
 void group_chains(Compiler& c, int& launches) {
   const bool losses_too = !loss_has_replicas(c);
   for (size_t i = 0; i < c.code.size(); ++i) {
-    if (!is_link(c.code[i], losses_too)) continue;
-    const Found found = chain_from(c, i, losses_too);
+    const Found found = find_chain(c, i, losses_too);
     if (found.chain.size() < 2) continue;
     std::vector<size_t> order = found.chain;
     order.insert(order.end(), found.behind.begin(), found.behind.end());

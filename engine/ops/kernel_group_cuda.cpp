@@ -32,6 +32,7 @@ bool written_apart(std::span<const GroupedKernel> kernels) {
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels) {
   if (!written_apart(kernels)) return std::nullopt;
   if (std::optional<CudaKernel> chain = cuda::prepare_row_chain(kernels)) return chain;
+  if (std::optional<CudaKernel> head = cuda::prepare_head(kernels)) return head;
   return cuda::prepare_weight_grads(kernels);
 }
 

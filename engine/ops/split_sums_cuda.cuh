@@ -15,18 +15,27 @@ struct Parts {
   int64_t outputs = 0;
 };
 
-/// Whether this block is the last of `blocks` that come here; their writes are then visible.
-__device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
-  __shared__ bool last;
+/// By the thread that put a part into memory: how many came before.
+__device__ inline unsigned hand_in(unsigned* ticket) {
   __threadfence();
-  __syncthreads();
+  return atomicAdd(ticket, 1u);
+}
+/// Whether this block was the last of `blocks` to hand in, as thread 0 heard; what all handed in is then visible.
+__device__ inline bool was_last(unsigned came_before, unsigned* ticket, unsigned blocks) {
+  __shared__ bool last;
   if (threadIdx.x == 0) {
-    last = atomicAdd(ticket, 1u) == blocks - 1;
+    last = came_before == blocks - 1;
     if (last) *ticket = 0;
   }
   __syncthreads();
   if (last) __threadfence();
   return last;
+}
+/// Both at once, for what all threads of the block wrote.
+__device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
+  __threadfence();
+  __syncthreads();
+  return was_last(threadIdx.x == 0 ? atomicAdd(ticket, 1u) : 0, ticket, blocks);
 }
 
 // Launchers

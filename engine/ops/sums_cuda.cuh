@@ -103,6 +103,14 @@ __device__ inline double sum_of_group(double v, int group) {
   return v;
 }
 
+/// Of the blocks' parts, one each, by the last block: in all of its threads.
+__device__ inline double sum_of_parts(const Parts& parts) {
+  double total = 0;
+#pragma unroll 8
+  for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += __ldcg(&parts.memory[i]);
+  return sum_of_group(total, static_cast<int>(blockDim.x));
+}
+
 template <int V, class Term>
 __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfRows g, Parts parts) {
   constexpr int N = Term::kSums;

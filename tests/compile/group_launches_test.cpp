@@ -43,6 +43,7 @@ std::vector<std::string> launches(const Program& p) {
 }
 
 const std::string kChain = "matmul matmul matmul mae_with_grad matmul matmul";
+const std::string kHead = "matmul mae_with_grad matmul";
 const std::string kUpdates = "matmul_weight_grad matmul_weight_grad matmul_weight_grad";
 
 }  // namespace
@@ -59,10 +60,46 @@ TEST_CASE("weight gradients that are kept or summed over ranks are launched as o
 
 TEST_CASE("weight gradients of more rows than a chain has go behind the products that follow, and are one launch") {
   const Program p = mlp({"dataset.batch=512"});
-  CHECK(launches(p) == std::vector<std::string>{kUpdates});
+  CHECK(launches(p) == std::vector<std::string>{kHead, kUpdates});
   CHECK(p.instructions.back().op == "matmul_weight_grad");
   const std::vector<std::string> found = launches(mlp({"dataset.batch=1024", "parallel.micro_batches=2"}));
-  CHECK(found == std::vector<std::string>{kUpdates, kUpdates});
+  CHECK(found == std::vector<std::string>{kHead, kUpdates, kHead, kUpdates});
+}
+
+TEST_CASE("of more rows than a chain has, the last product, the loss and the product backward are one launch") {
+  const Program p = mlp({"dataset.batch=4096"});
+  CHECK(launches(p) == std::vector<std::string>{kHead});
+  std::vector<std::string> names;
+  for (const Instruction& i : p.instructions)
+    if (i.launch >= 0) names.push_back(i.name);
+  CHECK(names == std::vector<std::string>{"c", "loss", "relu_b.grad_in0"});
+  CHECK(launches(mlp({"dataset.batch=257"}))[0] == kHead);
+  CHECK(launches(mlp({"dataset.batch=256"}))[0] == kChain);
+}
+
+TEST_CASE("a head has few outputs, and one product on each side of its loss") {
+  const auto outputs = [](const std::string& layers, const std::string& label) {
+    return launches(mlp({"dataset.batch=4096", "loss=mse", "dataset.label_shape=" + label, "network=" + layers}));
+  };
+  const std::string kMse = "matmul mse_with_grad matmul";
+  CHECK(outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 16}]", "[16]") ==
+        std::vector<std::string>{kMse});
+  CHECK(outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 17}]", "[17]").empty());
+  CHECK(
+      outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 8}, {name: c, type: dense, units: 4}]",
+              "[4]") == std::vector<std::string>{kMse});  // not the layers before, few as their outputs are
+  CHECK(outputs("[{name: a, type: dense, units: 4}]", "[4]") ==
+        std::vector<std::string>{"matmul mse_with_grad"});  // nothing asks for the data's gradient
+  CHECK(outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 4}, {name: c, type: tanh}]", "[4]")
+            .empty());
+}
+
+TEST_CASE("heads are launches in bf16 too, and behind gelu") {
+  CHECK(launches(mlp({"dataset.batch=4096", "precision=bf16"})) == std::vector<std::string>{kHead});
+  const std::string gelu =
+      "network=[{name: a, type: dense, units: 64}, {name: g, type: gelu}, {name: b, type: dense, units: 10}]";
+  CHECK(launches(mlp({"dataset.batch=4096", "loss=mse", "dataset.label_shape=[10]", gelu})) ==
+        std::vector<std::string>{"matmul mse_with_grad matmul"});
 }
 
 TEST_CASE("each micro-batch has launches of its own") {
@@ -80,9 +117,12 @@ TEST_CASE("layers side by side are no chain") {
   CHECK(std::none_of(found.begin(), found.end(), [](const std::string& ops) { return ops == "matmul matmul matmul"; }));
 }
 
-TEST_CASE("what keeps a GPU busy, and what is not f32, is launched by itself") {
-  CHECK(launches(mlp({"dataset.batch=8192"})).empty());
-  CHECK(launches(mlp({"precision=bf16"})).empty());
+TEST_CASE("what keeps a GPU busy is launched by itself, and so are layers and weight gradients that are not f32") {
+  CHECK(launches(mlp({"dataset.batch=8192"})) == std::vector<std::string>{kHead});
+  CHECK(launches(mlp({"precision=bf16"})) == std::vector<std::string>{kHead});
+  CHECK(launches(mlp({"dataset.batch=8192", "dataset.label_shape=[64]",
+                      "network=[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 64}]"}))
+            .empty());
 }
 
 TEST_CASE(

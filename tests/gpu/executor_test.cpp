@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -48,6 +49,46 @@ Program summing() {
   p.instructions = {load, add, again, print};
   return p;
 }
+
+Operand matrix(int64_t offset, int64_t rows, int64_t cols) {
+  Operand operand = floats(offset, 0);
+  operand.shape = operand.global_shape = {rows, cols};
+  operand.global_offset = {0, 0};
+  return operand;
+}
+
+constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; where tensors begin
+
+/// Two layers, the loss and the product backward, marked as one launch; rows of 6 are no whole packs.
+Program thin_network() {
+  Program p;
+  p.arena_bytes = 8192;
+  p.scalars_offset = 0;
+  p.loss_offset = 7168;
+  const Operand x = matrix(kTensors, kRows, 6), w1 = matrix(2048, 8, 6), h = matrix(2560, kRows, 8);
+  const Operand w2 = matrix(3584, 1, 8), y = matrix(4096, kRows, 1), label = matrix(4608, kRows, 1);
+  const Operand dy = matrix(5120, kRows, 1), dh = matrix(5632, kRows, 8);
+  const auto kernel = [&](const std::string& op, std::vector<Operand> in, std::vector<Operand> out,
+                          const Attrs& attrs) {
+    Instruction i = instruction(Opcode::kernel, op);
+    i.inputs = std::move(in);
+    i.outputs = std::move(out);
+    i.attrs = attrs;
+    i.launch = 0;
+    p.instructions.push_back(std::move(i));
+  };
+  kernel("matmul", {x, w1}, {h}, {{"transpose_b", true}});
+  kernel("matmul", {h, w2}, {y}, {{"transpose_b", true}});
+  kernel("mse_with_grad", {y, label}, {floats(p.loss_offset, 1), dy}, {});
+  kernel("matmul", {dy, w2}, {dh}, {});
+  return p;
+}
+
+struct EveryStep : Timeline {
+  bool wants(uint32_t) override { return true; }
+  void ran(const TimeSpan& span) override { launched[span.instruction] = span.launched; }
+  std::map<int32_t, int32_t> launched;
+};
 
 struct OneRank {
   explicit OneRank(const Program& program)
@@ -144,6 +185,27 @@ TEST_CASE("the executor tells what its start and its first steps take time for")
   std::vector<std::string> phases;
   for (const auto& phase : clock.phases()) phases.push_back(phase.name);
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
+}
+
+TEST_CASE("of a launch that no kernel makes as a whole, those that are a head are one") {
+  if (!have_gpus(1, "parts of a launch")) return;
+  const Program program = thin_network();
+  for (const bool with_graph : {false, true}) {
+    CAPTURE(with_graph);
+    OneRank rank(program);
+    EveryStep timeline;
+    ExecutorOptions options;
+    options.timeline = &timeline;
+    const auto executor = make_cuda_executor(program, *rank.comm, options, graph(with_graph));
+    const std::vector<float> ones(static_cast<size_t>(program.arena_bytes - kTensors) / sizeof(float), 1.0f);
+    executor->write(kTensors, ones.data(), program.arena_bytes - kTensors);
+    const HostBlock inputs = executor->allocate_inputs(input_layout(program).bytes);
+    for (uint32_t step = 0; step < 2; ++step) {
+      executor->start_step(inputs.get(), {.step = step});
+      CHECK(executor->finish_step() == kRows * 47 * 47);  // of 6 ones, 8 sums, which should be 1
+    }
+    CHECK(timeline.launched == std::map<int32_t, int32_t>{{0, 1}, {1, 3}, {2, 0}, {3, 0}});
+  }
 }
 
 TEST_CASE("a rank that fails while NCCL starts says so at once, and keeps nobody from starting") {

@@ -9,6 +9,10 @@ namespace trainctl::cuda {
 /// their gradients.
 std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kernels);
 
+/// The end of a network, of any number of rows: a product with few outputs, the loss with its gradient, and the product
+/// backward where it follows.
+std::optional<CudaKernel> prepare_head(std::span<const GroupedKernel> kernels);
+
 /// Gradients of weights, or steps of descent, that do not depend on one another.
 std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> kernels);
 

@@ -9,14 +9,8 @@ namespace trainctl {
 namespace {
 
 using cuda::Activation;
+using cuda::activation_of;
 using cuda::Product;
-
-Activation activation_of(const Attrs& attrs, const char* which) {
-  const std::string name = attrs.text(which);
-  if (name == "relu") return Activation::relu;
-  if (name != "gelu") return Activation::none;
-  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
-}
 
 void set_types(Product& p, const TensorArg& a, const TensorArg& b, const TensorArg& c) {
   check(a.dtype == b.dtype, "the operands of a matrix product are of one type");

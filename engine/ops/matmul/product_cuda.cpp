@@ -19,6 +19,13 @@ constexpr double kLarge = 5e8;
 
 }  // namespace
 
+Activation activation_of(const Attrs& attrs, const char* which) {
+  const std::string name = attrs.text(which);
+  if (name == "relu") return Activation::relu;
+  if (name != "gelu") return Activation::none;
+  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
+}
+
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch) {
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
         "a step of descent adds to the weights");

@@ -154,31 +154,18 @@ std::optional<Link> product_link(const CudaKernelCall& call) {
 }
 
 std::optional<Link> loss_link(std::string_view op, const CudaKernelCall& call) {
+  const std::optional<RowLoss> loss = row_loss_of(op, call);
+  if (!loss || loss->type != DType::f32) return std::nullopt;
+  if (loss->kind == LossKind::softmax_cross_entropy && loss->n > kMostClasses) return std::nullopt;
   Link l;
-  if (op == "mae_with_grad") {
-    l.kind = LinkKind::mae;
-  } else if (op == "mse_with_grad") {
-    l.kind = LinkKind::mse;
-  } else if (op == "softmax_cross_entropy_with_grad") {
-    l.kind = LinkKind::softmax_cross_entropy;
-  } else {
-    return std::nullopt;
-  }
-  const TensorArg &x = call.in[0], &labels = call.in[1], &loss = call.out[0], &dx = call.out[1];
-  const bool classes = l.kind == LinkKind::softmax_cross_entropy;
-  if (x.dtype != DType::f32 || dx.dtype != DType::f32 || loss.dtype != DType::f32 || x.shape.empty() ||
-      labels.dtype != (classes ? DType::i32 : DType::f32) || (classes && x.shape.back() > kMostClasses) ||
-      (!classes && labels.size() != x.size()) || x.size() == 0 || x.size() > (int64_t{1} << 30)) {
-    return std::nullopt;
-  }
-  // A tensor of one dim has a number a row.
-  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());
-  l.x = x.as<float>();
-  l.w = static_cast<const float*>(labels.data);
-  l.y = dx.as<float>();
-  l.loss = loss.as<float>();
-  l.add_to_loss = loss.accumulate;
-  l.scale = call.attrs.number("scale", 1.0);
+  l.kind = loss->kind;
+  l.n = loss->n;
+  l.x = call.in[0].as<float>();
+  l.w = call.in[1].as<float>();
+  l.y = call.out[1].as<float>();
+  l.loss = call.out[0].as<float>();
+  l.add_to_loss = call.out[0].accumulate;
+  l.scale = loss->scale;
   return l;
 }
 
@@ -187,12 +174,12 @@ std::optional<Link> loss_link(std::string_view op, const CudaKernelCall& call) {
 bool is_chain(const Chain& chain) {
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
-    if (i > 0 && (l.x != chain.links[i - 1].y || (l.kind == LinkKind::product ? l.k : l.n) != chain.links[i - 1].n))
+    if (i > 0 && (l.x != chain.links[i - 1].y || (l.kind == LossKind::none ? l.k : l.n) != chain.links[i - 1].n))
       return false;
-    if (i == 0 && l.kind != LinkKind::product) return false;
+    if (i == 0 && l.kind != LossKind::none) return false;
     for (int j = 0; j < chain.count; ++j) {
       const Link& other = chain.links[j];
-      const bool same_threads = other.kind == LinkKind::product && other.n == l.n && j < i;
+      const bool same_threads = other.kind == LossKind::none && other.n == l.n && j < i;
       for (const float* const made : std::array<const float*, 2>{other.y, other.loss})
         if (made != nullptr && (made == l.w || made == l.bias || (made == l.relu_result && !same_threads)))
           return false;
@@ -203,7 +190,7 @@ bool is_chain(const Chain& chain) {
 
 /// Of a link by itself.
 void set_form(Link& l) {
-  const bool product = l.kind == LinkKind::product;
+  const bool product = l.kind == LossKind::none;
   l.tiles = static_cast<int>(ceil_div(l.n, kCols));
   l.depth = static_cast<int>(ceil_div(l.k, kCols));
   l.wide = product && l.tiles > 1;

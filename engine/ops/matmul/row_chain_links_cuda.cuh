@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/base/round_up.h"
+#include "engine/ops/matmul/row_losses_cuda.cuh"
 #include "engine/ops/tile_copies_cuda.cuh"
 
 namespace trainctl::cuda {
@@ -45,10 +46,9 @@ enum class Form : uint8_t {
   shallow,   ///< no more than 32 of k
   loss,
 };
-enum class LinkKind : uint8_t { product, mae, mse, softmax_cross_entropy };
 
 struct Link {
-  LinkKind kind = LinkKind::product;
+  LossKind kind = LossKind::none;  ///< none: a product
   bool along = false;  ///< weights are [n,k], else [k,n]
   bool relu = false;
   bool add_to_loss = false;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "engine/ops/cluster_messages_cuda.cuh"
-#include "engine/ops/data_check_cuda.cuh"
 #include "engine/ops/matmul/row_chain_links_cuda.cuh"
 #include "engine/ops/sums_cuda.cuh"
 
@@ -19,7 +18,7 @@ __device__ __forceinline__ Label fetch_label(const Link& l, const Place& on, int
   const int lane = on.lane;
   Label label;
   if (row >= on.rows) return label;
-  if (l.kind == LinkKind::softmax_cross_entropy)
+  if (l.kind == LossKind::softmax_cross_entropy)
     label.of_class = reinterpret_cast<const int32_t*>(l.w)[on.row0 + row];
   else if (lane < l.n)
     label.value = l.w[static_cast<int64_t>(on.row0 + row) * l.n + lane];
@@ -61,48 +60,25 @@ __device__ __forceinline__ double pair_loss(const Link& l, const Place& on, cons
   for (int i = 0, col = on.lane; i < l.tiles; ++i, col += kCols) {
     const float label = i == 0 || col >= l.n ? first_label.value : labels[col];
     const float off = row.prediction(col) - label;
-    const float slope = off > 0.0f ? scale : off < 0.0f ? -scale : off;  // a NaN goes through
-    row.set_grad(col, l.kind == LinkKind::mae ? slope : 2.0f * scale * off);
-    if (col < l.n) total += l.kind == LinkKind::mae ? static_cast<double>(fabsf(off)) : static_cast<double>(off) * off;
+    row.set_grad(col, slope_of_pair(l.kind, scale, off));
+    if (col < l.n) total += loss_of_pair(l.kind, off);
   }
   return total;
 }
 
-/// See softmax_cross_entropy_cuda.cu for why the label's own term is kept apart.
 __device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, const LossRow& row, int32_t label) {
   constexpr int kOfLane = kMostClasses / kCols;
   const int lane = on.lane;
-  if (label < 0 || label >= l.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
+  check_label(label, l.n);
   const float of_label = row.prediction(label);
-  float v[kOfLane], top = of_label, others = 0;
+  float v[kOfLane];
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
-    const int c = lane + kCols * i;
-    v[i] = c < l.n ? row.prediction(c) : of_label;
-    top = v[i] <= top ? top : v[i];  // a NaN goes through
-  }
+  for (int i = 0; i < kOfLane; ++i) v[i] = lane + kCols * i < l.n ? row.prediction(lane + kCols * i) : of_label;
+  const SoftmaxRow softmax = softmax_slopes<kCols>(v, lane, l.n, label, of_label, static_cast<float>(l.scale));
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) {
-    const float other = __shfl_xor_sync(~0u, top, apart);
-    top = other <= top ? top : other;
-  }
-#pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
-    const int c = lane + kCols * i;
-    v[i] = c < l.n ? __expf(v[i] - top) : 0.0f;
-    if (c != label) others += v[i];
-  }
-#pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) others += __shfl_xor_sync(~0u, others, apart);
-  const float share = static_cast<float>(l.scale) / (others + __expf(of_label - top));
-#pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
-    const int c = lane + kCols * i;
-    if (i < l.tiles) row.set_grad(c, c == label ? -share * others : v[i] * share);
-  }
-  if (lane != 0) return 0;
-  const double own = exp(static_cast<double>(of_label) - top);
-  return log(static_cast<double>(others) + own) + (static_cast<double>(top) - of_label);
+  for (int i = 0; i < kOfLane; ++i)
+    if (i < l.tiles) row.set_grad(lane + kCols * i, v[i]);
+  return lane == 0 ? softmax.loss(of_label) : 0.0f;
 }
 
 /// The gradients; gives what this thread has of the loss's sum. `came` as in make_tiles().
@@ -122,7 +98,7 @@ __device__ __forceinline__ double make_loss(const Link& l, const Place& on, cons
 #pragma unroll
     for (int i = 1; i < kSets; ++i)
       if (i == set) label = labels[i];
-    total += l.kind == LinkKind::softmax_cross_entropy ? softmax_loss(l, on, in_shared, label.of_class)
+    total += l.kind == LossKind::softmax_cross_entropy ? softmax_loss(l, on, in_shared, label.of_class)
                                                        : pair_loss(l, on, in_shared, on.row0 + row, label);
   }
   if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
@@ -137,8 +113,7 @@ __device__ __forceinline__ unsigned hand_in_loss(const Chain& chain, const Place
   const double of_row = sum_of_group(of_thread, 32);
   if (on.lane != 0) return 0;
   __stcg(&chain.loss_parts[cluster * kRows + on.row], of_row);
-  __threadfence();
-  return atomicAdd(chain.ticket, 1u);
+  return hand_in(chain.ticket);
 }
 
 /// In a fixed order, whoever does it.

@@ -66,10 +66,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   if (gridDim.x > 1) {
     if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
     if (!ends_last(parts.tickets, gridDim.x)) return;
-    total = 0;
-#pragma unroll 8
-    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += __ldcg(&parts.memory[i]);
-    total = sum_of_group(total, static_cast<int>(blockDim.x));
+    total = sum_of_parts(parts);
   }
   if (threadIdx.x == 0) loss.write(0, total);
 }

@@ -119,22 +119,25 @@ int32_t StepProgram::launched_by(size_t instruction) const {
   return static_cast<int32_t>(end - instruction);
 }
 
-/// One kernel for all of a launch where there is one, else a kernel each.
+bool StepProgram::bind_as_one(size_t first, size_t end) {
+  const std::vector<Instruction>& code = program_.instructions;
+  std::vector<GroupedKernel> group;
+  for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});
+  std::optional<CudaKernel> kernel = prepare_group(group);
+  if (!kernel) return false;
+  bound_[first].kernel = std::move(*kernel);
+  for (size_t i = first; i < end; ++i) bound_[i].leader = first;
+  return true;
+}
+
+/// One kernel for all of a launch, else for as many as have one and follow one another: a chain that this device does
+/// not take may end in a head.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {
     end = end_of_launch(code, first);
-    if (end - first > 1) {
-      std::vector<GroupedKernel> group;
-      for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});
-      if (std::optional<CudaKernel> whole = prepare_group(group)) {
-        bound_[first].kernel = std::move(*whole);
-        for (size_t i = first; i < end; ++i) bound_[i].leader = first;
-        continue;
-      }
-    }
-    for (size_t i = first; i < end; ++i)
-      if (code[i].opcode == Opcode::kernel) bound_[i].kernel = bind_kernel(code[i]);
+    while (end - first > 1 && !bind_as_one(first, end)) --end;
+    if (end - first == 1 && code[first].opcode == Opcode::kernel) bound_[first].kernel = bind_kernel(code[first]);
   }
 }
 

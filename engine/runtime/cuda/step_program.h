@@ -85,6 +85,7 @@ class StepProgram {
   Bound bind(const Instruction& instruction);
   CudaKernelCall call_of(const Instruction& instruction);
   CudaKernel bind_kernel(const Instruction& instruction);
+  bool bind_as_one(size_t first, size_t end);
   void bind_launches();
   void bind_waits();
   void bind_first_loads();

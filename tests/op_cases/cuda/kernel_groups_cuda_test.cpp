@@ -1,79 +1,19 @@
 // Kernels that are launched as one, on networks of random widths: each result against float64, from the very numbers
 // that the GPU's own earlier results are.
-#include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <random>
 
 #include "engine/ops/kernel_group_cuda.h"
-#include "engine/ops/random.h"
 #include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/op_cases/cuda/device_tensors.h"
 
 namespace trainctl {
 namespace {
-
-void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
-
-/// Tensors one after another in device memory, each 16-byte aligned, or 4 bytes past that.
-class Tensors {
- public:
-  explicit Tensors(bool aligned) : shift_(aligned ? 0 : 1) {}
-  Tensors(const Tensors&) = delete;
-  Tensors& operator=(const Tensors&) = delete;
-  ~Tensors() { cudaFree(device_); }
-
-  /// NaN where `size` is 0: a kernel has to write it.
-  int add(Shape shape, float size, DType dtype = DType::f32) {
-    const int64_t n = num_elements(shape);
-    const auto first = static_cast<int64_t>(host_.size()) + shift_;
-    host_.resize(static_cast<size_t>((first + n + 8) / 4 * 4), 0.0f);
-    for (int64_t i = 0; i < n; ++i) {
-      const float random = size * (2.0f * philox_uniform(11, static_cast<uint64_t>(first + i), 0) - 1.0f);
-      host_[static_cast<size_t>(first + i)] = size > 0 ? random : std::numeric_limits<float>::quiet_NaN();
-    }
-    args_.push_back({nullptr, dtype, shape, shape, Shape(shape.size(), 0)});
-    first_.push_back(first);
-    return static_cast<int>(args_.size()) - 1;
-  }
-  void set_classes(int tensor, int classes) {
-    for (int64_t i = 0; i < args_[at(tensor)].size(); ++i) {
-      const auto label = static_cast<int32_t>(i * 7919 % classes);
-      std::memcpy(&host_[static_cast<size_t>(first_[at(tensor)] + i)], &label, sizeof(label));
-    }
-  }
-  void upload() {
-    if (device_ == nullptr) must(cudaMalloc(&device_, host_.size() * sizeof(float)));
-    must(cudaMemcpy(device_, host_.data(), host_.size() * sizeof(float), cudaMemcpyHostToDevice));
-  }
-  std::vector<float> download() const {
-    std::vector<float> all(host_.size());
-    must(cudaMemcpy(all.data(), device_, all.size() * sizeof(float), cudaMemcpyDeviceToHost));
-    return all;
-  }
-  const std::vector<float>& before() const { return host_; }
-  TensorArg arg(int tensor, bool accumulate = false) const {
-    TensorArg a = args_[at(tensor)];
-    a.data = static_cast<float*>(device_) + first_[at(tensor)];
-    a.accumulate = accumulate;
-    return a;
-  }
-  int64_t first(int tensor) const { return first_[at(tensor)]; }
-  int64_t size(int tensor) const { return args_[at(tensor)].size(); }
-
- private:
-  static size_t at(int tensor) { return static_cast<size_t>(tensor); }
-
-  int64_t shift_;
-  std::vector<float> host_;
-  std::vector<TensorArg> args_;
-  std::vector<int64_t> first_;
-  void* device_ = nullptr;
-};
 
 struct Network {
   int rows = 0;
@@ -164,16 +104,6 @@ struct Built {
   std::string loss_op;
 };
 
-/// The largest difference, relative to the largest expected value.
-struct Worst {
-  double off = 0, size = 0;
-  void compare(double got, double expected) {
-    off = std::isnan(got) ? INFINITY : std::max(off, std::fabs(got - expected));
-    size = std::max(size, std::fabs(expected));
-  }
-  double relative() const { return off / std::max(size, 1e-30); }
-};
-
 double loss_of(const Built& b, const std::vector<float>& m, Worst& grads) {
   const int n = b.network.widths.back(), layers = static_cast<int>(b.weights.size());
   const float* x = &m[static_cast<size_t>(b.tensors.first(b.values[static_cast<size_t>(layers)]))];
@@ -255,12 +185,8 @@ void check_updates(const Built& b, const std::vector<float>& m) {
   }
 }
 
-void run(const CudaKernel& kernel) {
-  kernel(nullptr);
-  must(cudaDeviceSynchronize());
-}
-
-/// Whole packs of 16 bytes, few enough rows, and room for a set of rows of two layers; the data may come with the weights.
+/// Whole packs of 16 bytes, few enough rows, and room for a set of rows of two layers; the data may come with the
+/// weights.
 bool is_for_a_chain(const Network& n) {
   const bool fits = n.widths[0] <= 8192 && *std::max_element(n.widths.begin() + 1, n.widths.end()) < 4096;
   const bool packs = std::all_of(n.widths.begin(), n.widths.end() - 1, [](int width) { return width % 4 == 0; });
@@ -337,9 +263,10 @@ TEST_CASE(
 
 TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too") {
   if (!gpu_is_here()) return;
-  for (const Network& n : {Network{32, {784, 512, 512, 1}, "mae"}, Network{11, {16, 300, 64, 520, 17}, "mse"},
-                           Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"},
-                           Network{200, {784, 300, 300, 12}, "softmax_cross_entropy"}, Network{3, {8, 4, 4, 3}, "mse"}}) {
+  for (const Network& n :
+       {Network{32, {784, 512, 512, 1}, "mae"}, Network{11, {16, 300, 64, 520, 17}, "mse"},
+        Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"},
+        Network{200, {784, 300, 300, 12}, "softmax_cross_entropy"}, Network{3, {8, 4, 4, 3}, "mse"}}) {
     CAPTURE(n.widths);
     Built b(n);
     const std::vector<GroupedKernel> chain = b.chain();
