@@ -1,0 +1,45 @@
+// Device memory: addresses are the host's own. What is not inside an allocation is out of bounds; each byte knows
+// whether anybody has written it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+namespace trainctl::emulator {
+
+struct Allocation {
+  uint64_t first = 0, bytes = 0;
+  std::unique_ptr<uint8_t[]> written;  ///< 1: written; null: all are, the host writes there too
+  std::unique_ptr<std::byte[]> memory; ///< null: not ours
+  bool read_only = false;
+  uint64_t written_by = 0, read_by = 0;  ///< the last launch that did
+
+  bool holds(uint64_t address, uint64_t n) const { return address - first < bytes && n <= bytes - (address - first); }
+};
+
+class GlobalMemory {
+ public:
+  /// 256-byte aligned, with much space around it that is nobody's.
+  void* allocate(size_t bytes, bool of_host = false);
+  /// False: no allocation begins there.
+  bool free(void* memory);
+  /// Memory of the program itself, all written: kernel parameters.
+  Allocation& adopt(const void* memory, size_t bytes, bool read_only);
+  void forget(const void* memory) { free(const_cast<void*>(memory)); }
+  /// Null: nobody's.
+  Allocation* find(uint64_t address);
+  size_t bytes_in_use() const { return in_use_; }
+  /// Changes when an allocation goes.
+  uint64_t generation() const { return generation_; }
+
+ private:
+  std::map<uint64_t, std::unique_ptr<Allocation>> by_first_;
+  size_t in_use_ = 0;
+  uint64_t generation_ = 0;
+};
+
+GlobalMemory& global_memory();
+
+}  // namespace trainctl::emulator
