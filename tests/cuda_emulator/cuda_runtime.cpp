@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <cxxabi.h>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,14 +17,6 @@
 #include "tests/cuda_emulator/tensor_map.h"
 
 namespace trainctl::emulator {
-
-std::string readable(const std::string& name) {
-  int status = 0;
-  char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
-  std::string result = status == 0 ? text : name;
-  std::free(text);
-  return result.substr(0, result.find('('));
-}
 
 namespace {
 

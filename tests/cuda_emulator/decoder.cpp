@@ -4,6 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "tests/cuda_emulator/place_registers.h"
+
 namespace trainctl::emulator {
 namespace {
 
@@ -102,7 +104,7 @@ void Decoder::body(std::string_view text) {
       ++at;
       continue;
     }
-    if (starts_with(text.substr(at), ".loc")) {
+    if (starts_with(text.substr(at), ".loc\t") || starts_with(text.substr(at), ".loc ")) {
       const size_t end = std::min(text.find('\n', at), text.size());
       line_directive(text.substr(at, end - at));
       at = end;
@@ -168,7 +170,9 @@ void Decoder::directive(std::string_view text) {
       const size_t open = name.find('<');
       if (open == std::string_view::npos) {
         if (bytes != 0) next_register_ = static_cast<int32_t>(align_up(static_cast<size_t>(next_register_), 64));
-        scope.registers[std::string(name)] = {new_register(bytes), bytes};
+        const int32_t at = new_register(bytes);
+        scope.registers[std::string(name)] = {at, bytes};
+        widths_[at] = bytes;
         continue;
       }
       const int count = std::stoi(std::string(name.substr(open + 1)));
@@ -176,7 +180,7 @@ void Decoder::directive(std::string_view text) {
       const std::string prefix(name.substr(0, open));
       scope.registers[prefix] = {next_register_, bytes};
       scope.counts[prefix] = count;
-      next_register_ += count * (bytes == 0 ? 4 : bytes * kLanes);
+      for (int n = 0; n < count; ++n) widths_[new_register(bytes)] = bytes;
     }
     return;
   }
@@ -415,11 +419,26 @@ void Decoder::finish() {
     }
     if (!found) throw std::runtime_error("PTX of " + kernel_.name + ": no label " + jump.label);
   }
+  // Special registers and those of results that nobody wants keep a place each, before the others.
+  std::map<int32_t, int32_t> kept;
+  int32_t fixed = 0;
+  const auto keep = [&](int32_t& at) {
+    if (at < 0 || at >= kConstants || widths_.count(at) != 0) return;
+    const auto [found, is_new] = kept.try_emplace(at, fixed);
+    if (is_new) fixed += 8 * kLanes;
+    at = -2 - found->second;  // not taken for a register's place that was
+  };
+  for (Instruction& in : kernel_.code) {
+    for (int32_t& at : in.to) keep(at);
+    for (int32_t& at : in.from) keep(at);
+  }
+  for (SpecialRegister& special : kernel_.specials) keep(special.at);
+  next_register_ = place_registers(kernel_.code, widths_, fixed);
   kernel_.constants.resize(align_up(kernel_.constants.size(), 64));
   const auto moved = static_cast<int32_t>(kernel_.constants.size());
   const auto place = [&](int32_t& at) {
-    if (at < 0) return;
-    at = at >= kConstants ? at - kConstants : at + moved;
+    if (at == -1) return;
+    at = at >= kConstants ? at - kConstants : at < 0 ? -2 - at + moved : at + moved;
   };
   for (Instruction& in : kernel_.code) {
     place(in.predicate);

@@ -89,6 +89,7 @@ class Decoder {
   std::vector<Jump> jumps_;
   std::map<std::string, int32_t> constant_at_;
   std::map<std::string, int32_t, std::less<>> special_at_;
+  std::map<int32_t, uint8_t> widths_;  ///< of registers, by place; not of special ones
   int32_t next_register_ = 0;
   SourceLine source_;
   int text_line_ = 0;

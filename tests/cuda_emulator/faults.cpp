@@ -14,16 +14,25 @@ std::string& pending() {
   return text;
 }
 
+std::set<std::string>& told() {
+  static std::set<std::string> keys;
+  return keys;
+}
+
 }  // namespace
 
 void report_fault(const std::string& key, const std::string& text) {
-  static std::set<std::string> told;
-  if (!told.insert(key).second) return;
+  if (!told().insert(key).second) return;
   std::fprintf(stderr, "emulator: %s\n", text.c_str());
   pending() += (pending().empty() ? "" : "\n") + text;
 }
 
 std::string take_faults() { return std::exchange(pending(), {}); }
+
+void forget_faults() {
+  told().clear();
+  pending().clear();
+}
 
 bool faults_fail_calls() {
   const char* asked = std::getenv("TRAINCTL_EMULATOR_FAULTS");

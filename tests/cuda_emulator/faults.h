@@ -17,6 +17,9 @@ void report_fault(const std::string& key, const std::string& text);
 /// Those since the last call, a line each; empty: none.
 std::string take_faults();
 
+/// Tells all of them again.
+void forget_faults();
+
 /// Whether faults fail the runtime's calls, or are only printed (TRAINCTL_EMULATOR_FAULTS=print).
 bool faults_fail_calls();
 

@@ -1,5 +1,7 @@
 #include "tests/cuda_emulator/machine.h"
 
+#include <cxxabi.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -211,6 +213,14 @@ void run_launch(const Launch& launch) {
     }
     run_cluster(cluster, chance);
   }
+}
+
+std::string readable(const std::string& name) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  return result.substr(0, result.find('('));
 }
 
 std::string place_of(const Warp& warp, const Instruction& in, int lane) {
