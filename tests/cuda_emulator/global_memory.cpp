@@ -13,7 +13,7 @@ void* GlobalMemory::allocate(size_t bytes, bool of_host) {
   made->bytes = bytes;
   if (!of_host) made->written.reset(new uint8_t[bytes + 1]());
   auto* at = reinterpret_cast<void*>(made->first);
-  std::memset(at, 0xcd, bytes);
+  std::memset(at, 0xff, bytes);  // NaNs
   in_use_ += bytes;
   by_first_[made->first] = std::move(made);
   return at;

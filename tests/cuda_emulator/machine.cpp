@@ -43,7 +43,7 @@ void set_special(Warp& warp, const Launch& launch, const SpecialRegister& specia
 void begin_block(Block& block, const Launch& launch) {
   const Kernel& kernel = *launch.kernel;
   const size_t shared = kernel.dynamic_shared_at + launch.dynamic_shared;
-  block.shared.assign(shared, std::byte{0xcd});
+  block.shared.assign(shared, std::byte{0xff});  // NaNs
   block.cells.assign(kernel.bytes_shared ? shared : (shared + 3) / 4, Cell{});
   block.barriers.clear();
   const auto threads = static_cast<uint32_t>(launch.block.all());

@@ -169,6 +169,8 @@ void Cluster::deliver(size_t which) {
   const Instruction& in = *one.in;
   Block& counter = block_of(one.barrier, *warp.block);
   Block& target = block_of(one.to, *warp.block);
+  const bool own_copies = one.kind == InFlight::Kind::arrival;
+  if (own_copies && target.done()) return;  // nobody waits for them
   if (target.done()) trap(warp, in, one.lane, "late arrival", "comes to the shared memory of a block that has ended");
   const auto put = [&](uint32_t at, const void* value, uint32_t bytes) {
     const Place p = shared_place(warp, in, one.lane, (one.to & 0xff000000) | at, bytes, "copy");
@@ -177,7 +179,7 @@ void Cluster::deliver(size_t which) {
     });
     std::memcpy(p.block.shared.data() + p.at, value, bytes);
   };
-  if (one.kind == InFlight::Kind::arrival) {  // of a lane's copies
+  if (own_copies) {
     warp.finish_copies(1u << one.lane, -1);
     Mbarrier& barrier = counter.barriers.at(one.barrier & 0xffffff);
     --barrier.pending;
