@@ -92,6 +92,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   one.cluster = cluster;
   one.dynamic_shared = shared;
   one.parameters = parameters;
+  one.may_overlap = may_overlap;
   one.number = ++r.launches;
   one.before = may_overlap ? r.before : 0;
   global_memory().adopt(parameters, kernel.parameter_bytes, true);

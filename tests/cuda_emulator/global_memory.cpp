@@ -24,7 +24,7 @@ bool GlobalMemory::free(void* memory) {
   if (found == by_first_.end()) return false;
   if (found->second->memory != nullptr) in_use_ -= found->second->bytes;
   by_first_.erase(found);
-  ++generation_;
+  last_ = nullptr;
   return true;
 }
 
@@ -34,16 +34,18 @@ Allocation& GlobalMemory::adopt(const void* memory, size_t bytes, bool read_only
   made->bytes = bytes;
   made->read_only = read_only;
   auto& place = by_first_[made->first];
-  ++generation_;
+  last_ = nullptr;
   place = std::move(made);
   return *place;
 }
 
 Allocation* GlobalMemory::find(uint64_t address) {
+  if (last_ != nullptr && address - last_->first < last_->bytes) return last_;
   auto after = by_first_.upper_bound(address);
   if (after == by_first_.begin()) return nullptr;
   Allocation* found = std::prev(after)->second.get();
-  return address - found->first < found->bytes ? found : nullptr;
+  if (address - found->first >= found->bytes) return nullptr;
+  return last_ = found;
 }
 
 GlobalMemory& global_memory() {

@@ -31,13 +31,11 @@ class GlobalMemory {
   /// Null: nobody's.
   Allocation* find(uint64_t address);
   size_t bytes_in_use() const { return in_use_; }
-  /// Changes when an allocation goes.
-  uint64_t generation() const { return generation_; }
 
  private:
   std::map<uint64_t, std::unique_ptr<Allocation>> by_first_;
   size_t in_use_ = 0;
-  uint64_t generation_ = 0;
+  Allocation* last_ = nullptr;  ///< found
 };
 
 GlobalMemory& global_memory();

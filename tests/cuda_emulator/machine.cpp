@@ -100,6 +100,14 @@ void run_cluster(Cluster& cluster, Chance& chance) {
   }
 }
 
+/// A launch that may begin early ends only after the one before where its blocks wait for that.
+void check_waited(Cluster& cluster) {
+  for (const auto& block : cluster.blocks) {
+    const bool waited = std::any_of(block->warps.begin(), block->warps.end(), [](const Warp& w) { return w.waited != 0; });
+    if (!waited) fault(block->warps[0], cluster.launch->kernel->code[0], 0, "no wait", "a block of a launch that may begin early ends without griddepcontrol.wait");
+  }
+}
+
 }  // namespace
 
 bool Block::done() const {
@@ -212,6 +220,7 @@ void run_launch(const Launch& launch) {
       begin_block(block, launch);
     }
     run_cluster(cluster, chance);
+    if (launch.may_overlap) check_waited(cluster);
   }
 }
 
@@ -220,13 +229,20 @@ std::string readable(const std::string& name) {
   char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
   std::string result = status == 0 ? text : name;
   std::free(text);
+  for (const std::string& noise : {std::string("trainctl::"), std::string("(anonymous namespace)::"), std::string("cuda::")}) {
+    for (size_t at = result.find(noise); at != std::string::npos; at = result.find(noise)) result.erase(at, noise.size());
+  }
+  if (result.substr(0, 5) == "void ") result.erase(0, 5);
   return result.substr(0, result.find('('));
 }
 
 std::string place_of(const Warp& warp, const Instruction& in, int lane) {
   const Kernel& kernel = *warp.block->cluster->launch->kernel;
   const auto file = [&](int number) {
-    return static_cast<size_t>(number) < kernel.files.size() ? kernel.files[static_cast<size_t>(number)] : std::string("?");
+    if (static_cast<size_t>(number) >= kernel.files.size()) return std::string("?");
+    const std::string& path = kernel.files[static_cast<size_t>(number)];
+    const size_t engine = path.rfind("engine/");
+    return engine == std::string::npos ? path : path.substr(engine);
   };
   std::string text = "kernel " + readable(kernel.name) + ", " + file(in.source.file) + ":" + std::to_string(in.source.line);
   if (in.source.caller_line > 0) text += " (in " + file(in.source.caller_file) + ":" + std::to_string(in.source.caller_line) + ")";

@@ -49,44 +49,101 @@ void write(const Instruction& in, Warp& w, int lane, const void* value, uint32_t
   }
 }
 
+template <class Element>
+void set_register(const Instruction& in, Warp& w, int which, int lane, Element value) {
+  if (in.to[which] < 0) return;
+  switch (in.data_width) {
+    case 2: w.at<uint16_t>(in.to[which])[lane] = static_cast<uint16_t>(value); break;
+    case 4: w.at<uint32_t>(in.to[which])[lane] = static_cast<uint32_t>(value); break;
+    default: w.at<uint64_t>(in.to[which])[lane] = static_cast<uint64_t>(value); break;
+  }
+}
+
+/// A parameter at a place that all lanes know.
+template <class Element>
+void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
+  const Launch& launch = *w.block->cluster->launch;
+  if (static_cast<size_t>(in.offset) + sizeof(Element) * in.count > launch.kernel->parameter_bytes) trap(w, in, 0, "out of bounds", "parameters");
+  for (int i = 0; i < in.count; ++i) {
+    Element value;
+    std::memcpy(&value, launch.parameters + in.offset + sizeof(Element) * static_cast<size_t>(i), sizeof value);
+    each_lane(mask, [&](int lane) { set_register(in, w, i, lane, value); });
+  }
+}
+
+/// What all lanes of the mask touch in global memory, where that is one allocation and nothing about it is wrong.
+struct Touched {
+  Allocation* all = nullptr;  ///< null: each lane has to be looked at
+  uint64_t addresses[kLanes];
+};
+void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool writes, Touched& t) {
+  const Launch& launch = *w.block->cluster->launch;
+  uint64_t least = ~uint64_t{0}, most = 0, low_bits = 0;
+  each_lane(mask, [&](int lane) {
+    const uint64_t a = t.addresses[lane] = address_of(in, w, lane);
+    least = std::min(least, a);
+    most = std::max(most, a);
+    low_bits |= a;
+  });
+  if (low_bits % bytes != 0) return;
+  Allocation* a = global_memory().find(least);
+  if (a == nullptr || !a->holds(most, bytes)) return;
+  if (launch.before != 0 && (w.waited & mask) != mask) return;
+  if (writes && a->read_only) return;
+  if (!writes && a->written != nullptr) {
+    uint8_t all = 1;
+    each_lane(mask, [&](int lane) {
+      const uint8_t* written = a->written.get() + (t.addresses[lane] - a->first);
+      for (uint32_t i = 0; i < bytes; ++i) all &= written[i];
+    });
+    if (all == 0) return;
+  }
+  (writes ? a->written_by : a->read_by) = launch.number;
+  t.all = a;
+}
+
 /// An element of memory into a register, which may be wider.
 template <class Element>
 void load(const Instruction& in, Warp& w, uint32_t mask) {
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
+  Touched t;
+  if (in.space == Space::global) touch(in, w, mask, bytes, false, t);
   each_lane(mask, [&](int lane) {
     Element values[4];
-    const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
-    std::memcpy(values, read(in, w, lane, bytes), bytes);
-    for (int i = 0; i < in.count; ++i) {
-      if (in.to[i] < 0) continue;
-      switch (in.data_width) {
-        case 2: w.at<uint16_t>(in.to[i])[lane] = static_cast<uint16_t>(values[i]); break;
-        case 4: w.at<uint32_t>(in.to[i])[lane] = static_cast<uint32_t>(values[i]); break;
-        default: w.at<uint64_t>(in.to[i])[lane] = static_cast<uint64_t>(values[i]); break;
-      }
-    }
+    std::memcpy(values, t.all != nullptr ? reinterpret_cast<const std::byte*>(t.addresses[lane]) : read(in, w, lane, bytes), bytes);
+    for (int i = 0; i < in.count; ++i) set_register(in, w, i, lane, values[i]);
   });
 }
 
 template <class Element>
 void store(const Instruction& in, Warp& w, uint32_t mask) {
+  const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
+  Touched t;
+  if (in.space == Space::global) touch(in, w, mask, bytes, true, t);
   each_lane(mask, [&](int lane) {
     Element values[4];
     for (int i = 0; i < in.count; ++i) {
       const std::byte* from = w.registers + in.from[1 + i] + static_cast<ptrdiff_t>(in.data_width) * lane;
       std::memcpy(&values[i], from, sizeof(Element));
     }
-    write(in, w, lane, values, static_cast<uint32_t>(sizeof(Element)) * in.count);
+    if (t.all == nullptr) return write(in, w, lane, values, bytes);
+    std::memcpy(reinterpret_cast<void*>(t.addresses[lane]), values, bytes);
+    if (t.all->written != nullptr) std::memset(t.all->written.get() + (t.addresses[lane] - t.all->first), 1, bytes);
   });
 }
 
-Run load_of(std::string_view type) {
-  if (type == "s8") return load<int8_t>;
-  if (type == "u8" || type == "b8") return load<uint8_t>;
-  if (type == "s16") return load<int16_t>;
-  if (type == "u16" || type == "b16") return load<uint16_t>;
-  if (type == "s32") return load<int32_t>;
-  if (type == "u32" || type == "b32" || type == "f32") return load<uint32_t>;
-  return load<uint64_t>;
+template <class Element>
+Run load_from(bool parameter) {
+  return parameter ? load_parameter<Element> : load<Element>;
+}
+Run load_of(std::string_view type, bool parameter) {
+  if (type == "s8") return load_from<int8_t>(parameter);
+  if (type == "u8" || type == "b8") return load_from<uint8_t>(parameter);
+  if (type == "s16") return load_from<int16_t>(parameter);
+  if (type == "u16" || type == "b16") return load_from<uint16_t>(parameter);
+  if (type == "s32") return load_from<int32_t>(parameter);
+  if (type == "u32" || type == "b32" || type == "f32") return load_from<uint32_t>(parameter);
+  return load_from<uint64_t>(parameter);
 }
 Run store_of(size_t bytes) {
   return bytes == 1 ? store<uint8_t> : bytes == 2 ? store<uint16_t> : bytes == 4 ? store<uint32_t> : store<uint64_t>;
@@ -137,7 +194,8 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
     if (loads) in.to[i] = values[i].kind == Argument::Kind::sink ? -1 : d.reg(values[i]).at;
     else in.from[1 + i] = d.source(values[i], in.data_width);
   }
-  in.run = loads ? load_of(type) : store_of(in.element_bytes);
+  const Argument& base = s.arguments.at(loads ? 1 : 0).parts.at(0);
+  in.run = loads ? load_of(type, in.space == Space::param && !d.is_register(base)) : store_of(in.element_bytes);
   return true;
 }
 
