@@ -17,7 +17,7 @@ namespace trainctl {
 namespace {
 
 /// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
-constexpr int64_t kSmallRows = 48;              ///< of a chain: the most that row_chain_cuda.cu takes
+constexpr int64_t kSmallRows = 256;             ///< of a chain: the most that row_chain_cuda.cu takes
 constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over
 constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
 constexpr int64_t kSmallLoad = 1 << 20;

@@ -1,4 +1,4 @@
-// The losses of a chain, a warp a row. Each block of a cluster makes all gradients; the first one writes them to memory
+// The losses of a chain, a warp a row of each set. Each block of a cluster makes all gradients; the first one writes them to memory
 // and counts the loss.
 #pragma once
 
@@ -15,8 +15,8 @@ union Label {
   int32_t of_class;
 };
 
-__device__ __forceinline__ Label fetch_label(const Link& l, const Place& on) {
-  const int row = on.row, lane = on.lane;
+__device__ __forceinline__ Label fetch_label(const Link& l, const Place& on, int row) {
+  const int lane = on.lane;
   Label label;
   if (row >= on.rows) return label;
   if (l.kind == LinkKind::softmax_cross_entropy)
@@ -28,30 +28,31 @@ __device__ __forceinline__ Label fetch_label(const Link& l, const Place& on) {
 
 /// A lane's columns of the warp's row: every 32nd.
 struct LossRow {
-  const float* x;
-  float* dx;
-  float* y;  ///< null: another block writes it
-  int n;
+  const float* x;  ///< all columns
+  float* dx;       ///< the lane's
+  float* y;        ///< null: another block writes it
+  int row, n;
+  int tile;  ///< floats from a tile to the next
 
-  __device__ __forceinline__ LossRow(const Link& l, const Place& on) : n(l.n) {
-    const int at = place_in_rows(on.row, on.lane);
-    x = on.shared + l.rows + at;
-    dx = on.shared + l.kept + at;
-    y = on.block == 0 ? l.y + static_cast<int64_t>(on.row0 + on.row) * l.n : nullptr;
-    if (l.kept < 0) dx = nullptr;
+  __device__ __forceinline__ LossRow(const Link& l, const Place& on, int row, int sets)
+      : x(on.shared + l.rows), row(row), n(l.n), tile(sets * kRowTile) {
+    dx = l.kept < 0 ? nullptr : on.shared + l.kept + place_in_rows(row, on.lane);
+    y = on.block == 0 ? l.y + static_cast<int64_t>(on.row0 + row) * l.n : nullptr;
   }
-  __device__ __forceinline__ float prediction(int col) const { return x[col / kCols * kRowTile]; }
+  __device__ __forceinline__ float prediction(int col) const {
+    return x[col / kCols * tile + place_in_rows(row, col % kCols)];
+  }
   /// Zeros beyond the last column.
   __device__ __forceinline__ void set_grad(int col, float v) const {
-    if (dx != nullptr) dx[col / kCols * kRowTile] = col < n ? v : 0.0f;
+    if (dx != nullptr) dx[col / kCols * tile] = col < n ? v : 0.0f;
     if (y != nullptr && col < n) y[col] = v;
   }
 };
 
 /// Of predictions and labels of the same shape.
-__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const Label& first_label) {
-  const LossRow row(l, on);
-  const float* const labels = l.w + static_cast<int64_t>(on.row0 + on.row) * l.n;
+__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row, int in_batch,
+                                            const Label& first_label) {
+  const float* const labels = l.w + static_cast<int64_t>(in_batch) * l.n;
   const auto scale = static_cast<float>(l.scale);
   double total = 0;
   for (int i = 0, col = on.lane; i < l.tiles; ++i, col += kCols) {
@@ -65,13 +66,11 @@ __device__ __forceinline__ double pair_loss(const Link& l, const Place& on, cons
 }
 
 /// See softmax_cross_entropy_cuda.cu for why the label's own term is kept apart.
-__device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, int32_t label) {
+__device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, const LossRow& row, int32_t label) {
   constexpr int kOfLane = kMostClasses / kCols;
-  const LossRow row(l, on);
   const int lane = on.lane;
   if (label < 0 || label >= l.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
-  const float of_label =
-      on.shared[l.rows + label / kCols * kRowTile + place_in_rows(on.row, label % kCols)];
+  const float of_label = row.prediction(label);
   float v[kOfLane], top = of_label, others = 0;
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) {
@@ -103,17 +102,28 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, i
   return log(static_cast<double>(others) + own) + (static_cast<double>(top) - of_label);
 }
 
-/// The gradients; gives what this thread has of the loss's sum. `came` as in make_deep().
-__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label& label, float* came) {
+/// The gradients; gives what this thread has of the loss's sum. `came` as in make_tiles().
+template <int kSets>
+__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label (&labels)[kSets], float* came) {
   if (came != nullptr) wait_for_bytes(came);
   double total = 0;
-  if (on.row < on.rows)
-    total = l.kind == LinkKind::softmax_cross_entropy ? softmax_loss(l, on, label.of_class) : pair_loss(l, on, label);
+#pragma unroll 1
+  for (int set = 0; set < kSets; ++set) {
+    const int row = on.row + set * kRows;
+    if (row >= on.rows) break;
+    const LossRow in_shared(l, on, row, kSets);
+    Label label = labels[0];
+#pragma unroll
+    for (int i = 1; i < kSets; ++i)
+      if (i == set) label = labels[i];
+    total += l.kind == LinkKind::softmax_cross_entropy ? softmax_loss(l, on, in_shared, label.of_class)
+                                                       : pair_loss(l, on, in_shared, on.row0 + row, label);
+  }
   if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
   return total;
 }
 
-// The loss itself. All rows' parts go to memory, and the warp that hands in the last one adds them up: nothing waits
+// The loss itself. All warps' parts go to memory, and the warp that hands in the last one adds them up: nothing waits
 // for it but the end of the launch.
 
 /// By the warps of the cluster's first block: lane 0 gets how many came before.
