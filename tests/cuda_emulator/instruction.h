@@ -26,6 +26,7 @@ enum class Flow : uint8_t {
   branch,
   exit,
   block_barrier,
+  named_barrier,  ///< of as many of the block's threads as it says
   warp_sync,   ///< all lanes of the member mask meet, then `run`
   bar_warp,    ///< the same, and they may meet at different instructions
   mbarrier_wait,

@@ -65,7 +65,7 @@ void begin_block(Block& block, const Launch& launch) {
     for (const Warp& warp : block->warps) {
       if (warp.done()) continue;
       const Group& g = warp.groups.front();
-      const bool passed = g.wait == Group::Wait::block_barrier;
+      const bool passed = g.wait == Group::Wait::block_barrier || g.wait == Group::Wait::named_barrier;
       const Instruction& in = cluster.launch->kernel->code[static_cast<size_t>(g.pc - (passed ? 1 : 0))];
       trap(warp, in, __builtin_ctz(g.mask), "deadlock", "waits here, and nobody can go on");
     }
@@ -134,6 +134,30 @@ void Block::check_barrier() {
   for (Warp& warp : warps) {
     clocks.hear(warp.number, news);
     clocks.tick(warp.number);
+  }
+}
+
+void Block::check_named_barrier(uint32_t barrier, uint32_t threads) {
+  const auto waits = [&](const Group& g) { return g.wait == Group::Wait::named_barrier && g.barrier == barrier; };
+  uint32_t here = 0;
+  std::vector<Warp*> met;
+  for (Warp& warp : warps) {
+    const uint32_t before = here;
+    for (const Group& g : warp.groups) here += waits(g) ? static_cast<uint32_t>(__builtin_popcount(g.mask)) : 0;
+    if (here > before) met.push_back(&warp);
+  }
+  if (here < threads) return;
+  Clocks& clocks = cluster->clocks;
+  std::vector<uint32_t> news;
+  for (Warp* warp : met) {
+    clocks.tell(warp->number, news);
+    for (Group& g : warp->groups)
+      if (waits(g)) g.wait = Group::Wait::none;
+    warp->merge();
+  }
+  for (Warp* warp : met) {
+    clocks.hear(warp->number, news);
+    clocks.tick(warp->number);
   }
 }
 

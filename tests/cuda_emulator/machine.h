@@ -50,10 +50,11 @@ struct Cluster;
 
 /// Lanes of a warp that are at one instruction.
 struct Group {
-  enum class Wait : uint8_t { none, block_barrier, warp, mbarrier, cluster };
+  enum class Wait : uint8_t { none, block_barrier, named_barrier, warp, mbarrier, cluster };
   int pc = 0;
   uint32_t mask = 0;
   Wait wait = Wait::none;
+  uint32_t barrier = 0;  ///< named_barrier: which of the block's
 };
 
 /// A copy to shared memory that a thread has begun and not waited for.
@@ -97,12 +98,13 @@ struct Warp {
   void finish_copies(uint32_t mask, int32_t pending);
   /// The block's barrier is passed.
   void merge_barrier();
+  /// Lanes that go on at one instruction go on together.
+  void merge();
 
  private:
   bool flow(const Instruction& in, size_t group, uint32_t on);
   void wait_at(size_t group, uint32_t on, Group::Wait wait, int pc);
   bool meet(size_t group);
-  void merge();
 };
 
 /// A barrier in shared memory.
@@ -122,6 +124,8 @@ struct Block {
   std::vector<Warp> warps;
 
   void check_barrier();
+  /// Of the block's barrier of that number, where so many threads meet.
+  void check_named_barrier(uint32_t barrier, uint32_t threads);
   bool done() const;
 };
 

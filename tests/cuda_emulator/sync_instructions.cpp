@@ -187,6 +187,11 @@ bool decode_sync(Decoder& d, const Statement& s, Instruction& in) {
   if (decode_mbarrier(d, s, in) || decode_warp(d, s, in)) return true;
   const Run nothing = [](const Instruction&, Warp&, uint32_t) {};
   if (s.opcode == "bar.sync" || s.opcode == "barrier.sync") {
+    if (s.arguments.size() == 2) {
+      in.flow = Flow::named_barrier;
+      for (size_t i = 0; i < 2; ++i) in.from[i] = d.source(s.arguments[i], 4);
+      return true;
+    }
     in.flow = Flow::block_barrier;
     return s.arguments.size() == 1 && s.arguments[0].kind == Argument::Kind::integer && s.arguments[0].value == 0;
   }

@@ -149,6 +149,15 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
       wait_at(group, on, Group::Wait::block_barrier, pc + 1);
       block->check_barrier();
       return true;
+    case Flow::named_barrier: {
+      const int lane = __builtin_ctz(on);
+      const uint32_t barrier = at<uint32_t>(in.from[0])[lane], threads = at<uint32_t>(in.from[1])[lane];
+      wait_at(group, on, Group::Wait::named_barrier, pc + 1);
+      for (Group& g : groups)
+        if (g.wait == Group::Wait::named_barrier && (g.mask & on) != 0) g.barrier = barrier;
+      block->check_named_barrier(barrier, threads);
+      return true;
+    }
     case Flow::warp_sync:
     case Flow::bar_warp:
       wait_at(group, on, Group::Wait::warp, pc);
