@@ -42,6 +42,9 @@ struct LossRow {
   __device__ __forceinline__ float prediction(int col) const {
     return x[col / kCols * tile + place_in_rows(row, col % kCols)];
   }
+  __device__ __forceinline__ void clear(int of_tile) const {
+    if (dx != nullptr) dx[of_tile * tile] = 0;
+  }
   /// Zeros beyond the last column.
   __device__ __forceinline__ void set_grad(int col, float v) const {
     if (dx != nullptr) dx[col / kCols * tile] = col < n ? v : 0.0f;
@@ -110,8 +113,11 @@ __device__ __forceinline__ double make_loss(const Link& l, const Place& on, cons
 #pragma unroll 1
   for (int set = 0; set < kSets; ++set) {
     const int row = on.row + set * kRows;
-    if (row >= on.rows) break;
     const LossRow in_shared(l, on, row, kSets);
+    if (row >= on.rows) {  // nobody's, but taken along
+      for (int i = 0; i < l.tiles; ++i) in_shared.clear(i);
+      continue;
+    }
     Label label = labels[0];
 #pragma unroll
     for (int i = 1; i < kSets; ++i)
