@@ -1,13 +1,12 @@
 // Pipes to logs, driven by readable events.
 #include "launcher/log_collector.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <chrono>
 #include <cstring>
 
+#include "engine/base/open_files.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -22,13 +21,6 @@ constexpr int64_t kBusyBytes = 1 << 15;
 
 constexpr rlim_t kFilesPerRank = 6;  ///< of two streams: pipe, log, times
 constexpr rlim_t kOtherFiles = 256;
-
-void allow_open_files(rlim_t count) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
-  limit.rlim_cur = std::min(count, limit.rlim_max);
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 }  // namespace
 

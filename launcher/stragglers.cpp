@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 
 namespace trainctl {
 namespace {
@@ -20,6 +21,8 @@ namespace {
 constexpr const char* kVariable = "TRAINCTL_RUN_MARK";
 /// One that forks while it is looked for is found in the next pass.
 constexpr int kMostPasses = 20;
+/// How often, a millisecond apart, a process is looked at that is in the middle of exec.
+constexpr int kMostLooks = 100;
 
 struct DirectoryEntry {  // of getdents64
   uint64_t inode;
@@ -37,24 +40,63 @@ ssize_t read_some(int fd, char* to, size_t bytes) {
   return got;
 }
 
-bool has_mark(int proc, const char* pid, const char* mark) {
+int open_file_of(int proc, const char* pid, const char* name) {
   std::array<char, 32> path{};
   std::strncat(path.data(), pid, 16);
-  std::strcat(path.data(), "/environ");
-  const int fd = openat(proc, path.data(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  std::strcat(path.data(), name);
+  return openat(proc, path.data(), O_RDONLY | O_CLOEXEC);
+}
+
+enum class Mark { none, found, unreadable };
+
+Mark look_for_mark(int proc, const char* pid, const char* mark) {
+  const int fd = open_file_of(proc, pid, "/environ");
+  if (fd < 0) return Mark::none;
   static std::array<char, 1 << 16> text;
   const size_t length = std::strlen(mark);
   size_t kept = 0;
-  bool found = false;
-  for (ssize_t got = 0; !found && (got = read_some(fd, text.data() + kept, text.size() - kept)) > 0;) {
+  Mark result = Mark::unreadable;
+  for (ssize_t got = 0; result != Mark::found && (got = read_some(fd, text.data() + kept, text.size() - kept)) > 0;) {
     const size_t size = kept + static_cast<size_t>(got);
-    found = memmem(text.data(), size, mark, length) != nullptr;
+    result = memmem(text.data(), size, mark, length) != nullptr ? Mark::found : Mark::none;
     kept = size < length ? size : length;  // it may lie across two reads
     std::memmove(text.data(), text.data() + size - kept, kept);
   }
   close(fd);
-  return found;
+  return result;
+}
+
+/// Of a process whose environment read as empty: whether it has memory, and its environment is not in it yet, or only
+/// since. Kernel threads and zombies have no memory; an environment that is empty for good begins where it ends.
+bool is_in_exec(int proc, const char* pid) {
+  constexpr int kState = 3, kMemory = 23, kBegin = 50, kEnd = 51;  // fields of /proc/<pid>/stat
+  const int fd = open_file_of(proc, pid, "/stat");
+  if (fd < 0) return false;
+  std::array<char, 2048> text{};
+  const ssize_t got = read_some(fd, text.data(), text.size() - 1);
+  close(fd);
+  const char* at = got > 0 ? std::strrchr(text.data(), ')') : nullptr;  // behind the name, which may have blanks
+  uint64_t memory = 0, begin = 0, end = 0;
+  for (int field = kState; at != nullptr && field <= kEnd; ++field) {
+    at = std::strchr(at + 1, ' ');
+    if (at == nullptr) return false;
+    const uint64_t value = std::strtoull(at + 1, nullptr, 10);
+    if (field == kMemory) memory = value;
+    if (field == kBegin) begin = value;
+    if (field == kEnd) end = value;
+  }
+  return memory > 0 && (end == 0 || begin < end);
+}
+
+bool has_mark(int proc, const char* pid, const char* mark) {
+  for (int look = 0; look < kMostLooks; ++look) {
+    const Mark result = look_for_mark(proc, pid, mark);
+    if (result != Mark::unreadable) return result == Mark::found;
+    if (!is_in_exec(proc, pid)) return false;
+    const timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
+    nanosleep(&pause, nullptr);
+  }
+  return false;
 }
 
 int kill_marked(int proc, const char* mark) {

@@ -14,6 +14,8 @@ namespace {
 constexpr double kLastChanceSeconds = 2;
 /// A rank that waits for others gives up by itself when the timeout is over, and then says more than we can.
 constexpr double kWaitingMarginSeconds = 2;
+/// We look much more often, unless we are held up ourselves.
+constexpr double kMostBetweenLooksSeconds = 1;
 
 /// Another attempt would fail as this one did.
 bool hopeless(const RankReport& report) {
@@ -100,6 +102,7 @@ void Supervision::ask(int signal, double now) {
 }
 
 void Supervision::advance(double now) {
+  looked(now);
   if (phase_ == Phase::running) check_silence(now);
   if (now < deadline_) return;
   if (phase_ == Phase::settling) {
@@ -109,6 +112,15 @@ void Supervision::advance(double now) {
   } else if (phase_ == Phase::stopping) {
     kill_all();
   }
+}
+
+/// Time in which we did not look is nobody's silence: the whole machine may have stood still, or all of the run's
+/// processes (docker pause, scontrol suspend).
+void Supervision::looked(double now) {
+  const double missed = now - looked_ - kMostBetweenLooksSeconds;
+  looked_ = now;
+  if (missed <= 0) return;
+  for (Motion& motion : motions_) motion.moved = std::min(motion.moved + missed, now);
 }
 
 /// Of the ranks that stood still for too long, the one that the others wait for: rather one whose process is

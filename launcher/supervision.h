@@ -115,6 +115,7 @@ class Supervision {
   void kill_all();
   void signal_running(int signal);
   void note_states();
+  void looked(double now);
   void check_silence(double now);
   bool restarts_left() const;
 
@@ -123,6 +124,7 @@ class Supervision {
   std::vector<RankReport> reports_;
   std::vector<Motion> motions_;
   Phase phase_ = Phase::running;
+  double looked_ = 0;
   double deadline_ = kNever;
   bool signalled_ = false;
   int attempt_ = 0;

@@ -177,7 +177,11 @@ class Supervisor {
   }
 
   void reap() {
-    for (const ProcessEnd& end : runner_.reap()) {
+    std::vector<ProcessEnd> ends = runner_.reap();
+    // Of those that are found dead at once nobody knows the order: who was killed is rather why the others ended.
+    std::stable_sort(ends.begin(), ends.end(),
+                     [](const ProcessEnd& a, const ProcessEnd& b) { return a.signaled && !b.signaled; });
+    for (const ProcessEnd& end : ends) {
       const auto found = rank_of_pid_.find(end.pid);
       if (found == rank_of_pid_.end()) continue;
       rank_ended(found->second, end);

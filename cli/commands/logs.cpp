@@ -1,5 +1,4 @@
 // trainctl logs: the runs, and what their ranks wrote.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -17,6 +16,7 @@
 #include "cli/render/run_list.h"
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
@@ -105,14 +105,6 @@ std::vector<int> chosen_ranks(const Options& options, const RunDirectory& run) {
   return wanted;
 }
 
-/// Each stream may need a log and its times open.
-void allow_open_files() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 void write_out(LogPrinter& printer) {
   const std::string text = printer.take();
   std::cout.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
@@ -131,7 +123,7 @@ int print(const Options& options) {
                        .grep = options.grep,
                        .tail = options.tail});
   });
-  allow_open_files();
+  allow_open_files();  // each stream may need a log and its times
   LogMerge merge(run, ranks);
   if (since > 0) {
     merge.skip_until(since);

@@ -70,7 +70,7 @@ nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spe
 
 void CommandWorkload::prepare(int attempt) {
   attempt_ = attempt;
-  port_.reset();  // after a restart another one: what is left of the last attempt must find nobody
+  // After a restart another one, taken while the last is still held: what is left of that attempt must find nobody.
   port_ = std::make_unique<HeldPort>();
   std::fill(states_.begin(), states_.end(), "starting");
 }

@@ -57,7 +57,9 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       lock_(directory_),
       log_fd_(open_log(background, directory_)),
       view_(background == nullptr ? STDOUT_FILENO : log_fd_),
-      signals_(loop, SIGINT, SIGTERM, SIGHUP) {}
+      signals_(loop, SIGINT, SIGTERM, SIGHUP) {
+  signals_.add(SIGUSR1);
+}
 
 Run::~Run() {
   if (log_fd_ >= 0) close(log_fd_);
@@ -99,8 +101,11 @@ void Run::register_run() {
 }
 
 void Run::watch_signals() {
-  if (!spec_.has_command()) signals_.add(SIGUSR1);  // passed on to a program, which may mean anything by it
-  signals_.async_wait([this](const boost::system::error_code& error, int) { stopping_ = stopping_ || !error; });
+  signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+    if (error) return;
+    if (signal == SIGUSR1 && spec_.has_command()) return watch_signals();  // a program may mean anything by it
+    stopping_ = true;
+  });
 }
 
 Launch Run::launch() {

@@ -25,6 +25,7 @@ struct BucketPlan {
   int level = 0;            ///< optimizer sharding
   bool updated = false;     ///< false: forward only, or the loss does not depend on it
   int64_t elements = 0;     ///< with padding where sharded
+  int pieces = 1;           ///< Bucket::pieces
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;

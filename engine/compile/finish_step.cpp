@@ -46,18 +46,17 @@ struct Range {
   Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
 };
 
-/// What of a bucket this rank adds to the gradient norm. Each stretch of parameters lies the same way on
-/// the mesh; ranks that hold the same elements of it share the work evenly:
+/// What of a bucket this rank adds to the gradient norm, and where that begins in the gradients that it keeps. Each
+/// stretch of parameters lies the same way on the mesh; ranks that hold the same elements of it share the work evenly:
 ///  - those that summed it together, by shards where it is sharded;
 ///  - those along axes that neither cut the parameter nor summed its gradient.
-std::vector<Range> counted_ranges(const Lowering& l, int bucket) {
+std::vector<std::pair<Range, int64_t>> counted_ranges(const Lowering& l, int bucket) {
   const Mesh& mesh = l.c.plan.mesh;
   const BucketPlan& plan = *l.c.buckets[bucket].plan;
   const Bucket& b = l.c.program.buckets[bucket];
   const std::vector<int> group = plan.reduce_ranks(mesh, l.c.rank_in_stage);
   const auto index = std::find(group.begin(), group.end(), l.c.rank) - group.begin();
-  const int64_t shard = b.elements / b.shards;
-  std::vector<Range> counted;
+  std::vector<std::pair<Range, int64_t>> counted;
   for (size_t first = 0, next; first < plan.parameters.size(); first = next) {
     const Axes replicas = plan.parameters[first].gradient_layout.replica_axes(mesh);
     for (next = first + 1; next < plan.parameters.size(); ++next) {
@@ -65,11 +64,17 @@ std::vector<Range> counted_ranges(const Lowering& l, int bucket) {
     }
     const BucketParameter& last = plan.parameters[next - 1];
     const Range stretch{plan.parameters[first].first_element, last.first_element + last.elements};
-    const Range mine = b.shard_group >= 0 ? stretch.intersected({b.shard * shard, (b.shard + 1) * shard})
-                                          : stretch.part(index, static_cast<int64_t>(group.size()));
-    if (mine.begin >= mine.end) continue;
-    const Range part = mine.part(mesh.index(l.c.rank_in_stage, replicas), mesh.ways(replicas));
-    if (part.begin < part.end) counted.push_back(part);
+    const auto count = [&](const Range& mine, int64_t not_kept) {
+      if (mine.begin >= mine.end) return;
+      const Range part = mine.part(mesh.index(l.c.rank_in_stage, replicas), mesh.ways(replicas));
+      if (part.begin < part.end) counted.emplace_back(part, part.begin - not_kept);
+    };
+    if (b.shard_group < 0) count(stretch.part(index, static_cast<int64_t>(group.size())), 0);
+    for (int p = 0; b.shard_group >= 0 && p < b.pieces; ++p) {
+      const Bucket::Piece piece = b.piece(p);
+      count(stretch.intersected({piece.own_first, piece.own_first + piece.own_elements}),
+            b.level >= 2 ? piece.own_first - piece.kept_first : 0);
+    }
   }
   return counted;
 }
@@ -79,10 +84,8 @@ View sum_of_squares(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
-    const int64_t start = bucket.level >= 2 ? bucket.shard * bucket.shard_elements() : 0;
-    for (const Range& range : counted_ranges(l, static_cast<int>(b))) {
-      const View part =
-          l.c.flat(l.c.buckets[b].gradients, range.begin - start, range.end - range.begin, "grad." + bucket.name);
+    for (const auto& [range, at] : counted_ranges(l, static_cast<int>(b))) {
+      const View part = l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name);
       l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
       norm.operand.accumulate = true;
     }
@@ -94,9 +97,9 @@ View sum_of_squares(Lowering& l) {
   return norm;
 }
 
-Instruction update_instruction(const Lowering& l, const Bucket& bucket) {
+Instruction update_instruction(const Lowering& l, const std::string& name) {
   const OptimizerSpec& o = l.c.spec.optimizer;
-  Instruction i = once_a_step(Opcode::kernel, "update " + bucket.name, o.type == "sgd" ? "sgd_update" : "adam_update");
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, o.type == "sgd" ? "sgd_update" : "adam_update");
   i.attrs = {{"weight_decay", o.weight_decay}, {"clip_norm", o.clip_norm}};
   if (o.type == "sgd") {
     i.attrs.set("momentum", o.momentum);
@@ -110,15 +113,14 @@ Instruction update_instruction(const Lowering& l, const Bucket& bucket) {
   return i;
 }
 
-/// The whole bucket, or this rank's shard of it and then everybody's weights again. In bf16 the copy that
+/// A piece of a bucket, whole, or this rank's shard of it and then everybody's weights again. In bf16 the copy that
 /// kernels read is written along with the f32 weights, and it is the copy that others get.
-void update(Lowering& l, int b, const std::optional<View>& norm) {
+void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<View>& norm) {
   const RankBucket& buffers = l.c.buckets[b];
   const Bucket& bucket = l.c.program.buckets[b];
-  const int64_t elements = bucket.shard_elements(), first = bucket.shard * elements;
   const bool copied = buffers.compute >= 0;
   const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
-    return l.c.flat(buffer, whole ? first : 0, elements, name + bucket.name, dtype);
+    return l.c.flat(buffer, whole ? piece.own_first : piece.kept_first, piece.own_elements, name + piece.name, dtype);
   };
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.")};
   if (norm) inputs.push_back(*norm);
@@ -128,15 +130,15 @@ void update(Lowering& l, int b, const std::optional<View>& norm) {
       buffers.optimizer.size() == 1 ? std::vector<std::string>{"momentum."} : std::vector<std::string>{"m.", "v."};
   for (size_t s = 0; s < buffers.optimizer.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, names[s]));
   if (copied) outputs.push_back(read);
-  l.c.emit(update_instruction(l, bucket), inputs, outputs);
+  l.c.emit(update_instruction(l, piece.name), inputs, outputs);
 
   if (bucket.level != 1 && bucket.level != 2) return;
-  Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + bucket.name);
+  Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);
   gather.collective = Collective::all_gather;
   gather.group = bucket.shard_group;
   gather.purpose = Purpose::weights;
   l.c.emit(std::move(gather), {read},
-           {l.c.flat(buffers.read(), 0, bucket.elements, "weights." + bucket.name, buffers.read_type())});
+           {l.c.flat(buffers.read(), piece.first, piece.elements, "weights." + piece.name, buffers.read_type())});
 }
 
 /// Buckets in the order in which their gradients are summed: an update waits for its own sum alone, so while the last
@@ -178,7 +180,8 @@ void finish_step(Lowering& l) {
   }
   for (int b : in_order_of_reduction(l)) {
     if (has_shard_to_add(l, b)) add_up_shards(l);
-    update(l, b, norm);
+    const Bucket& bucket = l.c.program.buckets[b];
+    for (int p = 0; p < bucket.pieces; ++p) update(l, b, bucket.piece(p), norm);
   }
 }
 

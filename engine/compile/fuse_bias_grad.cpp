@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -9,30 +10,6 @@ namespace {
 
 bool is_kernel(const VirtualInstruction& v, std::string_view op) {
   return v.code.opcode == Opcode::kernel && v.code.op == op;
-}
-
-bool touches(const std::vector<BufferId>& buffers, const std::vector<Operand>& operands, BufferId buffer,
-             const Operand& range) {
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    const Operand& o = operands[i];
-    const bool overlaps = o.offset < range.offset + range.bytes() && range.offset < o.offset + o.bytes();
-    if (buffers[i] == buffer && overlaps) return true;
-  }
-  return false;
-}
-
-/// Whether nothing between two places uses what instruction `v` makes or changes what it reads.
-bool can_move(const Compiler& c, const VirtualInstruction& v, size_t from, size_t to) {
-  for (size_t i = std::min(from, to) + 1; i < std::max(from, to); ++i) {
-    const VirtualInstruction& other = c.code[i];
-    for (size_t o = 0; o < v.outputs.size(); ++o) {
-      if (touches(other.inputs, other.code.inputs, v.outputs[o], v.code.outputs[o])) return false;
-      if (touches(other.outputs, other.code.outputs, v.outputs[o], v.code.outputs[o])) return false;
-    }
-    for (size_t in = 0; in < v.inputs.size(); ++in)
-      if (touches(other.outputs, other.code.outputs, v.inputs[in], v.code.inputs[in])) return false;
-  }
-  return true;
 }
 
 /// dy of a bias gradient is that of a weight gradient, and both step or neither does.

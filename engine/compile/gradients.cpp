@@ -74,19 +74,21 @@ void fill_unwritten(Lowering& l, int bucket) {
 void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   if (b.reduce_group < 0) return;
-  const std::string name = "grad." + b.name;
   const BufferId range = l.gradients[bucket].target;
-  const View whole = l.c.flat(range, 0, b.elements, name);
-  l.gradients[bucket].last_reduction = l.c.code.size();
-  Instruction i;
-  i.opcode = Opcode::collective;
-  i.collective = b.level == 0 ? Collective::all_reduce : Collective::reduce_scatter;
-  i.name = std::string(to_string(i.collective)) + " " + name;
-  i.group = b.reduce_group;
-  i.purpose = Purpose::gradient;
-  i.phase = Phase::backward;
-  const int64_t elements = b.shard_elements();
-  l.c.emit(std::move(i), {whole}, {b.level == 0 ? whole : l.c.flat(range, b.shard * elements, elements, name)});
+  for (int p = 0; p < b.pieces; ++p) {
+    const Bucket::Piece piece = b.piece(p);
+    const std::string name = "grad." + piece.name;
+    l.gradients[bucket].last_reduction = l.c.code.size();
+    Instruction i;
+    i.opcode = Opcode::collective;
+    i.collective = b.level == 0 ? Collective::all_reduce : Collective::reduce_scatter;
+    i.name = std::string(to_string(i.collective)) + " " + name;
+    i.group = b.reduce_group;
+    i.purpose = Purpose::gradient;
+    i.phase = Phase::backward;
+    l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name)},
+             {l.c.flat(range, piece.own_first, piece.own_elements, name)});
+  }
 }
 
 /// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range, at this
@@ -95,18 +97,20 @@ void reduce_once(Lowering& l, int bucket) {
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
-  const int64_t elements = b.shard_elements();
-  const std::string name = "grad." + b.name;
-  const View whole = l.c.flat(state.target, 0, b.elements, name);
-  const View block = l.c.flat(state.target, b.shard * elements, elements, name);
-  View shard = l.c.flat(l.c.buckets[bucket].gradients, 0, elements, name);
-  state.last_reduction = l.c.code.size();
-  l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
-                    state.shard_written ? block : shard, Purpose::gradient);
-  add_up_shards(l);
-  if (state.shard_written) {
-    shard.operand.accumulate = true;
-    l.scattered.push_back({block, shard, l.task.micro_batch});
+  for (int p = 0; p < b.pieces; ++p) {
+    const Bucket::Piece piece = b.piece(p);
+    const std::string name = "grad." + piece.name;
+    const View whole = l.c.flat(state.target, piece.first, piece.elements, name);
+    const View block = l.c.flat(state.target, piece.own_first, piece.own_elements, name);
+    View shard = l.c.flat(l.c.buckets[bucket].gradients, piece.kept_first, piece.own_elements, name);
+    state.last_reduction = l.c.code.size();
+    l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
+                      state.shard_written ? block : shard, Purpose::gradient);
+    add_up_shards(l);
+    if (state.shard_written) {
+      shard.operand.accumulate = true;
+      l.scattered.push_back({block, shard, l.task.micro_batch});
+    }
   }
   state.shard_written = true;
   state.target = -1;

@@ -10,7 +10,7 @@
 // does not depend on what a rank alone does: counting a loss that others make too, or printing.
 #include <algorithm>
 
-#include "engine/compile/accesses.h"
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -61,25 +61,9 @@ bool is_link(const VirtualInstruction& v, bool losses_too) {
 }
 
 bool is_small_weight_grad(const VirtualInstruction& v) {
-  return is_kernel(v, "matmul_weight_grad") && all_f32(v.code.inputs) && all_f32(v.code.outputs) &&
-         rows_of(v.code.inputs[0]) <= kSmallDepth &&
+  return is_kernel(v, "matmul_weight_grad") && !v.code.attrs.has("first_row") && all_f32(v.code.inputs) &&
+         all_f32(v.code.outputs) && rows_of(v.code.inputs[0]) <= kSmallDepth &&
          rows_of(v.code.inputs[0]) * num_elements(v.code.outputs[0].shape) <= kSmallProduct;
-}
-
-/// Whether they would give something else in the other order, or at the same time.
-bool conflict(const VirtualInstruction& a, const VirtualInstruction& b) {
-  const std::vector<Access> of_a = accesses(a.code), of_b = accesses(b.code);
-  const auto buffer = [](const VirtualInstruction& v, size_t i) {
-    return i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
-  };
-  for (size_t i = 0; i < of_a.size(); ++i) {
-    for (size_t j = 0; j < of_b.size(); ++j) {
-      if (!of_a[i].writes && !of_b[j].writes) continue;
-      if (buffer(a, i) == buffer(b, j) && of_a[i].begin() < of_b[j].end() && of_b[j].begin() < of_a[i].end())
-        return true;
-    }
-  }
-  return false;
 }
 
 /// Only rows come from the chain: a layer's input, and what it takes its slope from. All else comes from outside.

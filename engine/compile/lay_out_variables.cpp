@@ -33,6 +33,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   b.name = plan.name;
   b.elements = plan.elements;
   b.level = plan.level;
+  b.pieces = plan.pieces;
   const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
   if (plan.updated && ranks.size() > 1) b.reduce_group = c.group_of(ranks);
   if (plan.level == 0) return b;

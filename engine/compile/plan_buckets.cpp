@@ -89,6 +89,34 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   bucket.elements = (bucket.elements + unit - 1) / unit * unit;
 }
 
+/// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in
+/// pieces, of which only the last is not hidden by the others.
+int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
+              const BucketKey& key) {
+  constexpr int64_t kMostPieces = 8;
+  const auto& [stages, sum_axes, level, updated, layer] = key;
+  const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
+  if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid() || parameter.gradients.size() != 1)
+    return 1;
+  if (graph.nodes[graph.tensors[parameter.gradients[0]].producer].op != "matmul_weight_grad") return 1;
+  const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
+  for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
+    if (rows % pieces == 0 && parameter.elements % (pieces * ways * 16) == 0) return static_cast<int>(pieces);
+  return 1;
+}
+
+/// Of each stage's parameters the one whose gradient is made last.
+bool is_last(const Graph& graph, const Plan& plan, const VariablePlan& variable) {
+  const auto has_gradients = [&](const VariablePlan& v) {
+    return std::any_of(graph.updates.begin(), graph.updates.end(),
+                       [&](const Update& update) { return update.parameter == v.tensor && !update.gradients.empty(); });
+  };
+  const auto first = std::find_if(plan.variables.begin(), plan.variables.end(), [&](const VariablePlan& v) {
+    return v.stages == variable.stages && has_gradients(v);
+  });
+  return first != plan.variables.end() && first->tensor == variable.tensor;
+}
+
 }  // namespace
 
 bool BucketPlan::in_stage(int stage) const { return std::find(stages.begin(), stages.end(), stage) != stages.end(); }
@@ -111,9 +139,10 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
     auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
+    const int pieces = is_last(graph, plan, *variable) ? pieces_of(graph, plan, *variable, parameter, key) : 1;
     const auto found = open.find(key);
     const int level = std::get<2>(key);
-    const bool fits = found != open.end() && (level == 3 || takes(buckets[found->second], parameter));
+    const bool fits = pieces == 1 && found != open.end() && (level == 3 || takes(buckets[found->second], parameter));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
@@ -122,11 +151,13 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.sum_axes = parameter.gradient_layout.partial;
       bucket.level = level;
       bucket.updated = std::get<3>(key);
+      bucket.pieces = pieces;
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];
     bucket.elements += parameter.elements;
     bucket.parameters.push_back(std::move(parameter));
+    if (pieces > 1) open.erase(key);
   }
   for (BucketPlan& bucket : buckets) lay_out(bucket, plan.mesh);
   return buckets;

@@ -56,14 +56,9 @@ Row row_of(const Program& program, int index) {
   for (int w : i.waits) waits.push_back(std::to_string(w));
   if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
   if (i.launch >= 0) notes.push_back("launch " + std::to_string(i.launch));
-  return {std::to_string(index),
-          std::string(to_string(i.stream)),
-          task_text(i),
-          i.name,
-          op_text(program, i),
-          in + (out.empty()  ? ""
-                : in.empty() ? "-> " + out
-                             : " -> " + out),
+  return {std::to_string(index), std::string(to_string(i.stream)),
+          task_text(i),          i.name,
+          op_text(program, i),   in + (out.empty() ? "" : in.empty() ? "-> " + out : " -> " + out),
           join(notes, ", ")};
 }
 
@@ -75,6 +70,7 @@ std::string bucket_text(const Program& program, const Bucket& b) {
   for (int64_t offset : b.optimizer_offsets) text += fmt::format(", optimizer @{}", offset);
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);
+  if (b.pieces > 1) text += fmt::format(", in {} pieces", b.pieces);
   return text + "\n";
 }
 

@@ -29,6 +29,17 @@ size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first)
   return end;
 }
 
+Bucket::Piece Bucket::piece(int index) const {
+  Piece p;
+  p.name = pieces == 1 ? name : name + "." + std::to_string(index);
+  p.elements = elements / pieces;
+  p.first = index * p.elements;
+  p.own_elements = p.elements / shards;
+  p.own_first = p.first + shard * p.own_elements;
+  p.kept_first = index * p.own_elements;
+  return p;
+}
+
 int64_t Instruction::bytes() const {
   int64_t in = 0, out = 0;
   for (const Operand& operand : inputs) in += operand.bytes();

@@ -106,13 +106,17 @@ struct Variable {
 
 /// Parameters that are reduced, gathered and updated together, as one flat range:
 /// [p0 | p1 | … | padding up to a multiple of shards * 16 elements].
+/// A single large parameter may be in pieces: equal parts of the range, one after another, that are reduced, updated
+/// and gathered each by itself. A shard is then a shard of each piece, and where shards are kept they lie one after
+/// another.
 struct Bucket {
   std::string name;
   int64_t elements = 0;       ///< with padding
   int reduce_group = -1;      ///< the group the gradients are summed over once a step; -1: one rank makes them alone
   int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
-  int shards = 1, shard = 0;  ///< this rank's: elements [shard, shard + 1) * elements / shards
-  int level = 0;              ///< optimizer_shard level of this bucket (0 where it is under min_kb)
+  int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
+  int pieces = 1;
+  int level = 0;  ///< optimizer_shard level of this bucket (0 where it is under min_kb)
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
@@ -126,6 +130,14 @@ struct Bucket {
   /// At level 3, and in bf16 from level 1 on: others read the compute copy.
   bool weights_are_cut() const { return level == 3 || (level > 0 && has_compute_copy()); }
   int64_t shard_elements() const { return elements / shards; }
+
+  struct Piece {
+    std::string name;                         ///< the bucket's, where it is the only one, else with its number
+    int64_t first = 0, elements = 0;          ///< in the bucket's range
+    int64_t own_first = 0, own_elements = 0;  ///< this rank's shard of it, in the bucket's range
+    int64_t kept_first = 0;                   ///< the same where only shards are kept
+  };
+  Piece piece(int index) const;
 };
 
 struct Memory {

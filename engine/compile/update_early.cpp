@@ -8,9 +8,11 @@
 // (levels 0 and 3) stays at the end, where it runs beside the last reduction: before that, it would only delay it.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -20,66 +22,34 @@ bool reduces(const VirtualInstruction& v) {
   return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
 }
 
-/// An update and the gather behind it.
-struct Pair {
-  size_t update = 0;
-  int bucket = -1;
-};
-
-/// Stages that share a bucket would have to agree on its place.
-std::vector<Pair> find_pairs(const Compiler& c) {
-  std::map<BufferId, int> bucket_of;  // by the buffer of its gradients
+/// Those with a gather behind them. Stages that share a bucket would have to agree on its place.
+std::vector<size_t> find_updates(const Compiler& c) {
+  std::set<BufferId> gradients;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     const int level = c.program.buckets[b].level;
-    if ((level == 1 || level == 2) && c.buckets[b].plan->stages.size() == 1)
-      bucket_of.emplace(c.buckets[b].gradients, static_cast<int>(b));
+    if ((level == 1 || level == 2) && c.buckets[b].plan->stages.size() == 1) gradients.insert(c.buckets[b].gradients);
   }
-  std::vector<Pair> pairs;
+  std::vector<size_t> updates;
   for (size_t i = 0; i + 1 < c.code.size(); ++i) {
     const Instruction& gather = c.code[i + 1].code;
     if (gather.opcode != Opcode::collective || gather.purpose != Purpose::weights || gather.micro_batch >= 0) continue;
-    const auto bucket = bucket_of.find(c.code[i].inputs[0]);
-    if (bucket != bucket_of.end()) pairs.push_back({i, bucket->second});
+    if (gradients.contains(c.code[i].inputs[0])) updates.push_back(i);
   }
-  return pairs;
+  return updates;
 }
 
-/// Where instructions of a program last were before a given one.
-class LastUses {
- public:
-  explicit LastUses(const Compiler& c) : uses_(c.buffers.size()) {
-    for (size_t i = 0; i < c.code.size(); ++i) {
-      for (BufferId buffer : c.code[i].inputs) add(buffer, i);
-      for (BufferId buffer : c.code[i].outputs) add(buffer, i);
-    }
-  }
-
-  /// The last before `at` to touch a buffer that the instruction there touches.
-  size_t before(const Compiler& c, size_t at) const {
-    size_t last = 0;
-    const auto look = [&](BufferId buffer) {
-      const std::vector<size_t>& uses = uses_[buffer];
-      const auto own = std::lower_bound(uses.begin(), uses.end(), at);
-      if (own != uses.begin()) last = std::max(last, *std::prev(own));
-    };
-    for (BufferId buffer : c.code[at].inputs) look(buffer);
-    for (BufferId buffer : c.code[at].outputs) look(buffer);
-    return last;
-  }
-
- private:
-  void add(BufferId buffer, size_t at) {
-    if (uses_[buffer].empty() || uses_[buffer].back() != at) uses_[buffer].push_back(at);
-  }
-
-  std::vector<std::vector<size_t>> uses_;  // by buffer, ascending
-};
+/// The last instruction before `at` that touches what the one there touches.
+size_t last_use_before(const Compiler& c, size_t at) {
+  for (size_t i = at; i-- > 0;)
+    if (touch_the_same(c.code[i], c.code[at])) return i;
+  return 0;
+}
 
 }  // namespace
 
 void update_early(Compiler& c) {
-  const std::vector<Pair> pairs = find_pairs(c);
-  if (pairs.empty()) return;
+  const std::vector<size_t> updates = find_updates(c);
+  if (updates.empty()) return;
   std::vector<size_t> runs;              // of reductions with no work between them: the first of each
   std::map<std::string, size_t> run_of;  // by the name of the gradients: the last
   for (size_t i = 0; i < c.code.size(); ++i) {
@@ -88,14 +58,13 @@ void update_early(Compiler& c) {
     run_of[c.code[i].code.inputs[0].tensor] = runs.size() - 1;
   }
 
-  const LastUses uses(c);
   std::multimap<size_t, size_t> moved;  // behind which instruction -> the update
-  for (const Pair& pair : pairs) {
-    const size_t next = run_of.at("grad." + c.program.buckets[pair.bucket].name) + 1;
+  for (size_t update : updates) {
+    const size_t next = run_of.at(c.code[update].code.inputs[0].tensor) + 1;
     if (next >= runs.size()) continue;
-    size_t behind = std::max(runs[next], uses.before(c, pair.update));
+    size_t behind = std::max(runs[next], last_use_before(c, update));
     while (reduces(c.code[behind + 1])) ++behind;
-    if (behind + 1 < pairs.front().update) moved.emplace(behind, pair.update);
+    if (behind + 1 < updates.front()) moved.emplace(behind, update);
   }
 
   std::vector<bool> gone(c.code.size());

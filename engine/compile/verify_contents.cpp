@@ -29,6 +29,9 @@ class Contents {
       same_as_[v.name] = name_id("weights." + bucket);
       same_as_["grad." + v.name] = name_id("grad." + bucket);
     }
+    for (const Bucket& b : p_.buckets) {
+      for (int i = 0; i < b.pieces; ++i) same_as_["grad." + b.piece(i).name] = name_id("grad." + b.name);
+    }
     for (const Region& region : regions_) {
       if (region.holds_from_start) hold(region.begin, region.end);
     }

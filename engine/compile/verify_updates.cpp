@@ -20,20 +20,23 @@ struct Range {
   bool touches(const Operand& o) const { return o.offset < end && begin < o.offset + o.bytes(); }
 };
 
+/// Of one piece of a bucket.
 class BucketUpdates {
  public:
-  BucketUpdates(const Program& program, int bucket, Faults& faults)
-      : p_(program), bucket_(bucket), b_(program.buckets[bucket]), faults_(faults) {
-    const int64_t whole = b_.elements * kFloat, shard = whole / b_.shards;
-    gradients_ = {b_.gradients_offset, b_.gradients_offset + (b_.level >= 2 ? shard : whole)};
-    weights_ = {b_.weights_offset, b_.weights_offset + (b_.weights_are_cut() ? shard : whole)};
+  BucketUpdates(const Program& program, int bucket, int piece, Faults& faults)
+      : p_(program),
+        bucket_(bucket),
+        b_(program.buckets[bucket]),
+        piece_(program.buckets[bucket].piece(piece)),
+        faults_(faults) {
+    gradients_ = b_.level >= 2 ? kept(b_.gradients_offset, kFloat) : whole(b_.gradients_offset, kFloat);
+    weights_ = b_.weights_are_cut() ? kept(b_.weights_offset, kFloat) : whole(b_.weights_offset, kFloat);
     updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kFloat);
     if (!b_.has_compute_copy()) {
       read_ = weights_;
       return;
     }
-    const int64_t read_elements = b_.level == 3 ? b_.shard_elements() : b_.elements;
-    read_ = {b_.compute_offset, b_.compute_offset + read_elements * kHalf};
+    read_ = b_.level == 3 ? kept(b_.compute_offset, kHalf) : whole(b_.compute_offset, kHalf);
     copied_ = b_.level == 3 ? read_ : this_shard(b_.compute_offset, kHalf);
   }
 
@@ -80,7 +83,7 @@ class BucketUpdates {
     }
   }
 
-  std::string gradient_name() const { return "grad." + b_.name; }
+  std::string gradient_name() const { return "grad." + piece_.name; }
 
   bool sums_this(const Instruction& i) const {
     return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
@@ -141,7 +144,7 @@ class BucketUpdates {
     if (!summed().is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
     const size_t states = b_.optimizer_offsets.size();
     for (size_t s = 0; s < states; ++s) {
-      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != b_.optimizer_offsets[s])
+      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kFloat).begin)
         fault(i.name + " does not use the optimizer state of " + b_.name);
     }
     if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
@@ -172,10 +175,18 @@ class BucketUpdates {
   /// What this rank updates with.
   Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, kFloat) : gradients_; }
 
-  /// This rank's part of a whole range at `offset`.
+  /// Of the bucket's whole range at `offset`: the piece, and this rank's part of it; of a range of shards: its part.
+  Range whole(int64_t offset, int64_t element_bytes) const {
+    return range(offset, piece_.first, piece_.elements, element_bytes);
+  }
   Range this_shard(int64_t offset, int64_t element_bytes) const {
-    const int64_t bytes = b_.shard_elements() * element_bytes;
-    return {offset + b_.shard * bytes, offset + (b_.shard + 1) * bytes};
+    return range(offset, piece_.own_first, piece_.own_elements, element_bytes);
+  }
+  Range kept(int64_t offset, int64_t element_bytes) const {
+    return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
+  }
+  static Range range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
+    return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
   }
 
   void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
@@ -183,6 +194,7 @@ class BucketUpdates {
   const Program& p_;
   const int bucket_;
   const Bucket& b_;
+  const Bucket::Piece piece_;
   Faults& faults_;
   Range gradients_;
   Range weights_, updated_;  ///< what is kept, and of that what this rank updates
@@ -195,7 +207,8 @@ class BucketUpdates {
 }  // namespace
 
 void verify_updates(const Program& program, Faults& faults) {
-  for (size_t b = 0; b < program.buckets.size(); ++b) BucketUpdates(program, static_cast<int>(b), faults).verify();
+  for (size_t b = 0; b < program.buckets.size(); ++b)
+    for (int p = 0; p < program.buckets[b].pieces; ++p) BucketUpdates(program, static_cast<int>(b), p, faults).verify();
 }
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 // Copies from global to shared memory in the background, and clusters of blocks.
 #pragma once
 
+#include "engine/ops/cluster_limits_cuda.h"
 #include "engine/ops/launch_cuda.h"
 
 namespace trainctl::cuda {
@@ -61,6 +62,20 @@ struct ClusterLaunch {
   ClusterLaunch(const ClusterLaunch&) = delete;
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
+
+/// How many of the launch's clusters run at once on the current device; 0: none does.
+template <class Kernel>
+int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
+  int count = 0;
+  if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+/// The same, as all ranks that make the same numbers count them. For kernels of a block a multiprocessor.
+template <class Kernel>
+int clusters_at_once(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
+  return std::min(max_active_clusters(kernel, launch), cluster_limit(blocks));
+}
 
 /// All threads of all blocks of the cluster meet, in two halves with work between them. Only what publish_barriers()
 /// told before the first is there after.

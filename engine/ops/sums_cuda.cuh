@@ -45,7 +45,7 @@ struct SumOfRows {
 #pragma unroll
     for (int u = 0; u < U; ++u) {
       const uint32_t pack = first + u * group, run = run_packs.quotient(pack);
-      at[u] = base + (pack - run * run_packs.by) * V + (runs.ndim == 1 ? run * runs.stride[0][0] : 0);
+      at[u] = base + int64_t{pack - run * run_packs.by} * V + (runs.ndim == 1 ? run * runs.stride[0][0] : 0);
     }
     if (runs.ndim == 1) return;
 #pragma unroll 1

@@ -50,9 +50,11 @@ struct Plan {
   Mesh mesh;                      ///< of one stage
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
-  std::vector<LayerPlan> layers;        ///< one a layer of the graph
-  std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
-  std::vector<std::string> notes;       ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
+  int64_t gradient_piece_bytes = int64_t{64}
+                                 << 20;  ///< f32, of the pieces in which the step's last large gradient is made
+  std::vector<LayerPlan> layers;         ///< one a layer of the graph
+  std::vector<VariablePlan> variables;   ///< parameters, then states, in graph order
+  std::vector<std::string> notes;        ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
 
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;

@@ -87,8 +87,12 @@ std::vector<InitialRange> initial_ranges(const Program& program) {
     }
     const Bucket& bucket = program.buckets[variable.bucket];
     const auto add = [&](int64_t offset, bool cut, DType dtype) {
-      const int64_t count = cut ? bucket.shard_elements() : bucket.elements;
-      add_range(variable, cut ? bucket.shard * count : 0, count, offset, dtype, ranges);
+      if (!cut) return add_range(variable, 0, bucket.elements, offset, dtype, ranges);
+      for (int p = 0; p < bucket.pieces; ++p) {
+        const Bucket::Piece piece = bucket.piece(p);
+        const int64_t kept = offset < 0 ? offset : offset + piece.kept_first * byte_size(dtype);
+        add_range(variable, piece.own_first, piece.own_elements, kept, dtype, ranges);
+      }
     };
     add(bucket.weights_offset, bucket.weights_are_cut(), DType::f32);
     add(bucket.compute_offset, bucket.level == 3, DType::bf16);

@@ -34,8 +34,9 @@ int start_trainctl(const std::string& directory, const std::vector<std::string>&
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const pid_t pid = fork();
+  const pid_t tests = getpid(), pid = fork();
   if (pid != 0) return pid;
+  die_with(tests);
   if (chdir(directory.c_str()) != 0) _exit(126);
   // A registry of the test's own: ps and stop must not meet the runs of others.
   const std::string registry = registry_of(directory);

@@ -12,7 +12,7 @@ struct CommandResult {
 /// In `directory`, without a terminal, stdin empty.
 CommandResult trainctl_command(const std::string& directory, const std::vector<std::string>& arguments);
 
-/// The same without waiting: its pid. Output goes to `directory`/out and err.
+/// The same without waiting: its pid. Output goes to `directory`/out and err. It dies with the thread that started it.
 int start_trainctl(const std::string& directory, const std::vector<std::string>& arguments);
 /// Its end.
 CommandResult finish_trainctl(const std::string& directory, int pid);

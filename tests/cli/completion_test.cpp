@@ -96,7 +96,7 @@ complete_line "trainctl sh"
 complete_line "trainctl run job.yaml launch.bind=n"
 complete_line "trainctl run job.yaml launch.bi"
 )";
-  const std::string command = "cd " + scratch.path() + " && bash try.sh > out 2>&1";
+  const std::string command = "cd " + scratch.path() + " && LC_ALL=C bash try.sh > out 2>&1";
   REQUIRE(std::system(command.c_str()) == 0);
   std::ifstream out(scratch.path() + "/out");
   Words lines;

@@ -80,7 +80,11 @@ TEST_CASE("logs are merged by time, with a prefix of each rank") {
 
 TEST_CASE("as JSON a line has its time, rank, stream and text, and a run its state") {
   const Scratch scratch;
-  REQUIRE(run_script(scratch.path(), "printf '\"a\"\\t\\377\\n'; echo b >&2", "ranks: 1").exit_code == kExitDone);
+  REQUIRE(
+      run_script(scratch.path(),
+                 "printf '\"a\"\\t\\377\\n'; until [ -s log_output/1/rank.0/stdout ]; do sleep 0.01; done; echo b >&2",
+                 "ranks: 1")
+          .exit_code == kExitDone);
   const auto lines = objects_of(trainctl_command(scratch.path(), {"logs", "1", "--json"}).out);
   REQUIRE(lines.size() == 2);
   CHECK(lines[0]["text"] == "\"a\"\t\xef\xbf\xbd");
@@ -198,9 +202,10 @@ TEST_CASE("whoever does not read a run's output keeps no rank waiting, and is to
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml")
       << "name: flood\ncommand: [sh, -c, 'seq 1 5000000']\nlaunch: {ranks: 2}\n";
-  const std::string command = "cd " + scratch.path() +
-                              " && " TRAINCTL_BINARY
-                              " run job.yaml | (while [ ! -e go ]; do sleep 0.02; done; cat > read) &";
+  const std::string command =
+      "cd " + scratch.path() +
+      " && " TRAINCTL_BINARY
+      " run job.yaml | (until [ -e go ] || [ ! -e job.yaml ]; do sleep 0.02; done; cat > read) &";
   REQUIRE(std::system(command.c_str()) == 0);
   const RunDirectory run(scratch.path() + "/log_output", 1);
   CHECK(eventually([&] { return fs::exists(run.file("outcome.json")); }));

@@ -142,15 +142,15 @@ TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
 }
 
 TEST_CASE("a rank that stands still is named as the one that does not answer") {
-  const EndlessRun run({"launch.timeout=1s", "launch.grace=1s"});
+  // The others must not stand still for as long: a machine that is busy holds up any process for a second or two.
+  const EndlessRun run({"launch.timeout=10s", "launch.grace=1s"});
   kill(run.workers[1], SIGSTOP);
   const CommandResult result = run.finish();
   INFO(result.err);
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
   // Its peer says so, or the launcher, whoever is first.
-  CHECK(
-      (contains(result.err, "stopped answering at step ") || contains(result.err, "has stood still for 1 s at step ")));
+  CHECK((contains(result.err, "stopped answering at step ") || contains(result.err, "has stood still for ")));
   CHECK(run.nobody_is_left());
 }
 
@@ -161,9 +161,9 @@ TEST_CASE("a rank that leaves out a collective is named, on CPUs and on GPUs") {
     const Scratch scratch;
     setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
     const CommandResult result = trainctl_command(
-        scratch.path(),
-        {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
-         "launch.timeout=3s", "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
+        scratch.path(), {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2",
+                         "parallel.mode=data_parallel", device == "cuda" ? "launch.timeout=3s" : "launch.timeout=60s",
+                         "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
     unsetenv("TRAINCTL_TEST_FAULT");
     INFO(result.err);
     CHECK(result.exit_code == kExitRankFailed);

@@ -14,6 +14,7 @@
 
 #include "cli/render/progress.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -32,8 +33,10 @@ class OnTerminal {
     const std::string name = ptsname(terminal_);
     std::vector<std::string> all = {TRAINCTL_BINARY};
     all.insert(all.end(), words.begin(), words.end());
+    const pid_t tests = getpid();
     pid_ = fork();
     if (pid_ != 0) return;
+    die_with(tests);
     const int end = open(name.c_str(), O_RDWR | O_NOCTTY);
     for (int fd = 0; fd < 3; ++fd) dup2(end, fd);
     setenv("TERM", "xterm", 1);

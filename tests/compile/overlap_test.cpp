@@ -13,7 +13,8 @@ using namespace trainctl;
 namespace {
 
 /// Four equal layers on four ranks, each a bucket of its own at level 3; of 4096 units, at the other levels too.
-Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64") {
+Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64",
+                 int64_t piece_bytes = 0) {
   std::vector<std::string> overrides = {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const JobSpec spec = parse_job(R"(
@@ -32,7 +33,9 @@ launch: {ranks: 4}
 )",
                                  "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
-  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu())[0];
+  Plan plan = make_plan(graph, spec, CostModel::cpu());
+  if (piece_bytes > 0) plan.gradient_piece_bytes = piece_bytes;
+  return compile_all(graph, plan, spec, CostModel::cpu())[0];
 }
 
 bool overlap(const Operand& a, const Operand& b) {
@@ -116,6 +119,59 @@ TEST_CASE("no work on a micro-batch waits for the reduction that was issued last
       CHECK(last >= 0);
     }
   }
+}
+
+TEST_CASE("the last large gradient is made and reduced in pieces: while one is reduced the next is made") {
+  for (int level = 0; level <= 2; ++level) {
+    for (const std::string more : {"parallel.micro_batches=1", "parallel.micro_batches=2", "precision=bf16"}) {
+      CAPTURE(level);
+      CAPTURE(more);
+      const Program p = compiled(level, {more}, "64", 4096);  // 16 KiB
+      const auto in_pieces =
+          std::find_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; });
+      REQUIRE(in_pieces != p.buckets.end());
+      CHECK(in_pieces->pieces == 4);
+      CHECK(in_pieces->elements == 64 * 64);
+      CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; }) == 1);
+      int before = -1, updates_before_last = 0, updates = 0;
+      for (int piece = 0; piece < 4; ++piece) {
+        const Bucket::Piece range = in_pieces->piece(piece);
+        const int reduction = last_reduction(p, range.name);
+        REQUIRE(reduction > before);
+        // The piece's product, and nothing else of the backward pass, stands between two reductions.
+        const auto makes = [&](const Instruction& i) { return i.op == "matmul_weight_grad"; };
+        const auto from = p.instructions.begin() + std::max(before, 0), to = p.instructions.begin() + reduction;
+        if (piece > 0) CHECK(std::count_if(from, to, makes) == 1);
+        const auto made = std::find_if(std::make_reverse_iterator(to), p.instructions.rend(), makes);
+        REQUIRE(made != p.instructions.rend());
+        CHECK(made->attrs.integer("first_row") == 16 * piece);
+        CHECK(made->outputs[0].shape == Shape{16, 64});
+        CHECK(made->outputs[0].global_offset == Shape{16 * piece, 0});
+        for (int w : p.instructions[static_cast<size_t>(reduction)].waits) CHECK(w < p.instructions.rend() - made);
+        before = reduction;
+      }
+      for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+        const Instruction& code = p.instructions[static_cast<size_t>(i)];
+        if (!is_update(code) || !code.inputs[0].tensor.starts_with("grad." + in_pieces->name + ".")) continue;
+        ++updates;
+        updates_before_last += i < before ? 1 : 0;
+      }
+      CHECK(updates == 4);
+      if (level > 0 && more != "parallel.micro_batches=2") CHECK(updates_before_last > 0);
+    }
+  }
+}
+
+TEST_CASE("what is not reduced, small, or cut at level 3 is in one piece") {
+  const auto most_pieces = [](const Program& p) {
+    int most = 0;
+    for (const Bucket& b : p.buckets) most = std::max(most, b.pieces);
+    return most;
+  };
+  CHECK(most_pieces(compiled(0)) == 1);
+  CHECK(most_pieces(compiled(3, {}, "64", 4096)) == 1);
+  CHECK(most_pieces(compiled(0, {"launch.ranks=1", "parallel.mode=stand_alone"}, "64", 4096)) == 1);
+  CHECK(most_pieces(compiled(1, {}, "64", 64)) == 8);
 }
 
 TEST_CASE("updates stand in the order in which their gradients are summed") {

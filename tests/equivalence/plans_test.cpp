@@ -12,7 +12,9 @@
 
 #include "engine/base/text.h"
 #include "engine/compile/report.h"
+#include "engine/spec/parse.h"
 #include "tests/equivalence/harness.h"
+#include "tests/equivalence/jobs.h"
 #include "tests/equivalence/plan_cases.h"
 
 using namespace trainctl;
@@ -130,6 +132,37 @@ TEST_CASE("a plan run twice gives the same bits") {
       CHECK(same_bits(values, second.weights.at(name)));
     }
   });
+}
+
+TEST_CASE("a gradient that is made and reduced in pieces gives the bits of the whole") {
+  for (const char* level : {"0", "1", "2"}) {
+    for (const std::vector<std::string>& more :
+         {std::vector<std::string>{"launch.ranks=2"},
+          {"launch.ranks=3", "optimizer={type: adam}"},
+          {"launch.ranks=4", "parallel.micro_batches=2", "optimizer={type: sgd, momentum: 0.9, clip_norm: 0.1}"},
+          {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.strategies={layer1: [[2, 1], [2, 1]]}"},
+          {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2", "parallel.micro_batches=2",
+           "parallel.stage_config={layer2: 1}"}}) {
+      std::vector<std::string> overrides = {"parallel.mode=data_parallel", "train.epochs=3",
+                                            std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"};
+      overrides.insert(overrides.end(), more.begin(), more.end());
+      CAPTURE(join(overrides));
+      PlannedJob job = plan_job(parse_job(jobs::kMlp, "job.yaml", overrides));
+      const RunResult whole = run_job(job);
+      job.plan.gradient_piece_bytes = 512;
+      const RunResult pieces = run_job(std::move(job));
+      const std::vector<Bucket>& buckets = pieces.programs[0].buckets;
+      CHECK(std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.pieces > 1; }));
+      if (pieces.job.spec.optimizer.clip_norm == 0) CHECK(same_bits(whole.losses, pieces.losses));
+      for (const auto& [name, values] : whole.weights) {
+        CAPTURE(name);
+        // The norm by which gradients are clipped is summed by buckets, of which there are others.
+        if (pieces.job.spec.optimizer.clip_norm == 0) CHECK(same_bits(values, pieces.weights.at(name)));
+      }
+      check_weights(pieces, whole, 1e-8);
+      check_communications(pieces);
+    }
+  }
 }
 
 TEST_CASE("the table has the plans that the project promises") {

@@ -1,6 +1,7 @@
 // What runs on GPUs follows the CPU's one-rank loss curve, whatever the plan, and has the same bits each time.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/spec/parse.h"
@@ -71,6 +72,23 @@ TEST_CASE("every network runs on one GPU as on the CPU") {
     const double worst = largest_difference(found.losses, expected.losses);
     std::printf("%-60s %.2g\n", name, worst);
     CHECK(worst < kTolerance);
+  }
+}
+
+TEST_CASE("a gradient that is made and reduced in pieces follows the CPU's curve") {
+  if (!have_gpus(2, "gradients in pieces")) return;
+  for (const char* more :
+       {"parallel.optimizer_shard={min_kb: 0, level: 0}", "parallel.optimizer_shard={min_kb: 0, level: 1}",
+        "parallel.optimizer_shard={min_kb: 0, level: 2}", "parallel.micro_batches=2"}) {
+    CAPTURE(more);
+    const std::vector<std::string> plan = {"launch.ranks=2", "parallel.mode=data_parallel", more};
+    const RunResult expected = run_job(jobs::kMlp, plan);
+    PlannedJob job = plan_job(parse_job(jobs::kMlp, "gpu.yaml", plan));
+    job.plan.gradient_piece_bytes = 512;
+    const RunResult found = run_job(std::move(job), {.cuda = true});
+    const std::vector<Bucket>& buckets = found.programs[0].buckets;
+    CHECK(std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.pieces > 1; }));
+    CHECK(largest_difference(found.losses, expected.losses) < kTolerance);
   }
 }
 

@@ -1,13 +1,16 @@
 // Forking launchers, and watching what becomes of them.
 #include "tests/launcher/launcher_process.h"
 
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
 #include "launcher/failure_report.h"
@@ -36,8 +39,9 @@ int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& 
   std::ofstream notices(log_dir + "/notices");
   launch.on_notice = [&](std::string_view message) { notices << message << std::endl; };
   if (options.progress) {
-    launch.progress = [&](int rank) -> std::optional<RankProgress> {
-      return RankProgress{.position = slurp(log_dir + "/progress." + std::to_string(rank)).size()};
+    launch.progress = [&, looks = uint64_t{0}](int rank) mutable -> std::optional<RankProgress> {
+      const bool still = std::filesystem::exists(log_dir + "/still." + std::to_string(rank));
+      return RankProgress{.position = still ? 0 : ++looks};
     };
   }
   if (options.gate) {
@@ -55,12 +59,20 @@ int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& 
   return outcome.exit_code;
 }
 
+/// One letter of /proc/<pid>/stat, "17 (name) S 1 …"; \0 where there is no such process.
+char state_of_process(int pid) {
+  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < stat.size() ? stat[name_end + 2] : '\0';
+}
+
 }  // namespace
 
 int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts,
                    const LauncherOptions& options) {
-  const pid_t pid = fork();
+  const pid_t tests = getpid(), pid = fork();
   if (pid != 0) return pid;
+  die_with(tests);
   _exit(launch_and_wait(log_dir, scripts, options));
 }
 
@@ -70,15 +82,20 @@ int wait_for(int pid) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-bool alive(int pid) {
-  if (kill(pid, 0) != 0) return false;
-  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
-  const size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < stat.size() && stat[name_end + 2] != 'Z';
+void die_with(int parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);  // it ended before prctl
 }
 
+bool alive(int pid) {
+  const char state = state_of_process(pid);
+  return state != '\0' && state != 'Z';
+}
+
+bool stopped(int pid) { return state_of_process(pid) == 'T'; }
+
 bool eventually(const std::function<bool()>& holds) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(100);
   while (!holds()) {
     if (std::chrono::steady_clock::now() > deadline) return holds();
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -94,6 +111,6 @@ std::string slurp(const std::string& path) {
 }
 
 int pid_in(const std::string& path) {
-  eventually([&] { return slurp(path).ends_with("\n"); });
-  return std::atoi(slurp(path).c_str());
+  if (!eventually([&] { return slurp(path).ends_with("\n"); })) throw std::runtime_error("no process wrote " + path);
+  return std::stoi(slurp(path));
 }

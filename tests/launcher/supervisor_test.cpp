@@ -77,6 +77,27 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
+// The launcher was held up, and blamed the one with the smallest number.
+TEST_CASE("of ranks that are found dead at once the one that was killed is the cause") {
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; exit 1",
+                                      "echo $$ > $DIR/pid.1; sleep 1000"});
+  const int follows = pid_in(scratch.path() + "/pid.0"), killed = pid_in(scratch.path() + "/pid.1");
+  kill(launcher, SIGSTOP);
+  REQUIRE(eventually([&] { return stopped(launcher); }));
+  kill(killed, SIGKILL);
+  CHECK(all_gone({killed}));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(all_gone({follows}));
+  kill(launcher, SIGCONT);
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  const std::string report = slurp(scratch.path() + "/report");
+  CHECK(report.find("rank 0 stopped because of it") != std::string::npos);
+  CHECK(report.find("rank 1 (") != std::string::npos);
+  CHECK(report.find("was killed by SIGKILL") != std::string::npos);
+}
+
 TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
   const Scratch scratch;
   const int launcher =
@@ -186,8 +207,9 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
 TEST_CASE("a program that is not there is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
-  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [](const RankPlace&, int) {
-                        return ProcessCommand{.argv = {"no-such-program-at-all"}};
+  const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
+  const Launch launch{.cluster = one_host(1), .directory = directory, .command = [&](const RankPlace&, int) {
+                        return ProcessCommand{.argv = {program}};
                       }};
   PosixProcessRunner runner;
   boost::asio::io_context loop;
@@ -195,14 +217,16 @@ TEST_CASE("a program that is not there is named") {
   CHECK(outcome.exit_code == kExitRankFailed);
   const std::string report = failure_report(outcome, launch.cluster, directory);
   CHECK(report.find("rank 0 (") != std::string::npos);
-  CHECK(report.find("cannot start no-such-program-at-all: No such file or directory") != std::string::npos);
+  CHECK(report.find("cannot start " + program + ": No such file or directory") != std::string::npos);
 }
 
 TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs go on") {
   const Scratch scratch;
-  const int launcher = start_launcher(
-      scratch.path(), {"echo attempt $ATTEMPT; [ $ATTEMPT = 1 ] || sleep 1000", "[ $ATTEMPT = 1 ] || exit 1"},
-      {.max_restarts = 2});
+  const int launcher =
+      start_launcher(scratch.path(),
+                     {"echo attempt $ATTEMPT; echo > $DIR/said; [ $ATTEMPT = 1 ] || sleep 1000",
+                      "[ $ATTEMPT = 1 ] && exit 0; while [ ! -e $DIR/said ]; do sleep 0.01; done; exit 1"},
+                     {.max_restarts = 2});
   CHECK(wait_for(launcher) == 0);
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "attempt 0\nattempt 1\n");
   const std::string notices = slurp(scratch.path() + "/notices");
@@ -238,11 +262,12 @@ TEST_CASE("an error of one attempt does not speak for the next") {
 
 TEST_CASE("a stopped rank that reports its progress is named when it stands still, and the run ends") {
   const Scratch scratch;
-  const std::string moving = "while :; do echo >> $DIR/progress.$RANK; sleep 0.05; done";
-  const int launcher = start_launcher(scratch.path(), {moving, "echo $$ > $DIR/pid.1; " + moving, moving},
-                                      {.timeout_seconds = 3, .progress = true});
+  const int launcher = start_launcher(scratch.path(), {"sleep 1000", "echo $$ > $DIR/pid.1; sleep 1000", "sleep 1000"},
+                                      {.timeout_seconds = 0.5, .progress = true});
   const int victim = pid_in(scratch.path() + "/pid.1");
   kill(victim, SIGSTOP);
+  REQUIRE(eventually([&] { return stopped(victim); }));
+  std::ofstream(scratch.path() + "/still.1") << "\n";
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(all_gone({victim}));
   const std::string report = slurp(scratch.path() + "/report");

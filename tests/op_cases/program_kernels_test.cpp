@@ -265,4 +265,27 @@ TEST_CASE("a weight gradient with its bias's gives what the two kernels give, al
   }
 }
 
+TEST_CASE("some rows of a weight gradient are those of the whole, and its bias's gradient stays whole") {
+  for (const bool kn : {false, true}) {
+    constexpr int64_t kRows = 9, kIn = 40, kOut = 24, kPiece = 8;
+    const StepScalars scalars;
+    Floats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
+    Floats whole(kIn * kOut), pieces(kIn * kOut), db(kOut), db_of_piece(kOut);
+    const auto of = [&](float* values, Shape shape) {
+      return TensorArg{values, DType::f32, shape, shape, Shape(shape.size(), 0)};
+    };
+    const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
+    const std::vector<TensorArg> in = {of(x.data(), {kRows, kIn}), of(dy.data(), {kRows, kOut})};
+    prepare("matmul_weight_grad", in, {of(whole.data(), weight)}, {{"kn", kn}}, &scalars)();
+    prepare("bias_grad", {in[1]}, {of(db.data(), {kOut})}, {}, &scalars)();
+    for (int64_t row = 0; row < weight[0]; row += kPiece) {
+      std::vector<TensorArg> out = {of(pieces.data() + row * weight[1], {kPiece, weight[1]})};
+      if (row == 0) out.push_back(of(db_of_piece.data(), {kOut}));
+      prepare("matmul_weight_grad", in, out, {{"kn", kn}, {"first_row", row}, {"bias_grad", row == 0}}, &scalars)();
+    }
+    CHECK(pieces == whole);
+    CHECK(db_of_piece == db);
+  }
+}
+
 }  // namespace trainctl

@@ -1,4 +1,6 @@
 // Every collective over every transport, compared to the bit with a direct computation.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 
@@ -85,6 +87,22 @@ TEST_CASE("groups without common ranks do not wait for each other") {
       check_case(comm, {.ranks = {0, 1, 2, 3}, .count = 5, .salt = 99}, memory);
     });
   }
+}
+
+// Gloo waited for a connection that could not be opened until its time was over.
+TEST_CASE("ranks over Gloo may have more groups than a process usually may have open files") {
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{100, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &low);
+  GlooTransport transport(4, kPatience, 4096);
+  run_ranks(transport, [](Communicator& comm, int) {
+    std::vector<int> ranks = {0, 1, 2, 3};
+    do {
+      comm.barrier(comm.open_group(ranks));
+    } while (std::next_permutation(ranks.begin(), ranks.end()));
+  });
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("more ranks than one pass sums are added in the same order") {

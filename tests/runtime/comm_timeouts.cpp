@@ -1,7 +1,9 @@
 // A call that cannot end says whom it waits for and where that rank is.
 #include <atomic>
 #include <optional>
+#include <thread>
 
+#include "engine/runtime/comm/segment.h"
 #include "tests/runtime/comm_ranks.h"
 
 using namespace trainctl;
@@ -70,8 +72,14 @@ TEST_CASE("a collective that times out names the missing rank and its position")
 TEST_CASE("of many ranks only those that are missing are named") {
   SharedMemoryTransport transport(4, 0.3, 4096);
   std::atomic<int> blocked = 0;
-  const auto barrier = [&](Communicator& comm) { comm.barrier(comm.open_group({3, 2, 1, 0})); };
-  const CommError error = error_of(transport, 1, barrier, [&](Communicator& comm, int rank) {
+  const std::vector<int> everyone = {3, 2, 1, 0};
+  const auto barrier = [&](Communicator& comm) { comm.barrier(comm.open_group(everyone)); };
+  const auto last_of_three = [&](Communicator& comm) {  // its time begins when only rank 2 can be missing
+    const std::atomic<uint32_t>& arrivals = transport.memory->segment().open_group(everyone).arrivals;
+    while (arrivals < 2 || transport.memory->status(2).state == RankState::starting) std::this_thread::yield();
+    barrier(comm);
+  };
+  const CommError error = error_of(transport, 1, last_of_three, [&](Communicator& comm, int rank) {
     if (rank == 2) return;
     try {
       barrier(comm);

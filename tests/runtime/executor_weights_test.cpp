@@ -113,6 +113,27 @@ TEST_CASE("shards of a level-3 bucket together hold the bucket, variables cut an
   }
 }
 
+TEST_CASE("of a bucket in pieces a rank keeps a shard of each, one after another") {
+  Program program;
+  program.variables = {variable("a", kUniform, {12, 8}, {0, 0}, {12, 8})};
+  program.variables[0].bucket = 0;
+  std::vector<float> whole(96);
+  initial_values(program.variables[0], 11, 0, 96, whole.data());
+  Bucket bucket{.name = "bucket0", .elements = 96};
+  bucket.level = 2;
+  bucket.shards = 2;
+  bucket.shard = 1;
+  bucket.pieces = 3;
+  bucket.weights_offset = 0;
+  bucket.compute_offset = 48 * 4;
+  program.buckets = {bucket};
+  std::vector<float> arena(96);
+  write_initial_weights(program, 11, reinterpret_cast<std::byte*>(arena.data()));
+  const auto* halves = reinterpret_cast<const uint16_t*>(arena.data() + 48);
+  for (size_t i = 0; i < 48; ++i) CHECK(arena[i] == whole[i / 16 * 32 + 16 + i % 16]);
+  for (size_t i = 0; i < 96; ++i) CHECK(halves[i] == to_bf16(whole[i]));
+}
+
 TEST_CASE("bf16: the copy that kernels read starts as the f32 weights rounded, each cut as it is kept") {
   Program program;
   program.variables = {variable("a", kUniform, {5, 7}, {0, 0}, {5, 7}), variable("b", kNormal, {9}, {0}, {9})};

@@ -183,6 +183,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = static_cast<int64_t>(blockIdx.y) * columns + lane * V;
   const bool valid = column < own.width;
   for (int i = threadIdx.x; i < own.rows * columns; i += kThreads) sums[i] = 0;
+  __syncthreads();  // the loop has barriers, but there may be no ids
   int all_found = 0;
   for (int start = 0; start < tokens; start += kBatch) {
     int row[kIdsOfThread], mine = 0;

@@ -37,9 +37,9 @@ struct Prepared {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     lt.check(lt.desc_set(desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
-  /// `rows` rows of a row-major matrix, each of `cols`.
-  void describe(int which, DType type, int64_t rows, int64_t cols, int64_t batch, int64_t step) {
-    lt.check(lt.layout_create(&layouts[which], type_of(type), cols, rows, cols), "cublasLtMatrixLayoutCreate");
+  /// `rows` rows of a row-major matrix, each of `cols`, which begin `pitch` after one another.
+  void describe(int which, DType type, int64_t rows, int64_t cols, int64_t pitch, int64_t batch, int64_t step) {
+    lt.check(lt.layout_create(&layouts[which], type_of(type), cols, rows, pitch), "cublasLtMatrixLayoutCreate");
     if (batch == 1) return;
     const auto count = static_cast<int32_t>(batch);
     lt.check(lt.layout_set(layouts[which], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "batch count");
@@ -101,9 +101,10 @@ void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
     if (p.batch > 1) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.m * p.n);
     if (p.result == DType::bf16) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
   }
-  lt.describe(0, p.operands, p.transpose_b ? p.n : p.k, p.transpose_b ? p.k : p.n, p.batch, p.b_step);
-  lt.describe(1, p.operands, p.transpose_a ? p.k : p.m, p.transpose_a ? p.m : p.k, p.batch, p.a_step);
-  lt.describe(2, p.result, p.m, p.n, p.batch, p.c_step);
+  const int64_t a_cols = p.transpose_a ? p.m : p.k, b_cols = p.transpose_b ? p.k : p.n;
+  lt.describe(0, p.operands, p.transpose_b ? p.n : p.k, b_cols, b_cols, p.batch, p.b_step);
+  lt.describe(1, p.operands, p.transpose_a ? p.k : p.m, a_cols, p.a_row > 0 ? p.a_row : a_cols, p.batch, p.a_step);
+  lt.describe(2, p.result, p.m, p.n, p.n, p.batch, p.c_step);
 }
 
 uint32_t alignment(const void* p) {
@@ -139,10 +140,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
 /// All that the choice of an algorithm may depend on.
 std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   std::string text;
-  for (const int64_t part : {p.m, p.n, p.k, p.batch, p.a_step, p.b_step, int64_t{p.transpose_a}, int64_t{p.transpose_b},
-                             int64_t{p.operands == DType::bf16}, int64_t{p.result == DType::bf16}, int64_t{p.tf32},
-                             int64_t{epilogue}, int64_t{p.accumulate}, int64_t{p.descend != nullptr},
-                             int64_t{alignment(p.a)}, int64_t{alignment(p.b)}, int64_t{alignment(p.c)}}) {
+  for (const int64_t part :
+       {p.m, p.n, p.k, p.batch, p.a_row, p.a_step, p.b_step, int64_t{p.transpose_a}, int64_t{p.transpose_b},
+        int64_t{p.operands == DType::bf16}, int64_t{p.result == DType::bf16}, int64_t{p.tf32}, int64_t{epilogue},
+        int64_t{p.accumulate}, int64_t{p.descend != nullptr}, int64_t{alignment(p.a)}, int64_t{alignment(p.b)},
+        int64_t{alignment(p.c)}}) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
   return text;

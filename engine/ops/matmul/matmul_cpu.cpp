@@ -49,7 +49,8 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   const bool kn = call.attrs.flag("kn");
   const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
-  cpu::Product p{.a = left.as<float>(), .b = right.as<float>(), .c = dw.as<float>()};
+  cpu::Product p{
+      .a = left.as<float>() + call.attrs.integer("first_row", 0), .b = right.as<float>(), .c = dw.as<float>()};
   set_weight_grad_shape(call, left, right, p);
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};

@@ -98,7 +98,8 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   const bool kn = call.attrs.flag("kn");
   const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
-  Product p{.a = left.data, .b = right.data, .c = dw.data};
+  const int64_t skipped = call.attrs.integer("first_row", 0) * byte_size(left.dtype);
+  Product p{.a = static_cast<const std::byte*>(left.data) + skipped, .b = right.data, .c = dw.data};
   set_types(p, left, right, dw);
   set_weight_grad_shape(call, left, right, p);
   if (p.m == 0 || p.n == 0) return [](CudaStream) {};
@@ -113,7 +114,7 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
   Product with_sums = p;
   (kn ? with_sums.b_sums : with_sums.a_sums) = db.as<float>();
   with_sums.sums_accumulate = db.accumulate;
-  if (db.dtype == DType::f32) {
+  if (db.dtype == DType::f32 && p.a_row == 0) {
     if (std::optional<CudaKernel> whole = cuda::prepare_product(with_sums, *call.scratch)) return *whole;
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);

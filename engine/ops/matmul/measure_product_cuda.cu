@@ -60,7 +60,8 @@ class Trial {
     cuda_check(cudaEventCreate(&start_), "cudaEventCreate");
     cuda_check(cudaEventCreate(&end_), "cudaEventCreate");
     const auto elements = [&](int64_t matrix, int64_t step) { return matrix + (p.batch - 1) * step; };
-    a_ = random_numbers(elements(p.m * p.k, p.a_step), p.operands, 1, stream_);
+    const int64_t a_elements = p.a_row > 0 ? p.a_row * (p.transpose_a ? p.k : p.m) : p.m * p.k;
+    a_ = random_numbers(elements(a_elements, p.a_step), p.operands, 1, stream_);
     b_ = random_numbers(elements(p.k * p.n, p.b_step), p.operands, 2, stream_);
     c_ = random_numbers(elements(p.m * p.n, p.c_step), p.result, 3, stream_);
     workspace_ = allocate(static_cast<int64_t>(workspace_bytes) + 256);

@@ -9,7 +9,7 @@ namespace {
 /// Vectors are read row by row where they lie so already: a column that is contiguous is a row of the transposed.
 Product normal_form(Product p) {
   if (p.a_sums != nullptr || p.b_sums != nullptr) return p;
-  if (p.transpose_a && p.m == 1) p.transpose_a = false;
+  if (p.transpose_a && p.m == 1 && p.a_row == 0) p.transpose_a = false;
   if (!p.transpose_b && p.n == 1) p.transpose_b = true;
   return p;
 }
@@ -24,7 +24,7 @@ std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& s
         "a step of descent adds to the weights");
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
-  if (work < kLarge) {
+  if (work < kLarge && p.a_row == 0) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }

@@ -15,7 +15,7 @@ namespace trainctl::cuda {
 enum class Activation : uint8_t { none, relu, gelu, gelu_tanh };
 
 /// C[m,n] (+)= op(A) op(B) (+ bias[n]), then the activation, or times an activation's slope; for each of `batch`
-/// products. All row-major and contiguous.
+/// products. All row-major; all but `a` contiguous.
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;  ///< [m,k], or [k,m] when transposed
@@ -25,6 +25,7 @@ struct Product {
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
+  int64_t a_row = 0;                           ///< elements from a row of `a`, as it lies, to the next; 0: contiguous
 
   const void* bias = nullptr;
   DType bias_type = DType::f32;

@@ -36,11 +36,17 @@ void set_matmul_shape(const KernelCall& call, Product& p) {
   p.accumulate = c.accumulate;
 }
 
-/// `left` and `right`: the operands of dW, [rows, m] and [rows, n].
+/// `left` and `right`: the operands of dW, [rows, m] and [rows, n]. With attr first_row the output is so many rows of
+/// dW, from that one on: of `left`, which the caller has to begin there, it takes some columns.
 template <class Product>
 void set_weight_grad_shape(const KernelCall& call, const TensorArg& left, const TensorArg& right, Product& p) {
   p.transpose_a = true;
   p.m = left.shape.back();
+  if (call.attrs.has("first_row")) {
+    p.a_row = p.m;
+    p.m = call.out[0].shape[0];
+    check(call.attrs.integer("first_row") + p.m <= p.a_row, "matmul_weight_grad: rows that dW does not have");
+  }
   p.n = right.shape.back();
   p.k = leading_size(left.shape, 1);
   check(leading_size(right.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");

@@ -283,25 +283,6 @@ bool set_tile_maps(Chain& chain) {
   return true;
 }
 
-/// Clusters of so many blocks that run at once; 0: none does. `most_bytes` of shared memory is what any chain may ask
-/// for.
-template <class Kernel>
-int clusters_at_once(Kernel* kernel, int blocks, int shared_bytes, int most_bytes) {
-  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess ||
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_bytes) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  const ClusterLaunch one(dim3(static_cast<unsigned>(blocks)), kThreads, static_cast<size_t>(shared_bytes), blocks,
-                          nullptr);
-  int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, kernel, &one.config) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
-}
-
 /// In clusters of so many blocks, which take so many sets of rows; null: they do not all run at once.
 template <int kSets>
 std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int blocks) {
@@ -317,8 +298,14 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   const std::optional<int> floats = place(chain, most / static_cast<int>(sizeof(float)));
   if (!floats) return std::nullopt;
   const int bytes = *floats * static_cast<int>(sizeof(float));
+  if (cudaFuncSetAttribute(row_chain<kSets>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess ||
+      cudaFuncSetAttribute(row_chain<kSets>, cudaFuncAttributeMaxDynamicSharedMemorySize, most) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  const ClusterLaunch probe(dim3(static_cast<unsigned>(blocks)), kThreads, static_cast<size_t>(bytes), blocks, nullptr);
   const auto clusters = static_cast<int>(ceil_div(chain.rows, kSets * kRows));
-  if (clusters > clusters_at_once(row_chain<kSets>, blocks, bytes, most)) return std::nullopt;
+  if (clusters > clusters_at_once(row_chain<kSets>, probe, blocks)) return std::nullopt;
   chain.of_cluster = static_cast<int>(ceil_div(chain.rows, clusters));
   const Tickets ticket = chain.loss >= 0 ? take_tickets(1) : nullptr;
   if (chain.loss >= 0 && ticket == nullptr) return std::nullopt;

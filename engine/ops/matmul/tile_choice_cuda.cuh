@@ -53,9 +53,7 @@ TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t othe
       if (tiles == 0 || waves > 1 || k / blocks < kLeast || !knows_clusters(kernel)) break;
       const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads,
                                  static_cast<size_t>(bytes), blocks, nullptr);
-      int at_once = 0;
-      cuda_check(cudaOccupancyMaxActiveClusters(&at_once, kernel, &launch.config), "clusters of tiles");
-      if (at_once < tiles + ceil_div(others, blocks)) break;
+      if (clusters_at_once(kernel, launch, blocks) < tiles + ceil_div(others, blocks)) break;
     }
     const double cycles = static_cast<double>(waves) *
                           (share_of(k, blocks) * kOfK + kAround + (blocks > 1 ? kExchange : 0));

@@ -103,7 +103,8 @@ __global__ void __launch_bounds__(Size::kThreads) weight_grads(const __grid_cons
 
 std::optional<TileProduct> grad_of(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
-  if (kernel.op != "matmul_weight_grad" || call.tf32 || call.attrs.flag("tf32")) return std::nullopt;
+  if (kernel.op != "matmul_weight_grad" || call.tf32 || call.attrs.flag("tf32") || call.attrs.has("first_row"))
+    return std::nullopt;
   for (const std::vector<TensorArg>* args : {&call.in, &call.out})
     for (const TensorArg& arg : *args)
       if (arg.dtype != DType::f32) return std::nullopt;

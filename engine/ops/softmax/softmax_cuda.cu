@@ -122,6 +122,7 @@ template <class... Refs>
 CudaKernel launch_columns(void (*kernel)(Columns, Refs...), const SoftmaxDim& a, const char* name,
                           const Refs&... refs) {
   const Columns columns{a.n, a.inner, ceil_div(a.inner, kColumns)};
+  check(a.outer * columns.tiles < (int64_t{1} << 31), "softmax takes up to 2^31 tiles of columns");
   const auto blocks = static_cast<unsigned>(a.outer * columns.tiles);
   return [=](CudaStream stream) {
     if (blocks > 0) launch(kernel, blocks, dim3(kColumns, kDown), 0, stream, name, columns, refs...);

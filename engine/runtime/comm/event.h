@@ -2,6 +2,7 @@
 // kernel (futex). Works between processes and between threads.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -47,7 +48,8 @@ class Waiter {
   bool spins() const { return spins_ > 0; }
 
   /// Returns when ready() holds. ready() may change only when `event` is published after it.
-  /// on_idle(seconds waited) is called now and then; it throws to give up.
+  /// on_idle(seconds waited) is called now and then; it throws to give up. Time in which this process was held up
+  /// itself, perhaps with all others (docker pause, scontrol suspend), is not waiting.
   template <typename Ready, typename OnIdle>
   void wait(Event& event, const Ready& ready, const OnIdle& on_idle) {
     for (int i = 0; i <= spins_; ++i) {
@@ -66,16 +68,21 @@ class Waiter {
   static constexpr int kMaxSpins = 4096;
   static constexpr int kMinSpins = 64;
   static constexpr std::chrono::milliseconds kNap{50};
+  static constexpr double kMostSecondsANap = 1;
 
   template <typename Ready, typename OnIdle>
   static void sleep_until(Event& event, const Ready& ready, const OnIdle& on_idle) {
-    const auto start = std::chrono::steady_clock::now();
+    double waited = 0;
+    auto last = std::chrono::steady_clock::now();
     while (true) {
       const uint32_t seen = event.load();
       if (ready()) return;
       event.sleep(seen, kNap);
       if (ready()) return;
-      on_idle(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+      const auto now = std::chrono::steady_clock::now();
+      waited += std::min(std::chrono::duration<double>(now - last).count(), kMostSecondsANap);
+      last = now;
+      on_idle(waited);
     }
   }
 

@@ -35,7 +35,8 @@ class GlooCommunicator : public Communicator {
     std::iota(everyone.begin(), everyone.end(), 0);
     world_ = links_.make_group(everyone, "messages");
     // A send must not wait for its receiver to connect, so this is done beforehand.
-    if (num_ranks > 1) links_.connect(world_, "connecting ranks " + comm::format_ranks(everyone));
+    if (num_ranks > 1)
+      links_.connect(world_, "connecting ranks " + comm::format_ranks(everyone), links_.connect_seconds());
   }
 
   ~GlooCommunicator() override {
@@ -126,7 +127,7 @@ template <typename Call>
 void GlooCommunicator::run(GlooGroup& group, const char* name, const Call& call) {
   const auto title = [&] { return fmt::format("{} over ranks {}", name, comm::format_ranks(group.ranks)); };
   try {
-    if (!group.context) links_.connect(group, title());
+    if (!group.context) links_.connect(group, title(), links_.timeout_seconds());
     ++group.calls;
     call(group.context, group.calls);
   } catch (const EnvError&) {
@@ -134,7 +135,7 @@ void GlooCommunicator::run(GlooGroup& group, const char* name, const Call& call)
     throw;
   } catch (const std::exception& error) {
     broken_ = true;
-    throw links_.blocked(group, title(), std::to_string(group.calls), error.what());
+    throw links_.blocked(group, title(), std::to_string(group.calls), error.what(), links_.timeout_seconds());
   }
 }
 
@@ -266,7 +267,7 @@ void GlooCommunicator::message(int other, const std::string& name, const std::st
     broken_ = true;
     GlooGroup pair = world_;
     pair.ranks = {links_.rank(), other};
-    throw links_.blocked(pair, name, key, error.what());
+    throw links_.blocked(pair, name, key, error.what(), links_.timeout_seconds());
   }
 }
 

@@ -13,9 +13,10 @@ namespace trainctl {
 struct GlooOptions {
   std::string hostname = "127.0.0.1";  ///< of this rank, as its peers reach it; ignored where `interface` is given
   std::string interface;               ///< network interface to listen on, e.g. "eth0"
-  double timeout_seconds = 30;
-  std::string prefix = "gloo";   ///< of all keys in the store
-  RankStatus* status = nullptr;  ///< where the launcher of this host looks for this rank's position
+  double timeout_seconds = 30;         ///< of each call
+  double connect_seconds = 0;          ///< for all ranks to meet in; 0: timeout_seconds
+  std::string prefix = "gloo";         ///< of all keys in the store
+  RankStatus* status = nullptr;        ///< where the launcher of this host looks for this rank's position
 };
 
 /// Connects to its peers on the first call that needs them, so that ranks may open groups in any order.

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "engine/runtime/comm/peers.h"
 
 namespace trainctl::comm {
@@ -59,14 +60,18 @@ std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options)
   }
 }
 
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000)));
+}
+
 }  // namespace
 
 GlooLinks::GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options)
-    : store_(store), rank_(rank), options_(options), device_(make_device(options)) {}
-
-std::chrono::milliseconds GlooLinks::timeout() const {
-  return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(options_.timeout_seconds * 1000)));
+    : store_(store), rank_(rank), options_(options), device_(make_device(options)) {
+  allow_open_files();  // every group has a connection to each of its members, and one too many would hang, not fail
 }
+
+std::chrono::milliseconds GlooLinks::timeout() const { return milliseconds(options_.timeout_seconds); }
 
 GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string& name) const {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
@@ -78,16 +83,17 @@ GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string
   return group;
 }
 
-void GlooLinks::connect(GlooGroup& group, const std::string& call) const {
+void GlooLinks::connect(GlooGroup& group, const std::string& call, double seconds) const {
   try {
     auto context = std::make_shared<gloo::rendezvous::Context>(group.index, static_cast<int>(group.ranks.size()));
-    context->setTimeout(timeout());
-    RendezvousStore store(store_, key("connect/" + group.name + "/"), options_.timeout_seconds);
+    context->setTimeout(milliseconds(seconds));
+    RendezvousStore store(store_, key("connect/" + group.name + "/"), seconds);
     std::shared_ptr<gloo::transport::Device> device = device_;
     context->connectFullMesh(store, device);
+    context->setTimeout(timeout());
     group.context = context;
   } catch (const std::exception& error) {
-    throw blocked(group, call, "connect", error.what());
+    throw blocked(group, call, "connect", error.what(), seconds);
   }
 }
 
@@ -122,14 +128,14 @@ RankPosition GlooLinks::position_of(int rank) const {
 }
 
 CommError GlooLinks::blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
-                             const std::string& reason) const {
+                             const std::string& reason, double seconds) const {
   // A connection that fails fails on all members, and a timeout comes to all of them at about the same time.
-  const double grace_seconds = std::clamp(options_.timeout_seconds, 0.1, 1.0);
+  const double grace_seconds = std::clamp(seconds, 0.1, 1.0);
   const auto here = [&](int rank) { return key(fmt::format("blocked/{}/{}/{}", group.name, call_key, rank)); };
   const bool timed_out =
       reason.find("imed out") != std::string::npos || reason.find("nobody has set") != std::string::npos;
   const std::string event =
-      timed_out ? fmt::format("timed out after {:g} s", options_.timeout_seconds) : fmt::format("failed ({})", reason);
+      timed_out ? fmt::format("timed out after {:g} s", seconds) : fmt::format("failed ({})", reason);
   std::vector<MissingRank> missing;
   try {
     publish_position();

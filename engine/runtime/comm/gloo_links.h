@@ -32,18 +32,23 @@ class GlooLinks {
 
   int rank() const { return rank_; }
   std::chrono::milliseconds timeout() const;
+  double timeout_seconds() const { return options_.timeout_seconds; }
+  /// For the ranks of a job to meet in.
+  double connect_seconds() const {
+    return options_.connect_seconds > 0 ? options_.connect_seconds : options_.timeout_seconds;
+  }
   GlooGroup make_group(const std::vector<int>& ranks, const std::string& name) const;
-  /// Blocks until every member does the same, for `call`. CommError names those that do not.
-  void connect(GlooGroup& group, const std::string& call) const;
+  /// Blocks until every member does the same, for `call`. CommError names those that have not within `seconds`.
+  void connect(GlooGroup& group, const std::string& call, double seconds) const;
 
   /// The store hears of a position at most once a second.
   void set_position(RankPosition position);
   RankPosition position_of(int rank) const;
 
-  /// The error for a call that ended with `reason` (Gloo's own words). The members that are blocked in the same
-  /// call say so through the store; whoever is silent is missing.
+  /// The error for a call of at most `seconds` that ended with `reason` (Gloo's own words). The members that are
+  /// blocked in the same call say so through the store; whoever is silent is missing.
   CommError blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
-                    const std::string& reason) const;
+                    const std::string& reason, double seconds) const;
 
  private:
   std::string key(const std::string& rest) const { return options_.prefix + "/" + rest; }

@@ -1,21 +1,25 @@
 // Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
 // memory while earlier steps run; the step itself is one graph, which is captured when the second step starts. The
-// first is enqueued as it is: it makes the libraries load what they load lazily.
+// first is enqueued as it is: it makes the libraries load what they load lazily. Ranks capture the same graphs at the
+// same step, whatever holds up their hosts: NCCL may make all hosts meet for each collective that is captured.
 //
 // Where many steps may be in flight, half of them are one graph: the device goes from step to step without its host.
 // A step that was started waits until there are enough for it, or until it is to be finished.
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
+#include "engine/ops/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
@@ -72,7 +76,8 @@ class CudaExecutor final : public Executor {
   void enqueue_waiting();
   void wait_for_inputs();
   void finish_all_started();
-  bool launch(GraphExec& graph, const StepProgram::Issue& how, int steps);
+  void capture_graphs();
+  bool launch(const GraphExec& graph);
   GraphExec capture(const StepProgram::Issue& how, int steps);
   void print(int slot);
   void wait_for(uint64_t step);
@@ -126,6 +131,20 @@ int steps_of_graph(int slots, const Program& program) {
   return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
 }
 
+/// What the rank can do that can do the least: of each number, the least that any rank gives. Collective over all
+/// ranks.
+template <size_t kCount>
+std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<int32_t, kCount>& mine) {
+  std::vector<int> all(static_cast<size_t>(ranks.num_ranks()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::array<int32_t, kCount>> found(all.size());
+  ranks.all_gather(ranks.open_group(all), mine.data(), found.data(), kCount, DType::i32);
+  std::array<int32_t, kCount> least = mine;
+  for (const std::array<int32_t, kCount>& of_rank : found)
+    for (size_t i = 0; i < kCount; ++i) least[i] = std::min(least[i], of_rank[i]);
+  return least;
+}
+
 int64_t aligned(int64_t bytes) {
   constexpr int64_t kAlignment = 64;
   return round_up(bytes, kAlignment);
@@ -149,6 +168,10 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   phase_ended(options.start_up, "data");
   allocate();
   phase_ended(options.start_up, "memory");
+  if (peers_) {
+    many_ = least_of_all(ranks, std::array<int32_t, 1>{many_})[0];
+    limit_clusters(least_of_all(ranks, count_clusters()));
+  }
   StepMemory memory;
   memory.arena = static_cast<std::byte*>(arena_.get());
   memory.staging.counter = static_cast<StepCounter*>(counter_.get());
@@ -277,6 +300,7 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const bool late = now - last_start_ > kLate;
   last_start_ = now;
   if (!first && !timed && !left_out && use_graph_) {
+    if (!graph_) capture_graphs();
     ++waiting_;
     if (waiting_ >= many_ || late) enqueue_waiting();
     return;
@@ -292,27 +316,33 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
   wait_for_inputs();
-  if (timed && !first && !left_out && launch(timed_graph_, how, 1)) return;
+  if (timed && !first && !left_out && use_graph_) {
+    if (!timed_graph_) timed_graph_ = capture(how, 1);
+    if (launch(timed_graph_)) return;
+  }
   step_->issue(how);
 }
 
 void CudaExecutor::enqueue_waiting() {
   if (waiting_ == 0) return;
   wait_for_inputs();
-  if (waiting_ == many_ && many_ > 1 && launch(many_graph_, {}, many_)) waiting_ = 0;
+  if (waiting_ == many_ && launch(many_graph_)) waiting_ = 0;
   for (; waiting_ > 0; --waiting_)
-    if (!launch(graph_, {}, 1)) step_->issue({});
+    if (!launch(graph_)) step_->issue({});
 }
 
 void CudaExecutor::wait_for_inputs() {
   cuda_check(cudaStreamWaitEvent(step_->compute(), copied_.get()), "cudaStreamWaitEvent");
 }
 
-/// False where there is no such graph.
-bool CudaExecutor::launch(GraphExec& graph, const StepProgram::Issue& how, int steps) {
-  if (!use_graph_) return false;
-  if (!graph) graph = capture(how, steps);
+void CudaExecutor::capture_graphs() {
+  graph_ = capture({}, 1);
+  if (graph_ && many_ > 1) many_graph_ = capture({}, many_);
   phase_ended(options_.start_up, "graph");
+}
+
+/// False where there is no such graph.
+bool CudaExecutor::launch(const GraphExec& graph) {
   if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
   return static_cast<bool>(graph);
 }

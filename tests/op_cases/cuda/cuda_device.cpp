@@ -99,7 +99,8 @@ class DeviceRun {
   void* on_device(const TensorArg& arg, size_t misaligned_by) {
     auto& memory = operands_[arg.data];
     const auto bytes = static_cast<size_t>(arg.size() * byte_size(arg.dtype));
-    if (memory == nullptr) memory = std::make_unique<DeviceMemory>(arg.data, bytes, misaligned_by);
+    const size_t by = misaligned_by % static_cast<size_t>(byte_size(arg.dtype)) == 0 ? misaligned_by : 0;
+    if (memory == nullptr) memory = std::make_unique<DeviceMemory>(arg.data, bytes, by);
     return memory->data();
   }
 

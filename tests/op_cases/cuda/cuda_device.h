@@ -8,7 +8,8 @@ namespace trainctl {
 /// Whether this machine has a GPU. Where not, says so in the test's output.
 bool gpu_is_here();
 
-/// Operands begin so many bytes past a 256-byte border: bucket ranges are only 4-byte aligned.
+/// Operands begin so many bytes past a 256-byte border, where that is whole elements: ranges of buckets begin at any
+/// element.
 const CaseDevice& cuda_device(int misaligned_by = 0);
 
 }  // namespace trainctl

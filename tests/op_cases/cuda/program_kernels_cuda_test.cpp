@@ -200,6 +200,42 @@ TEST_CASE("losses with their gradients on a GPU give what they give on the CPU, 
   }
 }
 
+TEST_CASE("kernels over an empty batch on a GPU write what they write on the CPU") {
+  if (!gpu_is_here()) return;
+  const auto check_call = [](const std::string& op, std::vector<TensorArg> in, std::vector<Shape> out) {
+    for (const bool accumulate : {false, true}) {
+      CAPTURE(op);
+      CAPTURE(accumulate);
+      const auto results = [&](const CaseDevice& device) {
+        std::vector<Floats> memory;
+        KernelCall call;
+        call.in = in;
+        for (const Shape& shape : out) {
+          Floats& values = memory.emplace_back(static_cast<size_t>(num_elements(shape)), 3.0f);
+          call.out.push_back({values.data(), DType::f32, shape, shape, Shape(shape.size())});
+        }
+        call.out[0].accumulate = accumulate;
+        device.prepare(op, call)();
+        return memory;
+      };
+      CHECK(results(cuda_device()) == results(cpu_device()));
+    }
+  };
+  const auto nothing = [](const Shape& shape, DType dtype) {
+    return TensorArg{nullptr, dtype, shape, shape, Shape(shape.size())};
+  };
+  const TensorArg logits = nothing({0, 7}, DType::f32), ids = nothing({0}, DType::i32);
+  check_call("softmax_cross_entropy", {logits, ids}, {{1}});
+  check_call("softmax_cross_entropy_with_grad", {logits, ids}, {{1}, {0, 7}});
+  for (const int64_t width : {1, 65, 128, 2500}) {
+    check_call("embedding_grad", {nothing({0, width}, DType::f32), ids}, {{37, width}});
+    check_call("layer_norm_param_grad",
+               {nothing({0, width}, DType::f32), nothing({0, width}, DType::f32), nothing({0}, DType::f32),
+                nothing({0}, DType::f32)},
+               {{width}, {width}});
+  }
+}
+
 TEST_CASE("element-wise chains on a GPU give what they give on the CPU") {
   if (!gpu_is_here()) return;
   const StepScalars scalars{.step = 5};
@@ -223,6 +259,48 @@ TEST_CASE("element-wise chains on a GPU give what they give on the CPU") {
       Operand sum = random(n, 5, t);
       sum.accumulate = true;
       check_as_cpu({"elementwise", {x, y}, {sum}, chain("x0 x1 gelu_tanh_grad =0")}, wide ? 3e-2 : tolerance, wide);
+    }
+  }
+}
+
+TEST_CASE("some rows of a weight gradient on a GPU are those of the whole, and a bias's gradient stays whole") {
+  if (!gpu_is_here()) return;
+  constexpr int64_t kRows = 96, kIn = 80, kOut = 64, kPiece = 16;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const bool kn : {false, true}) {
+      CAPTURE(kn);
+      const Operand x = random(kRows * kIn, 1, dtype), dy = random(kRows * kOut, 2, dtype);
+      const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
+      const auto make = [&](const CaseDevice& device, bool wide, int64_t first_row, int64_t rows) {
+        std::vector<std::vector<uint32_t>> memory;
+        const auto arg = [&](const Floats& values, DType type, Shape shape) {
+          std::vector<uint32_t>& words = memory.emplace_back(values.size());
+          TensorArg a{words.data(), wide ? DType::f32 : type, shape, shape, Shape(shape.size(), 0)};
+          for (size_t i = 0; i < values.size(); ++i) {
+            if (a.dtype == DType::f32) a.as<float>()[i] = values[i];
+            if (a.dtype == DType::bf16) a.as<uint16_t>()[i] = to_bf16(values[i]);
+          }
+          return a;
+        };
+        const auto written = [](int64_t n) { return unwritten(n).values; };
+        KernelCall call;
+        call.attrs = {{"kn", kn}, {"bias_grad", true}};
+        if (rows < weight[0]) call.attrs.set("first_row", first_row);
+        call.in = {arg(x.values, dtype, {kRows, kIn}), arg(dy.values, dtype, {kRows, kOut})};
+        call.out = {arg(written(rows * weight[1]), DType::f32, {rows, weight[1]}),
+                    arg(written(kOut), DType::f32, {kOut})};
+        device.prepare("matmul_weight_grad", call)();
+        const auto floats = [](const TensorArg& a) { return Floats(a.as<float>(), a.as<float>() + a.size()); };
+        return std::pair(floats(call.out[0]), floats(call.out[1]));
+      };
+      const auto [whole, bias] = make(cpu_device(), true, 0, weight[0]);
+      for (int64_t row = 0; row < weight[0]; row += kPiece) {
+        CAPTURE(row);
+        const auto [piece, of_piece] = make(cuda_device(0), false, row, kPiece);
+        for (size_t i = 0; i < piece.size(); ++i)
+          CHECK(std::fabs(piece[i] - whole[static_cast<size_t>(row * weight[1]) + i]) < 1e-4f);
+        for (size_t i = 0; i < bias.size(); ++i) CHECK(std::fabs(of_piece[i] - bias[i]) < 1e-4f);
+      }
     }
   }
 }

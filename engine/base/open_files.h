@@ -1,0 +1,19 @@
+// How many files, pipes and sockets this process may have open.
+#pragma once
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace trainctl {
+
+/// Allows `count` of them where a user of this machine may allow that, else as many as he may. A shell's own limit is
+/// often 1024.
+inline void allow_open_files(rlim_t count = RLIM_INFINITY) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
+  limit.rlim_cur = std::min(count, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace trainctl
