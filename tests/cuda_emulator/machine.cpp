@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "tests/cuda_emulator/tensor_map.h"
 
@@ -54,6 +55,9 @@ void begin_block(Block& block, const Launch& launch) {
     warp.groups.assign(1, {0, warp.live, Group::Wait::none});
     warp.waited = warp.cluster_arrived = 0;
     warp.copies.clear();
+    warp.acquired.clear();
+    warp.fenced.clear();
+    warp.self_fenced = 0;
     std::fill(std::begin(warp.copy_groups), std::end(warp.copy_groups), 0);
     warp.local.assign(kernel.local_bytes * kLanes, std::byte{0xcd});
     for (const SpecialRegister& special : kernel.specials) set_special(warp, launch, special);
@@ -127,10 +131,13 @@ void Block::check_barrier() {
   if (!any) return;
   Clocks& clocks = cluster->clocks;
   std::vector<uint32_t> news;
+  std::set<uint64_t> acquired;
   for (Warp& warp : warps) {
     clocks.tell(warp.number, news);
+    acquired.insert(warp.acquired.begin(), warp.acquired.end());
     warp.merge_barrier();
   }
+  for (Warp& warp : warps) warp.acquired.assign(acquired.begin(), acquired.end());
   for (Warp& warp : warps) {
     clocks.hear(warp.number, news);
     clocks.tick(warp.number);
@@ -250,6 +257,16 @@ std::string place_of(const Warp& warp, const Instruction& in, int lane) {
   text += ", PTX line " + std::to_string(in.text_line) + ", block " + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
           std::to_string(b.z) + " thread " + std::to_string(warp.index * kLanes + lane);
   return text;
+}
+
+std::string line_of(const Warp& warp, int text_line) {
+  for (const Instruction& in : warp.block->cluster->launch->kernel->code) {
+    if (in.text_line != text_line) continue;
+    const std::string all = place_of(warp, in, 0);
+    const size_t end = all.rfind(", block"), file = all.find(", engine/");
+    return all.substr(file == std::string::npos ? 0 : file + 2, end - (file == std::string::npos ? 0 : file + 2));
+  }
+  return "PTX line " + std::to_string(text_line);
 }
 
 void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text) {

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tests/cuda_emulator/decoder.h"
+#include "tests/cuda_emulator/global_races.h"
 #include "tests/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
@@ -99,6 +100,7 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
     if (all == 0) return;
   }
   (writes ? a->written_by : a->read_by) = launch.number;
+  each_lane(mask, [&](int lane) { note_global(w, in, lane, *a, t.addresses[lane], bytes, writes); });
   t.all = a;
 }
 
@@ -156,10 +158,10 @@ void atomic(const Instruction& in, Warp& w, uint32_t mask) {
     const bool shared = in.space == Space::shared;
     T before;
     const auto at = static_cast<uint32_t>(address);
-    std::memcpy(&before, shared ? read_shared(w, in, lane, at, sizeof(T), true) : read_global(w, in, lane, address, sizeof(T)), sizeof(T));
+    std::memcpy(&before, shared ? read_shared(w, in, lane, at, sizeof(T), true) : global_word(w, in, lane, address, sizeof(T)), sizeof(T));
     const T after = F()(before, w.at<T>(in.from[1])[lane]);
     if (shared) write_shared(w, in, lane, at, sizeof(T), &after, true);
-    else std::memcpy(write_global(w, in, lane, address, sizeof(T)), &after, sizeof(T));
+    else std::memcpy(global_word(w, in, lane, address, sizeof(T)), &after, sizeof(T)), note_atomic(w, address);
     if (in.to[0] >= 0) w.at<T>(in.to[0])[lane] = before;
   });
 }

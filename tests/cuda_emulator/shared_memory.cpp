@@ -1,6 +1,8 @@
 // Accesses of lanes to memory, with what is checked about them, and what arrives in shared memory by itself.
+#include <algorithm>
 #include <cstring>
 
+#include "tests/cuda_emulator/global_races.h"
 #include "tests/cuda_emulator/machine.h"
 #include "tests/cuda_emulator/tensor_map.h"
 
@@ -55,23 +57,12 @@ void each_cell(Place p, uint32_t bytes, Do work) {
 }
 
 void tell_race(Warp& warp, const Instruction& in, int lane, const Access& other, const char* what, uint32_t at) {
-  const Kernel& kernel = *warp.block->cluster->launch->kernel;
-  std::string where = "PTX line " + std::to_string(other.text_line);
-  for (const Instruction& i : kernel.code) {
-    if (i.text_line == other.text_line) {
-      where = place_of(warp, i, 0);
-      where = where.substr(where.find(", ") + 2);
-      where = where.substr(0, where.find(", block"));
-      break;
-    }
-  }
   fault(warp, in, lane, "race", std::string(what) + " shared memory at " + hex(at) + " with no barrier since warp " + std::to_string(other.warp) + " lane " +
-                                     std::to_string(other.lane) + " used it at " + where);
+                                     std::to_string(other.lane) + " used it at " + line_of(warp, other.text_line));
 }
 
 Access this_access(Warp& warp, const Instruction& in, int lane, bool atomic) {
-  const uint32_t clock = warp.stamp != 0 ? warp.stamp : warp.block->cluster->clocks.now(warp.number);
-  return {clock, in.text_line, static_cast<uint16_t>(warp.number), static_cast<uint8_t>(lane), atomic};
+  return {warp.block->cluster->clocks_now(warp), in.text_line, static_cast<uint16_t>(warp.number), static_cast<uint8_t>(lane), atomic};
 }
 
 void note_tx(Cluster& cluster, Block& block, uint32_t address, int64_t bytes, Warp& warp, const Instruction& in, int lane) {
@@ -83,28 +74,39 @@ void note_tx(Cluster& cluster, Block& block, uint32_t address, int64_t bytes, Wa
 
 }  // namespace
 
-const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes) {
-  Allocation& a = checked_global(warp, in, lane, address, bytes, "read");
+namespace {
+
+Allocation& touched(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes, bool reads, bool writes) {
+  Allocation& a = checked_global(warp, in, lane, address, bytes, writes ? "write" : "read");
   const Launch& launch = *warp.block->cluster->launch;
-  if (a.written != nullptr) {
-    const uint8_t* written = a.written.get() + (address - a.first);
-    uint8_t all = 1;
-    for (uint32_t i = 0; i < bytes; ++i) all &= written[i];
-    if (all == 0) fault(warp, in, lane, "unwritten", "read of " + std::to_string(bytes) + " bytes of global memory that nobody has written, byte " +
-                                             std::to_string(address - a.first) + " of " + std::to_string(a.bytes));
+  if (writes && a.read_only) trap(warp, in, lane, "read-only", "write to memory that is only read");
+  if (launch.before != 0) check_waited(warp, in, lane, a.written_by == launch.before || (writes && a.read_by == launch.before));
+  if (reads) a.read_by = launch.number;
+  if (writes) a.written_by = launch.number;
+  if (a.written == nullptr) return a;
+  uint8_t* written = a.written.get() + (address - a.first);
+  if (reads && !std::all_of(written, written + bytes, [](uint8_t w) { return w != 0; })) {
+    fault(warp, in, lane, "unwritten", "read of " + std::to_string(bytes) + " bytes of global memory that nobody has written, byte " +
+                                           std::to_string(address - a.first) + " of " + std::to_string(a.bytes));
   }
-  if (launch.before != 0) check_waited(warp, in, lane, a.written_by == launch.before);
-  a.read_by = launch.number;
+  if (writes) std::memset(written, 1, bytes);
+  return a;
+}
+
+}  // namespace
+
+const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes) {
+  note_global(warp, in, lane, touched(warp, in, lane, address, bytes, true, false), address, bytes, false);
   return reinterpret_cast<const std::byte*>(address);
 }
 
 std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes) {
-  Allocation& a = checked_global(warp, in, lane, address, bytes, "write");
-  if (a.read_only) trap(warp, in, lane, "read-only", "write to memory that is only read");
-  const Launch& launch = *warp.block->cluster->launch;
-  if (launch.before != 0) check_waited(warp, in, lane, a.written_by == launch.before || a.read_by == launch.before);
-  a.written_by = launch.number;
-  if (a.written != nullptr) std::memset(a.written.get() + (address - a.first), 1, bytes);
+  note_global(warp, in, lane, touched(warp, in, lane, address, bytes, false, true), address, bytes, true);
+  return reinterpret_cast<std::byte*>(address);
+}
+
+std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes) {
+  touched(warp, in, lane, address, bytes, true, true);
   return reinterpret_cast<std::byte*>(address);
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tests/cuda_emulator/decoder.h"
+#include "tests/cuda_emulator/global_races.h"
 #include "tests/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
@@ -199,7 +200,11 @@ bool decode_sync(Decoder& d, const Statement& s, Instruction& in) {
     in.run = [](const Instruction&, Warp& w, uint32_t mask) { w.waited |= mask; };
     return true;
   }
-  if (s.words[0] == "membar" || s.words[0] == "fence" || s.opcode == "griddepcontrol.launch_dependents") {
+  if (s.words[0] == "membar" || s.opcode == "fence.acq_rel.gpu" || s.opcode == "fence.sc.gpu") {
+    in.run = [](const Instruction&, Warp& w, uint32_t) { note_fence(w); };
+    return true;
+  }
+  if (s.words[0] == "fence" || s.opcode == "griddepcontrol.launch_dependents") {
     in.run = nothing;
     return true;
   }
