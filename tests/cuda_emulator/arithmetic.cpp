@@ -262,7 +262,7 @@ void mma_tf32(const Instruction& in, Warp& w, uint32_t) {
       const int r = lane / 4 + (i / 2) * 8, c = lane % 4 * 2 + i % 2;
       const double sum = sums[r][c] + static_cast<double>(w.at<float>(in.from[6 + i])[lane]);
       auto v = static_cast<float>(sum);
-      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum)) v = std::nextafter(v, 0.0f);
+      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum)) v = std::bit_cast<float>(std::bit_cast<uint32_t>(v) - 1);
       w.at<float>(in.to[i])[lane] = v;
     }
   }
