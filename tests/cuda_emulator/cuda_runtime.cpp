@@ -5,9 +5,11 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda_emulator/device_limits.h"
@@ -28,6 +30,9 @@ struct Function {
   bool large_clusters = false;
 };
 
+/// What is done in order on a stream.
+using Work = std::function<void()>;
+
 struct Runtime {
   std::recursive_mutex mutex;
   std::vector<std::unique_ptr<Module>> modules;
@@ -41,7 +46,10 @@ struct Runtime {
   std::vector<Configuration> configurations;
   cudaError_t last = cudaSuccess;
   std::string message;
-  uint64_t launches = 0, before = 0;
+  uint64_t launches = 0;
+  std::map<cudaStream_t, uint64_t> before;  ///< by stream, the launch that may still run
+  std::thread::id capturing;                ///< who puts work into `captured`
+  std::vector<Work> captured;
 };
 
 Runtime& runtime() {
@@ -52,6 +60,7 @@ Runtime& runtime() {
 /// What a call that can fail returns: faults come first.
 cudaError_t outcome(cudaError_t own = cudaSuccess) {
   Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
   const std::string faults = take_faults();
   if (!faults.empty() && faults_fail_calls()) {
     r.message = faults;
@@ -67,9 +76,30 @@ Function* function_of(const void* stub) {
 }
 
 /// All work so far is over.
-void settle() { runtime().before = 0; }
+void settle() { runtime().before.clear(); }
 
-cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, unsigned cluster, bool may_overlap) {
+/// At once, or whenever the graph is launched that is captured now.
+void submit(Work work) {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  r.capturing == std::this_thread::get_id() ? r.captured.push_back(std::move(work)) : work();
+}
+
+void run(Launch one, cudaStream_t stream) {
+  Runtime& r = runtime();
+  one.number = ++r.launches;
+  one.before = one.may_overlap ? r.before[stream] : 0;
+  global_memory().adopt(one.parameters, one.kernel->parameter_bytes, true);
+  try {
+    run_launch(one);
+  } catch (const Trap& trap) {
+    report_fault(trap.what(), trap.what());
+  }
+  global_memory().forget(one.parameters);
+  r.before[stream] = one.number;
+}
+
+cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, unsigned cluster, bool may_overlap, cudaStream_t stream) {
   Runtime& r = runtime();
   const std::lock_guard lock(r.mutex);
   Function* f = function_of(stub);
@@ -81,9 +111,9 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
                     kernel.dynamic_shared_at - 1024 + shared <= kMostSharedOfBlock;
   if (!fits) return outcome(cudaErrorInvalidConfiguration);
   if (cluster > 1 && (grid.x % cluster != 0 || cluster > (f->large_clusters ? 16u : 8u))) return outcome(cudaErrorInvalidClusterSize);
+  auto memory = std::make_shared<std::vector<std::byte>>(kernel.parameter_bytes + 256);
   // 128 bytes: tensor maps lie in parameters.
-  std::vector<std::byte> memory(kernel.parameter_bytes + 256);
-  std::byte* parameters = memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128) % 128;
+  std::byte* parameters = memory->data() + (128 - reinterpret_cast<uintptr_t>(memory->data()) % 128) % 128;
   for (size_t i = 0; i < kernel.parameters.size(); ++i) std::memcpy(parameters + kernel.parameters[i].offset, arguments[i], kernel.parameters[i].bytes);
   Launch one;
   one.kernel = &kernel;
@@ -93,16 +123,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   one.dynamic_shared = shared;
   one.parameters = parameters;
   one.may_overlap = may_overlap;
-  one.number = ++r.launches;
-  one.before = may_overlap ? r.before : 0;
-  global_memory().adopt(parameters, kernel.parameter_bytes, true);
-  try {
-    run_launch(one);
-  } catch (const Trap& trap) {
-    report_fault(trap.what(), trap.what());
-  }
-  global_memory().forget(parameters);
-  r.before = one.number;
+  submit([one, memory, stream] { run(one, stream); });
   return cudaSuccess;  // a launch says nothing of how it ends
 }
 
@@ -227,12 +248,12 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(stub));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t) {
-  return launch(kernel, grid, block, arguments, shared, 1, false);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(kernel, grid, block, arguments, shared, 1, false, stream);
 }
 
-cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t) {
-  return launch(stub, grid, block, arguments, shared, 1, false);
+cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t stream) {
+  return launch(stub, grid, block, arguments, shared, 1, false, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* stub, void** arguments) {
   unsigned cluster = 1;
@@ -243,7 +264,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* st
     else if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization) overlap = a.val.programmaticStreamSerializationAllowed != 0;
     else return outcome(cudaErrorNotSupported);
   }
-  return launch(stub, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, cluster, overlap);
+  return launch(stub, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, cluster, overlap, config->stream);
 }
 cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, int value) {
   Function* f = function_of(stub);
@@ -309,9 +330,18 @@ cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned) {
 }
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) { return copy(to, from, bytes); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) { return copy(to, from, bytes); }
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  submit([=] { copy(to, from, bytes); });
+  return outcome();
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t stream) {
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+}
 cudaError_t cudaMemset(void* to, int value, size_t bytes) { return set(to, value, bytes); }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return set(to, value, bytes); }
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  submit([=] { set(to, value, bytes); });
+  return outcome();
+}
 cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all) {
   *all = kMemory;
   *free_bytes = kMemory - std::min(kMemory, global_memory().bytes_in_use());
@@ -352,23 +382,65 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int) {
 }
 cudaError_t cudaDeviceSynchronize() { return synchronize(); }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return *stream = reinterpret_cast<cudaStream_t>(new int), cudaSuccess; }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) { return cudaStreamCreateWithFlags(stream, flags); }
+cudaError_t cudaDeviceGetStreamPriorityRange(int* low, int* high) { return *low = 0, *high = -5, cudaSuccess; }
+cudaError_t cudaStreamQuery(cudaStream_t) { return outcome(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  submit(settle);
+  return cudaSuccess;
+}
 cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete reinterpret_cast<int*>(stream), cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return synchronize(); }
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
   *event = reinterpret_cast<cudaEvent_t>(new std::chrono::steady_clock::time_point);
   return cudaSuccess;
 }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) { return cudaEventCreate(event); }
 cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete reinterpret_cast<std::chrono::steady_clock::time_point*>(event), cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *reinterpret_cast<std::chrono::steady_clock::time_point*>(event) = std::chrono::steady_clock::now();
+  submit([event] { *reinterpret_cast<std::chrono::steady_clock::time_point*>(event) = std::chrono::steady_clock::now(); });
   return outcome();
 }
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) { return cudaEventRecord(event, stream); }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return synchronize(); }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   using Time = std::chrono::steady_clock::time_point;
   *ms = std::chrono::duration<float, std::milli>(*reinterpret_cast<Time*>(to) - *reinterpret_cast<Time*>(from)).count();
   return cudaSuccess;
 }
+// Graphs: work that is kept. In the order in which it was enqueued, which is one of those that its events allow.
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  r.capturing = std::this_thread::get_id();
+  r.captured.clear();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  r.capturing = {};
+  *graph = reinterpret_cast<cudaGraph_t>(new std::vector<Work>(std::exchange(r.captured, {})));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* to, cudaGraph_t graph, unsigned long long) {
+  *to = reinterpret_cast<cudaGraphExec_t>(new std::vector<Work>(*reinterpret_cast<std::vector<Work>*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t) {
+  for (const Work& work : *reinterpret_cast<std::vector<Work>*>(graph)) submit(work);
+  return outcome();
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete reinterpret_cast<std::vector<Work>*>(graph), cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return delete reinterpret_cast<std::vector<Work>*>(graph), cudaSuccess; }
+
+// There is one device, and no other process has memory of it.
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return outcome(cudaErrorNotSupported); }
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return outcome(cudaErrorNotSupported); }
+cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) { return outcome(cudaErrorNotSupported); }
+cudaError_t cudaIpcCloseMemHandle(void*) { return outcome(cudaErrorNotSupported); }
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** to, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* found) {
   const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
   *to = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
