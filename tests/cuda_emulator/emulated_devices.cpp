@@ -6,7 +6,8 @@ namespace trainctl {
 
 CudaDevices find_cuda_devices() {
   CudaDevices found;
-  found.list.push_back({"emulated H200", "GPU-emulated", static_cast<int64_t>(emulator::kMemory), static_cast<int64_t>(emulator::kMemory)});
+  found.list.push_back({"emulated H200", "GPU-emulated", static_cast<int64_t>(emulator::kMemory),
+                        static_cast<int64_t>(emulator::kMemory)});
   return found;
 }
 

@@ -24,8 +24,8 @@ struct GlobalCell {
 
 struct Allocation {
   uint64_t first = 0, bytes = 0;
-  std::unique_ptr<uint8_t[]> written;  ///< 1: written; null: all are, the host writes there too
-  std::unique_ptr<std::byte[]> memory; ///< null: not ours
+  std::unique_ptr<uint8_t[]> written;      ///< 1: written; null: all are, the host writes there too
+  std::unique_ptr<std::byte[]> memory;     ///< null: not ours
   std::unique_ptr<GlobalCell[]> accesses;  ///< of each word; null: none yet
   bool read_only = false;
   uint64_t written_by = 0, read_by = 0;  ///< the last launch that did

@@ -12,7 +12,8 @@
 namespace trainctl::emulator {
 
 /// Notes an access of a lane to so many bytes of an allocation, and reports what it races with.
-void note_global(Warp& warp, const Instruction& in, int lane, Allocation& allocation, uint64_t address, uint32_t bytes, bool writes);
+void note_global(Warp& warp, const Instruction& in, int lane, Allocation& allocation, uint64_t address, uint32_t bytes,
+                 bool writes);
 
 void note_fence(Warp& warp);
 /// What is known to who adds to this word from now on, and what this warp knows now.

@@ -25,19 +25,32 @@ void set_special(Warp& warp, const Launch& launch, const SpecialRegister& specia
   const Dim clusters{launch.grid.x / launch.cluster, launch.grid.y, launch.grid.z};
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const uint32_t thread = static_cast<uint32_t>(warp.index) * kLanes + lane;
-    const Dim tid{thread % launch.block.x, thread / launch.block.x % launch.block.y, thread / launch.block.x / launch.block.y};
-    if (name.substr(0, 5) == "%tid.") to[lane] = part(tid);
-    else if (name.substr(0, 6) == "%ntid.") to[lane] = part(launch.block);
-    else if (name.substr(0, 7) == "%ctaid.") to[lane] = part(block.index);
-    else if (name.substr(0, 8) == "%nctaid.") to[lane] = part(launch.grid);
-    else if (name.substr(0, 11) == "%clusterid.") to[lane] = part(block.cluster->index);
-    else if (name.substr(0, 12) == "%nclusterid.") to[lane] = part(clusters);
-    else if (name == "%cluster_ctarank") to[lane] = static_cast<uint32_t>(block.rank);
-    else if (name == "%cluster_nctarank") to[lane] = launch.cluster;
-    else if (name == "%laneid") to[lane] = lane;
-    else if (name == "%warpid") to[lane] = static_cast<uint32_t>(warp.index);
-    else if (name == "%lanemask_lt") to[lane] = (1u << lane) - 1;
-    else throw Trap("unknown special register " + special.name);
+    const Dim tid{thread % launch.block.x, thread / launch.block.x % launch.block.y,
+                  thread / launch.block.x / launch.block.y};
+    if (name.substr(0, 5) == "%tid.")
+      to[lane] = part(tid);
+    else if (name.substr(0, 6) == "%ntid.")
+      to[lane] = part(launch.block);
+    else if (name.substr(0, 7) == "%ctaid.")
+      to[lane] = part(block.index);
+    else if (name.substr(0, 8) == "%nctaid.")
+      to[lane] = part(launch.grid);
+    else if (name.substr(0, 11) == "%clusterid.")
+      to[lane] = part(block.cluster->index);
+    else if (name.substr(0, 12) == "%nclusterid.")
+      to[lane] = part(clusters);
+    else if (name == "%cluster_ctarank")
+      to[lane] = static_cast<uint32_t>(block.rank);
+    else if (name == "%cluster_nctarank")
+      to[lane] = launch.cluster;
+    else if (name == "%laneid")
+      to[lane] = lane;
+    else if (name == "%warpid")
+      to[lane] = static_cast<uint32_t>(warp.index);
+    else if (name == "%lanemask_lt")
+      to[lane] = (1u << lane) - 1;
+    else
+      throw Trap("unknown special register " + special.name);
   }
 }
 
@@ -91,7 +104,8 @@ void run_cluster(Cluster& cluster, Chance& chance) {
       Warp& warp = *warps[(first + i) % n];
       if (warp.done()) continue;
       worked |= warp.run(chance.below(4) == 0 ? static_cast<int>(1 + chance.below(50)) : 2000);
-      if (!cluster.in_flight.empty() && chance.below(3) == 0) cluster.deliver(chance.below(static_cast<uint32_t>(cluster.in_flight.size())));
+      if (!cluster.in_flight.empty() && chance.below(3) == 0)
+        cluster.deliver(chance.below(static_cast<uint32_t>(cluster.in_flight.size())));
     }
     std::erase_if(warps, [](const Warp* w) { return w->done(); });
     if (warps.empty() && cluster.in_flight.empty()) return;
@@ -107,8 +121,11 @@ void run_cluster(Cluster& cluster, Chance& chance) {
 /// A launch that may begin early ends only after the one before where its blocks wait for that.
 void check_waited(Cluster& cluster) {
   for (const auto& block : cluster.blocks) {
-    const bool waited = std::any_of(block->warps.begin(), block->warps.end(), [](const Warp& w) { return w.waited != 0; });
-    if (!waited) fault(block->warps[0], cluster.launch->kernel->code[0], 0, "no wait", "a block of a launch that may begin early ends without griddepcontrol.wait");
+    const bool waited =
+        std::any_of(block->warps.begin(), block->warps.end(), [](const Warp& w) { return w.waited != 0; });
+    if (!waited)
+      fault(block->warps[0], cluster.launch->kernel->code[0], 0, "no wait",
+            "a block of a launch that may begin early ends without griddepcontrol.wait");
   }
 }
 
@@ -236,8 +253,10 @@ std::string readable(const std::string& name) {
   char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
   std::string result = status == 0 ? text : name;
   std::free(text);
-  for (const std::string& noise : {std::string("trainctl::"), std::string("(anonymous namespace)::"), std::string("cuda::")}) {
-    for (size_t at = result.find(noise); at != std::string::npos; at = result.find(noise)) result.erase(at, noise.size());
+  for (const std::string& noise :
+       {std::string("trainctl::"), std::string("(anonymous namespace)::"), std::string("cuda::")}) {
+    for (size_t at = result.find(noise); at != std::string::npos; at = result.find(noise))
+      result.erase(at, noise.size());
   }
   if (result.substr(0, 5) == "void ") result.erase(0, 5);
   return result.substr(0, result.find('('));
@@ -251,11 +270,13 @@ std::string place_of(const Warp& warp, const Instruction& in, int lane) {
     const size_t engine = path.rfind("engine/");
     return engine == std::string::npos ? path : path.substr(engine);
   };
-  std::string text = "kernel " + readable(kernel.name) + ", " + file(in.source.file) + ":" + std::to_string(in.source.line);
-  if (in.source.caller_line > 0) text += " (in " + file(in.source.caller_file) + ":" + std::to_string(in.source.caller_line) + ")";
+  std::string text =
+      "kernel " + readable(kernel.name) + ", " + file(in.source.file) + ":" + std::to_string(in.source.line);
+  if (in.source.caller_line > 0)
+    text += " (in " + file(in.source.caller_file) + ":" + std::to_string(in.source.caller_line) + ")";
   const Dim& b = warp.block->index;
-  text += ", PTX line " + std::to_string(in.text_line) + ", block " + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
-          std::to_string(b.z) + " thread " + std::to_string(warp.index * kLanes + lane);
+  text += ", PTX line " + std::to_string(in.text_line) + ", block " + std::to_string(b.x) + "," + std::to_string(b.y) +
+          "," + std::to_string(b.z) + " thread " + std::to_string(warp.index * kLanes + lane);
   return text;
 }
 

@@ -27,7 +27,7 @@ struct Launch {
   const std::byte* parameters = nullptr;
   bool may_overlap = false;  ///< it may begin before the launch before it has ended
   uint64_t number = 0;
-  uint64_t before = 0;       ///< the launch that may still run when this one begins; 0: none
+  uint64_t before = 0;  ///< the launch that may still run when this one begins; 0: none
 };
 
 /// Numbers of chance that are the same in every run.
@@ -69,18 +69,18 @@ struct PendingCopy {
 
 struct Warp {
   Block* block = nullptr;
-  int index = 0;      ///< in its block
-  int number = 0;     ///< in its cluster
+  int index = 0;   ///< in its block
+  int number = 0;  ///< in its cluster
   std::byte* registers = nullptr;
   std::vector<std::byte> local;
   std::vector<Group> groups;
   uint32_t live = 0;
-  uint32_t started = 0;        ///< lanes that there are
-  uint32_t waited = 0;         ///< lanes that have waited for the launch before
+  uint32_t started = 0;  ///< lanes that there are
+  uint32_t waited = 0;   ///< lanes that have waited for the launch before
   uint32_t cluster_arrived = 0;
   std::vector<PendingCopy> copies;
   int32_t copy_groups[kLanes] = {};  ///< committed
-  uint32_t stamp = 0;  ///< a clock that accesses bear in place of now's; 0: none
+  uint32_t stamp = 0;                ///< a clock that accesses bear in place of now's; 0: none
   const Instruction* now = nullptr;
   std::vector<uint64_t> acquired;  ///< words that it has added to, and what they tell it
   std::vector<uint32_t> fenced;    ///< what it had heard of at its last fence
@@ -185,8 +185,10 @@ const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64
 std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 /// For an atomic, which races with nothing.
 std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
-const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes, bool atomic = false);
-std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes, const void* value, bool atomic = false);
+const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
+                             bool atomic = false);
+std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
+                        const void* value, bool atomic = false);
 /// A CUtensorMap at a generic address, and what one copy by it brings.
 const std::byte* read_map(Warp& warp, const Instruction& in, int lane, uint64_t address);
 uint32_t bytes_of_tile(const std::byte* map);
