@@ -259,13 +259,16 @@ __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out,
       x, more...);
 }
 
-/// use(part, row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along.
+/// use(part, row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along, and
+/// have no elements.
 template <int V, class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * group.of_block(); first < rows.count; first += step) {
     const int64_t row = first + group.in_block(), there = min(row, rows.count - 1);
-    use(RowPart<V>(rows, group, there), there, row < rows.count);
+    RowPart<V> part(rows, group, there);
+    if (row != there) part.packs = 0, part.edge = -1;  // another group may write that row meanwhile
+    use(part, there, row == there);
   }
 }
 

@@ -2,133 +2,18 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
-#include <type_traits>
 
 #include "tests/cuda_emulator/decoder.h"
 #include "tests/cuda_emulator/lanes.h"
+#include "tests/cuda_emulator/operators.h"
 
 namespace trainctl::emulator {
 namespace {
 
 template <class T>
-using Unsigned = std::make_unsigned_t<T>;
-
-template <class T>
-constexpr bool is_float = std::is_floating_point_v<T>;
-
-/// Integers wrap around.
-template <class T, class F>
-T wrapped(T a, T b, F f) {
-  if constexpr (is_float<T>) return f(a, b);
-  else return static_cast<T>(f(static_cast<Unsigned<T>>(a), static_cast<Unsigned<T>>(b)));
+uint8_t bytes() {
+  return static_cast<uint8_t>(sizeof(T));
 }
-struct Add { template <class T> T operator()(T a, T b) const { return wrapped(a, b, [](auto x, auto y) { return x + y; }); } };
-struct Sub { template <class T> T operator()(T a, T b) const { return wrapped(a, b, [](auto x, auto y) { return x - y; }); } };
-struct Mul { template <class T> T operator()(T a, T b) const {
-  if constexpr (sizeof(T) == 2) return static_cast<T>(int64_t{a} * b);
-  else return wrapped(a, b, [](auto x, auto y) { return x * y; });
-} };
-__extension__ using Signed128 = __int128;
-__extension__ using Unsigned128 = unsigned __int128;
-struct MulHigh { template <class T> T operator()(T a, T b) const {
-  using Wide = std::conditional_t<sizeof(T) == 8, std::conditional_t<std::is_signed_v<T>, Signed128, Unsigned128>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
-  return static_cast<T>((static_cast<Wide>(a) * static_cast<Wide>(b)) >> (sizeof(T) * 8));
-} };
-template <class W>
-struct MulWide { template <class T> W operator()(T a, T b) const { return static_cast<W>(a) * static_cast<W>(b); } };
-struct Div { template <class T> T operator()(T a, T b) const {
-  if constexpr (is_float<T>) return a / b;
-  else return b == 0 ? static_cast<T>(-1) : (std::is_signed_v<T> && b == static_cast<T>(-1)) ? static_cast<T>(0 - static_cast<Unsigned<T>>(a)) : static_cast<T>(a / b);
-} };
-struct Rem { template <class T> T operator()(T a, T b) const {
-  return b == 0 ? a : (std::is_signed_v<T> && b == static_cast<T>(-1)) ? T{0} : static_cast<T>(a % b);
-} };
-struct Min { template <class T> T operator()(T a, T b) const {
-  if constexpr (is_float<T>) return std::fmin(a, b);
-  else return a < b ? a : b;
-} };
-struct Max { template <class T> T operator()(T a, T b) const {
-  if constexpr (is_float<T>) return std::fmax(a, b);
-  else return a < b ? b : a;
-} };
-struct And { template <class T> T operator()(T a, T b) const { return static_cast<T>(a & b); } };
-struct Or { template <class T> T operator()(T a, T b) const { return static_cast<T>(a | b); } };
-struct Xor { template <class T> T operator()(T a, T b) const { return static_cast<T>(a ^ b); } };
-struct Not { template <class T> T operator()(T a) const { return static_cast<T>(~a); } };
-struct Neg { template <class T> T operator()(T a) const { if constexpr (is_float<T>) return -a; else return static_cast<T>(0 - static_cast<Unsigned<T>>(a)); } };
-struct Abs { template <class T> T operator()(T a) const { if constexpr (is_float<T>) return std::fabs(a); else return static_cast<T>(a < 0 ? 0 - static_cast<Unsigned<T>>(a) : static_cast<Unsigned<T>>(a)); } };
-struct Move { template <class T> T operator()(T a) const { return a; } };
-/// Shifts by more than the width leave nothing but the sign.
-struct Shl { template <class T> T operator()(T a, uint32_t n) const { return n >= sizeof(T) * 8 ? T{0} : static_cast<T>(static_cast<Unsigned<T>>(a) << n); } };
-struct Shr { template <class T> T operator()(T a, uint32_t n) const {
-  const uint32_t most = sizeof(T) * 8 - 1;
-  if (n > most) return std::is_signed_v<T> ? static_cast<T>(a >> most) : T{0};
-  return static_cast<T>(a >> n);
-} };
-struct MulAdd { template <class T> T operator()(T a, T b, T c) const { return Add()(Mul()(a, b), c); } };
-template <class W>
-struct MulWideAdd { template <class T> W operator()(T a, T b, W c) const { return Add()(MulWide<W>()(a, b), c); } };
-struct MulHighAdd { template <class T> T operator()(T a, T b, T c) const { return Add()(MulHigh()(a, b), c); } };
-struct Fma { template <class T> T operator()(T a, T b, T c) const { return std::fma(a, b, c); } };
-struct CopySign { template <class T> T operator()(T sign, T value) const { return std::copysign(value, sign); } };
-struct Popc { template <class T> uint32_t operator()(T a) const { return static_cast<uint32_t>(std::popcount(a)); } };
-struct Clz { template <class T> uint32_t operator()(T a) const { return static_cast<uint32_t>(std::countl_zero(a)); } };
-struct Brev { uint32_t operator()(uint32_t a) const {
-  uint32_t r = 0;
-  for (int i = 0; i < 32; ++i) r |= (a >> i & 1) << (31 - i);
-  return r;
-} };
-
-/// A sum or product in more digits, rounded the way that is asked for.
-template <class T>
-float toward(long double exact) {
-  auto nearest = static_cast<float>(exact);
-  if (T::is_down(static_cast<long double>(nearest), exact)) return nearest;
-  return std::nextafter(nearest, T::kTo(exact));
-}
-struct Down {
-  static bool is_down(long double r, long double exact) { return !(r > exact); }
-  static float kTo(long double) { return -std::numeric_limits<float>::infinity(); }
-};
-struct Zero {
-  static bool is_down(long double r, long double exact) { return !(std::fabs(r) > std::fabs(exact)); }
-  static float kTo(long double) { return 0; }
-};
-struct FmaDown { float operator()(float a, float b, float c) const { return toward<Down>(static_cast<long double>(a) * b + c); } };
-struct AddZero { float operator()(float a, float b) const { return toward<Zero>(static_cast<long double>(a) + b); } };
-
-float flushed(float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; }
-struct Ex2 { float operator()(float a) const { return std::exp2(a); } };
-struct Ex2Flush { float operator()(float a) const { return flushed(std::exp2(flushed(a))); } };
-struct Lg2 { float operator()(float a) const { return std::log2(a); } };
-struct Sin { float operator()(float a) const { return std::sin(a); } };
-struct Cos { float operator()(float a) const { return std::cos(a); } };
-struct Tanh { float operator()(float a) const { return std::tanh(a); } };
-struct Rsqrt { template <class T> T operator()(T a) const { return static_cast<T>(1.0 / std::sqrt(static_cast<double>(a))); } };
-struct Sqrt { template <class T> T operator()(T a) const { return std::sqrt(a); } };
-struct Rcp { template <class T> T operator()(T a) const { return T{1} / a; } };
-struct RcpFlush { float operator()(float a) const { return flushed(1.0f / flushed(a)); } };
-/// Of the highest 32 bits of an f64, as rcp.approx.ftz.f64 has it.
-struct RcpCoarse { double operator()(double a) const { return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / a) & 0xffffffff00000000u); } };
-
-struct Eq { template <class T> bool operator()(T a, T b) const { return a == b; } };
-struct Ne { template <class T> bool operator()(T a, T b) const { return is_float<T> ? (a < b || a > b) : a != b; } };
-struct Lt { template <class T> bool operator()(T a, T b) const { return a < b; } };
-struct Le { template <class T> bool operator()(T a, T b) const { return a <= b; } };
-struct Gt { template <class T> bool operator()(T a, T b) const { return a > b; } };
-struct Ge { template <class T> bool operator()(T a, T b) const { return a >= b; } };
-/// The same, or true of what is not a number.
-template <class C>
-struct OrNan { template <class T> bool operator()(T a, T b) const { return C()(a, b) || a != a || b != b; } };
-struct BothNumbers { template <class T> bool operator()(T a, T b) const { return a == a && b == b; } };
-struct AnyNan { template <class T> bool operator()(T a, T b) const { return a != a || b != b; } };
-
-template <template <class> class F>
-struct Named {};
-
-template <class T>
-uint8_t bytes() { return static_cast<uint8_t>(sizeof(T)); }
 
 /// Calls with a type for the type's word; false: it is not one of integers.
 template <class Do>
@@ -191,20 +76,23 @@ void unpack(const Instruction& in, Warp& w, uint32_t mask) {
   const Whole* from = w.at<Whole>(in.from[0]);
   each_lane(mask, [&](int lane) {
     const Whole v = from[lane];
-    for (size_t i = 0; i < sizeof(Whole) / sizeof(Part); ++i) w.at<Part>(in.to[i])[lane] = static_cast<Part>(v >> (i * sizeof(Part) * 8));
+    for (size_t i = 0; i < sizeof(Whole) / sizeof(Part); ++i)
+      w.at<Part>(in.to[i])[lane] = static_cast<Part>(v >> (i * sizeof(Part) * 8));
   });
 }
 template <class Part, class Whole>
 void pack(const Instruction& in, Warp& w, uint32_t mask) {
   put(w.at<Whole>(in.to[0]), mask, [&](int lane) {
     Whole v = 0;
-    for (size_t i = 0; i < sizeof(Whole) / sizeof(Part); ++i) v |= static_cast<Whole>(w.at<Part>(in.from[i])[lane]) << (i * sizeof(Part) * 8);
+    for (size_t i = 0; i < sizeof(Whole) / sizeof(Part); ++i)
+      v |= static_cast<Whole>(w.at<Part>(in.from[i])[lane]) << (i * sizeof(Part) * 8);
     return v;
   });
 }
 
 void bit_insert(const Instruction& in, Warp& w, uint32_t mask) {
-  const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *p = w.at<uint32_t>(in.from[2]), *n = w.at<uint32_t>(in.from[3]);
+  const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *p = w.at<uint32_t>(in.from[2]),
+                 *n = w.at<uint32_t>(in.from[3]);
   put(w.at<uint32_t>(in.to[0]), mask, [=](int i) {
     const uint32_t first = p[i] & 0xff, count = n[i] & 0xff;
     if (first >= 32 || count == 0) return b[i];
@@ -262,7 +150,8 @@ void mma_tf32(const Instruction& in, Warp& w, uint32_t) {
       const int r = lane / 4 + (i / 2) * 8, c = lane % 4 * 2 + i % 2;
       const double sum = sums[r][c] + static_cast<double>(w.at<float>(in.from[6 + i])[lane]);
       auto v = static_cast<float>(sum);
-      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum)) v = std::nextafter(v, 0.0f);
+      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum))
+        v = std::bit_cast<float>(std::bit_cast<uint32_t>(v) - 1);
       w.at<float>(in.to[i])[lane] = v;
     }
   }
@@ -274,21 +163,35 @@ bool decode_compare(Decoder& d, const Statement& s, Instruction& in) {
   const bool known = with_number(type, [&](auto t) {
     using T = decltype(t);
     const auto set = [&]<class F>(F) { in.run = compare<T, F>; };
-    if (how == "eq") set(Eq());
-    else if (how == "ne") set(Ne());
-    else if (how == "lt" || how == "lo") set(Lt());
-    else if (how == "le" || how == "ls") set(Le());
-    else if (how == "gt" || how == "hi") set(Gt());
-    else if (how == "ge" || how == "hs") set(Ge());
+    if (how == "eq")
+      set(Eq());
+    else if (how == "ne")
+      set(Ne());
+    else if (how == "lt" || how == "lo")
+      set(Lt());
+    else if (how == "le" || how == "ls")
+      set(Le());
+    else if (how == "gt" || how == "hi")
+      set(Gt());
+    else if (how == "ge" || how == "hs")
+      set(Ge());
     else if constexpr (is_float<T>) {
-      if (how == "equ") set(OrNan<Eq>());
-      else if (how == "neu") set(OrNan<Ne>());
-      else if (how == "ltu") set(OrNan<Lt>());
-      else if (how == "leu") set(OrNan<Le>());
-      else if (how == "gtu") set(OrNan<Gt>());
-      else if (how == "geu") set(OrNan<Ge>());
-      else if (how == "num") set(BothNumbers());
-      else if (how == "nan") set(AnyNan());
+      if (how == "equ")
+        set(OrNan<Eq>());
+      else if (how == "neu")
+        set(OrNan<Ne>());
+      else if (how == "ltu")
+        set(OrNan<Lt>());
+      else if (how == "leu")
+        set(OrNan<Le>());
+      else if (how == "gtu")
+        set(OrNan<Gt>());
+      else if (how == "geu")
+        set(OrNan<Ge>());
+      else if (how == "num")
+        set(BothNumbers());
+      else if (how == "nan")
+        set(AnyNan());
     }
     in.from[0] = d.source(s.arguments.at(1), bytes<T>());
     in.from[1] = d.source(s.arguments.at(2), bytes<T>());
@@ -304,7 +207,11 @@ bool decode_predicates(Decoder& d, const Statement& s, Instruction& in) {
   in.to[0] = d.predicate(s.arguments.at(0));
   in.from[0] = in.from[1] = d.predicate(s.arguments.at(1));
   if (s.arguments.size() > 2) in.from[1] = d.predicate(s.arguments[2]);
-  in.run = op == "and" ? predicates<And> : op == "or" ? predicates<Or> : op == "xor" ? predicates<Xor> : op == "mov" ? predicates<And> : nullptr;
+  in.run = op == "and"   ? predicates<And>
+           : op == "or"  ? predicates<Or>
+           : op == "xor" ? predicates<Xor>
+           : op == "mov" ? predicates<And>
+                         : nullptr;
   if (op == "not") {
     in.from[1] = d.constant(kAllLanes);
     in.run = predicates<Xor>;
@@ -321,11 +228,15 @@ bool decode_move(Decoder& d, const Statement& s, Instruction& in) {
     const std::vector<Argument>& parts = unpacks ? to.parts : from.parts;
     const size_t part = whole / parts.size();
     for (size_t i = 0; i < parts.size(); ++i) {
-      if (unpacks) in.to[i] = d.target(parts[i], static_cast<uint8_t>(part));
-      else in.from[i] = d.source(parts[i], static_cast<uint8_t>(part));
+      if (unpacks)
+        in.to[i] = d.target(parts[i], static_cast<uint8_t>(part));
+      else
+        in.from[i] = d.source(parts[i], static_cast<uint8_t>(part));
     }
-    if (unpacks) in.from[0] = d.source(from, static_cast<uint8_t>(whole));
-    else in.to[0] = d.target(to, static_cast<uint8_t>(whole));
+    if (unpacks)
+      in.from[0] = d.source(from, static_cast<uint8_t>(whole));
+    else
+      in.to[0] = d.target(to, static_cast<uint8_t>(whole));
     if (whole == 4 && part == 2) in.run = unpacks ? unpack<uint16_t, uint32_t> : pack<uint16_t, uint32_t>;
     if (whole == 8 && part == 4) in.run = unpacks ? unpack<uint32_t, uint64_t> : pack<uint32_t, uint64_t>;
     if (whole == 8 && part == 2) in.run = unpacks ? unpack<uint16_t, uint64_t> : pack<uint16_t, uint64_t>;
@@ -354,7 +265,10 @@ bool decode_float(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view op = s.words[0], type = s.words.back();
   const bool f32 = type == "f32";
   if (!f32 && type != "f64") return false;
-  const auto one = [&]<class F32, class F64>(F32, F64) { f32 ? set_unary<float, F32>(d, s, in) : set_unary<double, F64>(d, s, in); return true; };
+  const auto one = [&]<class F32, class F64>(F32, F64) {
+    f32 ? set_unary<float, F32>(d, s, in) : set_unary<double, F64>(d, s, in);
+    return true;
+  };
   const bool nearest = !s.has("rz") && !s.has("rm") && !s.has("rp") && !s.has("sat");
   if (op == "sqrt" && nearest) return one(Sqrt(), Sqrt());
   if (op == "rsqrt") return one(Rsqrt(), Rsqrt());
@@ -362,16 +276,21 @@ bool decode_float(Decoder& d, const Statement& s, Instruction& in) {
     if (!f32 && s.has("approx")) return one(Rcp(), RcpCoarse());
     return s.has("ftz") && f32 ? one(RcpFlush(), Rcp()) : one(Rcp(), Rcp());
   }
-  if (op == "copysign") return (f32 ? set_binary<float, CopySign>(d, s, in) : set_binary<double, CopySign>(d, s, in)), true;
+  if (op == "copysign")
+    return (f32 ? set_binary<float, CopySign>(d, s, in) : set_binary<double, CopySign>(d, s, in)), true;
   if (op == "fma") {
-    if (s.has("rn")) return (f32 ? set_ternary<float, float, Fma>(d, s, in) : set_ternary<double, double, Fma>(d, s, in)), true;
+    if (s.has("rn"))
+      return (f32 ? set_ternary<float, float, Fma>(d, s, in) : set_ternary<double, double, Fma>(d, s, in)), true;
     if (s.has("rm") && f32) return set_ternary<float, float, FmaDown>(d, s, in), true;
     return false;
   }
   if (op == "add" && s.has("rz") && f32) return set_binary<float, AddZero>(d, s, in), true;
   if (!f32) return false;
   if (op == "ex2") return s.has("ftz") ? one(Ex2Flush(), Rcp()) : one(Ex2(), Rcp());
-  const auto single = [&]<class F>(F) { set_unary<float, F>(d, s, in); return true; };
+  const auto single = [&]<class F>(F) {
+    set_unary<float, F>(d, s, in);
+    return true;
+  };
   if (op == "lg2") return single(Lg2());
   if (op == "sin") return single(Sin());
   if (op == "cos") return single(Cos());
@@ -383,7 +302,9 @@ bool decode_float(Decoder& d, const Statement& s, Instruction& in) {
 
 bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
   const std::string_view op = s.words[0], type = s.words.back();
-  if (decode_compare(d, s, in) || decode_predicates(d, s, in) || decode_move(d, s, in) || decode_carry(d, s, in) || decode_float(d, s, in)) return true;
+  if (decode_compare(d, s, in) || decode_predicates(d, s, in) || decode_move(d, s, in) || decode_carry(d, s, in) ||
+      decode_float(d, s, in))
+    return true;
   if (s.opcode == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") {
     const auto& a = s.arguments;
     for (size_t i = 0; i < 4; ++i) {
@@ -409,7 +330,8 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
       if (op == "abs") set_unary<T, Abs>(d, s, in);
     });
   }
-  if (op == "mul" && (type == "f32" || type == "f64")) return with_number(type, [&](auto t) { set_binary<decltype(t), Mul>(d, s, in); });
+  if (op == "mul" && (type == "f32" || type == "f64"))
+    return with_number(type, [&](auto t) { set_binary<decltype(t), Mul>(d, s, in); });
   if (op == "selp") {
     const auto bytes_here = static_cast<uint8_t>(bytes_of_type(type));
     in.to[0] = d.target(s.arguments.at(0), bytes_here);
@@ -434,7 +356,8 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
   bool known = true;
   const bool integer = with_integer(type, [&](auto t) {
     using T = decltype(t);
-    using Wide = std::conditional_t<sizeof(T) == 2, std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>, std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
+    using Wide = std::conditional_t<sizeof(T) == 2, std::conditional_t<std::is_signed_v<T>, int32_t, uint32_t>,
+                                    std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>>;
     const auto shift = [&]<class F>(F) {
       in.to[0] = d.target(s.arguments.at(0), bytes<T>());
       in.from[0] = d.source(s.arguments.at(1), bytes<T>());
@@ -446,27 +369,43 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
       in.from[0] = d.source(s.arguments.at(1), bytes<T>());
       in.run = unary<uint32_t, Unsigned<T>, F>;
     };
-    if (op == "mul" && s.has("lo")) set_binary<T, Mul>(d, s, in);
-    else if (op == "mul" && s.has("hi")) set_binary<T, MulHigh>(d, s, in);
+    if (op == "mul" && s.has("lo"))
+      set_binary<T, Mul>(d, s, in);
+    else if (op == "mul" && s.has("hi"))
+      set_binary<T, MulHigh>(d, s, in);
     else if (op == "mul" && s.has("wide")) {
       in.to[0] = d.target(s.arguments.at(0), bytes<Wide>());
       in.from[0] = d.source(s.arguments.at(1), bytes<T>());
       in.from[1] = d.source(s.arguments.at(2), bytes<T>());
       in.run = binary<Wide, T, T, MulWide<Wide>>;
-    } else if (op == "mad" && s.has("lo")) set_ternary<T, T, MulAdd>(d, s, in);
-    else if (op == "mad" && s.has("hi")) set_ternary<T, T, MulHighAdd>(d, s, in);
-    else if (op == "mad" && s.has("wide")) set_ternary<T, Wide, MulWideAdd<Wide>>(d, s, in);
-    else if (op == "rem") set_binary<T, Rem>(d, s, in);
-    else if (op == "and") set_binary<T, And>(d, s, in);
-    else if (op == "or") set_binary<T, Or>(d, s, in);
-    else if (op == "xor") set_binary<T, Xor>(d, s, in);
-    else if (op == "not") set_unary<T, Not>(d, s, in);
-    else if (op == "shl") shift(Shl());
-    else if (op == "shr") shift(Shr());
-    else if (op == "popc") counted(Popc());
-    else if (op == "clz") counted(Clz());
-    else if (op == "brev" && sizeof(T) == 4) counted(Brev());
-    else known = false;
+    } else if (op == "mad" && s.has("lo"))
+      set_ternary<T, T, MulAdd>(d, s, in);
+    else if (op == "mad" && s.has("hi"))
+      set_ternary<T, T, MulHighAdd>(d, s, in);
+    else if (op == "mad" && s.has("wide"))
+      set_ternary<T, Wide, MulWideAdd<Wide>>(d, s, in);
+    else if (op == "rem")
+      set_binary<T, Rem>(d, s, in);
+    else if (op == "and")
+      set_binary<T, And>(d, s, in);
+    else if (op == "or")
+      set_binary<T, Or>(d, s, in);
+    else if (op == "xor")
+      set_binary<T, Xor>(d, s, in);
+    else if (op == "not")
+      set_unary<T, Not>(d, s, in);
+    else if (op == "shl")
+      shift(Shl());
+    else if (op == "shr")
+      shift(Shr());
+    else if (op == "popc")
+      counted(Popc());
+    else if (op == "clz")
+      counted(Clz());
+    else if (op == "brev" && sizeof(T) == 4)
+      counted(Brev());
+    else
+      known = false;
   });
   return integer && known;
 }

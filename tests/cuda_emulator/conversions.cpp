@@ -15,11 +15,24 @@ uint16_t bf16_of(float v) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-struct FromBf16 { float operator()(uint16_t v) const { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); } };
-struct ToBf16 { uint16_t operator()(float v) const { return bf16_of(v); } };
-struct ToBf16Pair { uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); } };
-struct Saturate { float operator()(float v) const { return v >= 1 ? 1.0f : v > 0 ? v : 0.0f; } };
-struct Same { template <class T> T operator()(T v) const { return v; } };
+struct FromBf16 {
+  float operator()(uint16_t v) const { return std::bit_cast<float>(static_cast<uint32_t>(v) << 16); }
+};
+struct ToBf16 {
+  uint16_t operator()(float v) const { return bf16_of(v); }
+};
+struct ToBf16Pair {
+  uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); }
+};
+struct Saturate {
+  float operator()(float v) const { return v >= 1 ? 1.0f : v > 0 ? v : 0.0f; }
+};
+struct Same {
+  template <class T>
+  T operator()(T v) const {
+    return v;
+  }
+};
 /// Out of range becomes the nearest that there is, NaN 0.
 template <class I>
 I clamped(double v) {
@@ -28,9 +41,27 @@ I clamped(double v) {
   if (v >= static_cast<double>(std::numeric_limits<I>::max())) return std::numeric_limits<I>::max();
   return static_cast<I>(v);
 }
-template <class I> struct RoundToInteger { template <class T> I operator()(T v) const { return clamped<I>(std::nearbyint(static_cast<double>(v))); } };
-template <class I> struct CutToInteger { template <class T> I operator()(T v) const { return clamped<I>(std::trunc(static_cast<double>(v))); } };
-template <class I> struct FloorToInteger { template <class T> I operator()(T v) const { return clamped<I>(std::floor(static_cast<double>(v))); } };
+template <class I>
+struct RoundToInteger {
+  template <class T>
+  I operator()(T v) const {
+    return clamped<I>(std::nearbyint(static_cast<double>(v)));
+  }
+};
+template <class I>
+struct CutToInteger {
+  template <class T>
+  I operator()(T v) const {
+    return clamped<I>(std::trunc(static_cast<double>(v)));
+  }
+};
+template <class I>
+struct FloorToInteger {
+  template <class T>
+  I operator()(T v) const {
+    return clamped<I>(std::floor(static_cast<double>(v)));
+  }
+};
 
 template <class Do>
 bool with_integer(std::string_view type, Do work) {
@@ -61,9 +92,15 @@ void widen(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const auto value = static_cast<To>(take(lane));
     switch (in.element_bytes) {  // of the result's register
-      case 2: w.at<uint16_t>(in.to[0])[lane] = static_cast<uint16_t>(value); break;
-      case 4: w.at<uint32_t>(in.to[0])[lane] = static_cast<uint32_t>(value); break;
-      default: w.at<uint64_t>(in.to[0])[lane] = static_cast<uint64_t>(value); break;
+      case 2:
+        w.at<uint16_t>(in.to[0])[lane] = static_cast<uint16_t>(value);
+        break;
+      case 4:
+        w.at<uint32_t>(in.to[0])[lane] = static_cast<uint32_t>(value);
+        break;
+      default:
+        w.at<uint64_t>(in.to[0])[lane] = static_cast<uint64_t>(value);
+        break;
     }
   });
 }
@@ -124,7 +161,9 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     const bool widens = from == "bf16", narrows = to == "bf16";
     in.to[0] = d.target(s.arguments.at(0), narrows ? 2 : 4);
     in.from[0] = d.source(s.arguments.at(1), widens ? 2 : 4);
-    in.run = widens ? unary<float, uint16_t, FromBf16> : narrows ? unary<uint16_t, float, ToBf16> : unary<float, float, Saturate>;
+    in.run = widens    ? unary<float, uint16_t, FromBf16>
+             : narrows ? unary<uint16_t, float, ToBf16>
+                       : unary<float, float, Saturate>;
     return true;
   }
   if (s.opcode == "cvt.rn.bf16x2.f32") {

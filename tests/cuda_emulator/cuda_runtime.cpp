@@ -5,53 +5,29 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 #include "tests/cuda_emulator/device_limits.h"
 #include "tests/cuda_emulator/faults.h"
 #include "tests/cuda_emulator/machine.h"
-#include "tests/cuda_emulator/module.h"
+#include "tests/cuda_emulator/runtime_state.h"
 #include "tests/cuda_emulator/tensor_map.h"
 
 namespace trainctl::emulator {
-
-namespace {
-
-/// A kernel as the host knows it.
-struct Function {
-  Module* module = nullptr;
-  std::string name;
-  size_t most_dynamic_shared = 48 * 1024;
-  bool large_clusters = false;
-};
-
-struct Runtime {
-  std::recursive_mutex mutex;
-  std::vector<std::unique_ptr<Module>> modules;
-  std::map<const void*, Function> functions;          ///< by the address of the host's stand-in
-  std::map<const void*, std::pair<Module*, std::string>> variables;
-  struct Configuration {
-    dim3 grid, block;
-    size_t shared;
-    cudaStream_t stream;
-  };
-  std::vector<Configuration> configurations;
-  cudaError_t last = cudaSuccess;
-  std::string message;
-  uint64_t launches = 0, before = 0;
-};
 
 Runtime& runtime() {
   static Runtime r;
   return r;
 }
 
-/// What a call that can fail returns: faults come first.
-cudaError_t outcome(cudaError_t own = cudaSuccess) {
+cudaError_t outcome(cudaError_t own) {
   Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
   const std::string faults = take_faults();
   if (!faults.empty() && faults_fail_calls()) {
     r.message = faults;
@@ -61,30 +37,54 @@ cudaError_t outcome(cudaError_t own = cudaSuccess) {
   return own;
 }
 
+void settle() { runtime().before.clear(); }
+
+void submit(Work work) {
+  Runtime& r = runtime();
+  const std::lock_guard lock(r.mutex);
+  r.capturing == std::this_thread::get_id() ? r.captured.push_back(std::move(work)) : work();
+}
+
+namespace {
+
 Function* function_of(const void* stub) {
   const auto found = runtime().functions.find(stub);
   return found == runtime().functions.end() ? nullptr : &found->second;
 }
 
-/// All work so far is over.
-void settle() { runtime().before = 0; }
+void run(Launch one, cudaStream_t stream) {
+  Runtime& r = runtime();
+  one.number = ++r.launches;
+  one.before = one.may_overlap ? r.before[stream] : 0;
+  global_memory().adopt(one.parameters, one.kernel->parameter_bytes, true);
+  try {
+    run_launch(one);
+  } catch (const Trap& trap) {
+    report_fault(trap.what(), trap.what());
+  }
+  global_memory().forget(one.parameters);
+  r.before[stream] = one.number;
+}
 
-cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, unsigned cluster, bool may_overlap) {
+cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, unsigned cluster,
+                   bool may_overlap, cudaStream_t stream) {
   Runtime& r = runtime();
   const std::lock_guard lock(r.mutex);
   Function* f = function_of(stub);
   if (f == nullptr) return outcome(cudaErrorInvalidDeviceFunction);
   const Kernel& kernel = f->module->kernel(f->name);
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  const bool fits = threads > 0 && threads <= static_cast<uint64_t>(kernel.max_threads) && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
-                    grid.y <= 65535 && grid.z <= 65535 && grid.x <= 0x7fffffff && shared <= f->most_dynamic_shared &&
-                    kernel.dynamic_shared_at - 1024 + shared <= kMostSharedOfBlock;
+  const bool fits = threads > 0 && threads <= static_cast<uint64_t>(kernel.max_threads) && grid.x > 0 && grid.y > 0 &&
+                    grid.z > 0 && grid.y <= 65535 && grid.z <= 65535 && grid.x <= 0x7fffffff &&
+                    shared <= f->most_dynamic_shared && kernel.dynamic_shared_at - 1024 + shared <= kMostSharedOfBlock;
   if (!fits) return outcome(cudaErrorInvalidConfiguration);
-  if (cluster > 1 && (grid.x % cluster != 0 || cluster > (f->large_clusters ? 16u : 8u))) return outcome(cudaErrorInvalidClusterSize);
+  if (cluster > 1 && (grid.x % cluster != 0 || cluster > (f->large_clusters ? 16u : 8u)))
+    return outcome(cudaErrorInvalidClusterSize);
+  auto memory = std::make_shared<std::vector<std::byte>>(kernel.parameter_bytes + 256);
   // 128 bytes: tensor maps lie in parameters.
-  std::vector<std::byte> memory(kernel.parameter_bytes + 256);
-  std::byte* parameters = memory.data() + (128 - reinterpret_cast<uintptr_t>(memory.data()) % 128) % 128;
-  for (size_t i = 0; i < kernel.parameters.size(); ++i) std::memcpy(parameters + kernel.parameters[i].offset, arguments[i], kernel.parameters[i].bytes);
+  std::byte* parameters = memory->data() + (128 - reinterpret_cast<uintptr_t>(memory->data()) % 128) % 128;
+  for (size_t i = 0; i < kernel.parameters.size(); ++i)
+    std::memcpy(parameters + kernel.parameters[i].offset, arguments[i], kernel.parameters[i].bytes);
   Launch one;
   one.kernel = &kernel;
   one.grid = {grid.x, grid.y, grid.z};
@@ -93,66 +93,21 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   one.dynamic_shared = shared;
   one.parameters = parameters;
   one.may_overlap = may_overlap;
-  one.number = ++r.launches;
-  one.before = may_overlap ? r.before : 0;
-  global_memory().adopt(parameters, kernel.parameter_bytes, true);
-  try {
-    run_launch(one);
-  } catch (const Trap& trap) {
-    report_fault(trap.what(), trap.what());
-  }
-  global_memory().forget(parameters);
-  r.before = one.number;
+  submit([one, memory, stream] { run(one, stream); });
   return cudaSuccess;  // a launch says nothing of how it ends
 }
 
-bool known_range(const void* memory, size_t bytes) {
-  const auto address = reinterpret_cast<uint64_t>(memory);
-  const Allocation* a = global_memory().find(address);
-  return a != nullptr && (bytes == 0 || a->holds(address, bytes));
-}
-
-cudaError_t copy(void* to, const void* from, size_t bytes) {
-  const std::lock_guard lock(runtime().mutex);
-  settle();
-  if (bytes == 0) return outcome();
-  Allocation* target = global_memory().find(reinterpret_cast<uint64_t>(to));
-  Allocation* source = global_memory().find(reinterpret_cast<uint64_t>(from));
-  if ((target != nullptr && !known_range(to, bytes)) || (source != nullptr && !known_range(from, bytes))) return outcome(cudaErrorInvalidValue);
-  std::memmove(to, from, bytes);
-  if (target != nullptr && target->written != nullptr) {
-    uint8_t* written = target->written.get() + (reinterpret_cast<uint64_t>(to) - target->first);
-    if (source != nullptr && source->written != nullptr) std::memmove(written, source->written.get() + (reinterpret_cast<uint64_t>(from) - source->first), bytes);
-    else std::memset(written, 1, bytes);
-  }
-  return outcome();
-}
-
-/// 0xff is what tests poison memory with: nobody is to read it then, so it counts as not written.
-cudaError_t set(void* to, int value, size_t bytes) {
-  const std::lock_guard lock(runtime().mutex);
-  settle();
-  if (bytes == 0) return outcome();
-  if (!known_range(to, bytes)) return outcome(cudaErrorInvalidValue);
-  std::memset(to, value, bytes);
-  Allocation* target = global_memory().find(reinterpret_cast<uint64_t>(to));
-  if (target->written != nullptr) std::memset(target->written.get() + (reinterpret_cast<uint64_t>(to) - target->first), value == 0xff ? 0 : 1, bytes);
-  return outcome();
-}
-
-cudaError_t synchronize() {
-  settle();
-  return outcome();
-}
-
-CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address, const cuuint64_t* sizes, const cuuint64_t* strides,
-                      const cuuint32_t* box, const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                      const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                      const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill fill) {
-  const bool known = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 && rank == 2 && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
-                     (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || swizzle == CU_TENSOR_MAP_SWIZZLE_128B) && fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE &&
-                     steps[0] == 1 && steps[1] == 1;
-  const bool legal = reinterpret_cast<uint64_t>(address) % 16 == 0 && strides[0] % 16 == 0 && box[0] <= 256 && box[1] <= 256 && box[0] > 0 && box[1] > 0 &&
-                     box[0] * 4 % 16 == 0 && (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || box[0] * 4 <= 128) && sizes[0] > 0 && sizes[1] > 0;
+  const bool known = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 && rank == 2 &&
+                     interleave == CU_TENSOR_MAP_INTERLEAVE_NONE &&
+                     (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || swizzle == CU_TENSOR_MAP_SWIZZLE_128B) &&
+                     fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && steps[0] == 1 && steps[1] == 1;
+  const bool legal = reinterpret_cast<uint64_t>(address) % 16 == 0 && strides[0] % 16 == 0 && box[0] <= 256 &&
+                     box[1] <= 256 && box[0] > 0 && box[1] > 0 && box[0] * 4 % 16 == 0 &&
+                     (swizzle == CU_TENSOR_MAP_SWIZZLE_NONE || box[0] * 4 <= 128) && sizes[0] > 0 && sizes[1] > 0;
   if (!known || !legal) return CUDA_ERROR_INVALID_VALUE;
   TensorMap map;
   map.mark = TensorMap::kMark;
@@ -204,7 +159,8 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 }
 void __cudaRegisterFatBinaryEnd(void**) {}
 void __cudaUnregisterFatBinary(void**) {}
-void __cudaRegisterFunction(void** module, const char* stub, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+void __cudaRegisterFunction(void** module, const char* stub, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*,
+                            int*) {
   runtime().functions[stub] = {reinterpret_cast<Module*>(module), name};
 }
 void __cudaRegisterVar(void** module, char* host, char*, const char* name, int, size_t, int, int) {
@@ -227,23 +183,29 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* stub) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(stub));
   return cudaSuccess;
 }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t) {
-  return launch(kernel, grid, block, arguments, shared, 1, false);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared,
+                               cudaStream_t stream) {
+  return launch(kernel, grid, block, arguments, shared, 1, false, stream);
 }
 
-cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared, cudaStream_t) {
-  return launch(stub, grid, block, arguments, shared, 1, false);
+cudaError_t cudaLaunchKernel(const void* stub, dim3 grid, dim3 block, void** arguments, size_t shared,
+                             cudaStream_t stream) {
+  return launch(stub, grid, block, arguments, shared, 1, false, stream);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* stub, void** arguments) {
   unsigned cluster = 1;
   bool overlap = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
-    if (a.id == cudaLaunchAttributeClusterDimension) cluster = a.val.clusterDim.x;
-    else if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization) overlap = a.val.programmaticStreamSerializationAllowed != 0;
-    else return outcome(cudaErrorNotSupported);
+    if (a.id == cudaLaunchAttributeClusterDimension)
+      cluster = a.val.clusterDim.x;
+    else if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization)
+      overlap = a.val.programmaticStreamSerializationAllowed != 0;
+    else
+      return outcome(cudaErrorNotSupported);
   }
-  return launch(stub, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, cluster, overlap);
+  return launch(stub, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, cluster, overlap,
+                config->stream);
 }
 cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, int value) {
   Function* f = function_of(stub);
@@ -262,7 +224,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* to, const void* stub) {
   if (f == nullptr) return outcome(cudaErrorInvalidDeviceFunction);
   const Kernel& kernel = f->module->kernel(f->name);
   *to = {};
-  to->ptxVersion = to->binaryVersion = 90;
+  to->ptxVersion = to->binaryVersion = EMULATED_CAPABILITY;
   to->maxThreadsPerBlock = kernel.max_threads;
   to->sharedSizeBytes = kernel.shared_bytes - 1024;
   to->maxDynamicSharedSizeBytes = static_cast<int>(f->most_dynamic_shared);
@@ -270,19 +232,23 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* to, const void* stub) {
   to->localSizeBytes = kernel.local_bytes;
   return cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* stub, int threads, size_t shared, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* stub, int threads,
+                                                                   size_t shared, unsigned) {
   Function* f = function_of(stub);
   if (f == nullptr) return outcome(cudaErrorInvalidDeviceFunction);
   const size_t each = f->module->kernel(f->name).dynamic_shared_at + shared;  // with the system's
-  *blocks = std::min({2048 / threads, 65536 / (kRegistersOfThread * threads), static_cast<int>(kSharedOfMultiprocessor / each), 32});
+  *blocks = std::min(
+      {2048 / threads, 65536 / (kRegistersOfThread * threads), static_cast<int>(kSharedOfMultiprocessor / each), 32});
   return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* stub, const cudaLaunchConfig_t* config) {
   int blocks = 0;
-  const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&blocks, stub, static_cast<int>(config->blockDim.x), config->dynamicSmemBytes, 0);
+  const cudaError_t status = cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+      &blocks, stub, static_cast<int>(config->blockDim.x), config->dynamicSmemBytes, 0);
   int size = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension) size = static_cast<int>(config->attrs[i].val.clusterDim.x);
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      size = static_cast<int>(config->attrs[i].val.clusterDim.x);
   }
   const Function* f = function_of(stub);
   if (f != nullptr && size > (f->large_clusters ? 16 : 8)) return outcome(cudaErrorInvalidClusterSize);
@@ -290,33 +256,6 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* stub, cons
   return status;
 }
 
-// Memory.
-cudaError_t cudaMalloc(void** to, size_t bytes) {
-  const std::lock_guard lock(runtime().mutex);
-  *to = bytes == 0 ? nullptr : global_memory().allocate(bytes);
-  return cudaSuccess;
-}
-cudaError_t cudaFree(void* memory) {
-  const std::lock_guard lock(runtime().mutex);
-  settle();
-  if (memory == nullptr) return cudaSuccess;
-  return global_memory().free(memory) ? cudaSuccess : outcome(cudaErrorInvalidValue);
-}
-cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned) {
-  const std::lock_guard lock(runtime().mutex);
-  *to = global_memory().allocate(bytes, true);
-  return cudaSuccess;
-}
-cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind) { return copy(to, from, bytes); }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) { return copy(to, from, bytes); }
-cudaError_t cudaMemset(void* to, int value, size_t bytes) { return set(to, value, bytes); }
-cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) { return set(to, value, bytes); }
-cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all) {
-  *all = kMemory;
-  *free_bytes = kMemory - std::min(kMemory, global_memory().bytes_in_use());
-  return cudaSuccess;
-}
 cudaError_t cudaGetSymbolAddress(void** to, const void* host) {
   const auto found = runtime().variables.find(host);
   if (found == runtime().variables.end()) return outcome(cudaErrorInvalidSymbol);
@@ -324,52 +263,45 @@ cudaError_t cudaGetSymbolAddress(void** to, const void* host) {
   return *to == nullptr ? outcome(cudaErrorInvalidSymbol) : cudaSuccess;
 }
 
-// Devices, streams, events, errors.
+// Devices and errors.
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return device == 0 ? cudaSuccess : outcome(cudaErrorInvalidDevice); }
 cudaError_t cudaDriverGetVersion(int* version) { return *version = CUDART_VERSION, cudaSuccess; }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
-    case cudaDevAttrMultiProcessorCount: *value = kMultiprocessors; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = kMostSharedOfBlock; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = kSharedOfMultiprocessor; break;
-    default: return outcome(cudaErrorNotSupported);
+    case cudaDevAttrMultiProcessorCount:
+      *value = kMultiprocessors;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = EMULATED_CAPABILITY / 10;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = kMostSharedOfBlock;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = kSharedOfMultiprocessor;
+      break;
+    default:
+      return outcome(cudaErrorNotSupported);
   }
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int) {
   std::memset(to, 0, sizeof *to);
   std::strcpy(to->name, "emulated H200");
-  to->major = 9;
+  to->major = EMULATED_CAPABILITY / 10;
   to->multiProcessorCount = kMultiprocessors;
   to->totalGlobalMem = kMemory;
   to->sharedMemPerBlockOptin = kMostSharedOfBlock;
   to->l2CacheSize = 50 << 20;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return synchronize(); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) { return *stream = reinterpret_cast<cudaStream_t>(new int), cudaSuccess; }
-cudaError_t cudaStreamDestroy(cudaStream_t stream) { return delete reinterpret_cast<int*>(stream), cudaSuccess; }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return synchronize(); }
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = reinterpret_cast<cudaEvent_t>(new std::chrono::steady_clock::time_point);
-  return cudaSuccess;
-}
-cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete reinterpret_cast<std::chrono::steady_clock::time_point*>(event), cudaSuccess; }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *reinterpret_cast<std::chrono::steady_clock::time_point*>(event) = std::chrono::steady_clock::now();
-  return outcome();
-}
-cudaError_t cudaEventSynchronize(cudaEvent_t) { return synchronize(); }
-cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
-  using Time = std::chrono::steady_clock::time_point;
-  *ms = std::chrono::duration<float, std::milli>(*reinterpret_cast<Time*>(to) - *reinterpret_cast<Time*>(from)).count();
-  return cudaSuccess;
-}
-cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** to, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* found) {
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** to, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
   const bool known = std::strcmp(name, "cuTensorMapEncodeTiled") == 0;
   *to = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
   *found = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
@@ -379,17 +311,27 @@ cudaError_t cudaGetLastError() {
   outcome();
   return std::exchange(runtime().last, cudaSuccess);
 }
-const char* cudaGetErrorString(cudaError_t error) { return error == cudaErrorLaunchFailure ? runtime().message.c_str() : cudaGetErrorName(error); }
+const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaErrorLaunchFailure ? runtime().message.c_str() : cudaGetErrorName(error);
+}
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
-    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
-    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
-    case cudaErrorInvalidClusterSize: return "cudaErrorInvalidClusterSize";
-    case cudaErrorInvalidDeviceFunction: return "cudaErrorInvalidDeviceFunction";
-    case cudaErrorNotSupported: return "cudaErrorNotSupported";
-    default: return "an error of the emulated runtime";
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorLaunchFailure:
+      return "cudaErrorLaunchFailure";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorInvalidConfiguration:
+      return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidClusterSize:
+      return "cudaErrorInvalidClusterSize";
+    case cudaErrorInvalidDeviceFunction:
+      return "cudaErrorInvalidDeviceFunction";
+    case cudaErrorNotSupported:
+      return "cudaErrorNotSupported";
+    default:
+      return "an error of the emulated runtime";
   }
 }
 

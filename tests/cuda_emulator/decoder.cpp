@@ -7,18 +7,9 @@
 #include "tests/cuda_emulator/place_registers.h"
 
 namespace trainctl::emulator {
-namespace {
-
-// While a body is decoded, constants are at kConstants + their place, registers at their place; finish() puts the
-// constants first.
-constexpr int32_t kConstants = 1 << 29;
-
-size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-}  // namespace
-
 void Decoder::fail(const std::string& what) const {
-  throw std::runtime_error("PTX of " + kernel_.name + ", line " + std::to_string(text_line_) + ": " + what + ": " + std::string(now_));
+  throw std::runtime_error("PTX of " + kernel_.name + ", line " + std::to_string(text_line_) + ": " + what + ": " +
+                           std::string(now_));
 }
 
 Kernel Decoder::decode(std::string_view name) {
@@ -48,7 +39,8 @@ Kernel Decoder::decode(std::string_view name) {
   }
   parameters(function.head);
   // Shared variables of the body come before the dynamic part.
-  for (size_t at = function.body.find(".shared"); at != std::string_view::npos; at = function.body.find(".shared", at + 1)) {
+  for (size_t at = function.body.find(".shared"); at != std::string_view::npos;
+       at = function.body.find(".shared", at + 1)) {
     const size_t line = function.body.rfind('\n', at);
     const std::string_view before = trim(function.body.substr(line + 1, at - line - 1));
     if (!before.empty()) continue;
@@ -73,7 +65,8 @@ void Decoder::parameters(std::string_view head) {
   if (const size_t at = head.find(".maxntid"); at != std::string_view::npos) {
     kernel_.max_threads = 1;
     const std::string_view rest = head.substr(at + 8);
-    for (const std::string_view part : split(rest.substr(0, rest.find('\n')), ',')) kernel_.max_threads *= std::stoi(std::string(trim(part)));
+    for (const std::string_view part : split(rest.substr(0, rest.find('\n')), ','))
+      kernel_.max_threads *= std::stoi(std::string(trim(part)));
   }
   if (open == std::string_view::npos || trim(head.substr(open + 1, close - open - 1)).empty()) return;
   for (const std::string_view part : split(head.substr(open + 1, close - open - 1), ',')) {
@@ -112,7 +105,9 @@ void Decoder::body(std::string_view text) {
     }
     // A label, or a statement up to its semicolon.
     size_t word = at;
-    while (word < text.size() && (std::isalnum(static_cast<unsigned char>(text[word])) || text[word] == '_' || text[word] == '$')) ++word;
+    while (word < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[word])) || text[word] == '_' || text[word] == '$'))
+      ++word;
     size_t colon = word;
     while (colon < text.size() && text[colon] == ' ') ++colon;
     if (word > at && colon < text.size() && text[colon] == ':' && text[colon + 1] != ':') {
@@ -152,12 +147,6 @@ void Decoder::line_directive(std::string_view text) {
   }
 }
 
-int32_t Decoder::new_register(uint8_t bytes) {
-  const int32_t at = next_register_;
-  next_register_ += bytes == 0 ? 4 : bytes * kLanes;
-  return at;
-}
-
 void Decoder::directive(std::string_view text) {
   if (starts_with(text, ".pragma") || starts_with(text, ".shared")) return;  // shared: already placed
   Scope& scope = scopes_.back();
@@ -194,132 +183,6 @@ void Decoder::directive(std::string_view text) {
   fail("an unknown directive");
 }
 
-std::optional<Register> Decoder::find_register(std::string_view name) {
-  const std::string whole(name);
-  size_t digits = name.size();
-  while (digits > 0 && std::isdigit(static_cast<unsigned char>(name[digits - 1]))) --digits;
-  const std::string prefix(name.substr(0, digits));
-  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    if (const auto found = scope->registers.find(whole); found != scope->registers.end() && scope->counts.count(whole) == 0) return found->second;
-    if (digits == name.size()) continue;
-    const auto found = scope->registers.find(prefix);
-    const auto count = scope->counts.find(prefix);
-    if (found == scope->registers.end() || count == scope->counts.end()) continue;
-    const int n = std::stoi(std::string(name.substr(digits)));
-    if (n >= count->second) continue;
-    const uint8_t bytes = found->second.bytes;
-    return Register{found->second.at + n * (bytes == 0 ? 4 : bytes * kLanes), bytes};
-  }
-  return std::nullopt;
-}
-
-const Symbol* Decoder::symbol(std::string_view name) const {
-  for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-    if (const auto found = scope->symbols.find(name); found != scope->symbols.end()) return &found->second;
-  }
-  const auto found = globals_.find(name);
-  return found == globals_.end() ? nullptr : &found->second;
-}
-
-Register Decoder::reg(const Argument& a) {
-  if (a.kind != Argument::Kind::name) fail("not a register");
-  const std::optional<Register> found = find_register(a.name);
-  if (!found) fail("an unknown register " + std::string(a.name));
-  return *found;
-}
-
-int32_t Decoder::target(const Argument& a, uint8_t bytes) {
-  if (a.kind == Argument::Kind::sink) return new_register(bytes);
-  const Register r = reg(a);
-  if (r.bytes != bytes) fail("a result of another size");
-  return r.at;
-}
-
-int32_t Decoder::constant(const void* bytes, size_t n) {
-  const std::string key(static_cast<const char*>(bytes), n);
-  const auto [found, is_new] = constant_at_.try_emplace(key, 0);
-  if (is_new) {
-    const size_t at = align_up(kernel_.constants.size(), 64);
-    kernel_.constants.resize(at + n);
-    std::memcpy(kernel_.constants.data() + at, bytes, n);
-    found->second = static_cast<int32_t>(at) + kConstants;
-  }
-  return found->second;
-}
-
-int32_t Decoder::predicate(const Argument& a) {
-  if (a.kind == Argument::Kind::integer) return constant(a.value != 0 ? kAllLanes : 0u);
-  const Register r = reg(a);
-  if (r.bytes != 0) fail("not a predicate");
-  return r.at;
-}
-
-int32_t Decoder::source(const Argument& a, uint8_t bytes) {
-  uint64_t value = static_cast<uint64_t>(a.value);
-  if (a.kind == Argument::Kind::real && a.is_f64 && bytes == 4) {  // f64 literals may stand for f32
-    double wide;
-    std::memcpy(&wide, &value, sizeof wide);
-    const auto narrow = static_cast<float>(wide);
-    value = 0;
-    std::memcpy(&value, &narrow, sizeof narrow);
-  }
-  if (a.kind == Argument::Kind::name) {
-    if (const std::optional<Register> found = find_register(a.name)) {
-      if (found->bytes != bytes) fail("an operand of another size");
-      return found->at;
-    }
-    if (a.name[0] == '%') {
-      auto [at, is_new] = special_at_.try_emplace(std::string(a.name), 0);
-      if (is_new) {
-        next_register_ = static_cast<int32_t>(align_up(static_cast<size_t>(next_register_), 64));
-        at->second = new_register(4);
-        kernel_.specials.push_back({std::string(a.name), at->second});
-      }
-      if (bytes != 4) fail("a special register of another size");
-      return at->second;
-    }
-    if (a.name == "WARP_SZ") {
-      value = kLanes;
-    } else {
-      const Symbol* s = symbol(a.name);
-      if (s == nullptr) fail("an unknown name " + std::string(a.name));
-      value = s->address + static_cast<uint64_t>(a.value);
-    }
-  } else if (a.kind != Argument::Kind::integer && a.kind != Argument::Kind::real) {
-    fail("not an operand of this kind");
-  }
-  switch (bytes) {
-    case 1: return constant(static_cast<uint8_t>(value));
-    case 2: return constant(static_cast<uint16_t>(value));
-    case 4: return constant(static_cast<uint32_t>(value));
-    default: return constant(value);
-  }
-}
-
-void Decoder::address(const Argument& a, Instruction& in) {
-  if (a.kind != Argument::Kind::address || a.parts.empty()) fail("not an address");
-  const Argument& base = a.parts[0];
-  if (base.kind == Argument::Kind::name) {
-    if (const std::optional<Register> found = find_register(base.name)) {
-      // Registers of 4 bytes are widened by who reads them: is_signed is not used by addresses.
-      in.from[0] = found->at;
-      in.width = found->bytes;
-      in.offset = base.value;
-      return;
-    }
-    const Symbol* s = symbol(base.name);
-    if (s == nullptr) fail("an unknown name " + std::string(base.name));
-    if (s->space == Space::local) in.space = Space::local;  // parameters of calls too
-    in.from[0] = constant(uint64_t{0});
-    in.width = 8;
-    in.offset = static_cast<int64_t>(s->address) + base.value;
-    return;
-  }
-  in.from[0] = constant(uint64_t{0});
-  in.width = 8;
-  in.offset = base.value;
-}
-
 void Decoder::statement(std::string_view text) {
   const Statement s = parse_statement(text);
   Instruction in;
@@ -340,7 +203,8 @@ void Decoder::statement(std::string_view text) {
     in.flow = Flow::exit;
     return emit(s, in);
   }
-  if (!decode_arithmetic(*this, s, in) && !decode_conversion(*this, s, in) && !decode_memory(*this, s, in) && !decode_sync(*this, s, in)) {
+  if (!decode_arithmetic(*this, s, in) && !decode_conversion(*this, s, in) && !decode_memory(*this, s, in) &&
+      !decode_sync(*this, s, in)) {
     fail("an unknown instruction " + std::string(s.opcode));
   }
   emit(s, in);
@@ -447,7 +311,8 @@ void Decoder::finish() {
   }
   for (SpecialRegister& special : kernel_.specials) place(special.at);
   kernel_.register_bytes = align_up(static_cast<size_t>(moved + next_register_), 64);
-  for (const Instruction& in : kernel_.code) kernel_.bytes_shared |= in.space == Space::shared && in.flow == Flow::plain && in.element_bytes < 4;
+  for (const Instruction& in : kernel_.code)
+    kernel_.bytes_shared |= in.space == Space::shared && in.flow == Flow::plain && in.element_bytes < 4;
 }
 
 }  // namespace trainctl::emulator

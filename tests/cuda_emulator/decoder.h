@@ -12,6 +12,12 @@
 
 namespace trainctl::emulator {
 
+// While a body is decoded, constants are at kConstants + their place, registers at their place; Decoder::finish() puts
+// the constants first.
+inline constexpr int32_t kConstants = 1 << 29;
+
+inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
 struct Register {
   int32_t at = 0;
   uint8_t bytes = 0;  ///< 0: a predicate
@@ -39,7 +45,8 @@ class Decoder {
   Register reg(const Argument& a);
   bool is_register(const Argument& a) { return a.kind == Argument::Kind::name && find_register(a.name).has_value(); }
   int32_t target(const Argument& a, uint8_t bytes);
-  /// Fills from[0] (a register of 8 or 4 bytes, in width bits) and offset; what the address is of, where it names a symbol.
+  /// Fills from[0] (a register of 8 or 4 bytes, in width bits) and offset; what the address is of, where it names a
+  /// symbol.
   void address(const Argument& a, Instruction& in);
   int32_t constant(const void* bytes, size_t n);
   template <class T>
@@ -77,7 +84,9 @@ class Decoder {
     scopes_.emplace_back();
     scopes_.back().id = ++scope_count_;
   }
-  void label(std::string_view name) { labels_[{scopes_.back().id, std::string(name)}] = static_cast<int>(kernel_.code.size()); }
+  void label(std::string_view name) {
+    labels_[{scopes_.back().id, std::string(name)}] = static_cast<int>(kernel_.code.size());
+  }
   void finish();
 
   const ModuleText& module_;

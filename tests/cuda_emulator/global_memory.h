@@ -9,10 +9,24 @@
 
 namespace trainctl::emulator {
 
+/// Who used a word of global memory, in which launch.
+struct GlobalAccess {
+  uint32_t launch = 0;  ///< 0: nobody
+  uint32_t cluster = 0, clock = 0;
+  int32_t text_line = 0;
+  uint16_t warp = 0;
+  uint8_t lane = 0;
+  uint8_t bytes = 0;  ///< a bit each
+};
+struct GlobalCell {
+  GlobalAccess write, read;
+};
+
 struct Allocation {
   uint64_t first = 0, bytes = 0;
-  std::unique_ptr<uint8_t[]> written;  ///< 1: written; null: all are, the host writes there too
-  std::unique_ptr<std::byte[]> memory; ///< null: not ours
+  std::unique_ptr<uint8_t[]> written;      ///< 1: written; null: all are, the host writes there too
+  std::unique_ptr<std::byte[]> memory;     ///< null: not ours
+  std::unique_ptr<GlobalCell[]> accesses;  ///< of each word; null: none yet
   bool read_only = false;
   uint64_t written_by = 0, read_by = 0;  ///< the last launch that did
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <set>
 
 #include "tests/cuda_emulator/tensor_map.h"
 
@@ -24,19 +25,32 @@ void set_special(Warp& warp, const Launch& launch, const SpecialRegister& specia
   const Dim clusters{launch.grid.x / launch.cluster, launch.grid.y, launch.grid.z};
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
     const uint32_t thread = static_cast<uint32_t>(warp.index) * kLanes + lane;
-    const Dim tid{thread % launch.block.x, thread / launch.block.x % launch.block.y, thread / launch.block.x / launch.block.y};
-    if (name.substr(0, 5) == "%tid.") to[lane] = part(tid);
-    else if (name.substr(0, 6) == "%ntid.") to[lane] = part(launch.block);
-    else if (name.substr(0, 7) == "%ctaid.") to[lane] = part(block.index);
-    else if (name.substr(0, 8) == "%nctaid.") to[lane] = part(launch.grid);
-    else if (name.substr(0, 11) == "%clusterid.") to[lane] = part(block.cluster->index);
-    else if (name.substr(0, 12) == "%nclusterid.") to[lane] = part(clusters);
-    else if (name == "%cluster_ctarank") to[lane] = static_cast<uint32_t>(block.rank);
-    else if (name == "%cluster_nctarank") to[lane] = launch.cluster;
-    else if (name == "%laneid") to[lane] = lane;
-    else if (name == "%warpid") to[lane] = static_cast<uint32_t>(warp.index);
-    else if (name == "%lanemask_lt") to[lane] = (1u << lane) - 1;
-    else throw Trap("unknown special register " + special.name);
+    const Dim tid{thread % launch.block.x, thread / launch.block.x % launch.block.y,
+                  thread / launch.block.x / launch.block.y};
+    if (name.substr(0, 5) == "%tid.")
+      to[lane] = part(tid);
+    else if (name.substr(0, 6) == "%ntid.")
+      to[lane] = part(launch.block);
+    else if (name.substr(0, 7) == "%ctaid.")
+      to[lane] = part(block.index);
+    else if (name.substr(0, 8) == "%nctaid.")
+      to[lane] = part(launch.grid);
+    else if (name.substr(0, 11) == "%clusterid.")
+      to[lane] = part(block.cluster->index);
+    else if (name.substr(0, 12) == "%nclusterid.")
+      to[lane] = part(clusters);
+    else if (name == "%cluster_ctarank")
+      to[lane] = static_cast<uint32_t>(block.rank);
+    else if (name == "%cluster_nctarank")
+      to[lane] = launch.cluster;
+    else if (name == "%laneid")
+      to[lane] = lane;
+    else if (name == "%warpid")
+      to[lane] = static_cast<uint32_t>(warp.index);
+    else if (name == "%lanemask_lt")
+      to[lane] = (1u << lane) - 1;
+    else
+      throw Trap("unknown special register " + special.name);
   }
 }
 
@@ -54,6 +68,9 @@ void begin_block(Block& block, const Launch& launch) {
     warp.groups.assign(1, {0, warp.live, Group::Wait::none});
     warp.waited = warp.cluster_arrived = 0;
     warp.copies.clear();
+    warp.acquired.clear();
+    warp.fenced.clear();
+    warp.self_fenced = 0;
     std::fill(std::begin(warp.copy_groups), std::end(warp.copy_groups), 0);
     warp.local.assign(kernel.local_bytes * kLanes, std::byte{0xcd});
     for (const SpecialRegister& special : kernel.specials) set_special(warp, launch, special);
@@ -87,7 +104,8 @@ void run_cluster(Cluster& cluster, Chance& chance) {
       Warp& warp = *warps[(first + i) % n];
       if (warp.done()) continue;
       worked |= warp.run(chance.below(4) == 0 ? static_cast<int>(1 + chance.below(50)) : 2000);
-      if (!cluster.in_flight.empty() && chance.below(3) == 0) cluster.deliver(chance.below(static_cast<uint32_t>(cluster.in_flight.size())));
+      if (!cluster.in_flight.empty() && chance.below(3) == 0)
+        cluster.deliver(chance.below(static_cast<uint32_t>(cluster.in_flight.size())));
     }
     std::erase_if(warps, [](const Warp* w) { return w->done(); });
     if (warps.empty() && cluster.in_flight.empty()) return;
@@ -103,8 +121,11 @@ void run_cluster(Cluster& cluster, Chance& chance) {
 /// A launch that may begin early ends only after the one before where its blocks wait for that.
 void check_waited(Cluster& cluster) {
   for (const auto& block : cluster.blocks) {
-    const bool waited = std::any_of(block->warps.begin(), block->warps.end(), [](const Warp& w) { return w.waited != 0; });
-    if (!waited) fault(block->warps[0], cluster.launch->kernel->code[0], 0, "no wait", "a block of a launch that may begin early ends without griddepcontrol.wait");
+    const bool waited =
+        std::any_of(block->warps.begin(), block->warps.end(), [](const Warp& w) { return w.waited != 0; });
+    if (!waited)
+      fault(block->warps[0], cluster.launch->kernel->code[0], 0, "no wait",
+            "a block of a launch that may begin early ends without griddepcontrol.wait");
   }
 }
 
@@ -127,10 +148,13 @@ void Block::check_barrier() {
   if (!any) return;
   Clocks& clocks = cluster->clocks;
   std::vector<uint32_t> news;
+  std::set<uint64_t> acquired;
   for (Warp& warp : warps) {
     clocks.tell(warp.number, news);
+    acquired.insert(warp.acquired.begin(), warp.acquired.end());
     warp.merge_barrier();
   }
+  for (Warp& warp : warps) warp.acquired.assign(acquired.begin(), acquired.end());
   for (Warp& warp : warps) {
     clocks.hear(warp.number, news);
     clocks.tick(warp.number);
@@ -253,8 +277,10 @@ std::string readable(const std::string& name) {
   char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
   std::string result = status == 0 ? text : name;
   std::free(text);
-  for (const std::string& noise : {std::string("trainctl::"), std::string("(anonymous namespace)::"), std::string("cuda::")}) {
-    for (size_t at = result.find(noise); at != std::string::npos; at = result.find(noise)) result.erase(at, noise.size());
+  for (const std::string& noise :
+       {std::string("trainctl::"), std::string("(anonymous namespace)::"), std::string("cuda::")}) {
+    for (size_t at = result.find(noise); at != std::string::npos; at = result.find(noise))
+      result.erase(at, noise.size());
   }
   if (result.substr(0, 5) == "void ") result.erase(0, 5);
   return result.substr(0, result.find('('));
@@ -268,12 +294,24 @@ std::string place_of(const Warp& warp, const Instruction& in, int lane) {
     const size_t engine = path.rfind("engine/");
     return engine == std::string::npos ? path : path.substr(engine);
   };
-  std::string text = "kernel " + readable(kernel.name) + ", " + file(in.source.file) + ":" + std::to_string(in.source.line);
-  if (in.source.caller_line > 0) text += " (in " + file(in.source.caller_file) + ":" + std::to_string(in.source.caller_line) + ")";
+  std::string text =
+      "kernel " + readable(kernel.name) + ", " + file(in.source.file) + ":" + std::to_string(in.source.line);
+  if (in.source.caller_line > 0)
+    text += " (in " + file(in.source.caller_file) + ":" + std::to_string(in.source.caller_line) + ")";
   const Dim& b = warp.block->index;
-  text += ", PTX line " + std::to_string(in.text_line) + ", block " + std::to_string(b.x) + "," + std::to_string(b.y) + "," +
-          std::to_string(b.z) + " thread " + std::to_string(warp.index * kLanes + lane);
+  text += ", PTX line " + std::to_string(in.text_line) + ", block " + std::to_string(b.x) + "," + std::to_string(b.y) +
+          "," + std::to_string(b.z) + " thread " + std::to_string(warp.index * kLanes + lane);
   return text;
+}
+
+std::string line_of(const Warp& warp, int text_line) {
+  for (const Instruction& in : warp.block->cluster->launch->kernel->code) {
+    if (in.text_line != text_line) continue;
+    const std::string all = place_of(warp, in, 0);
+    const size_t end = all.rfind(", block"), file = all.find(", engine/");
+    return all.substr(file == std::string::npos ? 0 : file + 2, end - (file == std::string::npos ? 0 : file + 2));
+  }
+  return "PTX line " + std::to_string(text_line);
 }
 
 void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text) {

@@ -27,7 +27,7 @@ struct Launch {
   const std::byte* parameters = nullptr;
   bool may_overlap = false;  ///< it may begin before the launch before it has ended
   uint64_t number = 0;
-  uint64_t before = 0;       ///< the launch that may still run when this one begins; 0: none
+  uint64_t before = 0;  ///< the launch that may still run when this one begins; 0: none
 };
 
 /// Numbers of chance that are the same in every run.
@@ -70,19 +70,22 @@ struct PendingCopy {
 
 struct Warp {
   Block* block = nullptr;
-  int index = 0;      ///< in its block
-  int number = 0;     ///< in its cluster
+  int index = 0;   ///< in its block
+  int number = 0;  ///< in its cluster
   std::byte* registers = nullptr;
   std::vector<std::byte> local;
   std::vector<Group> groups;
   uint32_t live = 0;
-  uint32_t started = 0;        ///< lanes that there are
-  uint32_t waited = 0;         ///< lanes that have waited for the launch before
+  uint32_t started = 0;  ///< lanes that there are
+  uint32_t waited = 0;   ///< lanes that have waited for the launch before
   uint32_t cluster_arrived = 0;
   std::vector<PendingCopy> copies;
   int32_t copy_groups[kLanes] = {};  ///< committed
-  uint32_t stamp = 0;  ///< a clock that accesses bear in place of now's; 0: none
+  uint32_t stamp = 0;                ///< a clock that accesses bear in place of now's; 0: none
   const Instruction* now = nullptr;
+  std::vector<uint64_t> acquired;  ///< words that it has added to, and what they tell it
+  std::vector<uint32_t> fenced;    ///< what it had heard of at its last fence
+  uint32_t self_fenced = 0;
   uint32_t carry = 0;  ///< of add.cc and the like, a bit a lane
 
   template <class T>
@@ -152,6 +155,11 @@ struct Cluster {
   Clocks clocks;
   uint64_t cluster_phase = 0;
   std::vector<uint32_t> cluster_news;
+  /// In this launch, by word that was added to, and by cluster: up to where its warps' work was fenced off before.
+  std::map<uint64_t, std::map<uint32_t, std::vector<uint32_t>>> released;
+
+  /// What accesses of a warp bear.
+  uint32_t clocks_now(const Warp& warp) { return warp.stamp != 0 ? warp.stamp : clocks.now(warp.number); }
 
   void check_cluster_barrier();
   void deliver(size_t which);
@@ -167,6 +175,8 @@ void run_launch(const Launch& launch);
 std::string readable(const std::string& name);
 /// Where an instruction is, for a message.
 std::string place_of(const Warp& warp, const Instruction& in, int lane);
+/// Where the instruction of a line of PTX is, for a message.
+std::string line_of(const Warp& warp, int text_line);
 /// Reports what a lane does wrong; deduplicated by kind and instruction.
 void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text);
 [[noreturn]] void trap(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text);
@@ -177,8 +187,12 @@ inline constexpr uint64_t kSharedWindow = uint64_t{0x7f55} << 48, kWindowMask = 
 // is the own block, n + 1 block n.
 const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
-const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes, bool atomic = false);
-std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes, const void* value, bool atomic = false);
+/// For an atomic, which races with nothing.
+std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
+const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
+                             bool atomic = false);
+std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
+                        const void* value, bool atomic = false);
 /// A CUtensorMap at a generic address, and what one copy by it brings.
 const std::byte* read_map(Warp& warp, const Instruction& in, int lane, uint64_t address);
 uint32_t bytes_of_tile(const std::byte* map);

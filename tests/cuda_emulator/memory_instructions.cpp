@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tests/cuda_emulator/decoder.h"
+#include "tests/cuda_emulator/global_races.h"
 #include "tests/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
@@ -23,16 +24,20 @@ std::byte* local_of(const Instruction& in, Warp& w, int lane, uint64_t address, 
 const std::byte* read(const Instruction& in, Warp& w, int lane, uint32_t bytes) {
   const uint64_t address = address_of(in, w, lane);
   switch (in.space) {
-    case Space::global: return read_global(w, in, lane, address, bytes);
-    case Space::shared: return read_shared(w, in, lane, static_cast<uint32_t>(address), bytes);
-    case Space::local: return local_of(in, w, lane, address, bytes);
+    case Space::global:
+      return read_global(w, in, lane, address, bytes);
+    case Space::shared:
+      return read_shared(w, in, lane, static_cast<uint32_t>(address), bytes);
+    case Space::local:
+      return local_of(in, w, lane, address, bytes);
     case Space::param: {
       const Launch& launch = *w.block->cluster->launch;
       if (address + bytes > launch.kernel->parameter_bytes) trap(w, in, lane, "out of bounds", "parameters");
       if (address % bytes != 0) trap(w, in, lane, "misaligned address", "parameters");
       return launch.parameters + address;
     }
-    case Space::generic: break;
+    case Space::generic:
+      break;
   }
   if ((address & kWindowMask) == kSharedWindow) return read_shared(w, in, lane, static_cast<uint32_t>(address), bytes);
   return read_global(w, in, lane, address, bytes);
@@ -53,9 +58,15 @@ template <class Element>
 void set_register(const Instruction& in, Warp& w, int which, int lane, Element value) {
   if (in.to[which] < 0) return;
   switch (in.data_width) {
-    case 2: w.at<uint16_t>(in.to[which])[lane] = static_cast<uint16_t>(value); break;
-    case 4: w.at<uint32_t>(in.to[which])[lane] = static_cast<uint32_t>(value); break;
-    default: w.at<uint64_t>(in.to[which])[lane] = static_cast<uint64_t>(value); break;
+    case 2:
+      w.at<uint16_t>(in.to[which])[lane] = static_cast<uint16_t>(value);
+      break;
+    case 4:
+      w.at<uint32_t>(in.to[which])[lane] = static_cast<uint32_t>(value);
+      break;
+    default:
+      w.at<uint64_t>(in.to[which])[lane] = static_cast<uint64_t>(value);
+      break;
   }
 }
 
@@ -63,7 +74,8 @@ void set_register(const Instruction& in, Warp& w, int which, int lane, Element v
 template <class Element>
 void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   const Launch& launch = *w.block->cluster->launch;
-  if (static_cast<size_t>(in.offset) + sizeof(Element) * in.count > launch.kernel->parameter_bytes) trap(w, in, 0, "out of bounds", "parameters");
+  if (static_cast<size_t>(in.offset) + sizeof(Element) * in.count > launch.kernel->parameter_bytes)
+    trap(w, in, 0, "out of bounds", "parameters");
   for (int i = 0; i < in.count; ++i) {
     Element value;
     std::memcpy(&value, launch.parameters + in.offset + sizeof(Element) * static_cast<size_t>(i), sizeof value);
@@ -99,6 +111,7 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
     if (all == 0) return;
   }
   (writes ? a->written_by : a->read_by) = launch.number;
+  each_lane(mask, [&](int lane) { note_global(w, in, lane, *a, t.addresses[lane], bytes, writes); });
   t.all = a;
 }
 
@@ -110,7 +123,9 @@ void load(const Instruction& in, Warp& w, uint32_t mask) {
   if (in.space == Space::global) touch(in, w, mask, bytes, false, t);
   each_lane(mask, [&](int lane) {
     Element values[4];
-    std::memcpy(values, t.all != nullptr ? reinterpret_cast<const std::byte*>(t.addresses[lane]) : read(in, w, lane, bytes), bytes);
+    std::memcpy(values,
+                t.all != nullptr ? reinterpret_cast<const std::byte*>(t.addresses[lane]) : read(in, w, lane, bytes),
+                bytes);
     for (int i = 0; i < in.count; ++i) set_register(in, w, i, lane, values[i]);
   });
 }
@@ -156,14 +171,23 @@ void atomic(const Instruction& in, Warp& w, uint32_t mask) {
     const bool shared = in.space == Space::shared;
     T before;
     const auto at = static_cast<uint32_t>(address);
-    std::memcpy(&before, shared ? read_shared(w, in, lane, at, sizeof(T), true) : read_global(w, in, lane, address, sizeof(T)), sizeof(T));
+    std::memcpy(&before,
+                shared ? read_shared(w, in, lane, at, sizeof(T), true) : global_word(w, in, lane, address, sizeof(T)),
+                sizeof(T));
     const T after = F()(before, w.at<T>(in.from[1])[lane]);
-    if (shared) write_shared(w, in, lane, at, sizeof(T), &after, true);
-    else std::memcpy(write_global(w, in, lane, address, sizeof(T)), &after, sizeof(T));
+    if (shared)
+      write_shared(w, in, lane, at, sizeof(T), &after, true);
+    else
+      std::memcpy(global_word(w, in, lane, address, sizeof(T)), &after, sizeof(T)), note_atomic(w, address);
     if (in.to[0] >= 0) w.at<T>(in.to[0])[lane] = before;
   });
 }
-struct Add { template <class T> T operator()(T a, T b) const { return static_cast<T>(a + b); } };
+struct Add {
+  template <class T>
+  T operator()(T a, T b) const {
+    return static_cast<T>(a + b);
+  }
+};
 
 Space space_of(const Statement& s) {
   if (s.has("global")) return Space::global;
@@ -187,12 +211,15 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
   in.data_width = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     uint8_t width = std::max<uint8_t>(in.element_bytes, 2);
-    const bool is_register = values[i].kind == Argument::Kind::name && values[i].name[0] == '%' && d.is_register(values[i]);
+    const bool is_register =
+        values[i].kind == Argument::Kind::name && values[i].name[0] == '%' && d.is_register(values[i]);
     if (is_register) width = d.reg(values[i]).bytes;
     if (in.data_width == 0) in.data_width = width;
     if (is_register && width != in.data_width) return false;
-    if (loads) in.to[i] = values[i].kind == Argument::Kind::sink ? -1 : d.reg(values[i]).at;
-    else in.from[1 + i] = d.source(values[i], in.data_width);
+    if (loads)
+      in.to[i] = values[i].kind == Argument::Kind::sink ? -1 : d.reg(values[i]).at;
+    else
+      in.from[1 + i] = d.source(values[i], in.data_width);
   }
   const Argument& base = s.arguments.at(loads ? 1 : 0).parts.at(0);
   in.run = loads ? load_of(type, in.space == Space::param && !d.is_register(base)) : store_of(in.element_bytes);
@@ -219,12 +246,16 @@ void begin_copy(const Instruction& in, Warp& w, uint32_t mask) {
 bool decode_copy(Decoder& d, const Statement& s, Instruction& in) {
   if (s.words[0] != "cp" || s.words[1] != "async") return false;
   if (s.opcode == "cp.async.commit_group") {
-    in.run = [](const Instruction&, Warp& w, uint32_t mask) { each_lane(mask, [&](int lane) { ++w.copy_groups[lane]; }); };
+    in.run = [](const Instruction&, Warp& w, uint32_t mask) {
+      each_lane(mask, [&](int lane) { ++w.copy_groups[lane]; });
+    };
     return true;
   }
   if (s.opcode == "cp.async.wait_group") {
     in.offset = s.arguments.at(0).value;
-    in.run = [](const Instruction& i, Warp& w, uint32_t mask) { w.finish_copies(mask, static_cast<int32_t>(i.offset)); };
+    in.run = [](const Instruction& i, Warp& w, uint32_t mask) {
+      w.finish_copies(mask, static_cast<int32_t>(i.offset));
+    };
     return true;
   }
   if (s.opcode == "cp.async.wait_all") {
@@ -257,13 +288,15 @@ void send_store(const Instruction& in, Warp& w, uint32_t mask) {
     f.to = w.at<uint32_t>(in.from[0])[lane];
     f.barrier = w.at<uint32_t>(in.from[5])[lane];
     f.bytes = in.count * 4u;
-    if (f.to >> 24 != f.barrier >> 24) trap(w, in, lane, "mbarrier", "st.async counts in another block than it writes to");
+    if (f.to >> 24 != f.barrier >> 24)
+      trap(w, in, lane, "mbarrier", "st.async counts in another block than it writes to");
     for (int i = 0; i < in.count; ++i) f.data[i] = w.at<uint32_t>(in.from[1 + i])[lane];
     f.clock = cluster.clocks.now(w.number);
     expect_write(w, in, lane, f.to, f.bytes);
     Block& there = cluster.block_of(f.barrier, *w.block);
     const auto found = there.barriers.find(f.barrier & 0xffffff);
-    if (found == there.barriers.end()) trap(w, in, lane, "mbarrier", "st.async counts at an mbarrier that is not initialised yet");
+    if (found == there.barriers.end())
+      trap(w, in, lane, "mbarrier", "st.async counts at an mbarrier that is not initialised yet");
     cluster.clocks.tell(w.number, found->second.news);
     cluster.in_flight.push_back(f);
   });
@@ -288,7 +321,8 @@ void send_tile(const Instruction& in, Warp& w, uint32_t mask) {
     for (uint32_t at = 0; at < f.bytes; at += 4) expect_write(w, in, lane, f.to + at, 4);
     Block& there = cluster.block_of(f.barrier, *w.block);
     const auto found = there.barriers.find(f.barrier & 0xffffff);
-    if (found == there.barriers.end()) trap(w, in, lane, "mbarrier", "a copy counts at an mbarrier that is not initialised yet");
+    if (found == there.barriers.end())
+      trap(w, in, lane, "mbarrier", "a copy counts at an mbarrier that is not initialised yet");
     cluster.clocks.tell(w.number, found->second.news);
     cluster.in_flight.push_back(f);
   });
@@ -302,7 +336,8 @@ bool decode_sends(Decoder& d, const Statement& s, Instruction& in) {
     d.address(a.at(0), in);
     Instruction counter;
     d.address(a.at(2), counter);
-    if (in.width != 4 || counter.width != 4 || in.offset != 0 || counter.offset != 0 || s.words.back() != "f32") return false;
+    if (in.width != 4 || counter.width != 4 || in.offset != 0 || counter.offset != 0 || s.words.back() != "f32")
+      return false;
     in.from[5] = counter.from[0];
     const std::vector<Argument> one{a.at(1)};
     const std::vector<Argument>& values = a[1].kind == Argument::Kind::list ? a[1].parts : one;

@@ -19,7 +19,8 @@ void Module::load() {
     const size_t each = bytes_of_type(d.type);
     for (size_t i = 0; i < d.values.size(); ++i) {
       const Argument value = parse_statement("x " + std::string(d.values[i])).arguments.at(0);
-      if (value.kind == Argument::Kind::name) throw std::runtime_error("PTX: a variable that begins as an address: " + std::string(d.name));
+      if (value.kind == Argument::Kind::name)
+        throw std::runtime_error("PTX: a variable that begins as an address: " + std::string(d.name));
       std::memcpy(memory + i * each, &value.value, each);
     }
     std::memset(global_memory().find(reinterpret_cast<uint64_t>(memory))->written.get(), 1, d.bytes);

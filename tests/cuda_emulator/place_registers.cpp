@@ -1,11 +1,11 @@
 // PTX has as many registers as it has values. Those that are never alive at the same time share a place, so that the
 // register files of a block fit into the processor's cache.
+#include "tests/cuda_emulator/place_registers.h"
+
 #include <algorithm>
 #include <functional>
 #include <map>
 #include <queue>
-
-#include "tests/cuda_emulator/place_registers.h"
 
 namespace trainctl::emulator {
 namespace {
@@ -41,7 +41,8 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
   // A way back makes what is alive at its end alive in all of the loop.
   std::vector<std::pair<int, int>> loops;
   for (size_t i = 0; i < code.size(); ++i) {
-    if (code[i].flow == Flow::branch && code[i].target <= static_cast<int>(i)) loops.emplace_back(code[i].target, static_cast<int>(i));
+    if (code[i].flow == Flow::branch && code[i].target <= static_cast<int>(i))
+      loops.emplace_back(code[i].target, static_cast<int>(i));
   }
   for (auto& [at, life] : lives) {
     for (bool grew = true; grew;) {
@@ -57,7 +58,8 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
     }
   }
   std::vector<std::pair<int32_t, Life>> in_order(lives.begin(), lives.end());
-  std::stable_sort(in_order.begin(), in_order.end(), [](const auto& a, const auto& b) { return a.second.first < b.second.first; });
+  std::stable_sort(in_order.begin(), in_order.end(),
+                   [](const auto& a, const auto& b) { return a.second.first < b.second.first; });
   std::map<uint8_t, std::vector<int32_t>> unused;  // places, by width
   std::map<int32_t, int32_t> place;
   using Ending = std::pair<int, int32_t>;  // when, and which register

@@ -7,7 +7,9 @@
 namespace trainctl::emulator {
 namespace {
 
-bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' || c == '.'; }
+bool is_word(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' || c == '.';
+}
 
 [[noreturn]] void fail(const std::string& what, std::string_view text) {
   throw std::runtime_error("PTX: " + what + " in: " + std::string(text.substr(0, 160)));
@@ -30,8 +32,9 @@ class Reader {
   std::string_view word() {
     skip_space();
     const size_t first = at_;
-    while (at_ < text_.size() && (is_word(text_[at_]) || (text_[at_] == ':' && at_ + 1 < text_.size() && text_[at_ + 1] == ':') ||
-                                  (text_[at_] == ':' && at_ > first && text_[at_ - 1] == ':')))
+    while (at_ < text_.size() &&
+           (is_word(text_[at_]) || (text_[at_] == ':' && at_ + 1 < text_.size() && text_[at_ + 1] == ':') ||
+            (text_[at_] == ':' && at_ > first && text_[at_ - 1] == ':')))
       ++at_;
     return text_.substr(first, at_ - first);
   }
@@ -72,7 +75,7 @@ class Reader {
       list_until(']', a.parts);
       return a;
     }
-    if (take('{') ) {
+    if (take('{')) {
       a.kind = Argument::Kind::list;
       list_until('}', a.parts);
       return a;
@@ -167,7 +170,8 @@ Declaration parse_declaration(std::string_view text) {
     if (open == std::string_view::npos) {
       d.values.push_back(trim(text.substr(equals + 1)));
     } else {
-      for (const std::string_view value : split(text.substr(open + 1, close - open - 1), ',')) d.values.push_back(trim(value));
+      for (const std::string_view value : split(text.substr(open + 1, close - open - 1), ','))
+        d.values.push_back(trim(value));
     }
   }
   bool align_next = false;
@@ -212,7 +216,8 @@ ModuleText::ModuleText(std::string from) : text(std::move(from)) {
   size_t at = 0;
   int line = 1;
   const auto move_to = [&](size_t to) {
-    line += static_cast<int>(std::count(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
+    line += static_cast<int>(
+        std::count(all.begin() + static_cast<std::ptrdiff_t>(at), all.begin() + static_cast<std::ptrdiff_t>(to), '\n'));
     at = to;
   };
   while (true) {
@@ -236,7 +241,8 @@ ModuleText::ModuleText(std::string from) : text(std::move(from)) {
       const size_t end = all.find_first_of(";{", at);
       if (end == std::string_view::npos) fail("an unknown end", rest);
       const std::string_view head = all.substr(at, end - at);
-      const bool entry = head.find(".entry") != std::string_view::npos, function = head.find(".func") != std::string_view::npos;
+      const bool entry = head.find(".entry") != std::string_view::npos,
+                 function = head.find(".func") != std::string_view::npos;
       if (!entry && !function) {  // a variable
         const size_t stop = all.find(';', at);
         variables.push_back(all.substr(at, stop - at));

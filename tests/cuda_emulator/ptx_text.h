@@ -12,7 +12,7 @@ namespace trainctl::emulator {
 /// An operand as written.
 struct Argument {
   enum class Kind : uint8_t {
-    name,     ///< a register, a symbol or a label, maybe with an offset
+    name,  ///< a register, a symbol or a label, maybe with an offset
     integer,
     real,     ///< bits: f32 in the low half, or f64
     address,  ///< [ parts[0] + offset, … ]

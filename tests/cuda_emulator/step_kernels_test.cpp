@@ -1,4 +1,6 @@
 // The small kernels around a step, sums of peers' gradients and initial weights, on the emulated GPU.
+#include "engine/runtime/cuda/step_kernels.h"
+
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -11,7 +13,6 @@
 #include "engine/ops/random.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
-#include "engine/runtime/cuda/step_kernels.h"
 #include "engine/runtime/initial_weights.h"
 
 namespace trainctl {
@@ -110,15 +111,19 @@ TEST_CASE("cuda: steps of one graph take their own data and scalars, and leave e
       copies.list[2] = {kNumbers, gathered.at(), kGathered * kRowBytes, table.at(), kRowBytes};
       copies.count = 3;
       const auto* of_loss = reinterpret_cast<const float*>(loss.at());
-      cuda::enqueue_begin_step(from, copies, reinterpret_cast<StepScalars*>(scalars.at()), position.as<uint64_t>(), of_loss, nullptr);
+      cuda::enqueue_begin_step(from, copies, reinterpret_cast<StepScalars*>(scalars.at()), position.as<uint64_t>(),
+                               of_loss, nullptr);
       must(cudaDeviceSynchronize());
-      CHECK(whole.now() == std::vector<std::byte>(staged.begin() + static_cast<std::ptrdiff_t>(slot), staged.begin() + static_cast<std::ptrdiff_t>(slot) + 2944));
-      CHECK(odd.now() == std::vector<std::byte>(staged.begin() + static_cast<std::ptrdiff_t>(slot) + 3, staged.begin() + static_cast<std::ptrdiff_t>(slot) + 1004));
+      CHECK(whole.now() == std::vector<std::byte>(staged.begin() + static_cast<std::ptrdiff_t>(slot),
+                                                  staged.begin() + static_cast<std::ptrdiff_t>(slot) + 2944));
+      CHECK(odd.now() == std::vector<std::byte>(staged.begin() + static_cast<std::ptrdiff_t>(slot) + 3,
+                                                staged.begin() + static_cast<std::ptrdiff_t>(slot) + 1004));
       const std::vector<std::byte> rows = gathered.now();
       for (int32_t i = 0; i < kGathered; ++i) {
         int32_t row = 0;
         std::memcpy(&row, &staged[slot + kNumbers + 4 * static_cast<size_t>(i)], 4);
-        CHECK(std::memcmp(&rows[static_cast<size_t>(i) * kRowBytes], &table_bytes[static_cast<size_t>(row) * kRowBytes], kRowBytes) == 0);
+        CHECK(std::memcmp(&rows[static_cast<size_t>(i) * kRowBytes], &table_bytes[static_cast<size_t>(row) * kRowBytes],
+                          kRowBytes) == 0);
       }
       CHECK(scalars.read<StepScalars>(0).step == now.step);
       CHECK(scalars.read<StepScalars>(0).learning_rate == now.learning_rate);
@@ -176,7 +181,8 @@ TEST_CASE("cuda: sums of peers have the bits of sums in order, in f32 and bf16, 
           }
           const Bytes memory(in);
           cuda::PeerSum sum;
-          for (int s = 0; s < summands; ++s) sum.in[static_cast<size_t>(s)] = memory.at(apart * static_cast<size_t>(s) + past);
+          for (int s = 0; s < summands; ++s)
+            sum.in[static_cast<size_t>(s)] = memory.at(apart * static_cast<size_t>(s) + past);
           sum.summands = summands;
           sum.out = memory.at(past);  // one of them
           sum.count = count;
@@ -187,10 +193,12 @@ TEST_CASE("cuda: sums of peers have the bits of sums in order, in f32 and bf16, 
           bool same = true;
           for (size_t i = 0; i < expected.size(); ++i) {
             const uint16_t rounded = to_bf16(expected[i]);
-            same &= std::memcmp(&got[past + i * each], dtype == DType::f32 ? static_cast<const void*>(&expected[i]) : &rounded, each) == 0;
+            same &= std::memcmp(&got[past + i * each],
+                                dtype == DType::f32 ? static_cast<const void*>(&expected[i]) : &rounded, each) == 0;
           }
           CHECK(same);
-          CHECK(std::equal(got.begin() + static_cast<std::ptrdiff_t>(past + bytes), got.end(), in.begin() + static_cast<std::ptrdiff_t>(past + bytes)));
+          CHECK(std::equal(got.begin() + static_cast<std::ptrdiff_t>(past + bytes), got.end(),
+                           in.begin() + static_cast<std::ptrdiff_t>(past + bytes)));
         }
       }
     }

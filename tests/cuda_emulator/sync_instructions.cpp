@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tests/cuda_emulator/decoder.h"
+#include "tests/cuda_emulator/global_races.h"
 #include "tests/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
@@ -22,13 +23,22 @@ void shuffle(const Instruction& in, Warp& w, uint32_t mask) {
     uint32_t from = me;
     bool ok = false;
     switch (static_cast<Shuffle>(in.data_width)) {
-      case Shuffle::up: from = me - b, ok = static_cast<int32_t>(me - b) >= static_cast<int32_t>(most); break;
-      case Shuffle::down: from = me + b, ok = from <= most; break;
-      case Shuffle::butterfly: from = me ^ b, ok = from <= most; break;
-      case Shuffle::index: from = least | (b & ~segment), ok = from <= most; break;
+      case Shuffle::up:
+        from = me - b, ok = static_cast<int32_t>(me - b) >= static_cast<int32_t>(most);
+        break;
+      case Shuffle::down:
+        from = me + b, ok = from <= most;
+        break;
+      case Shuffle::butterfly:
+        from = me ^ b, ok = from <= most;
+        break;
+      case Shuffle::index:
+        from = least | (b & ~segment), ok = from <= most;
+        break;
     }
     if (!ok) from = me;
-    if ((mask >> from & 1) == 0) trap(w, in, lane, "shuffle", "takes from lane " + std::to_string(from) + ", which does not take part");
+    if ((mask >> from & 1) == 0)
+      trap(w, in, lane, "shuffle", "takes from lane " + std::to_string(from) + ", which does not take part");
     w.at<uint32_t>(in.to[0])[lane] = values[from];
     inside |= uint32_t{ok} << lane;
   });
@@ -64,7 +74,10 @@ bool decode_warp(Decoder& d, const Statement& s, Instruction& in) {
   const auto& a = s.arguments;
   if (s.words[0] == "shfl") {
     in.flow = Flow::warp_sync;
-    in.data_width = static_cast<uint8_t>(s.has("up") ? Shuffle::up : s.has("down") ? Shuffle::down : s.has("bfly") ? Shuffle::butterfly : Shuffle::index);
+    in.data_width = static_cast<uint8_t>(s.has("up")     ? Shuffle::up
+                                         : s.has("down") ? Shuffle::down
+                                         : s.has("bfly") ? Shuffle::butterfly
+                                                         : Shuffle::index);
     const bool pair = a.at(0).kind == Argument::Kind::pair;
     in.to[0] = d.target(pair ? a[0].parts[0] : a[0], 4);
     if (pair && a[0].parts[1].kind != Argument::Kind::sink) in.to[1] = d.predicate(a[0].parts[1]);
@@ -97,7 +110,9 @@ bool decode_warp(Decoder& d, const Statement& s, Instruction& in) {
   }
   if (s.opcode == "activemask.b32") {
     in.to[0] = d.target(a.at(0), 4);
-    in.run = [](const Instruction& i, Warp& w, uint32_t mask) { put(w.at<uint32_t>(i.to[0]), mask, [=](int) { return mask; }); };
+    in.run = [](const Instruction& i, Warp& w, uint32_t mask) {
+      put(w.at<uint32_t>(i.to[0]), mask, [=](int) { return mask; });
+    };
     return true;
   }
   return false;
@@ -109,7 +124,8 @@ Mbarrier& barrier_at(const Instruction& in, Warp& w, int lane, Block& block, uin
   return found->second;
 }
 
-/// One arrival of each lane, of data_width kinds: 0 plain, 1 with bytes announced (from[1]), 2 when its copies are done.
+/// One arrival of each lane, of data_width kinds: 0 plain, 1 with bytes announced (from[1]), 2 when its copies are
+/// done.
 void arrive(const Instruction& in, Warp& w, uint32_t mask) {
   Cluster& cluster = *w.block->cluster;
   each_lane(mask, [&](int lane) {
@@ -141,7 +157,8 @@ void arrive(const Instruction& in, Warp& w, uint32_t mask) {
 void init_barrier(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const uint32_t address = w.at<uint32_t>(in.from[0])[lane] + static_cast<uint32_t>(in.offset);
-    if (address % 8 != 0 || address + 8 > w.block->shared.size()) trap(w, in, lane, "mbarrier", "an mbarrier at a wrong address");
+    if (address % 8 != 0 || address + 8 > w.block->shared.size())
+      trap(w, in, lane, "mbarrier", "an mbarrier at a wrong address");
     Mbarrier made;
     made.expected = made.pending = w.at<uint32_t>(in.from[1])[lane];
     w.block->barriers[address] = made;
@@ -156,7 +173,8 @@ bool decode_mbarrier(Decoder& d, const Statement& s, Instruction& in) {
     in.run = init_barrier;
     return true;
   }
-  if (s.opcode == "mbarrier.arrive.expect_tx.shared::cta.b64" || s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64") {
+  if (s.opcode == "mbarrier.arrive.expect_tx.shared::cta.b64" ||
+      s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64") {
     if (a.at(0).kind != Argument::Kind::sink) return false;
     d.address(a.at(1), in);
     if (s.has("expect_tx")) in.from[1] = d.source(a.at(2), 4);
@@ -204,12 +222,18 @@ bool decode_sync(Decoder& d, const Statement& s, Instruction& in) {
     in.run = [](const Instruction&, Warp& w, uint32_t mask) { w.waited |= mask; };
     return true;
   }
-  if (s.words[0] == "membar" || s.words[0] == "fence" || s.opcode == "griddepcontrol.launch_dependents") {
+  if (s.words[0] == "membar" || s.opcode == "fence.acq_rel.gpu" || s.opcode == "fence.sc.gpu") {
+    in.run = [](const Instruction&, Warp& w, uint32_t) { note_fence(w); };
+    return true;
+  }
+  if (s.words[0] == "fence" || s.opcode == "griddepcontrol.launch_dependents") {
     in.run = nothing;
     return true;
   }
   if (s.opcode == "trap") {
-    in.run = [](const Instruction& i, Warp& w, uint32_t mask) { trap(w, i, __builtin_ctz(mask), "trap", "an assertion of the kernel fails"); };
+    in.run = [](const Instruction& i, Warp& w, uint32_t mask) {
+      trap(w, i, __builtin_ctz(mask), "trap", "an assertion of the kernel fails");
+    };
     return true;
   }
   return false;

@@ -9,7 +9,8 @@ namespace trainctl::emulator {
 bool Warp::run(int instructions) {
   bool worked = false;
   for (Group& g : groups) {
-    if (g.wait == Group::Wait::mbarrier || g.wait == Group::Wait::cluster) g.wait = Group::Wait::none;  // they look again
+    if (g.wait == Group::Wait::mbarrier || g.wait == Group::Wait::cluster)
+      g.wait = Group::Wait::none;  // they look again
   }
   const Instruction* const code = block->cluster->launch->kernel->code.data();
   while (instructions > 0) {
@@ -26,7 +27,8 @@ bool Warp::run(int instructions) {
     }
     if (next == -1) continue;
     for (size_t g = 0; g < groups.size(); ++g) {
-      if (groups[g].wait == Group::Wait::none && (current == groups.size() || groups[g].pc < groups[current].pc)) current = g;
+      if (groups[g].wait == Group::Wait::none && (current == groups.size() || groups[g].pc < groups[current].pc))
+        current = g;
     }
     if (current == groups.size()) return worked;
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -98,13 +100,15 @@ bool Warp::meet(size_t group) {
   const Instruction& in = block->cluster->launch->kernel->code[static_cast<size_t>(g.pc)];
   const int lane = __builtin_ctz(g.mask);
   const uint32_t named = *(at<uint32_t>(in.from[3]) + lane);
-  if ((named & g.mask) != g.mask) trap(*this, in, lane, "member mask", "a lane that the member mask does not name takes part");
+  if ((named & g.mask) != g.mask)
+    trap(*this, in, lane, "member mask", "a lane that the member mask does not name takes part");
   const uint32_t needed = named & live;
   uint32_t here = g.mask;
   if (in.flow == Flow::bar_warp) {
     const auto& code = block->cluster->launch->kernel->code;
     for (const Group& other : groups) {
-      if (other.wait == Group::Wait::warp && code[static_cast<size_t>(other.pc)].flow == Flow::bar_warp) here |= other.mask;
+      if (other.wait == Group::Wait::warp && code[static_cast<size_t>(other.pc)].flow == Flow::bar_warp)
+        here |= other.mask;
     }
   }
   if ((needed & ~here) != 0) return false;
@@ -170,7 +174,8 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
         if ((on >> lane & 1) == 0) continue;
         const auto address = static_cast<uint32_t>(addresses[lane] + in.offset);
         const auto found = block->barriers.find(address & 0xffffff);
-        if (found == block->barriers.end()) trap(*this, in, lane, "mbarrier", "waits at an mbarrier that is not initialised");
+        if (found == block->barriers.end())
+          trap(*this, in, lane, "mbarrier", "waits at an mbarrier that is not initialised");
         Mbarrier& barrier = found->second;
         if ((barrier.phase & 1) == (parities[lane] & 1)) continue;
         passed |= 1u << lane;
@@ -186,7 +191,8 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
       return true;
     }
     case Flow::cluster_arrive:
-      if ((cluster_arrived & on) != 0) trap(*this, in, __builtin_ctz(on), "cluster barrier", "arrives twice at the cluster's barrier");
+      if ((cluster_arrived & on) != 0)
+        trap(*this, in, __builtin_ctz(on), "cluster barrier", "arrives twice at the cluster's barrier");
       cluster_arrived |= on;
       if (!in.relaxed) cluster.clocks.tell(number, cluster.cluster_news), cluster.clocks.tick(number);
       ++groups[group].pc;
