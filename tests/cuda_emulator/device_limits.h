@@ -1,0 +1,14 @@
+// The H200 that is emulated.
+#pragma once
+
+#include <cstddef>
+
+namespace trainctl::emulator {
+
+inline constexpr int kMultiprocessors = 132;
+inline constexpr size_t kMostSharedOfBlock = 227 * 1024, kSharedOfMultiprocessor = 228 * 1024;
+inline constexpr size_t kMemory = size_t{139} << 30;
+/// PTX does not tell: as if each kernel used so many.
+inline constexpr int kRegistersOfThread = 64;
+
+}  // namespace trainctl::emulator

@@ -1,0 +1,67 @@
+// Products that cuBLASLt makes on a GPU. Here they are plain loops, so that what surrounds them runs; they are counted,
+// and said to be left out at the end.
+#include <cstdio>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/ops/matmul/product_cuda.h"
+#include "tests/cuda_emulator/global_memory.h"
+
+namespace trainctl::cuda {
+namespace {
+
+struct Count {
+  int products = 0;
+  ~Count() {
+    if (products > 0)
+      std::fprintf(stderr, "emulator: %d products are cuBLASLt's on a GPU and were made by plain loops: left out\n",
+                   products);
+  }
+};
+Count count;
+
+float element(const void* data, DType dtype, int64_t i) {
+  return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
+}
+
+void run(const Product& p) {
+  const int64_t a_row = p.a_row > 0 ? p.a_row : p.transpose_a ? p.m : p.k;
+  for (int64_t z = 0; z < p.batch; ++z) {
+    for (int64_t i = 0; i < p.m; ++i) {
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        for (int64_t k = 0; k < p.k; ++k) {
+          sum += static_cast<double>(
+                     element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
+                 element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
+        }
+        if (p.bias != nullptr) sum += element(p.bias, p.bias_type, j);
+        const int64_t at = z * p.c_step + i * p.n + j;
+        if (p.descend != nullptr) sum *= -*p.descend;
+        if (p.accumulate) sum += element(p.c, p.result, at);
+        if (p.result == DType::f32)
+          static_cast<float*>(p.c)[at] = static_cast<float>(sum);
+        else
+          static_cast<uint16_t*>(p.c)[at] = to_bf16(static_cast<float>(sum));
+        emulator::Allocation* written = emulator::global_memory().find(reinterpret_cast<uint64_t>(p.c));
+        check(written != nullptr, "a product's result lies in device memory");
+        const auto bytes = static_cast<uint64_t>(byte_size(p.result));
+        const uint64_t first = reinterpret_cast<uint64_t>(p.c) + static_cast<uint64_t>(at) * bytes - written->first;
+        if (written->written != nullptr) std::memset(written->written.get() + first, 1, bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
+  const bool more = p.activation != Activation::none || p.slope != Activation::none || p.before != nullptr ||
+                    p.a_sums != nullptr || p.b_sums != nullptr;
+  if (more) return std::nullopt;
+  ++count.products;
+  return [p](CudaStream) { run(p); };
+}
+
+}  // namespace trainctl::cuda
