@@ -92,7 +92,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   one.cluster = cluster;
   one.dynamic_shared = shared;
   one.parameters = parameters;
-  one.may_overlap = may_overlap;
+  one.may_overlap = may_overlap && EMULATED_CAPABILITY >= 90;  // earlier cards have no such launches
   submit([one, memory, stream] { run(one, stream); });
   return cudaSuccess;  // a launch says nothing of how it ends
 }
