@@ -47,7 +47,7 @@ struct ClusterLaunch {
       attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
       ++count;
     }
-    if (overlap_kernels) {
+    if (kernels_wait()) {
       attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes[count].val.programmaticStreamSerializationAllowed = 1;
       ++count;

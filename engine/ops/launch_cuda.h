@@ -52,11 +52,12 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/// Whether kernels are launched so that they may overlap the end of the one before.
-inline bool overlap_kernels = true;
+/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, wait as above;
+/// if not, none may be scheduled early.
+bool kernels_wait();
 
-/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended: every kernel begins
-/// with wait_for_kernel_before().
+/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended, where kernels_wait():
+/// every kernel begins with wait_for_kernel_before().
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CudaStream stream,
             const char* name, const Arguments&... arguments) {
@@ -69,7 +70,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = overlap_kernels ? 1 : 0;
+  config.numAttrs = kernels_wait() ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
 }
 

@@ -33,10 +33,6 @@ void check_waited(Warp& warp, const Instruction& in, int lane, bool hazard) {
     fault(warp, in, lane, "early access", "what the kernel before uses is touched before griddepcontrol.wait");
 }
 
-/// Kernels that compute with whatever lies in shared memory, and drop what comes of it: row_chain, in clusters of fewer
-/// than 8 rows, for the rows that are not there. It begins as NaNs, so that a result that it reaches is seen.
-bool drops_unwritten(const Kernel& kernel) { return kernel.name.find("9row_chainENS") != std::string::npos; }
-
 struct Place {
   Block& block;
   uint32_t at;
@@ -129,7 +125,7 @@ const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32
   Clocks& clocks = warp.block->cluster->clocks;
   const Access access = this_access(warp, in, lane, atomic);
   each_cell(p, bytes, [&](Cell& cell) {
-    if (!cell.written && !drops_unwritten(*warp.block->cluster->launch->kernel))
+    if (!cell.written)
       fault(warp, in, lane, "unwritten", "read of shared memory at " + hex(p.at) + " that nobody has written");
     if (const Access* other = race_of_read(clocks, cell, warp.number, lane, atomic))
       tell_race(warp, in, lane, *other, "read of", p.at);
