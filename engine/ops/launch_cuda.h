@@ -52,8 +52,8 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, wait as above;
-/// if not, none may be scheduled early.
+/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, wait as
+/// above; if not, none may be scheduled early.
 bool kernels_wait();
 
 /// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended, where kernels_wait():
