@@ -66,8 +66,9 @@ Mark look_for_mark(int proc, const char* pid, const char* mark) {
   return result;
 }
 
-/// Of a process whose environment read as empty: whether it has memory, and its environment is not in it yet, or only
-/// since. Kernel threads and zombies have no memory; an environment that is empty for good begins where it ends.
+/// Of a process whose environment read as empty: whether it has memory, and its environment may not be in it yet, or
+/// only since. Kernel threads and zombies have no memory. An environment begins where it ends while the kernel fills it
+/// in, which takes the process's own time, and where it is empty for good: those processes mostly sleep.
 bool is_in_exec(int proc, const char* pid) {
   constexpr int kState = 3, kMemory = 23, kBegin = 50, kEnd = 51;  // fields of /proc/<pid>/stat
   const int fd = open_file_of(proc, pid, "/stat");
@@ -77,15 +78,17 @@ bool is_in_exec(int proc, const char* pid) {
   close(fd);
   const char* at = got > 0 ? std::strrchr(text.data(), ')') : nullptr;  // behind the name, which may have blanks
   uint64_t memory = 0, begin = 0, end = 0;
+  bool runs = false;
   for (int field = kState; at != nullptr && field <= kEnd; ++field) {
     at = std::strchr(at + 1, ' ');
     if (at == nullptr) return false;
     const uint64_t value = std::strtoull(at + 1, nullptr, 10);
+    if (field == kState) runs = at[1] == 'R' || at[1] == 'D';
     if (field == kMemory) memory = value;
     if (field == kBegin) begin = value;
     if (field == kEnd) end = value;
   }
-  return memory > 0 && (end == 0 || begin < end);
+  return memory > 0 && (end == 0 || begin < end || runs);
 }
 
 bool has_mark(int proc, const char* pid, const char* mark) {
