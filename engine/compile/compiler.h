@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,14 @@ struct VirtualInstruction {
   Instruction code;
   std::vector<BufferId> inputs, outputs;  ///< of code.inputs, code.outputs
 };
+
+inline bool is_kernel(const VirtualInstruction& v, std::string_view op) {
+  return v.code.opcode == Opcode::kernel && v.code.op == op;
+}
+/// Whether it sums gradients of parameters over ranks.
+inline bool reduces(const VirtualInstruction& v) {
+  return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
+}
 
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {

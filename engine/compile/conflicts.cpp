@@ -8,30 +8,42 @@
 namespace trainctl {
 namespace {
 
-template <class Counts>
-bool share_bytes(const VirtualInstruction& a, const VirtualInstruction& b, const Counts& counts) {
-  const std::vector<Access> of_a = accesses(a.code), of_b = accesses(b.code);
-  const auto buffer = [](const VirtualInstruction& v, size_t i) {
-    return i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
-  };
-  for (size_t i = 0; i < of_a.size(); ++i) {
-    for (size_t j = 0; j < of_b.size(); ++j) {
-      if (buffer(a, i) == buffer(b, j) && counts(of_a[i], of_b[j]) && of_a[i].begin() < of_b[j].end() &&
-          of_b[j].begin() < of_a[i].end())
-        return true;
-    }
-  }
+bool share_bytes(BufferId of_a, const Operand& a, BufferId of_b, const Operand& b) {
+  return of_a == of_b && a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
+}
+
+/// use(buffer, operand) for inputs and outputs until it says yes.
+template <class Use>
+bool any_operand(const VirtualInstruction& v, const Use& use) {
+  for (size_t i = 0; i < v.inputs.size(); ++i)
+    if (use(v.inputs[i], v.code.inputs[i])) return true;
+  for (size_t i = 0; i < v.outputs.size(); ++i)
+    if (use(v.outputs[i], v.code.outputs[i])) return true;
   return false;
 }
 
 }  // namespace
 
 bool touch_the_same(const VirtualInstruction& a, const VirtualInstruction& b) {
-  return share_bytes(a, b, [](const Access&, const Access&) { return true; });
+  return any_operand(a, [&](BufferId of_a, const Operand& in_a) {
+    return any_operand(b, [&](BufferId of_b, const Operand& in_b) { return share_bytes(of_a, in_a, of_b, in_b); });
+  });
 }
 
 bool conflict(const VirtualInstruction& a, const VirtualInstruction& b) {
-  return share_bytes(a, b, [](const Access& of_a, const Access& of_b) { return of_a.writes || of_b.writes; });
+  if (!touch_the_same(a, b)) return false;
+  const std::vector<Access> of_a = accesses(a.code), of_b = accesses(b.code);
+  const auto buffer = [](const VirtualInstruction& v, size_t i) {
+    return i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()];
+  };
+  for (size_t i = 0; i < of_a.size(); ++i) {
+    for (size_t j = 0; j < of_b.size(); ++j) {
+      if ((of_a[i].writes || of_b[j].writes) &&
+          share_bytes(buffer(a, i), *of_a[i].operand, buffer(b, j), *of_b[j].operand))
+        return true;
+    }
+  }
+  return false;
 }
 
 bool can_move(const Compiler& c, const VirtualInstruction& v, size_t from, size_t to) {

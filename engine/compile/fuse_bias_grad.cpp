@@ -8,10 +8,6 @@
 namespace trainctl {
 namespace {
 
-bool is_kernel(const VirtualInstruction& v, std::string_view op) {
-  return v.code.opcode == Opcode::kernel && v.code.op == op;
-}
-
 /// dy of a bias gradient is that of a weight gradient, and both step or neither does.
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];

@@ -27,10 +27,6 @@ std::vector<Uses> count_uses(const Compiler& c) {
   return uses;
 }
 
-bool is_kernel(const VirtualInstruction& v, std::string_view op) {
-  return v.code.opcode == Opcode::kernel && v.code.op == op;
-}
-
 bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }

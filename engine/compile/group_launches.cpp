@@ -26,10 +26,6 @@ constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
 constexpr int64_t kSmallLoad = 1 << 20;
 constexpr size_t kMostInLaunch = 16;
 
-bool is_kernel(const VirtualInstruction& v, std::string_view op) {
-  return v.code.opcode == Opcode::kernel && v.code.op == op;
-}
-
 int64_t rows_of(const Operand& o) {
   return o.shape.empty() ? 1 : num_elements(o.shape) / std::max<int64_t>(o.shape.back(), 1);
 }

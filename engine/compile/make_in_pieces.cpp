@@ -14,10 +14,6 @@
 namespace trainctl {
 namespace {
 
-bool reduces(const VirtualInstruction& v) {
-  return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
-}
-
 int64_t end_of(const Operand& o) { return o.offset + o.bytes(); }
 
 /// The reduction at `first` and those behind it that go on where the one before ends; what adds up shards may stand

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 #include "engine/compile/buckets.h"
 
 namespace trainctl {
@@ -86,7 +87,7 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   }
   if (bucket.level == 0) return;
   const int64_t unit = 16 * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
-  bucket.elements = (bucket.elements + unit - 1) / unit * unit;
+  bucket.elements = round_up(bucket.elements, unit);
 }
 
 /// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in
@@ -105,14 +106,12 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   return 1;
 }
 
-/// Of each stage's parameters the one whose gradient is made last.
-bool is_last(const Graph& graph, const Plan& plan, const VariablePlan& variable) {
-  const auto has_gradients = [&](const VariablePlan& v) {
-    return std::any_of(graph.updates.begin(), graph.updates.end(),
-                       [&](const Update& update) { return update.parameter == v.tensor && !update.gradients.empty(); });
-  };
+/// Of its stages' parameters the one whose gradient is made last.
+bool is_last(const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
+             const VariablePlan& variable) {
   const auto first = std::find_if(plan.variables.begin(), plan.variables.end(), [&](const VariablePlan& v) {
-    return v.stages == variable.stages && has_gradients(v);
+    const auto found = gradients.find(v.tensor);
+    return v.stages == variable.stages && found != gradients.end() && !found->second.empty();
   });
   return first != plan.variables.end() && first->tensor == variable.tensor;
 }
@@ -139,7 +138,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
     auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
-    const int pieces = is_last(graph, plan, *variable) ? pieces_of(graph, plan, *variable, parameter, key) : 1;
+    int pieces = pieces_of(graph, plan, *variable, parameter, key);
+    if (pieces > 1 && !is_last(plan, gradients, *variable)) pieces = 1;
     const auto found = open.find(key);
     const int level = std::get<2>(key);
     const bool fits = pieces == 1 && found != open.end() && (level == 3 || takes(buckets[found->second], parameter));

@@ -18,10 +18,6 @@
 namespace trainctl {
 namespace {
 
-bool reduces(const VirtualInstruction& v) {
-  return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
-}
-
 /// Those with a gather behind them. Stages that share a bucket would have to agree on its place.
 std::vector<size_t> find_updates(const Compiler& c) {
   std::set<BufferId> gradients;

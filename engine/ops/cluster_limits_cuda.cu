@@ -30,14 +30,7 @@ ClusterCounts count_clusters() {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
-  if (!knows_clusters(alone_on_its_multiprocessor)) return {};
-  if (cudaFuncSetAttribute(alone_on_its_multiprocessor, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) !=
-          cudaSuccess ||
-      cudaFuncSetAttribute(alone_on_its_multiprocessor, cudaFuncAttributeMaxDynamicSharedMemorySize, most) !=
-          cudaSuccess) {
-    cudaGetLastError();
-    return {};
-  }
+  if (!built_for_hopper() || !allow_large_clusters(alone_on_its_multiprocessor, most)) return {};
   return {count(2, most), count(4, most), count(8, most), count(16, most)};
 }
 

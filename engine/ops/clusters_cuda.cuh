@@ -25,12 +25,15 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Whether the kernel as it was built for this device, maybe by the driver, has the code for clusters.
+/// Lets a kernel have clusters of more than 8 blocks, and so much shared memory a block; false: the device has not so
+/// much.
 template <class Kernel>
-bool knows_clusters(Kernel* kernel) {
-  cudaFuncAttributes attributes{};
-  cuda_check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
-  return attributes.ptxVersion >= 90;
+bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess)
+    return true;
+  cudaGetLastError();
+  return false;
 }
 
 /// How to launch a kernel in clusters of `blocks` along x, or without where that is 1; it may be scheduled before the
@@ -47,7 +50,7 @@ struct ClusterLaunch {
       attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
       ++count;
     }
-    if (kernels_wait()) {
+    if (built_for_hopper()) {
       attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attributes[count].val.programmaticStreamSerializationAllowed = 1;
       ++count;

@@ -3,19 +3,19 @@
 namespace trainctl {
 namespace {
 
-constexpr int kFirstToWait = 90;  ///< of architectures
+constexpr int kHopper = 90;
 
 __global__ void built_as_all_are() {}
 
 }  // namespace
 
-bool kernels_wait() {
-  static const bool wait = [] {
+bool built_for_hopper() {
+  static const bool hopper = [] {
     cudaFuncAttributes attributes{};
     cuda_check(cudaFuncGetAttributes(&attributes, built_as_all_are), "cudaFuncGetAttributes");
-    return attributes.ptxVersion >= kFirstToWait;
+    return attributes.ptxVersion >= kHopper;
   }();
-  return wait;
+  return hopper;
 }
 
 }  // namespace trainctl

@@ -52,11 +52,11 @@ __device__ inline void let_next_kernel_start() {
 #endif
 }
 
-/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, wait as
-/// above; if not, none may be scheduled early.
-bool kernels_wait();
+/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, have the
+/// code for Hopper: they wait as above, and know clusters of blocks. If not, none may be scheduled early.
+bool built_for_hopper();
 
-/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended, where kernels_wait():
+/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended, where built_for_hopper():
 /// every kernel begins with wait_for_kernel_before().
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CudaStream stream,
@@ -70,7 +70,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = kernels_wait() ? 1 : 0;
+  config.numAttrs = built_for_hopper() ? 1 : 0;
   cuda_check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), name);
 }
 

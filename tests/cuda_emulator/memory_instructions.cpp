@@ -278,55 +278,53 @@ bool decode_copy(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-void send_store(const Instruction& in, Warp& w, uint32_t mask) {
+/// What a lane sends on its way to shared memory, where an mbarrier will count it.
+InFlight sent_by(const Instruction& in, Warp& w, int lane, int32_t barrier) {
+  InFlight f;
+  f.from = &w;
+  f.in = &in;
+  f.lane = lane;
+  f.to = w.at<uint32_t>(in.from[0])[lane];
+  f.barrier = w.at<uint32_t>(barrier)[lane];
+  f.clock = w.block->cluster->clocks.now(w.number);
+  return f;
+}
+
+void send_off(const Instruction& in, Warp& w, const InFlight& f, const std::string& what) {
   Cluster& cluster = *w.block->cluster;
+  Block& there = cluster.block_of(f.barrier, *w.block);
+  const auto found = there.barriers.find(f.barrier & 0xffffff);
+  if (found == there.barriers.end())
+    trap(w, in, f.lane, "mbarrier", what + " counts at an mbarrier that is not initialised yet");
+  cluster.clocks.tell(w.number, found->second.news);
+  cluster.in_flight.push_back(f);
+}
+
+void send_store(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
-    InFlight f;
-    f.from = &w;
-    f.in = &in;
-    f.lane = lane;
-    f.to = w.at<uint32_t>(in.from[0])[lane];
-    f.barrier = w.at<uint32_t>(in.from[5])[lane];
+    InFlight f = sent_by(in, w, lane, in.from[5]);
     f.bytes = in.count * 4u;
     if (f.to >> 24 != f.barrier >> 24)
       trap(w, in, lane, "mbarrier", "st.async counts in another block than it writes to");
     for (int i = 0; i < in.count; ++i) f.data[i] = w.at<uint32_t>(in.from[1 + i])[lane];
-    f.clock = cluster.clocks.now(w.number);
     expect_write(w, in, lane, f.to, f.bytes);
-    Block& there = cluster.block_of(f.barrier, *w.block);
-    const auto found = there.barriers.find(f.barrier & 0xffffff);
-    if (found == there.barriers.end())
-      trap(w, in, lane, "mbarrier", "st.async counts at an mbarrier that is not initialised yet");
-    cluster.clocks.tell(w.number, found->second.news);
-    cluster.in_flight.push_back(f);
+    send_off(in, w, f, "st.async");
   });
-  cluster.clocks.tick(w.number);
+  w.block->cluster->clocks.tick(w.number);
 }
 
 void send_tile(const Instruction& in, Warp& w, uint32_t mask) {
-  Cluster& cluster = *w.block->cluster;
   each_lane(mask, [&](int lane) {
-    InFlight f;
+    InFlight f = sent_by(in, w, lane, in.from[4]);
     f.kind = InFlight::Kind::tile;
-    f.from = &w;
-    f.in = &in;
-    f.lane = lane;
-    f.to = w.at<uint32_t>(in.from[0])[lane];
     f.map = read_map(w, in, lane, w.at<uint64_t>(in.from[1])[lane]);
     for (int i = 0; i < 2; ++i) f.coordinates[i] = w.at<int32_t>(in.from[2 + i])[lane];
-    f.barrier = w.at<uint32_t>(in.from[4])[lane];
     f.bytes = bytes_of_tile(f.map);
     if (f.to % 128 != 0) trap(w, in, lane, "misaligned address", "a tile begins at 128 bytes");
-    f.clock = cluster.clocks.now(w.number);
     for (uint32_t at = 0; at < f.bytes; at += 4) expect_write(w, in, lane, f.to + at, 4);
-    Block& there = cluster.block_of(f.barrier, *w.block);
-    const auto found = there.barriers.find(f.barrier & 0xffffff);
-    if (found == there.barriers.end())
-      trap(w, in, lane, "mbarrier", "a copy counts at an mbarrier that is not initialised yet");
-    cluster.clocks.tell(w.number, found->second.news);
-    cluster.in_flight.push_back(f);
+    send_off(in, w, f, "a copy");
   });
-  cluster.clocks.tick(w.number);
+  w.block->cluster->clocks.tick(w.number);
 }
 
 bool decode_sends(Decoder& d, const Statement& s, Instruction& in) {

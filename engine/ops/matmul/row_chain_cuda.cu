@@ -215,7 +215,7 @@ std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
     const bool taken_whole = l.wide && i + 1 < links.size() && links[i + 1].form != Form::in_parts;
     if (!taken_whole && l.form != Form::in_parts) continue;
     l.sent = turn = 1 - turn;
-    l.sent_pitch = static_cast<int>(ceil_div(l.n, 4) * 4);
+    l.sent_pitch = static_cast<int>(round_up(l.n, 4));
     floats[turn] = std::max(floats[turn], taken_whole ? l.tiles * row_tile : chain.blocks * rows * l.sent_pitch);
   }
   int places[2];
@@ -236,7 +236,7 @@ std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
     links[i + 1].rows = taken_whole ? l.sent : l.kept;
     links[i + 1].whole_rows = taken_whole || !l.wide;
   }
-  chain.weights = end = static_cast<int>(ceil_div(end, kTileAligned) * kTileAligned);
+  chain.weights = end = static_cast<int>(round_up(end, kTileAligned));
   const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
   chain.place_floats = kWeightTile + (rows_stay ? 0 : row_tile);
   const int of_groups = groups * chain.place_floats;  // a place for each group
@@ -276,7 +276,6 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
-  if (!knows_clusters(row_chain<kSets>)) return std::nullopt;
   chain.blocks = blocks;
   chain.sets = kSets;
   const Link& first = chain.links[0];
@@ -285,11 +284,7 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   const std::optional<int> floats = place(chain, most / static_cast<int>(sizeof(float)));
   if (!floats) return std::nullopt;
   const int bytes = *floats * static_cast<int>(sizeof(float));
-  if (cudaFuncSetAttribute(row_chain<kSets>, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess ||
-      cudaFuncSetAttribute(row_chain<kSets>, cudaFuncAttributeMaxDynamicSharedMemorySize, most) != cudaSuccess) {
-    cudaGetLastError();
-    return std::nullopt;
-  }
+  if (!allow_large_clusters(row_chain<kSets>, most)) return std::nullopt;
   const ClusterLaunch probe(dim3(static_cast<unsigned>(blocks)), kThreads, static_cast<size_t>(bytes), blocks, nullptr);
   const auto clusters = static_cast<int>(ceil_div(chain.rows, kSets * kRows));
   if (clusters > clusters_at_once(row_chain<kSets>, probe, blocks)) return std::nullopt;
@@ -320,7 +315,7 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, const Chain& chain
 }  // namespace
 
 std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kernels) {
-  if (kernels.size() < 2 || kernels.size() > kMostLinks) return std::nullopt;
+  if (kernels.size() < 2 || kernels.size() > kMostLinks || !built_for_hopper()) return std::nullopt;
   Chain chain;
   int64_t rows = 0;
   for (const GroupedKernel& kernel : kernels) {

@@ -50,7 +50,7 @@ TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t othe
     const int bytes = shared_bytes(kernel, needed, grid);
     if (bytes == 0) break;
     if (blocks > 1) {
-      if (tiles == 0 || waves > 1 || k / blocks < kLeast || !knows_clusters(kernel)) break;
+      if (tiles == 0 || waves > 1 || k / blocks < kLeast || !built_for_hopper()) break;
       const ClusterLaunch launch(dim3(static_cast<unsigned>(tiles * blocks)), Size::kThreads,
                                  static_cast<size_t>(bytes), blocks, nullptr);
       if (clusters_at_once(kernel, launch, blocks) < tiles + ceil_div(others, blocks)) break;
