@@ -18,7 +18,7 @@ namespace trainctl {
 namespace {
 
 /// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
-constexpr int64_t kSmallRows = 256;             ///< of a chain: the most that row_chain_cuda.cu takes
+constexpr int64_t kSmallRows = 48;              ///< of a chain
 constexpr int64_t kFewOutputs = 16;             ///< of a head: the most that head_cuda.cu takes
 constexpr size_t kLinksOfHead = 3;              ///< at most
 constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over

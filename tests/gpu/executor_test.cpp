@@ -208,8 +208,8 @@ TEST_CASE("of a launch that no kernel makes as a whole, those that are a head ar
   }
 }
 
-TEST_CASE("a rank that fails while NCCL starts says so at once, and keeps nobody from starting") {
-  if (!have_gpus(2, "failures while NCCL starts")) return;
+TEST_CASE("a rank that fails while it loads says so at once, and those that wait for it name it") {
+  if (!have_gpus(2, "a rank that fails while it loads")) return;
   const auto memory = SharedMemory::create({1024, 1024});
   std::vector<Program> programs(2);
   for (int r = 0; r < 2; ++r) {
@@ -224,13 +224,14 @@ TEST_CASE("a rank that fails while NCCL starts says so at once, and keeps nobody
     program.instructions = {sum};
   }
   std::thread failing([&] {
-    const auto comm = make_shared_memory_communicator(memory, 1, 10);
+    const auto comm = make_shared_memory_communicator(memory, 1, 2);
     auto options = graph(true);
     options.device = 1;
     CHECK_THROWS_WITH_AS(make_cuda_executor(programs[1], *comm, {}, options), doctest::Contains("are free"), EnvError);
   });
-  const auto comm = make_shared_memory_communicator(memory, 0, 10);
-  CHECK(make_cuda_executor(programs[0], *comm, {}, graph(true)) != nullptr);
+  const auto comm = make_shared_memory_communicator(memory, 0, 2);
+  CHECK_THROWS_WITH_AS(make_cuda_executor(programs[0], *comm, {}, graph(true)),
+                       doctest::Contains("rank 1 has not arrived"), CommError);
   failing.join();
 }
 

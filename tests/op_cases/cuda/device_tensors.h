@@ -95,12 +95,13 @@ class Tensors {
   void* device_ = nullptr;
 };
 
-/// The largest difference, relative to the largest expected value.
+/// The largest difference, relative to the largest expected value, or to the largest sum of its terms' magnitudes where
+/// those are told: terms may cancel.
 struct Worst {
   double off = 0, size = 0;
-  void compare(double got, double expected) {
+  void compare(double got, double expected, double terms = 0) {
     off = std::isnan(got) ? INFINITY : std::max(off, std::fabs(got - expected));
-    size = std::max(size, std::fabs(expected));
+    size = std::max({size, std::fabs(expected), terms});
   }
   double relative() const { return off / std::max(size, 1e-30); }
 };

@@ -161,6 +161,18 @@ void check_chain(const Built& b, const std::vector<float>& m) {
   CHECK(grads.relative() < 2e-6);
 }
 
+/// A parameter after a step, from the terms of its gradient.
+struct Descent {
+  explicit Descent(double before) : value(before), terms(std::fabs(before)) {}
+  void add(double slope) {
+    value -= 0.25 * slope;
+    terms += 0.25 * std::fabs(slope);
+  }
+  void compare(Worst& worst, double got) const { worst.compare(got, value, terms); }
+
+  double value, terms;
+};
+
 void check_updates(const Built& b, const std::vector<float>& m) {
   const auto at = [&](const std::vector<float>& of, int tensor) {
     return &of[static_cast<size_t>(b.tensors.first(tensor))];
@@ -171,13 +183,13 @@ void check_updates(const Built& b, const std::vector<float>& m) {
     const float *w = at(m, b.weights[l]), *before = at(b.tensors.before(), b.weights[l]);
     Worst weights, biases;
     for (int j = 0; j < n; ++j) {
-      double of_bias = 0;
-      for (int r = 0; r < b.network.rows; ++r) of_bias += dy[r * n + j];
-      biases.compare(at(m, b.biases[l])[j], at(b.tensors.before(), b.biases[l])[j] - 0.25 * of_bias);
+      Descent bias(at(b.tensors.before(), b.biases[l])[j]);
+      for (int r = 0; r < b.network.rows; ++r) bias.add(dy[r * n + j]);
+      bias.compare(biases, at(m, b.biases[l])[j]);
       for (int i = 0; i < k; ++i) {
-        double sum = 0;
-        for (int r = 0; r < b.network.rows; ++r) sum += static_cast<double>(dy[r * n + j]) * x[r * k + i];
-        weights.compare(w[j * k + i], before[j * k + i] - 0.25 * sum);
+        Descent weight(before[j * k + i]);
+        for (int r = 0; r < b.network.rows; ++r) weight.add(static_cast<double>(dy[r * n + j]) * x[r * k + i]);
+        weight.compare(weights, w[j * k + i]);
       }
     }
     CHECK(weights.relative() < 2e-6);
