@@ -49,6 +49,7 @@ std::string head(const Json& r) {
   out += fmt::format(", batch {}", batch);
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
   if (const int level = r["optimizer_shard_level"]; level > 0) out += fmt::format(", optimizer_shard level {}", level);
+  if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
   return out + "\n";
 }
 

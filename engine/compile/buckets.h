@@ -24,7 +24,11 @@ struct BucketPlan {
   Axes sum_axes;            ///< over which each stage's gradients are partial
   int level = 0;            ///< optimizer sharding
   bool updated = false;     ///< false: forward only, or the loss does not depend on it
-  int64_t elements = 0;     ///< with padding where sharded
+  DType type = DType::f32;  ///< in which gradients are summed over ranks
+  DType kept = DType::f32;  ///< in which they wait for the update: shards of several micro-batches add up in f32
+  /// A rank's contributions add up in f32, and are rounded to `type` before they are summed over ranks.
+  bool adds_up_apart = false;
+  int64_t elements = 0;  ///< with padding where sharded
   int pieces = 1;           ///< Bucket::pieces
   std::vector<BucketParameter> parameters;
 

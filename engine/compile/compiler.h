@@ -57,7 +57,8 @@ struct RankBucket {
   const BucketPlan* plan = nullptr;
   BufferId weights = -1;  ///< f32; -1: bf16 and never updated
   BufferId compute = -1;  ///< bf16: the copy that kernels read
-  BufferId gradients = -1;
+  BufferId gradients = -1;  ///< as the update reads them
+  BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (adds_up_apart)
   std::vector<BufferId> optimizer;
 
   BufferId read() const { return compute >= 0 ? compute : weights; }

@@ -85,7 +85,8 @@ View sum_of_squares(Lowering& l) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
     for (const auto& [range, at] : counted_ranges(l, static_cast<int>(b))) {
-      const View part = l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name);
+      const View part = l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name,
+                                  bucket.kept_type);
       l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
       norm.operand.accumulate = true;
     }
@@ -122,7 +123,7 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
     return l.c.flat(buffer, whole ? piece.own_first : piece.kept_first, piece.own_elements, name + piece.name, dtype);
   };
-  std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.")};
+  std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};

@@ -4,6 +4,9 @@
 //                 reduce_scatter: each rank gets the sum of its own block, where it lies, for its shard's update
 //   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
 //                 each micro-batch; the shards add up
+//
+// Ranges that are reduced may be bf16. Nothing adds up in them: a gradient of one contribution is written there, several
+// add up in an f32 range that is rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
 
 #include "engine/base/error.h"
@@ -13,10 +16,15 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kFloat = byte_size(DType::f32);
-
 const BucketPlan& plan_of(const Lowering& l, int bucket) { return *l.c.buckets[bucket].plan; }
 bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucket).level >= 2; }
+/// Of the range that contributions go to.
+DType target_type(const BucketPlan& plan) { return plan.adds_up_apart ? DType::f32 : plan.type; }
+
+/// A copy from one type to another, or to where nothing was added yet.
+Attrs copy_of(int64_t elements) {
+  return {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", elements}};
+}
 
 int64_t used_elements(const BucketPlan& plan) {
   return plan.parameters.back().first_element + plan.parameters.back().elements;
@@ -31,10 +39,12 @@ BufferId target(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   if (state.target >= 0) return state.target;
   const BucketPlan& plan = plan_of(l, bucket);
-  state.target = l.c.new_buffer(BufferKind::scratch, plan.elements * kFloat);
+  const DType type = target_type(plan);
+  state.target = l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(type));
   const int64_t used = used_elements(plan);
   if (used < plan.elements)
-    zero(l, "padding of grad." + plan.name, l.c.flat(state.target, used, plan.elements - used, "grad." + plan.name));
+    zero(l, "padding of grad." + plan.name,
+         l.c.flat(state.target, used, plan.elements - used, "grad." + plan.name, type));
   return state.target;
 }
 
@@ -42,8 +52,8 @@ BufferId target(Lowering& l, int bucket) {
 View parameter_range(Lowering& l, int bucket, int parameter) {
   const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
   View view{target(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
-  view.operand.dtype = DType::f32;
-  view.operand.offset = p.first_element * kFloat;
+  view.operand.dtype = target_type(plan_of(l, bucket));
+  view.operand.offset = p.first_element * byte_size(view.operand.dtype);
   view.operand.tensor = "grad." + view.operand.tensor;
   view.operand.accumulate = l.gradients[bucket].written[parameter];
   return view;
@@ -55,10 +65,7 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
   const View to = parameter_range(l, bucket, parameter);
   l.gradients[bucket].written[parameter] = true;
   if (to.operand.accumulate) return l.emit_kernel("accumulate " + to.operand.tensor, "accumulate", {}, {from}, {to});
-  const int64_t elements = num_elements(from.operand.shape);
-  l.emit_kernel("copy " + to.operand.tensor, "copy_slice",
-                {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", elements}}, {from},
-                {to});
+  l.emit_kernel("copy " + to.operand.tensor, "copy_slice", copy_of(num_elements(from.operand.shape)), {from}, {to});
 }
 
 /// What no contribution of this stage reached is zero.
@@ -71,10 +78,30 @@ void fill_unwritten(Lowering& l, int bucket) {
   }
 }
 
+/// The range that is summed over ranks: where contributions went, or that rounded.
+BufferId summed_range(Lowering& l, int bucket) {
+  const BucketPlan& plan = plan_of(l, bucket);
+  const BufferId target = l.gradients[bucket].target;
+  if (!plan.adds_up_apart) return target;
+  const bool of_task = is_per_micro_batch(l, bucket);
+  const BufferId range = of_task ? l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(plan.type))
+                                 : l.c.buckets[bucket].gradients;
+  const std::string name = "grad." + plan.name;
+  Instruction i;
+  i.name = "round " + name;
+  i.op = "copy_slice";
+  i.attrs = copy_of(plan.elements);
+  i.phase = Phase::backward;
+  i.micro_batch = of_task ? l.task.micro_batch : -1;
+  l.c.emit(std::move(i), {l.c.flat(target, 0, plan.elements, name)},
+           {l.c.flat(range, 0, plan.elements, name, plan.type)});
+  return range;
+}
+
 void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
+  const BufferId range = summed_range(l, bucket);
   if (b.reduce_group < 0) return;
-  const BufferId range = l.gradients[bucket].target;
   for (int p = 0; p < b.pieces; ++p) {
     const Bucket::Piece piece = b.piece(p);
     const std::string name = "grad." + piece.name;
@@ -86,29 +113,31 @@ void reduce_once(Lowering& l, int bucket) {
     i.group = b.reduce_group;
     i.purpose = Purpose::gradient;
     i.phase = Phase::backward;
-    l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name)},
-             {l.c.flat(range, piece.own_first, piece.own_elements, name)});
+    l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name, b.gradient_type)},
+             {l.c.flat(range, piece.own_first, piece.own_elements, name, b.gradient_type)});
   }
 }
 
-/// The first micro-batch's shard goes where the shards add up; a later one's stays in its own range, at this
-/// rank's block, and is added from there: after the next reduction has been sent off, so that what stands between
-/// does not wait for this one.
+/// The first micro-batch's shard goes where the shards add up, if that is of its type; another one's stays in its own
+/// range, at this rank's block, and is added from there: after the next reduction has been sent off, so that what
+/// stands between does not wait for this one.
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
+  const BufferId range = summed_range(l, bucket);
+  const bool is_kept = !state.shard_written && b.kept_type == b.gradient_type;
   for (int p = 0; p < b.pieces; ++p) {
     const Bucket::Piece piece = b.piece(p);
     const std::string name = "grad." + piece.name;
-    const View whole = l.c.flat(state.target, piece.first, piece.elements, name);
-    const View block = l.c.flat(state.target, piece.own_first, piece.own_elements, name);
-    View shard = l.c.flat(l.c.buckets[bucket].gradients, piece.kept_first, piece.own_elements, name);
+    const View whole = l.c.flat(range, piece.first, piece.elements, name, b.gradient_type);
+    const View block = l.c.flat(range, piece.own_first, piece.own_elements, name, b.gradient_type);
+    View shard = l.c.flat(l.c.buckets[bucket].gradients, piece.kept_first, piece.own_elements, name, b.kept_type);
     state.last_reduction = l.c.code.size();
     l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
-                      state.shard_written ? block : shard, Purpose::gradient);
+                      is_kept ? shard : block, Purpose::gradient);
     add_up_shards(l);
-    if (state.shard_written) {
-      shard.operand.accumulate = true;
+    if (!is_kept) {
+      shard.operand.accumulate = state.shard_written;
       l.scattered.push_back({block, shard, l.task.micro_batch});
     }
   }
@@ -127,7 +156,7 @@ void start_gradients(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     const BucketPlan& plan = *l.c.buckets[b].plan;
     GradientState& state = l.gradients[b];
-    if (plan.level < 2) state.target = l.c.buckets[b].gradients;
+    if (plan.level < 2) state.target = plan.adds_up_apart ? l.c.buckets[b].sums : l.c.buckets[b].gradients;
     state.written.assign(plan.parameters.size(), false);
     for (size_t p = 0; p < plan.parameters.size(); ++p) {
       for (TensorId gradient : plan.parameters[p].gradients) {
@@ -180,8 +209,10 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
 void add_up_shards(Lowering& l) {
   for (const ScatteredShard& s : l.scattered) {
     Instruction i;
-    i.name = "accumulate " + s.to.operand.tensor;
-    i.op = "accumulate";
+    const bool adds = s.to.operand.accumulate;
+    i.name = (adds ? "accumulate " : "copy ") + s.to.operand.tensor;
+    i.op = adds ? "accumulate" : "copy_slice";
+    if (!adds) i.attrs = copy_of(num_elements(s.to.operand.shape));
     i.phase = Phase::backward;
     i.micro_batch = s.micro_batch;
     l.c.emit(std::move(i), {s.from}, {s.to});

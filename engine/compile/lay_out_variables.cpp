@@ -34,6 +34,8 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   b.elements = plan.elements;
   b.level = plan.level;
   b.pieces = plan.pieces;
+  b.gradient_type = plan.type;
+  b.kept_type = plan.kept;
   const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
   if (plan.updated && ranks.size() > 1) b.reduce_group = c.group_of(ranks);
   if (plan.level == 0) return b;
@@ -63,7 +65,9 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
   r.plan = &plan;
   add_weights(c, bucket, r);
   if (plan.updated) {
-    r.gradients = c.new_buffer(BufferKind::gradients, plan.level >= 2 ? shard : whole);
+    const int64_t kept = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
+    r.gradients = c.new_buffer(BufferKind::gradients, kept);
+    if (plan.adds_up_apart && plan.level < 2) r.sums = c.new_buffer(BufferKind::gradients, whole);
     for (int i = 0; i < optimizer_states(c.spec.optimizer); ++i) {
       r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
     }

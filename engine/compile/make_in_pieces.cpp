@@ -22,7 +22,7 @@ std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   std::vector<size_t> pieces = {first};
   for (size_t i = first + 1; i < c.code.size(); ++i) {
     const VirtualInstruction& v = c.code[i];
-    if (v.code.op == "accumulate") continue;
+    if (v.code.op == "accumulate" || v.code.op == "copy_slice") continue;
     const bool goes_on = reduces(v) && v.inputs[0] == c.code[first].inputs[0] &&
                          v.code.inputs[0].offset == end_of(c.code[pieces.back()].code.inputs[0]);
     if (!goes_on) break;

@@ -71,23 +71,32 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
 /// A bucket of slivers takes a parameter of any size: a reduction of its own would keep the next one waiting for longer
 /// than its bytes take, most of all on a GPU, where it waits until a product leaves it a multiprocessor.
 bool takes(const BucketPlan& bucket, const BucketParameter& parameter) {
-  const int64_t float_bytes = byte_size(DType::f32);
-  return bucket.elements * float_bytes <= kSliverBytes ||
-         (bucket.elements + parameter.elements) * float_bytes <= kBucketBytes;
+  const int64_t size = byte_size(bucket.type);
+  return bucket.elements * size <= kSliverBytes || (bucket.elements + parameter.elements) * size <= kBucketBytes;
 }
+
+int64_t line_elements(DType type) { return 64 / byte_size(type); }
 
 /// Parameters of whole cache lines first, so that each starts at one without padding; then the rest.
 void lay_out(BucketPlan& bucket, const Mesh& mesh) {
+  const int64_t line = line_elements(bucket.type);
   std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
-                        [](const BucketParameter& p) { return p.elements % 16 == 0; });
+                        [line](const BucketParameter& p) { return p.elements % line == 0; });
   bucket.elements = 0;
   for (BucketParameter& p : bucket.parameters) {
     p.first_element = bucket.elements;
     bucket.elements += p.elements;
   }
   if (bucket.level == 0) return;
-  const int64_t unit = 16 * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
+  const int64_t unit = line * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
   bucket.elements = round_up(bucket.elements, unit);
+}
+
+/// Where a rank makes several contributions between two sums over ranks, each would round the sum once more.
+bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
+  const bool several = std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
+                                   [](const BucketParameter& p) { return p.gradients.size() > 1; });
+  return bucket.type != DType::f32 && (several || (bucket.level < 2 && plan.micro_batches > 1));
 }
 
 /// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in
@@ -99,10 +108,12 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid() || parameter.gradients.size() != 1)
     return 1;
+  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (graph.nodes[graph.tensors[parameter.gradients[0]].producer].op != "matmul_weight_grad") return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
   for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
-    if (rows % pieces == 0 && parameter.elements % (pieces * ways * 16) == 0) return static_cast<int>(pieces);
+    if (rows % pieces == 0 && parameter.elements % (pieces * ways * line_elements(plan.gradient_type)) == 0)
+      return static_cast<int>(pieces);
   return 1;
 }
 
@@ -151,6 +162,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.sum_axes = parameter.gradient_layout.partial;
       bucket.level = level;
       bucket.updated = std::get<3>(key);
+      bucket.type = plan.gradient_type;
+      bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
       bucket.pieces = pieces;
       buckets.push_back(std::move(bucket));
     }
@@ -159,7 +172,10 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     bucket.parameters.push_back(std::move(parameter));
     if (pieces > 1) open.erase(key);
   }
-  for (BucketPlan& bucket : buckets) lay_out(bucket, plan.mesh);
+  for (BucketPlan& bucket : buckets) {
+    lay_out(bucket, plan.mesh);
+    bucket.adds_up_apart = adds_up_apart(plan, bucket);
+  }
   return buckets;
 }
 

@@ -62,11 +62,17 @@ Row row_of(const Program& program, int index) {
           join(notes, ", ")};
 }
 
+std::string gradients_text(const Bucket& b) {
+  if (b.gradient_type == b.kept_type) return (b.kept_type == DType::f32 ? "" : "bf16 ") + std::string("gradients");
+  return fmt::format("gradients (sent in {})", to_string(b.gradient_type));
+}
+
 std::string bucket_text(const Program& program, const Bucket& b) {
   std::string text = fmt::format("{}: {} elements, weights @{}", b.name, with_commas(b.elements),
                                  b.has_compute_copy() ? b.compute_offset : b.weights_offset);
   if (b.has_compute_copy() && b.weights_offset >= 0) text += fmt::format(", master @{}", b.weights_offset);
-  if (b.gradients_offset >= 0) text += fmt::format(", gradients @{}", b.gradients_offset);
+  if (b.sums_offset >= 0) text += fmt::format(", sums @{}", b.sums_offset);
+  if (b.gradients_offset >= 0) text += fmt::format(", {} @{}", gradients_text(b), b.gradients_offset);
   for (int64_t offset : b.optimizer_offsets) text += fmt::format(", optimizer @{}", offset);
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);

@@ -105,7 +105,7 @@ struct Variable {
 };
 
 /// Parameters that are reduced, gathered and updated together, as one flat range:
-/// [p0 | p1 | … | padding up to a multiple of shards * 16 elements].
+/// [p0 | p1 | … | padding up to a multiple of shards * 64 bytes of gradients].
 /// A single large parameter may be in pieces: equal parts of the range, one after another, that are reduced, updated
 /// and gathered each by itself. A shard is then a shard of each piece, and where shards are kept they lie one after
 /// another.
@@ -122,6 +122,10 @@ struct Bucket {
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
   int64_t compute_offset = -1;
   int64_t gradients_offset = -1;  ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
+  DType gradient_type = DType::f32;  ///< in which ranks send and sum gradients
+  DType kept_type = DType::f32;      ///< of those at gradients_offset: f32 where shards of several micro-batches add up
+  /// f32, the whole range: where contributions add up before they are rounded to gradients_offset; -1: they go there
+  int64_t sums_offset = -1;
   /// No gradients are kept: the kernels that would make them step the weights (compile's fuse_update).
   bool updated_by_parts = false;
   std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard

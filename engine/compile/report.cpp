@@ -200,6 +200,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
           {"batch", spec.dataset.batch},
           {"schedule", to_string(plan.schedule)},
           {"precision", to_string(spec.precision)},
+          {"gradient_precision", to_string(spec.gradient_precision)},
           {"optimizer_shard_level", plan.optimizer_shard_level},
           {"layers", layers},
           {"tasks", schedule_json(graph, plan)},

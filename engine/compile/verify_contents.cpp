@@ -11,6 +11,7 @@
 namespace trainctl {
 namespace {
 
+constexpr int64_t kFloat = byte_size(DType::f32);
 constexpr int kNothing = -1, kInitial = -2;
 
 struct Content {
@@ -52,7 +53,7 @@ class Contents {
       }
     }
     if (p_.loss_offset >= 0) {
-      bytes_.for_each(p_.loss_offset, p_.loss_offset + byte_size(DType::f32), [&](Content& c) {
+      bytes_.for_each(p_.loss_offset, p_.loss_offset + kFloat, [&](Content& c) {
         if (c.writer == kNothing) faults_.push_back({p_.rank, -1, "the loss is never written"});
       });
     }
@@ -72,7 +73,11 @@ class Contents {
       for (const Variable& v : p_.variables) {
         if (v.bucket == static_cast<int>(b)) used = std::max(used, v.bucket_element + num_elements(v.shape));
       }
-      hold(bucket.gradients_offset + used * 4, bucket.gradients_offset + bucket.elements * 4);
+      const auto hold_padding = [&](int64_t offset, int64_t size) {
+        if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
+      };
+      hold_padding(bucket.gradients_offset, byte_size(bucket.kept_type));
+      hold_padding(bucket.sums_offset, kFloat);
     }
   }
 

@@ -130,6 +130,9 @@ class Form {
       if (r < 0 || r >= num_ranks_) fault(i.name + ": there is no rank " + std::to_string(r));
     }
     if (i.inputs.size() != 1 || i.outputs.size() != 1) return fault(i.name + " needs one input and one output");
+    if (i.inputs[0].dtype != i.outputs[0].dtype)
+      fault(i.name + " takes " + std::string(to_string(i.inputs[0].dtype)) + " and makes " +
+            std::string(to_string(i.outputs[0].dtype)));
     const auto size = static_cast<int64_t>(ranks.size());
     int64_t in = i.inputs[0].bytes(), out = i.outputs[0].bytes();
     if (i.collective == Collective::all_gather) in *= size;
@@ -171,7 +174,9 @@ std::vector<Region> persistent_regions(const Program& program) {
     add((b.has_compute_copy() ? "master." : "weights.") + b.name, b.weights_offset, b.weights_are_cut() ? shard : whole,
         true);
     add("weights." + b.name, b.compute_offset, read, true);
-    add("grad." + b.name, b.gradients_offset, b.level >= 2 ? shard : whole, false);
+    const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
+    add("grad." + b.name, b.gradients_offset, kept, false);
+    add("sums of grad." + b.name, b.sums_offset, whole, false);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

@@ -46,7 +46,8 @@ void verify_pair(const std::vector<Program>& programs, const Place& send, const 
 /// What must agree between members of a group.
 std::string story(const Instruction& i) {
   std::string text = i.name + " (" + std::string(to_string(i.collective)) + ", " + std::to_string(i.inputs[0].bytes()) +
-                     " -> " + std::to_string(i.outputs[0].bytes()) + " bytes";
+                     " -> " + std::to_string(i.outputs[0].bytes()) + " bytes of " +
+                     std::string(to_string(i.inputs[0].dtype));
   if (i.collective == Collective::broadcast) text += ", root " + std::to_string(i.root);
   return text + ")" + micro_batch_text(i);
 }

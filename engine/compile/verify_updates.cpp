@@ -18,6 +18,9 @@ struct Range {
   int64_t begin = 0, end = 0;
   bool is(const Operand& o) const { return o.offset == begin && o.offset + o.bytes() == end; }
   bool touches(const Operand& o) const { return o.offset < end && begin < o.offset + o.bytes(); }
+  bool touches(const std::vector<Operand>& all) const {
+    return std::any_of(all.begin(), all.end(), [this](const Operand& o) { return touches(o); });
+  }
 };
 
 /// Of one piece of a bucket.
@@ -29,7 +32,9 @@ class BucketUpdates {
         b_(program.buckets[bucket]),
         piece_(program.buckets[bucket].piece(piece)),
         faults_(faults) {
-    gradients_ = b_.level >= 2 ? kept(b_.gradients_offset, kFloat) : whole(b_.gradients_offset, kFloat);
+    const int64_t size = byte_size(b_.kept_type);
+    gradients_ = b_.level >= 2 ? kept(b_.gradients_offset, size) : whole(b_.gradients_offset, size);
+    contributions_ = b_.sums_offset >= 0 ? whole(b_.sums_offset, kFloat) : gradients_;
     weights_ = b_.weights_are_cut() ? kept(b_.weights_offset, kFloat) : whole(b_.weights_offset, kFloat);
     updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kFloat);
     if (!b_.has_compute_copy()) {
@@ -90,6 +95,9 @@ class BucketUpdates {
   }
 
   void reduce(const Instruction& i) {
+    if (i.inputs[0].dtype != b_.gradient_type)
+      fault(i.name + " sums " + gradient_name() + " in another type than the bucket's");
+    if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " sums " + gradient_name() + " before it is rounded");
     if (i.group != b_.reduce_group)
       fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
     if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !summed().is(i.outputs[0])))
@@ -104,21 +112,32 @@ class BucketUpdates {
 
   /// Anything else that writes gradients: kernels of the backward pass.
   void contribute(const Instruction& i) {
+    if (b_.sums_offset >= 0 && gradients_.touches(i.outputs)) return round(i);
     for (const Operand& out : i.outputs) {
-      if (!gradients_.touches(out)) {
+      if (!contributions_.touches(out)) {
         // At levels 2 and 3 contributions go to a range of the micro-batch.
         if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
         continue;
       }
       if (b_.level >= 2) {
+        if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in another type");
         if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites what " + gradient_name() + " has added up");
         ++additions_;
         continue;
       }
       if (reduces_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was reduced");
+      if (rounds_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was rounded");
       if (!out.accumulate && !first_.insert(out.offset).second)
         fault(i.name + " overwrites the contributions that " + out.tensor + " has added up");
     }
+  }
+
+  /// What has added up, as ranks sum it.
+  void round(const Instruction& i) {
+    if (i.op != "copy_slice" || !contributions_.is(i.inputs[0]) || !gradients_.is(i.outputs[0]) ||
+        i.outputs[0].dtype != b_.gradient_type)
+      fault(i.name + " does not round the whole of " + gradient_name());
+    if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");
   }
 
   /// What reads weights after their update computes with those of the next step.
@@ -142,6 +161,8 @@ class BucketUpdates {
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
     if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
     if (!summed().is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " takes " + gradient_name() + " in another type");
+    if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " uses " + gradient_name() + " before it is rounded");
     const size_t states = b_.optimizer_offsets.size();
     for (size_t s = 0; s < states; ++s) {
       if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kFloat).begin)
@@ -173,7 +194,9 @@ class BucketUpdates {
   }
 
   /// What this rank updates with.
-  Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, kFloat) : gradients_; }
+  Range summed() const {
+    return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_;
+  }
 
   /// Of the bucket's whole range at `offset`: the piece, and this rank's part of it; of a range of shards: its part.
   Range whole(int64_t offset, int64_t element_bytes) const {
@@ -196,10 +219,11 @@ class BucketUpdates {
   const Bucket& b_;
   const Bucket::Piece piece_;
   Faults& faults_;
-  Range gradients_;
+  Range gradients_;          ///< as the update takes them
+  Range contributions_;      ///< where kernels of the backward pass put them: there, or in f32 sums
   Range weights_, updated_;  ///< what is kept, and of that what this rank updates
   Range read_, copied_;      ///< what kernels read, and of a bf16 copy what this rank's update writes
-  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0;
+  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0;
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
 };

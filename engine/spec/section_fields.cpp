@@ -332,6 +332,11 @@ const Section& job_section() {
                                "tf32: a GPU may round what goes into matrix products. bf16: weights and activations in "
                                "bf16, sums, statistics, gradients of parameters and the optimizer in fp32.")
               .of(JobKind::network),
+          field<&J::gradient_precision>("gradient_precision",
+                                        "Of parameters' gradients as ranks keep, send and sum them. bf16: half the "
+                                        "bytes; with precision: bf16 alone.")
+              .one_of({"fp32", "bf16"})
+              .of(JobKind::network),
           special("command", FieldKind::words,
                   "A program and its arguments, started once a rank in place of a network.")
               .of(JobKind::command),

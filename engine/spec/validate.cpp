@@ -57,6 +57,14 @@ void stand_alone_is_one_rank(Rules& r) {
             "set parallel.mode: data_parallel or semi_auto_parallel");
 }
 
+void gradients_in_bf16_are_of_bf16(Rules& r) {
+  if (!r.fine({"precision", "gradient_precision"}) || r.job.gradient_precision != Precision::bf16) return;
+  if (r.job.precision == Precision::bf16) return;
+  r.wrong("gradient_precision",
+          "gradients in bf16 are for jobs in bf16, but precision is " + std::string(to_string(r.job.precision)),
+          "set precision: bf16, or leave gradient_precision out");
+}
+
 void stages_divide_ranks(Rules& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
   const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
@@ -236,6 +244,7 @@ void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   mode_is_there(r);
   stand_alone_is_one_rank(r);
+  gradients_in_bf16_are_of_bf16(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   micro_batches_divide_the_batch(r);

@@ -72,8 +72,8 @@ struct Case {
     if (p.bias != nullptr) p.bias = place(3, bias, p.bias_type);
     if (p.slope != Activation::none) p.slope_at = place(4, at, p.result);
     if (p.descend != nullptr) p.descend = static_cast<float*>(place(5, {rate}, DType::f32));
-    if (p.a_sums != nullptr) p.a_sums = static_cast<float*>(place(6, random_values(p.m, 7, DType::f32), DType::f32));
-    if (p.b_sums != nullptr) p.b_sums = static_cast<float*>(place(6, random_values(p.n, 7, DType::f32), DType::f32));
+    if (p.a_sums != nullptr) p.a_sums = place(6, random_values(p.m, 7, p.result), p.result);
+    if (p.b_sums != nullptr) p.b_sums = place(6, random_values(p.n, 7, p.result), p.result);
   }
   void reset() { upload(c, p.result, p.c); }
 
@@ -103,7 +103,7 @@ struct Case {
   }
   std::vector<double> expected_sums() const {
     const bool of_a = p.a_sums != nullptr;
-    std::vector<double> sums = random_values(of_a ? p.m : p.n, 7, DType::f32);
+    std::vector<double> sums = random_values(of_a ? p.m : p.n, 7, p.result);
     for (size_t i = 0; i < sums.size(); ++i) {
       double sum = 0;
       const auto at_i = static_cast<int64_t>(i);
@@ -150,7 +150,7 @@ void check_case(const Product& form, Way way, int64_t shift, Tally& tally) {
   if (one.p.a_sums != nullptr || one.p.b_sums != nullptr) {
     const std::vector<double> sums = one.expected_sums();
     off = std::max(
-        off, error(download(one.p.a_sums != nullptr ? one.p.a_sums : one.p.b_sums, DType::f32, sums.size()), sums));
+        off, error(download(one.p.a_sums != nullptr ? one.p.a_sums : one.p.b_sums, one.p.result, sums.size()), sums));
   }
   const int kind = one.p.operands == DType::bf16 ? 2 : one.p.tf32 ? 1 : 0;
   const double limit = kind == 2 ? (one.p.result == DType::bf16 ? 1e-2 : 1e-5) : kind == 1 ? 2e-3 : 1e-5;
@@ -206,7 +206,7 @@ std::vector<Product> forms(int64_t m, int64_t n, int64_t k) {
     Product grad = plain;
     grad.transpose_a = true;
     grad.accumulate = grad.sums_accumulate = accumulate;
-    grad.a_sums = reinterpret_cast<float*>(&there);
+    grad.a_sums = &there;
     all.push_back(grad);
     std::swap(grad.a_sums, grad.b_sums);
     if (accumulate) grad.descend = reinterpret_cast<float*>(&there);

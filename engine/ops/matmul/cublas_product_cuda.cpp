@@ -59,10 +59,8 @@ std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   if (bias && p.bias_type != p.result) return std::nullopt;
   if (sums) {  // overwritten, and of one operand alone
     const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
-    if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr) ||
-        p.result != DType::f32) {
+    if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr))
       return std::nullopt;
-    }
     return p.b_sums != nullptr ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
   }
   if (p.slope != Activation::none) {

@@ -123,7 +123,7 @@ extern const OpDef matmul_weight_grad_op = {
       expect_ndim("matmul_weight_grad", in[1], 1);
       const int64_t k = in[0].shape.back(), n = in[1].shape.back();
       const TensorInfo dw{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}, out_type(attrs, DType::f32)};
-      if (attrs.flag("bias_grad")) return {dw, {{n}}};
+      if (attrs.flag("bias_grad")) return {dw, {{n}, dw.dtype}};
       return {dw};
     },
     .cost =

@@ -106,9 +106,9 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
   }
   const TensorArg& db = call.out[1];
   Product with_sums = p;
-  (kn ? with_sums.b_sums : with_sums.a_sums) = db.as<float>();
+  (kn ? with_sums.b_sums : with_sums.a_sums) = db.data;
   with_sums.sums_accumulate = db.accumulate;
-  if (db.dtype == DType::f32 && p.a_row == 0) {
+  if (db.dtype == dw.dtype && p.a_row == 0) {
     if (std::optional<CudaKernel> whole = cuda::prepare_product(with_sums, *call.scratch)) return *whole;
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);

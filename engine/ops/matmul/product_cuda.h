@@ -40,9 +40,9 @@ struct Product {
   bool accumulate = false;
   /// With accumulate: C -= *descend * the product. Device memory, read at each run.
   const float* descend = nullptr;
-  /// f32 sums over k, where wanted: of op(A) [m], of op(B) [n]. Added to, or a step of descent, as told here.
-  float* a_sums = nullptr;
-  float* b_sums = nullptr;
+  /// Sums over k of C's type, where wanted: of op(A) [m], of op(B) [n]. Added to, or a step of descent, as told here.
+  void* a_sums = nullptr;
+  void* b_sums = nullptr;
   bool sums_accumulate = false;
 
   bool tf32 = false;

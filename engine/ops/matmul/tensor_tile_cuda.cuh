@@ -32,8 +32,8 @@ inline TileProduct tile_product_of(const Product& p) {
   t.a = {static_cast<const float*>(p.a), p.a_step, static_cast<int>(p.m), static_cast<int>(p.k)};
   t.b = {static_cast<const float*>(p.b), p.b_step, static_cast<int>(p.n), static_cast<int>(p.k)};
   t.finish = finish_of(p);
-  t.a_sums = p.a_sums;
-  t.b_sums = p.b_sums;
+  t.a_sums = static_cast<float*>(p.a_sums);
+  t.b_sums = static_cast<float*>(p.b_sums);
   t.sums_accumulate = p.sums_accumulate;
   const auto in_fours = [](int64_t contiguous, const void* data, int64_t step) {
     return contiguous % 4 == 0 && step % 4 == 0 && is_aligned(data);

@@ -142,7 +142,7 @@ std::optional<CudaKernel> prepare_thin(const Product& p) {
   const bool sums_rows = p.a_sums != nullptr || p.b_sums != nullptr;
   // A vector lies contiguously whichever way it is transposed.
   if (p.m == 1 && p.batch == 1 && p.n > 1 && p.k > 1 && !p.transpose_b && p.b_sums == nullptr)
-    return prepare_sums(args, p.a_sums, p.sums_accumulate);
+    return prepare_sums(args, static_cast<float*>(p.a_sums), p.sums_accumulate);
   if (p.k == 1 && p.batch == 1 && !sums_rows) return prepare_outer(args);
   const bool along_k = (!p.transpose_a || p.m == 1) && (p.transpose_b || p.n == 1);
   if (!along_k || sums_rows || (p.m > 2 && p.n > 2)) return std::nullopt;
