@@ -13,6 +13,8 @@
 namespace trainctl::cuda {
 namespace {
 
+constexpr int kStepsAtOnce = 1;  ///< of 8 k, of a warp: more are more code, which a short batch has to wait for
+
 using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
 
 struct GradTile : Tile<GradSize, false, false, true> {
@@ -20,8 +22,8 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static constexpr int kASlabs = kM / kTileFloats, kBSlabs = (kN + kTileFloats - 1) / kTileFloats;
   static constexpr int kStageFloats = (kASlabs + kBSlabs) * kSlab;
   static constexpr int kOld = kStages * kStageFloats;  ///< what C held; the groups' sums take the place of stages
-  static constexpr int kParts = kOld + kM * kN;        ///< of the sums of A's columns, and of B's
-  static constexpr int kRate = kParts + kGroups * (kM + kN);  ///< of descent
+  static constexpr int kParts = kOld + kM * kN;        ///< of the sums of A's columns
+  static constexpr int kRate = kParts + kGroups * kM;  ///< of descent
   static constexpr int kBarriers = kRate + 2;
   static constexpr int kShared = 4 * (kBarriers + 2 * kStages);
   static_assert(kM % kTileFloats == 0 && kRows == 2 && kCols == 11 && kWide == 1);
@@ -31,16 +33,23 @@ struct GradTile : Tile<GradSize, false, false, true> {
 
 /// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours at k = 2 in_group + e,
 /// in the order of tile_copies_cuda.cuh. Free of bank conflicts for one, two or four neighbours.
-struct InSlab {
-  int at[2];
+class InSlab {
+ public:
   __device__ explicit InSlab(int col) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int k = static_cast<int>(threadIdx.x) % 4 * 2 + e;
-      at[e] = k * kTileFloats + ((col / 4) ^ k) * 4 + col % 4;
-      asm("" : "+r"(at[e]));  // stays in a register: the compiler would make it anew in each step
+      bytes_[e] = 4 * (k * kTileFloats + ((col / 4) ^ k) * 4 + col % 4);
+      asm("" : "+r"(bytes_[e]));  // stays in a register: the compiler would make it anew in each step
     }
   }
+  template <class V>
+  __device__ V read(const float* slab, int e) const {
+    return *reinterpret_cast<const V*>(reinterpret_cast<const char*>(slab) + bytes_[e]);
+  }
+
+ private:
+  int bytes_[2];
 };
 
 /// Warps' fragments, with rows and columns in the order of Part::fragment.
@@ -58,19 +67,29 @@ struct GradFragments {
     const float* const b_step = step + GradTile::kASlabs * GradTile::kSlab;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      const float2 rows = *reinterpret_cast<const float2*>(step + a_slab + a.at[e]);
+      const float2 rows = a.read<float2>(step + a_slab, e);
       a_of[0][e] = rows.x, a_of[1][e] = rows.y;
 #pragma unroll
       for (int slab = 0; slab < 2; ++slab) {
-        const float4 v = *reinterpret_cast<const float4*>(b_step + slab * GradTile::kSlab + b_fours.at[e]);
+        const float4 v = b_fours.read<float4>(b_step + slab * GradTile::kSlab, e);
         b_of[4 * slab][e] = v.x, b_of[4 * slab + 1][e] = v.y, b_of[4 * slab + 2][e] = v.z, b_of[4 * slab + 3][e] = v.w;
       }
-      const float2 pair = *reinterpret_cast<const float2*>(b_step + 2 * GradTile::kSlab + b_pair.at[e]);
+      const float2 pair = b_pair.read<float2>(b_step + 2 * GradTile::kSlab, e);
       b_of[8][e] = pair.x, b_of[9][e] = pair.y;
-      b_of[10][e] = b_step[2 * GradTile::kSlab + b_last.at[e]];
+      b_of[10][e] = b_last.read<float>(b_step + 2 * GradTile::kSlab, e);
     }
   }
 };
+
+/// Of the slabs of a stage. Only where weights lie as [in,out] is it called for, by the first of each row of tiles.
+__device__ inline float sum_of_column(const float* slabs, int col) {
+  const float* const slab = slabs + col / kTileFloats * GradTile::kSlab;
+  const int pack = col % kTileFloats / 4;
+  float sum = 0;
+#pragma unroll 8
+  for (int k = 0; k < GradTile::kStage; ++k) sum += slab[k * kTileFloats + (pack ^ k % 8) * 4 + col % 4];
+  return sum;
+}
 
 /// Of the four lanes that share rows and columns of fragments: all get it.
 __device__ inline float sum_of_four(float v) {
@@ -110,28 +129,27 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   // What C held, and the rate, come meanwhile: a thread takes what it copied itself, and the rate after all have met.
   const int col = col0 + 4 * lane, row = row0 + warp;
   const bool finishes = lane < T::kN / 4 && col < f.n;
-  float* const c = f.c + static_cast<int64_t>(row) * f.n + col;
+  float* c = f.c + static_cast<int64_t>(row) * f.n + col;
   float* const old = shared + T::kOld + warp * T::kN + 4 * lane;
   if (f.accumulate && finishes) {
-#pragma unroll
-    for (int i = 0; i < T::kRowsOfWarp; ++i) {
-      const int down = i * T::kWarps;
-      if (row + down < f.m) copy_async<16>(old + down * T::kN, c + static_cast<int64_t>(down) * f.n, true);
-    }
+    const float* from = c;
+#pragma unroll 2
+    for (int i = 0; i < T::kRowsOfWarp; ++i, from += T::kWarps * static_cast<int64_t>(f.n))
+      if (row + i * T::kWarps < f.m) copy_async<16>(old + i * T::kWarps * T::kN, from, true);
   }
   if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
   commit_copies();
 
   const GradFragments fragments(lane / 4, own_row);
   TileSums sums[1][T::kCols];
-  float row_sums[2] = {}, col_sums[T::kCols] = {};
+  float row_sums[2] = {}, col_sum = 0;
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
     const int place = s % T::kStages;
     wait_for_bytes(barrier(place), s / T::kStages % 2);
-    const float* const stage = shared + place * T::kStageFloats + group * 8 * kTileFloats;
-#pragma unroll
-    for (int step = 0; step < T::kStage / 8; step += T::kGroups) {
+    const float* const stage = shared + place * T::kStageFloats;
+#pragma unroll kStepsAtOnce
+    for (int step = group; step < T::kStage / 8; step += T::kGroups) {
       float a[2][2], b[T::kCols][2];
       fragments.read(stage + step * 8 * kTileFloats, a, b);
       Fragment<4> left[1];
@@ -140,11 +158,8 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
       add_products(left, b, sums);
 #pragma unroll
       for (int r = 0; r < 2; ++r) row_sums[r] += a[r][0] + a[r][1];
-      if (sums_b) {
-#pragma unroll
-        for (int j = 0; j < T::kCols; ++j) col_sums[j] += b[j][0] + b[j][1];
-      }
     }
+    if (sums_b && thread < T::kN) col_sum += sum_of_column(stage + T::kASlabs * T::kSlab, thread);
     if (s + T::kStages < stages) {
       __syncthreads();  // all have read what lay there
       if (lane == 0 && warp == place) fetch(s + T::kStages);
@@ -172,13 +187,6 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
       if (lane % 4 == 0) parts[group * T::kM + own_row + T::A::row_of<2>(lane / 4, r)] = sum;
     }
   }
-  if (sums_b && own_row == 0) {
-#pragma unroll
-    for (int j = 0; j < T::kCols; ++j) {
-      const float sum = sum_of_four(col_sums[j]);
-      if (lane % 4 == 0) parts[T::kGroups * T::kM + group * T::kN + T::B::row_of<T::kCols>(lane / 4, j)] = sum;
-    }
-  }
   wait_for_copies<0>();
   __syncthreads();
   const float scale = f.descend != nullptr ? -shared[T::kRate] : 1.0f;
@@ -186,20 +194,19 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   if (sums_a && thread < T::kM)
     store_row_sum(p.a_sums, parts + thread, T::kM, T::kGroups, row0 + thread, f.m, p.sums_accumulate, scale);
   if (sums_b && thread < T::kN)
-    store_row_sum(p.b_sums, parts + T::kGroups * T::kM + thread, T::kN, T::kGroups, col0 + thread, f.n,
-                  p.sums_accumulate, scale);
+    store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
   if (!finishes) return;
   // Sums lie in the order of mma's rows: row 2 i + r of a warp's 16 is its i + 8 r'th.
   const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;
-#pragma unroll
-  for (int i = 0; i < T::kRowsOfWarp; ++i) {
-    const int down = i * T::kWarps, local = (i / 2 * 16 + i % 2 * 4) * T::kPitch;
-    if (row + down >= f.m) break;
-    float4 sum = *reinterpret_cast<const float4*>(of_row + local);
-    add(sum, *reinterpret_cast<const float4*>(of_row + local + T::kM * T::kPitch));
+#pragma unroll 2
+  for (int i = 0; i < T::kRowsOfWarp; ++i, c += T::kWarps * static_cast<int64_t>(f.n)) {
+    if (row + i * T::kWarps >= f.m) break;
+    const float* const sums_of_row = of_row + (i / 2 * 16 + i % 2 * 4) * T::kPitch;
+    float4 sum = *reinterpret_cast<const float4*>(sums_of_row);
+    add(sum, *reinterpret_cast<const float4*>(sums_of_row + T::kM * T::kPitch));
     sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
-    if (f.accumulate) add(sum, *reinterpret_cast<const float4*>(old + down * T::kN));
-    *reinterpret_cast<float4*>(c + static_cast<int64_t>(down) * f.n) = sum;
+    if (f.accumulate) add(sum, *reinterpret_cast<const float4*>(old + i * T::kWarps * T::kN));
+    *reinterpret_cast<float4*>(c) = sum;
   }
 }
 
