@@ -1,7 +1,7 @@
 // A tile of a weight's gradient by one block: dW = A^T B, both operands as they lie in memory, [k,m] and [k,n], in true
 // f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: all
-// that shared memory holds are asked for at once, by a warp each, so that threads do nothing but multiply, and meet only
-// where k is longer than that. Two groups of warps share k; their sums are added up in a fixed order.
+// that shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is longer
+// than that. Two groups of warps share k; their sums are added up in a fixed order.
 //
 // 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k, products take 218 cycles, and 4.9 KiB
 // come from L2, some 20 bytes a cycle.
@@ -20,7 +20,7 @@ using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
 struct GradTile : Tile<GradSize, false, false, true> {
   static constexpr int kSlab = kStage * kTileFloats;
   static constexpr int kASlabs = kM / kTileFloats, kBSlabs = (kN + kTileFloats - 1) / kTileFloats;
-  static constexpr int kStageFloats = (kASlabs + kBSlabs) * kSlab;
+  static constexpr int kSlabs = kASlabs + kBSlabs, kStageFloats = kSlabs * kSlab;
   static constexpr int kOld = kStages * kStageFloats;  ///< what C held; the groups' sums take the place of stages
   static constexpr int kParts = kOld + kM * kN;        ///< of the sums of A's columns
   static constexpr int kRate = kParts + kGroups * kM;  ///< of descent
@@ -108,24 +108,26 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   const int stages = (p.a.k + T::kStage - 1) / T::kStage;
   const bool sums_a = p.a_sums != nullptr && col0 == 0, sums_b = p.b_sums != nullptr && row0 == 0;
   const auto barrier = [&](int place) { return shared + T::kBarriers + 2 * place; };
-  const auto fetch = [&](int stage) {  // to the warp's place
-    float *const to = shared + warp * T::kStageFloats, *const came = barrier(warp);
-    announce_bytes(came, 4 * T::kStageFloats);
-#pragma unroll
-    for (int slab = 0; slab < T::kASlabs; ++slab)
-      copy_tile(to + slab * T::kSlab, a_map, row0 + slab * kTileFloats, stage * T::kStage, came);
-#pragma unroll
-    for (int slab = 0; slab < T::kBSlabs; ++slab)
-      copy_tile(to + (T::kASlabs + slab) * T::kSlab, b_map, col0 + slab * kTileFloats, stage * T::kStage, came);
+  const auto fetch = [&](int stage, int slab) {
+    const int place = stage % T::kStages;
+    const bool of_a = slab < T::kASlabs;
+    copy_tile(shared + place * T::kStageFloats + slab * T::kSlab, of_a ? a_map : b_map,
+              of_a ? row0 + slab * kTileFloats : col0 + (slab - T::kASlabs) * kTileFloats, stage * T::kStage,
+              barrier(place));
   };
   if (lane == 0) {
-    prefetch_map(warp % 2 == 0 ? a_map : b_map);
+    if (warp < 2) prefetch_map(warp == 0 ? a_map : b_map);
     prepare_announcements(barrier(warp));
+    if (warp < stages) announce_bytes(barrier(warp), 4 * T::kStageFloats);
     publish_to_copies();
   }
   __syncthreads();
   wait_for_kernel_before();
-  if (lane == 0 && warp < stages) fetch(warp);
+  // Warps ask in turn, so that slabs come in the order in which they are taken.
+  if (lane == 0) {
+#pragma unroll 1
+    for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
+  }
   // What C held, and the rate, come meanwhile: a thread takes what it copied itself, and the rate after all have met.
   const int col = col0 + 4 * lane, row = row0 + warp;
   const bool finishes = lane < T::kN / 4 && col < f.n;
@@ -162,7 +164,11 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     if (sums_b && thread < T::kN) col_sum += sum_of_column(stage + T::kASlabs * T::kSlab, thread);
     if (s + T::kStages < stages) {
       __syncthreads();  // all have read what lay there
-      if (lane == 0 && warp == place) fetch(s + T::kStages);
+      if (lane == 0 && warp == place) {
+        announce_bytes(barrier(place), 4 * T::kStageFloats);
+#pragma unroll 1
+        for (int slab = 0; slab < T::kSlabs; ++slab) fetch(s + T::kStages, slab);
+      }
     }
     if (s % kKeep == kKeep - 1) keep(sums);
   }
