@@ -1,7 +1,7 @@
 // A tile of a weight's gradient by one block: dW = A^T B, both operands as they lie in memory, [k,m] and [k,n], in true
-// f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: all
-// that shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is longer
-// than that. Two groups of warps share k; their sums are added up in a fixed order.
+// f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: as many
+// as shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is longer.
+// Two groups of warps share k; their sums are added up in a fixed order.
 //
 // 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k, products take 218 cycles, and 4.9 KiB
 // come from L2, some 20 bytes a cycle.
@@ -31,8 +31,8 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 
-/// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours at k = 2 in_group + e,
-/// in the order of tile_copies_cuda.cuh. Free of bank conflicts for one, two or four neighbours.
+/// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours at k = 2 in_group + e.
+/// As tile_copies_cuda.cuh has them, they are read free of bank conflicts, be they one, two or four.
 class InSlab {
  public:
   __device__ explicit InSlab(int col) {

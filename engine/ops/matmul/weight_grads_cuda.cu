@@ -1,7 +1,7 @@
 // The gradients of a small step's weights in one launch, or the steps of descent that they make: dW = A^T B with
-// few rows in A and B. A block makes a tile of one of them (grad_tile_cuda.cuh); where those would be few, or rows do not
-// lie in packs of 16 bytes, it is a block or a cluster (tensor_tile_cuda.cuh). Bias gradients are sums over the tile's
-// operands on the way. A gradient that is a vector gets blocks of its own.
+// few rows in A and B. A block makes a tile of one of them (grad_tile_cuda.cuh); where those would be few, or rows do
+// not lie in packs of 16 bytes, a block or a cluster makes another (tensor_tile_cuda.cuh). Bias gradients are sums over
+// the tile's operands on the way. A gradient that is a vector gets blocks of its own.
 #include "engine/ops/matmul/grad_tile_cuda.cuh"
 #include "engine/ops/matmul/groups_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
@@ -12,11 +12,11 @@ namespace {
 
 constexpr int kMostGrads = 16;
 constexpr int64_t kMostRows = 1024;
-constexpr size_t kMostCopied = 8;        ///< matrices, where the copy engine brings them
-constexpr int kLine = 64;                ///< elements of a vector that a block makes
+constexpr size_t kMostCopied = 8;          ///< matrices, where the copy engine brings them
+constexpr int kLine = 64;                  ///< elements of a vector that a block makes
 constexpr int kLineParts = 2 * kLine + 1;  ///< sums that a warp has of them
 
-/// Where rows are many: 128 x 88 makes two gradients of 512 x 784 and 512 x 512 by 60 clusters of two blocks.
+/// Where rows are many, and the copy engine cannot bring them or tiles are few.
 using LongTile = TileSize<8, 1, 1, 16, 88, 32, 4>;
 
 struct Grad {
@@ -215,15 +215,17 @@ CudaKernel prepare(const std::vector<TileProduct>& matrices, const std::vector<T
   };
 }
 
-/// Where the copy engine can, and such tiles keep more than half of the device busy.
+/// Where the copy engine can, and such tiles keep more than half of the device busy. A block has a multiprocessor to
+/// itself: where k is short, several smaller ones there overlap if there are more than one for each.
 std::optional<CudaKernel> prepare_copied(const std::vector<TileProduct>& matrices,
-                                         const std::vector<TileProduct>& vectors) {
+                                         const std::vector<TileProduct>& vectors, int64_t k) {
   const auto in_fours = [](const TileProduct& p) { return p.vectors; };
   if (!built_for_hopper() || matrices.size() > kMostCopied || !std::all_of(matrices.begin(), matrices.end(), in_fours))
     return std::nullopt;
   CopiedGrads all;
   all.grads = list_grads<GradSize>(matrices, vectors, 1);
-  if (2 * all.grads.tile_blocks <= multiprocessors()) return std::nullopt;
+  if (2 * all.grads.tile_blocks <= multiprocessors() || (k <= kShortK && all.grads.grid > multiprocessors()))
+    return std::nullopt;
   const int bytes = shared_bytes(copied_weight_grads, GradTile::kShared, 1);
   if (bytes == 0) return std::nullopt;
   for (size_t i = 0; i < matrices.size(); ++i) {
@@ -254,7 +256,7 @@ std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> ke
     if (is_vector(*grad)) lines += lines_of(*grad);
     k = std::max<int64_t>(k, grad->a.k);
   }
-  if (std::optional<CudaKernel> copied = prepare_copied(matrices, vectors)) return copied;
+  if (std::optional<CudaKernel> copied = prepare_copied(matrices, vectors, k)) return copied;
   const TileChoice short_tiles = choose<ShortTile>(matrices, lines);
   if (k <= kShortK) return prepare<ShortTile>(matrices, vectors, short_tiles.blocks);
   const TileChoice long_tiles = choose<LongTile>(matrices, lines);

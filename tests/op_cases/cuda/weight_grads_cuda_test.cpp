@@ -115,6 +115,7 @@ TEST_CASE("cuda: gradients of several weights in one launch, and steps of descen
   for (const int64_t rows : {1, 7, 32, 33}) check_group({rows, reference});
   check_group({256, reference});
   check_group({24, reference, true});
+  check_group({24, {{512, 784}, {512, 512}}, true});
   check_group({24, reference, false, false, false});
   check_group({24, reference, true, false});
   check_group({24, reference, false, true, true, false});
