@@ -1,7 +1,7 @@
 // A tile of a weight's gradient by one block: dW = A^T B, both operands as they lie in memory, [k,m] and [k,n], in true
-// f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: as many
-// as shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is longer.
-// Two groups of warps share k; their sums are added up in a fixed order.
+// f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: as
+// many as shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is
+// longer. Two groups of warps share k; their sums are added up in a fixed order.
 //
 // 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k, products take 218 cycles, and 4.9 KiB
 // come from L2, some 20 bytes a cycle.
@@ -13,7 +13,8 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kStepsAtOnce = 1;  ///< of 8 k, of a warp: more are more code, which a short batch has to wait for
+/// Of a warp, of 8 k each: with 2 the next one's fragments come while one is multiplied; it is more code to fetch.
+constexpr int kStepsAtOnce = 2;
 
 using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
 
@@ -31,8 +32,8 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 
-/// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours at k = 2 in_group + e.
-/// As tile_copies_cuda.cuh has them, they are read free of bank conflicts, be they one, two or four.
+/// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours, at k = 2 in_group
+/// and at the next. As tile_copies_cuda.cuh has them, they are read free of bank conflicts, be they one, two or four.
 class InSlab {
  public:
   __device__ explicit InSlab(int col) {
@@ -151,9 +152,9 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     wait_for_bytes(barrier(place), s / T::kStages % 2);
     const float* const stage = shared + place * T::kStageFloats;
 #pragma unroll kStepsAtOnce
-    for (int step = group; step < T::kStage / 8; step += T::kGroups) {
+    for (int step = 0; step < T::kStage / 8; step += T::kGroups) {
       float a[2][2], b[T::kCols][2];
-      fragments.read(stage + step * 8 * kTileFloats, a, b);
+      fragments.read(stage + (group + step) * 8 * kTileFloats, a, b);
       Fragment<4> left[1];
 #pragma unroll
       for (int e = 0; e < 4; ++e) left[0].set(e, a[e % 2][e / 2]);
