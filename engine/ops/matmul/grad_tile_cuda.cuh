@@ -129,19 +129,22 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
 #pragma unroll 1
     for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
   }
-  // What C held, and the rate, come meanwhile: a thread takes what it copied itself, and the rate after all have met.
+  // What C held, and the rate: a thread takes what it copied itself, and the rate after all have met.
   const int col = col0 + 4 * lane, row = row0 + warp;
   const bool finishes = lane < T::kN / 4 && col < f.n;
   float* c = f.c + static_cast<int64_t>(row) * f.n + col;
   float* const old = shared + T::kOld + warp * T::kN + 4 * lane;
-  if (f.accumulate && finishes) {
-    const float* from = c;
+  const auto fetch_old = [&] {
+    if (f.accumulate && finishes) {
+      const float* from = c;
 #pragma unroll 2
-    for (int i = 0; i < T::kRowsOfWarp; ++i, from += T::kWarps * static_cast<int64_t>(f.n))
-      if (row + i * T::kWarps < f.m) copy_async<16>(old + i * T::kWarps * T::kN, from, true);
-  }
-  if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
-  commit_copies();
+      for (int i = 0; i < T::kRowsOfWarp; ++i, from += T::kWarps * static_cast<int64_t>(f.n))
+        if (row + i * T::kWarps < f.m) copy_async<16>(old + i * T::kWarps * T::kN, from, true);
+    }
+    if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
+    commit_copies();
+  };
+  const int old_from = stages > 2 ? 1 : 0;  // the stage before which they are asked for: the first comes sooner so
 
   const GradFragments fragments(lane / 4, own_row);
   TileSums sums[1][T::kCols];
@@ -149,6 +152,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
 #pragma unroll 1
   for (int s = 0; s < stages; ++s) {
     const int place = s % T::kStages;
+    if (s == old_from) fetch_old();
     wait_for_bytes(barrier(place), s / T::kStages % 2);
     const float* const stage = shared + place * T::kStageFloats;
 #pragma unroll kStepsAtOnce
