@@ -21,6 +21,9 @@ using namespace trainctl;
 
 namespace {
 
+/// Of losses whose gradients are rounded to bf16, which keeps 8 bits.
+constexpr double kBf16Tolerance = 2e-2;
+
 /// One rank, the plain way; kept, since many plans share it.
 const RunResult& reference_run(const PlanCase& plan) {
   static std::map<std::string, RunResult> runs;
@@ -30,11 +33,14 @@ const RunResult& reference_run(const PlanCase& plan) {
   return found != runs.end() ? found->second : runs.emplace(key, run_job(text, plan.same)).first->second;
 }
 
-RunResult run_plan(const PlanCase& plan) {
+PlannedJob planned(const PlanCase& plan, const std::vector<std::string>& more) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
-  return run_job(plan.job, overrides);
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return plan_job(parse_job(plan.job, "equivalence.yaml", overrides));
 }
+
+RunResult run_plan(const PlanCase& plan) { return run_job(planned(plan, {})); }
 
 void check_losses(const RunResult& run, const RunResult& reference, double tolerance) {
   REQUIRE(run.losses.size() == 100);
@@ -163,6 +169,16 @@ TEST_CASE("a gradient that is made and reduced in pieces gives the bits of the w
       check_communications(pieces);
     }
   }
+}
+
+TEST_CASE("gradients in bf16 follow the one-rank loss of f32 ones, and their communications are those of the report") {
+  for_each_plan([](const PlanCase& plan) {
+    PlannedJob job = planned(plan, {});
+    job.plan.gradient_type = DType::bf16;  // and all else in f32, so that nothing else is rounded
+    const RunResult run = run_job(std::move(job));
+    check_losses(run, reference_run(plan), kBf16Tolerance);
+    check_communications(run);
+  });
 }
 
 TEST_CASE("the table has the plans that the project promises") {

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/bound_operands.h"
+#include "engine/runtime/cpu/bf16_operands.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/initial_weights.h"
 
@@ -40,16 +41,6 @@ class Pages {
   size_t bytes_;
   std::byte* data_ = nullptr;
 };
-
-/// CPU kernels take bf16 in an optimizer's copy of the weights alone.
-void require_f32(const Program& program) {
-  for (const Instruction& i : program.instructions) {
-    for (const Operand& input : i.inputs) {
-      if (input.dtype == DType::bf16)
-        throw EnvError(i.name + " reads " + input.tensor + " in bf16, but CPUs compute in fp32; set precision: fp32");
-    }
-  }
-}
 
 /// An instruction with everything looked up.
 struct Bound : BoundMove {
@@ -106,7 +97,6 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
     arena_ = pages_->data();
   }
   check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
-  require_f32(program);
   comm_.register_arena(arena_, program.arena_bytes);
   phase_ended(options_.start_up, "memory");
   open_groups();
@@ -162,7 +152,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   bind_operands(instruction, program_, arena_, call);
   call.seed = options_.seed;
   call.threads = options_.threads;
-  bound.kernel = def->prepare(call);
+  bound.kernel = prepare_with_bf16_operands(*def, std::move(call));
 }
 
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
