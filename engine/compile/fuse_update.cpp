@@ -73,6 +73,7 @@ void fuse_update(Compiler& c) {
     Bucket& bucket = c.program.buckets[b];
     if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0) continue;
     if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be stepped
+    if (bucket.gradient_type != DType::f32) continue;
     const Writers writers = find_writers(c, c.buckets[b]);
     if (writers.at.size() != c.buckets[b].plan->parameters.size()) continue;
     for (size_t i : writers.at) take_the_step(c.code[i], c.buckets[b].weights);

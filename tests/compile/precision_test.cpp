@@ -134,6 +134,108 @@ TEST_CASE("verify_programs: an update that leaves out the bf16 copy, or writes a
   }
 }
 
+TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and taken by updates") {
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    const std::string cut = "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}";
+    const std::string clip = "optimizer={type: adam, clip_norm: 1}";
+    const std::vector<Program> whole = compiled({"precision=bf16", cut, clip});
+    const std::vector<Program> half = compiled({"precision=bf16", "gradient_precision=bf16", cut, clip});
+    const int64_t slack = 64 * 8;
+    CHECK(std::abs(2 * half[0].memory.gradients - whole[0].memory.gradients) <= slack);
+    CHECK(half[0].memory.optimizer + slack >= whole[0].memory.optimizer);
+    for (const Program& p : half) {
+      const auto summed = collectives(p, Purpose::gradient), before = collectives(whole[0], Purpose::gradient);
+      REQUIRE(summed.size() == before.size());
+      for (size_t i = 0; i < summed.size(); ++i) {
+        CHECK(summed[i]->inputs[0].dtype == DType::bf16);
+        CHECK(std::abs(2 * summed[i]->bytes() - before[i]->bytes()) <= slack);
+      }
+      for (const Instruction& i : p.instructions) {
+        if (i.op == "adam_update" || i.op == "sum_squares") CHECK(i.inputs[0].dtype == DType::bf16);
+        CHECK(i.op != "copy_slice");  // who makes a gradient rounds it
+      }
+      CHECK(to_string(p).find("bf16 gradients @") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("gradients in bf16: what several micro-batches make adds up in f32, and is rounded once") {
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    const std::vector<Program> programs =
+        compiled({"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=2",
+                  "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
+    for (const Program& p : programs) {
+      for (const Instruction* i : collectives(p, Purpose::gradient)) CHECK(i->inputs[0].dtype == DType::bf16);
+      for (const Instruction& i : p.instructions) {
+        for (const Operand& out : i.outputs)
+          if (out.accumulate) CHECK(out.dtype == DType::f32);
+      }
+      for (const Bucket& b : p.buckets) {
+        CHECK((b.sums_offset >= 0) == (level < 2));
+        CHECK(find_all(p, Opcode::kernel, "round grad." + b.name).size() == (level < 2 ? 1 : 0));
+        CHECK(b.kept_type == (level < 2 ? DType::bf16 : DType::f32));
+        CHECK(update_of(p, b).inputs[0].dtype == b.kept_type);
+      }
+    }
+  }
+}
+
+TEST_CASE("gradients in bf16: what several layers make for one parameter adds up in f32") {
+  const std::string network =
+      "network=[{name: a, type: dense, units: 32}, {type: relu}, {name: b, type: dense, units: 32, share: a}, "
+      "{type: dense, units: 1}]";
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    for (const Program& p :
+         compiled({"precision=bf16", "gradient_precision=bf16", network,
+                   "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+      for (const Instruction& i : p.instructions) {
+        for (const Operand& out : i.outputs)
+          if (out.accumulate) CHECK(out.dtype == DType::f32);
+      }
+      for (const Instruction* i : collectives(p, Purpose::gradient)) CHECK(i->inputs[0].dtype == DType::bf16);
+      for (const Bucket& b : p.buckets) CHECK(b.kept_type == DType::bf16);
+    }
+  }
+}
+
+TEST_CASE("verify_programs: gradients in another type than the bucket's, or not rounded, are faults") {
+  const auto faulty = [](int level, int micro_batches, const auto& change) {
+    std::vector<Program> programs = compiled(
+        {"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=" + std::to_string(micro_batches),
+         "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
+    CHECK(verify_programs(programs).empty());
+    for (Program& p : programs)
+      for (Instruction& i : p.instructions) change(i);
+    return !verify_programs(programs).empty();
+  };
+  const auto as_f32 = [](Operand& o) {  // as many bytes
+    o.dtype = DType::f32;
+    o.shape.back() /= 2;
+  };
+  for (int level = 0; level <= 3; ++level) {
+    for (int micro_batches : {1, 2}) {
+      CAPTURE(level);
+      CAPTURE(micro_batches);
+      CHECK(faulty(level, micro_batches, [&](Instruction& i) {
+        if (i.purpose != Purpose::gradient) return;
+        as_f32(i.inputs[0]);
+        as_f32(i.outputs[0]);
+      }));
+      CHECK(faulty(level, micro_batches, [&](Instruction& i) {
+        if (i.op == "adam_update" && i.inputs[0].dtype == DType::bf16) as_f32(i.inputs[0]);
+        if (i.op == "adam_update" && level >= 2 && micro_batches > 1) i.inputs[0].dtype = DType::bf16;
+      }));
+    }
+    if (level >= 2) continue;
+    CHECK(faulty(level, 2, [](Instruction& i) {
+      if (i.name.starts_with("round ")) i.opcode = Opcode::wait, i.inputs.clear(), i.outputs.clear();
+    }));
+  }
+}
+
 TEST_CASE("tf32: every product says so, and nothing else does") {
   for (const std::string precision : {"fp32", "tf32"}) {
     int products = 0;

@@ -42,6 +42,15 @@ void check_same(const OpCase& row, const Graph& graph, const Values& got, const 
   }
 }
 
+CaseGraph both_ways(const OpCase& row, const CaseRun& run) {
+  CaseGraph built = build_case(row, true, run.floats);
+  for (const TensorId gradient : built.in_grads) {
+    if (run.bf16_gradients && gradient >= 0 && built.graph.consumers(gradient).empty())
+      built.graph.tensors[gradient].dtype = DType::bf16;
+  }
+  return built;
+}
+
 Values plain_run(const OpCase& row, const CaseGraph& built, const CaseDevice& device) {
   Values values = initial_values(row, built);
   run_graph(built.graph, uncut(built.graph), values, {.device = &device});
@@ -112,7 +121,7 @@ int check_cuts(const OpCase& row, const CaseRun& run) {
 }
 
 void check_accumulate(const OpCase& row, const CaseRun& run) {
-  const CaseGraph built = build_case(row, true, run.floats);
+  const CaseGraph built = both_ways(row, run);
   Values expected = initial_values(row, built), got = expected;
   for (const Node& node : built.graph.nodes) {
     // Node by node, so that each reads the plain results of those before it.
@@ -149,12 +158,12 @@ void check_threads(const OpCase& row, const CaseRun& run) {
 }
 
 void check_same_bits_twice(const OpCase& row, const CaseRun& run) {
-  const CaseGraph built = build_case(row, true, run.floats);
+  const CaseGraph built = both_ways(row, run);
   check_same(row, built.graph, plain_run(row, built, run.device), plain_run(row, built, run.device), 0.0);
 }
 
 void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run) {
-  const CaseGraph built = build_case(row, true, run.floats), wide = build_case(row, true);
+  const CaseGraph built = both_ways(row, run), wide = build_case(row, true);
   const Values start = initial_values(row, built);
   Values got = start, expected = start;
   run_graph(built.graph, uncut(built.graph), got, {.device = &run.device});

@@ -63,6 +63,22 @@ TEST_CASE("large and odd sizes give on a GPU what the CPU gives, and the same bi
   }
 }
 
+TEST_CASE("kernels that make gradients of parameters write them in bf16 too, and add to them there") {
+  if (!gpu_is_here()) return;
+  const CaseRun run{cuda_device(), DType::bf16, 0, true};
+  const auto check_row = [&](const OpCase& row) {
+    if (row.fused) return;
+    check_as_on(cpu_device(), row, run);
+    check_accumulate(row, run);
+    check_same_bits_twice(row, run);
+  };
+  for (const bool products : {false, true}) {
+    for (const OpCase& row : op_cases()) {
+      if (is_product(row) == products) check_row(row);
+    }
+  }
+}
+
 TEST_CASE("matrix products on a GPU pass all checks of the op cases") {
   check_all(check_forward, true);
   check_all(check_backward, true);

@@ -134,6 +134,8 @@ TEST_CASE("moves on a GPU give what they give on the CPU") {
     const Operand x = random(n, 1, DType::bf16);
     check_as_cpu({"pack", {x}, {unwritten(n, DType::bf16)}, parts(outer, count, inner)}, 0, true);
     check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner, DType::bf16)}, last}, 0, true);
+    check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner)}, last}, 0, true);
+    check_as_cpu({"copy_slice", {random(n, 1)}, {unwritten(outer * inner, DType::bf16)}, last}, 4e-3, true);
     check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner)}, last}, 0, true);  // converts
   }
 }
@@ -266,9 +268,12 @@ TEST_CASE("element-wise chains on a GPU give what they give on the CPU") {
 TEST_CASE("some rows of a weight gradient on a GPU are those of the whole, and a bias's gradient stays whole") {
   if (!gpu_is_here()) return;
   constexpr int64_t kRows = 96, kIn = 80, kOut = 64, kPiece = 16;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  const std::pair<DType, DType> types[] = {
+      {DType::f32, DType::f32}, {DType::bf16, DType::f32}, {DType::bf16, DType::bf16}};
+  for (const auto& [dtype, made_type] : types) {
     for (const bool kn : {false, true}) {
       CAPTURE(kn);
+      const DType result = made_type;
       const Operand x = random(kRows * kIn, 1, dtype), dy = random(kRows * kOut, 2, dtype);
       const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
       const auto make = [&](const CaseDevice& device, bool wide, int64_t first_row, int64_t rows) {
@@ -287,19 +292,26 @@ TEST_CASE("some rows of a weight gradient on a GPU are those of the whole, and a
         call.attrs = {{"kn", kn}, {"bias_grad", true}};
         if (rows < weight[0]) call.attrs.set("first_row", first_row);
         call.in = {arg(x.values, dtype, {kRows, kIn}), arg(dy.values, dtype, {kRows, kOut})};
-        call.out = {arg(written(rows * weight[1]), DType::f32, {rows, weight[1]}),
-                    arg(written(kOut), DType::f32, {kOut})};
+        call.out = {arg(written(rows * weight[1]), result, {rows, weight[1]}), arg(written(kOut), result, {kOut})};
         device.prepare("matmul_weight_grad", call)();
-        const auto floats = [](const TensorArg& a) { return Floats(a.as<float>(), a.as<float>() + a.size()); };
+        const auto floats = [](const TensorArg& a) {
+          if (a.dtype == DType::f32) return Floats(a.as<float>(), a.as<float>() + a.size());
+          Floats values(static_cast<size_t>(a.size()));
+          std::transform(a.as<uint16_t>(), a.as<uint16_t>() + a.size(), values.begin(), from_bf16);
+          return values;
+        };
         return std::pair(floats(call.out[0]), floats(call.out[1]));
       };
       const auto [whole, bias] = make(cpu_device(), true, 0, weight[0]);
       for (int64_t row = 0; row < weight[0]; row += kPiece) {
         CAPTURE(row);
         const auto [piece, of_piece] = make(cuda_device(0), false, row, kPiece);
+        const auto check_close = [&](float got, float expected) {
+          CHECK(std::fabs(got - expected) < 1e-4f + (result == DType::bf16 ? 4e-3f * std::fabs(expected) : 0.0f));
+        };
         for (size_t i = 0; i < piece.size(); ++i)
-          CHECK(std::fabs(piece[i] - whole[static_cast<size_t>(row * weight[1]) + i]) < 1e-4f);
-        for (size_t i = 0; i < bias.size(); ++i) CHECK(std::fabs(of_piece[i] - bias[i]) < 1e-4f);
+          check_close(piece[i], whole[static_cast<size_t>(row * weight[1]) + i]);
+        for (size_t i = 0; i < bias.size(); ++i) check_close(of_piece[i], bias[i]);
       }
     }
   }
