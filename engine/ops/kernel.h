@@ -79,8 +79,9 @@ struct CpuKernelDef {
 /// matmul and matmul_weight_grad also take the attrs of the compiler's fusion: matmul/matmul.cpp has them.
 /// Products have the attr tf32 where precision: tf32 lets a GPU round their operands.
 ///
-/// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses,
-/// labels and gradients of parameters are f32. Operands say which: one kernel may have both. Arithmetic is f32.
+/// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses and
+/// labels are f32; gradients of parameters are f32 or bf16. Operands say which: one kernel may have both. Arithmetic
+/// is f32.
 std::span<const CpuKernelDef> all_cpu_kernels();
 const CpuKernelDef* find_cpu_kernel(std::string_view name);
 

@@ -45,6 +45,8 @@ std::string advice(const PlannedJob& job, int64_t limit) {
     offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
   if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
     offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
+  if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
+    offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });
   if (moves.empty())
     return "no change of optimizer_shard, micro_batches or ranks alone is enough; cut large layers by "
            "parallel.strategies, or use more parallel.stages";

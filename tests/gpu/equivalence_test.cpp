@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/jobs.h"
@@ -15,6 +16,8 @@ using namespace trainctl;
 namespace {
 
 constexpr double kTolerance = 1e-4;
+constexpr double kBf16Tolerance = 2e-2;  ///< where both round to bf16, each after sums of its own order
+const char* const kMse = "loss=mse";     // mae has slopes of one size, whose signs rounding turns
 
 std::vector<std::string> all_overrides(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
@@ -77,18 +80,53 @@ TEST_CASE("every network runs on one GPU as on the CPU") {
 
 TEST_CASE("a gradient that is made and reduced in pieces follows the CPU's curve") {
   if (!have_gpus(2, "gradients in pieces")) return;
-  for (const char* more :
-       {"parallel.optimizer_shard={min_kb: 0, level: 0}", "parallel.optimizer_shard={min_kb: 0, level: 1}",
-        "parallel.optimizer_shard={min_kb: 0, level: 2}", "parallel.micro_batches=2"}) {
-    CAPTURE(more);
-    const std::vector<std::string> plan = {"launch.ranks=2", "parallel.mode=data_parallel", more};
-    const RunResult expected = run_job(jobs::kMlp, plan);
-    PlannedJob job = plan_job(parse_job(jobs::kMlp, "gpu.yaml", plan));
-    job.plan.gradient_piece_bytes = 512;
-    const RunResult found = run_job(std::move(job), {.cuda = true});
-    const std::vector<Bucket>& buckets = found.programs[0].buckets;
-    CHECK(std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.pieces > 1; }));
-    CHECK(largest_difference(found.losses, expected.losses) < kTolerance);
+  for (const bool half : {false, true}) {
+    for (const char* more :
+         {"parallel.optimizer_shard={min_kb: 0, level: 0}", "parallel.optimizer_shard={min_kb: 0, level: 1}",
+          "parallel.optimizer_shard={min_kb: 0, level: 2}", "parallel.micro_batches=2"}) {
+      CAPTURE(half);
+      CAPTURE(more);
+      std::vector<std::string> plan = {"launch.ranks=2", "parallel.mode=data_parallel", more};
+      if (half) plan.insert(plan.end(), {"precision=bf16", "gradient_precision=bf16", kMse});
+      const RunResult expected = run_job(jobs::kMlp, plan);
+      PlannedJob job = plan_job(parse_job(jobs::kMlp, "gpu.yaml", plan));
+      job.plan.gradient_piece_bytes = 512;
+      const RunResult found = run_job(std::move(job), {.cuda = true});
+      const std::vector<Bucket>& buckets = found.programs[0].buckets;
+      const bool apart = buckets[0].sums_offset >= 0;  // what adds up apart is rounded as a whole
+      CHECK(std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.pieces > 1; }) == !apart);
+      CHECK(largest_difference(found.losses, expected.losses) < (half ? kBf16Tolerance : kTolerance));
+    }
+  }
+}
+
+TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve, with the same bits twice") {
+  if (!have_gpus(1, "gradients in bf16")) return;
+  const std::pair<const char*, const std::string*> networks[] = {
+      {"mlp", &jobs::kMlp}, {"batch_norm", &jobs::kBatchNorm}, {"language", &jobs::kLanguage}};
+  for (const int ranks : {1, 2, 4}) {
+    if (!have_gpus(ranks, "gradients in bf16 on " + std::to_string(ranks) + " ranks")) return;
+    for (const auto& [name, text] : networks) {
+      for (const char* level : {"0", "1", "2", "3"}) {
+        for (const char* micro : {"1", "2"}) {
+          if (ranks == 1 && level[0] != '0') continue;
+          std::vector<std::string> plan = {"precision=bf16", "gradient_precision=bf16", "train.epochs=3",
+                                           "launch.ranks=" + std::to_string(ranks),
+                                           std::string("parallel.micro_batches=") + micro,
+                                           std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"};
+          if (text == &jobs::kMlp) plan.emplace_back(kMse);
+          if (ranks > 1) plan.emplace_back("parallel.mode=data_parallel");
+          CAPTURE(join(plan));
+          const RunResult expected = run_job(*text, plan), found = run_job(*text, plan, {.cuda = true});
+          const double worst = largest_difference(found.losses, expected.losses);
+          std::printf("%-12s %d ranks, level %s, %s micro-batches %.2g\n", name, ranks, level, micro, worst);
+          CHECK(worst < kBf16Tolerance);
+          const RunResult again = run_job(*text, plan, {.cuda = true});
+          CHECK(again.losses == found.losses);
+          CHECK(again.weights == found.weights);
+        }
+      }
+    }
   }
 }
 
