@@ -29,7 +29,7 @@ struct BucketPlan {
   /// A rank's contributions add up in f32, and are rounded to `type` before they are summed over ranks.
   bool adds_up_apart = false;
   int64_t elements = 0;  ///< with padding where sharded
-  int pieces = 1;           ///< Bucket::pieces
+  int pieces = 1;        ///< Bucket::pieces
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;

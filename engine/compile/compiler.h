@@ -55,8 +55,8 @@ inline bool reduces(const VirtualInstruction& v) {
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {
   const BucketPlan* plan = nullptr;
-  BufferId weights = -1;  ///< f32; -1: bf16 and never updated
-  BufferId compute = -1;  ///< bf16: the copy that kernels read
+  BufferId weights = -1;    ///< f32; -1: bf16 and never updated
+  BufferId compute = -1;    ///< bf16: the copy that kernels read
   BufferId gradients = -1;  ///< as the update reads them
   BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (adds_up_apart)
   std::vector<BufferId> optimizer;

@@ -85,8 +85,8 @@ View sum_of_squares(Lowering& l) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
     for (const auto& [range, at] : counted_ranges(l, static_cast<int>(b))) {
-      const View part = l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name,
-                                  bucket.kept_type);
+      const View part =
+          l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name, bucket.kept_type);
       l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
       norm.operand.accumulate = true;
     }

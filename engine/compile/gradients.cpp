@@ -5,8 +5,8 @@
 //   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
 //                 each micro-batch; the shards add up
 //
-// Ranges that are reduced may be bf16. Nothing adds up in them: a gradient of one contribution is written there, several
-// add up in an f32 range that is rounded, and shards of several micro-batches add up in f32.
+// Ranges that are reduced may be bf16. Nothing adds up in them: a gradient of one contribution is written there,
+// several add up in an f32 range that is rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
 
 #include "engine/base/error.h"

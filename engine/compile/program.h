@@ -121,7 +121,7 @@ struct Bucket {
   int64_t weights_offset = -1;
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
   int64_t compute_offset = -1;
-  int64_t gradients_offset = -1;  ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
+  int64_t gradients_offset = -1;     ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
   DType gradient_type = DType::f32;  ///< in which ranks send and sum gradients
   DType kept_type = DType::f32;      ///< of those at gradients_offset: f32 where shards of several micro-batches add up
   /// f32, the whole range: where contributions add up before they are rounded to gradients_offset; -1: they go there

@@ -194,9 +194,7 @@ class BucketUpdates {
   }
 
   /// What this rank updates with.
-  Range summed() const {
-    return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_;
-  }
+  Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
 
   /// Of the bucket's whole range at `offset`: the piece, and this rank's part of it; of a range of shards: its part.
   Range whole(int64_t offset, int64_t element_bytes) const {

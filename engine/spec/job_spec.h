@@ -146,9 +146,9 @@ struct JobSpec {
   uint64_t seed = 1;
   Precision precision = Precision::fp32;
   Precision gradient_precision = Precision::fp32;  ///< fp32 | bf16: of what is kept and summed over ranks
-  std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
-  std::map<std::string, std::string> env;  ///< added to the ranks' environment
-  std::string working_dir;                 ///< of a command; made absolute, the job file's folder where left out
+  std::vector<std::string> command;                ///< program and arguments, as written; empty: a job with a network
+  std::map<std::string, std::string> env;          ///< added to the ranks' environment
+  std::string working_dir;  ///< of a command; made absolute, the job file's folder where left out
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;

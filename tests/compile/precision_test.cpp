@@ -188,9 +188,8 @@ TEST_CASE("gradients in bf16: what several layers make for one parameter adds up
       "{type: dense, units: 1}]";
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
-    for (const Program& p :
-         compiled({"precision=bf16", "gradient_precision=bf16", network,
-                   "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+    for (const Program& p : compiled({"precision=bf16", "gradient_precision=bf16", network,
+                                      "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
       for (const Instruction& i : p.instructions) {
         for (const Operand& out : i.outputs)
           if (out.accumulate) CHECK(out.dtype == DType::f32);

@@ -7,6 +7,7 @@
 #include "engine/graph/bf16.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "tests/cuda_emulator/global_memory.h"
+#include "tests/cuda_emulator/runtime_state.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -61,7 +62,12 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
                     p.a_sums != nullptr || p.b_sums != nullptr;
   if (more) return std::nullopt;
   ++count.products;
-  return [p](CudaStream) { run(p); };
+  return [p](CudaStream) {
+    emulator::submit([p] {
+      emulator::settle();
+      run(p);
+    });
+  };
 }
 
 }  // namespace trainctl::cuda

@@ -184,16 +184,15 @@ TEST_CASE("gradients in bf16 follow the one-rank loss of f32 ones, and their com
 TEST_CASE("bf16 jobs whose gradients are bf16 too follow those of f32 gradients, with the same bits twice") {
   const std::string micro_batches[] = {"parallel.micro_batches=1", "parallel.micro_batches=2"};
   for (const std::string& micro : micro_batches) {
-    const std::vector<std::string> same = {"precision=bf16", "optimizer={type: sgd, learning_rate: 0.01, momentum: 0.9}",
-                                           "loss=mse", micro};
+    const std::vector<std::string> same = {
+        "precision=bf16", "optimizer={type: sgd, learning_rate: 0.01, momentum: 0.9}", "loss=mse", micro};
     const RunResult reference = run_job(jobs::kMlp, same);
     for (const char* ranks : {"1", "2", "4"}) {
       for (const char* level : {"0", "1", "2", "3"}) {
         std::vector<std::string> overrides = same;
-        overrides.insert(overrides.end(),
-                         {"gradient_precision=bf16", std::string("launch.ranks=") + ranks,
-                          "parallel.mode=data_parallel",
-                          std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"});
+        overrides.insert(overrides.end(), {"gradient_precision=bf16", std::string("launch.ranks=") + ranks,
+                                           "parallel.mode=data_parallel",
+                                           std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"});
         CAPTURE(join(overrides));
         const RunResult run = run_job(jobs::kMlp, overrides), again = run_job(jobs::kMlp, overrides);
         check_losses(run, reference, kBf16Tolerance);

@@ -110,7 +110,9 @@ TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve, with the sam
       for (const char* level : {"0", "1", "2", "3"}) {
         for (const char* micro : {"1", "2"}) {
           if (ranks == 1 && level[0] != '0') continue;
-          std::vector<std::string> plan = {"precision=bf16", "gradient_precision=bf16", "train.epochs=3",
+          std::vector<std::string> plan = {"precision=bf16",
+                                           "gradient_precision=bf16",
+                                           "train.epochs=3",
                                            "launch.ranks=" + std::to_string(ranks),
                                            std::string("parallel.micro_batches=") + micro,
                                            std::string("parallel.optimizer_shard={min_kb: 0, level: ") + level + "}"};

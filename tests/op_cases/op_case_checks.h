@@ -12,7 +12,8 @@ struct CaseRun {
   const CaseDevice& device = cpu_device();
   DType floats = DType::f32;
   double least_tolerance = 0;  ///< in f32, of kernels with approximate functions
-  bool bf16_gradients = false;  ///< of inputs, where no node reads them: as parameters have them, with gradient_precision
+  bool bf16_gradients =
+      false;  ///< of inputs, where no node reads them: as parameters have them, with gradient_precision
 
   /// Of the largest element: what f32 is held to, or bf16's own rounding.
   double tolerance(double of_f32) const { return floats == DType::f32 ? std::max(of_f32, least_tolerance) : 1e-2; }
