@@ -91,7 +91,7 @@ __device__ __forceinline__ double make_loss(const Link& l, const Place& on, cons
   } else {
     total = pair_loss(l, on, row, label.value);
   }
-  if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
+  if (l.n > kCols) meet_workers();  // the next layer's warps take parts of all rows
   return total;
 }
 

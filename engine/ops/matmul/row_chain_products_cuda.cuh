@@ -65,20 +65,20 @@ __device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
   return sum_of_four(first, apart) + sum_of_four(first + 4 * apart, apart);
 }
 
-__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, WeightStream& stream) {
+__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& ring) {
   const Lane lane(on.lane);
   ChainSums sums{};
   const float* x = on.shared + l.rows + on.row * kRowTile;
-  const bool long_layer = stream.exceeded_by(l.depth);
 #pragma unroll 1
-  for (int depth = on.row; depth < l.depth; depth += kWarps, x += kWarps * kRowTile) {
-    const float* const w = stream.first();
-    if (l.along)
-      multiply<true>(lane, x, w, sums);
-    else
-      multiply<false>(lane, x, w, sums);
-    stream.give_back();
-    if (long_layer) stream.fill();
+  for (int depth = on.row; depth - on.row < l.depth; depth += kWarps, x += kWarps * kRowTile) {
+    wait_for_bytes(ring.came(on.row), ring.parity());
+    if (depth < l.depth) {
+      if (l.along)
+        multiply<true>(lane, x, ring.tile(on.row), sums);
+      else
+        multiply<false>(lane, x, ring.tile(on.row), sums);
+    }
+    ring.give_back(on);
   }
   float* const of_warps = on.shared + kSums;
   float* const to = of_warps + on.row * kSumsOfWarp + lane.left * kSumsPitch + lane.out;
@@ -87,7 +87,7 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Weight
   for (int i = 0; i < 2; ++i)
     *reinterpret_cast<float4*>(to + i * 4 * kSumsPitch) = {first.sum(i), first.sum(i + 2), second.sum(i),
                                                            second.sum(i + 2)};
-  __syncthreads();
+  meet_workers();
   return sum_of_eight(of_warps + on.row * kSumsPitch + on.lane, kSumsOfWarp);
 }
 
@@ -124,7 +124,7 @@ __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int 
   const float* w = on.shared + l.slabs + own * kSlab;
   int depth = in_parts ? on.block : 0;
   if (in_parts && l.whole_rows) x += depth * kRowTile;
-  wait_for_bytes(on.shared + kSlabsCame);
+  wait_for_bytes(on.shared + kFirstCame);
   float sum = 0;
 #pragma unroll 1
   for (; depth < l.depth; depth += on.blocks) {
@@ -133,6 +133,59 @@ __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int 
     w += kSlab;
   }
   return sum;
+}
+
+// Few columns, and back from them: of whole rows, a warp its row
+
+/// Lane c gets column c's sum.
+__device__ __forceinline__ float few_sums(const Link& l, const Place& on) {
+  const int lane = on.lane, packs = l.k / 4;
+  const float* const x = on.shared + l.rows + lane / 8 * kRowTile + place_in_rows(on.row, lane % 8 * 4);
+  const float* w = on.shared + l.slabs + lane * 4;
+  wait_for_bytes(on.shared + kFirstCame);
+  float v = 0;
+#pragma unroll 1
+  for (int col = 0; col < l.n; ++col, w += l.k) {
+    float sums[4] = {};
+#pragma unroll 4
+    for (int i = 0; lane + 32 * i < packs; ++i) {
+      const float4 rows = *reinterpret_cast<const float4*>(x + i * 4 * kRowTile);
+      const float4 weights = *reinterpret_cast<const float4*>(w + i * 4 * kCols);
+      sums[0] += rows.x * weights.x;
+      sums[1] += rows.y * weights.y;
+      sums[2] += rows.z * weights.z;
+      sums[3] += rows.w * weights.w;
+    }
+    float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#pragma unroll
+    for (int apart = 16; apart > 0; apart /= 2) sum += __shfl_xor_sync(~0u, sum, apart);
+    if (lane == col) v = sum;
+  }
+  return v;
+}
+
+/// All tiles of its rows; the block's own ones go to memory too.
+__device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) {
+  const int in_tile = place_in_rows(on.row, on.lane);
+  const float4 rows = *reinterpret_cast<const float4*>(on.shared + l.rows + place_in_rows(on.row, 0));
+  const float* const w = on.shared + l.slabs;
+  const float* const slopes = on.shared + max(l.slope, 0) + in_tile;
+  float *const kept = on.shared + l.kept + in_tile, *const y = l.y + static_cast<int64_t>(on.row0 + on.row) * l.n;
+#pragma unroll 4
+  for (int tile = 0; tile < l.tiles; ++tile) {
+    const int col = tile * kCols + on.lane;
+    float v = 0;
+    if (col < l.n) {
+      v = rows.x * w[col];
+      if (l.k > 1) v += rows.y * w[l.n + col];
+      if (l.k > 2) v += rows.z * w[2 * l.n + col];
+      if (l.k > 3) v += rows.w * w[3 * l.n + col];
+      if (l.slope >= 0 && !(slopes[tile * kRowTile] > 0.0f)) v = 0;
+      if (tile % on.blocks == on.block && on.row < on.rows) y[col] = v;
+    }
+    kept[tile * kRowTile] = v;
+  }
+  meet_workers();  // the next layer's warps take parts of all rows
 }
 
 // What is done with sums
@@ -168,8 +221,7 @@ __device__ __forceinline__ float sum_of_parts(const Link& l, const Place& on, fl
 }
 
 /// The block's tiles of a layer's results.
-__device__ __forceinline__ void make_tiles(const Link& l, const Place& on, WeightStream& stream, float* came,
-                                           float* counter) {
+__device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring& ring, float* came, float* counter) {
   const int row = on.row, lane = on.lane;
   for (int tile = l.wide ? on.block : 0, own = 0; tile < l.tiles; tile += on.blocks, ++own) {
     const int col = tile * kCols + lane, in_rows = own * kRowTile + place_in_rows(row, lane);
@@ -184,28 +236,27 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Weigh
       relu_result = __ldcg(l.relu_result + in_memory);
 
     if (own > 0)
-      __syncthreads();  // the warps' sums of the tile before have been read
+      meet_workers();  // the warps' sums of the tile before have been read
     else if (came != nullptr)
       wait_for_bytes(came);
-    float v = l.form == Form::deep ? deep_sum(l, on, stream) : direct_sum(l, on, own);
+    float v = l.form == Form::deep ? deep_sum(l, on, ring) : l.form == Form::few ? few_sums(l, on) : direct_sum(l, on, own);
     if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
     if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
     if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
     if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
-    if (l.form == Form::deep) stream.fill();  // after what others wait for
     if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
     if (there && (l.wide || on.block == 0)) l.y[in_memory] = v;
   }
 }
 
-__device__ __forceinline__ void make_product(const Link& l, const Place& on, WeightStream& stream, float* came,
-                                             float* counter) {
-  if (!l.wide || on.block < l.tiles) return make_tiles(l, on, stream, came, counter);
+__device__ __forceinline__ void make_product(const Link& l, const Place& on, Ring& ring, float* came, float* counter) {
+  if (l.form == Form::everywhere) return make_everywhere(l, on);
+  if (!l.wide || on.block < l.tiles) return make_tiles(l, on, ring, came, counter);
   // It has nothing to make, and says when it has come so far.
   if (came != nullptr) wait_for_bytes(came);
-  __syncthreads();
+  meet_workers();
   if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.blocks) send_note(static_cast<int>(threadIdx.x), counter);
 }
 
