@@ -40,46 +40,39 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  min(chain.of_cluster, chain.rows - row0),
                  __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
                  static_cast<int>(threadIdx.x % 32)};
-  const bool brings = on.row == kWarps;
-  if (brings) {
+  if (on.row == kWarps) {
     prepare_barriers(chain, on);
     prefetch_maps(chain, on);
   }
   arrive_at_cluster();
-  wait_for_kernel_before();
-  let_next_kernel_start();
-  if (brings) {
+  wait_for_arrivals();  // barriers are there, and none sends to a block that has not started
+  if (on.row >= kWarps && on.row < kWarps + kBringers) {
     bring_weights(chain, on);
-    wait_for_arrivals();
+    if (chain.loss >= 0 && on.block == 0 && on.row == kWarps) count_loss(chain, on, cluster);
     return;
   }
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (on.row >= kWarps) return fetch_slabs(chain, on);
   if (chain.packs)
     fetch_rows<4>(chain.links[0], on);
   else
     fetch_rows<1>(chain.links[0], on);
-  fetch_slabs(chain, on);
   Label label;
   if (chain.loss >= 0) label = fetch_label(chain.links[chain.loss], on);
-  wait_for_arrivals();  // barriers are there, and none sends to a block that has not started
-  note_copies(on.shared + kFirstCame);
   Ring ring(chain, on);
-  float* came = on.shared + kFirstCame;
-  double of_loss = 0;
-  unsigned losses_before = 0;
+  float* came = on.shared + kRowsCame;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link l = chain.links[i];  // read once, while its rows come: parameters that only the run can name take long
     float* const counter = on.shared + kResultsCame + 2 * i;
     __syncwarp();  // what a warp kept is whole rows
     if (l.form == Form::loss)
-      of_loss = make_loss(l, on, label, came);
+      make_loss(l, on, label, came);
     else
       make_product(l, on, ring, came, counter);
     came = l.wide && l.sent >= 0 ? counter : nullptr;
-    if (on.block == 0 && chain.loss >= 0 && i == min(chain.loss + 1, chain.count - 1))
-      losses_before = hand_in_loss(chain, on, cluster, of_loss);
   }
-  if (on.block == 0 && chain.loss >= 0) write_loss(chain, on, losses_before);
 }
 
 // Which kernels are links, and how many clusters they get
@@ -216,7 +209,7 @@ std::optional<int> place(Chain& chain, int most_floats) {
     for (const Link& made : links.first(i))
       if (made.y == l.relu_result) l.slope = everywhere ? made.sent : made.kept;
     if (l.form == Form::in_parts || l.form == Form::shallow)
-      l.slabs = take((l.form == Form::in_parts ? own(l.depth) : l.wide ? own(l.tiles) : 1) * kSlab);
+      l.slabs = take((l.form == Form::in_parts ? own(l.depth) : l.wide ? own(l.tiles) : 1) * kWeightTile);
     if (everywhere || l.form == Form::few) l.slabs = take(l.k * l.n);
     if (last) break;
     links[i + 1].rows = taken_whole ? l.sent : l.kept;
@@ -256,7 +249,7 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   chain.of_cluster = static_cast<int>(ceil_div(chain.rows, clusters));
   const Tickets ticket = chain.loss >= 0 ? take_tickets(1) : nullptr;
   if (chain.loss >= 0 && ticket == nullptr) return std::nullopt;
-  call.scratch->need(clusters * kRows * static_cast<int64_t>(sizeof(double)));
+  call.scratch->need(clusters * static_cast<int64_t>(sizeof(double)));
   return [=, scratch = call.scratch](CudaStream stream) {
     Chain now = chain;
     now.loss_parts = static_cast<double*>(scratch->memory());

@@ -10,27 +10,32 @@
 
 namespace trainctl::cuda {
 
-constexpr int kWarps = 8, kWorkers = 32 * kWarps;
-constexpr int kThreads = kWorkers + 32;  ///< one more warp brings weights
+constexpr int kWarps = 8, kWorkers = 32 * kWarps;       ///< that multiply
+constexpr int kBringers = 2;                            ///< more warps, which bring the weights of deep layers
+constexpr int kFetchers = 2;                            ///< and all other weights
+constexpr int kThreads = kWorkers + 32 * (kBringers + kFetchers);
 constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
 constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
 constexpr int kMostLinks = 16;
 constexpr int kMostBlocks = 16;  ///< of a cluster, else half of them
 constexpr int kMostClasses = 128;
 constexpr int kMostStages = 6;  ///< of the ring: places for a tile of weights for each warp
+constexpr int kMostLeft = 3;    ///< tiles of k that all warps share
 constexpr int kFew = 4;         ///< columns of a last layer that every block makes by itself
 
 constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of rows
 constexpr int kWeightTile = kCols * kCols;  ///< and of weights
-constexpr int kPitch = kCols + 4;           ///< free of bank conflicts, by rows and by columns
-constexpr int kSumsPitch = kCols + 8;       ///< where packs of two are written
-constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all warps take
+constexpr int kPacks = kCols / 4;           ///< of 16 bytes, of a line of a tile
+constexpr int kSumsPitch = kCols + 8;       ///< free of bank conflicts where lanes write packs of 4 rows
 
 // Where shared memory has what every chain has, in floats.
-constexpr int kResultsCame = 0, kFirstCame = 2 * kMostLinks;  ///< mbarriers, two floats each
-constexpr int kTilesCame = kFirstCame + 2;                            ///< a stage's tiles: one for each warp
+constexpr int kResultsCame = 0, kRowsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
+constexpr int kSlabsCame = kRowsCame + 2;
+constexpr int kTilesCame = kSlabsCame + 2;  ///< a stage's tiles: one for each warp
 constexpr int kStagesTaken = kTilesCame + 2 * kWarps * kMostStages;
-constexpr int kSums = kStagesTaken + 2 * (kMostStages + 1);
+constexpr int kLossesCame = kStagesTaken + 2 * kMostStages;
+constexpr int kLosses = kLossesCame + 2;  ///< a double of each thread
+constexpr int kSums = static_cast<int>(round_up(kLosses + 2 * kWorkers, 4));
 constexpr int kSumsOfWarp = kRows * kSumsPitch;
 constexpr int kStage = kWarps * kWeightTile;
 constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
@@ -85,7 +90,7 @@ struct Chain {
   int blocks = 1;                ///< of a cluster: 16 or 8
   bool packs = false;            ///< the first rows are whole packs
   int weights = 0, stages = 0;   ///< where in shared memory the ring of weights is, and how long
-  double* loss_parts = nullptr;  ///< one a row
+  double* loss_parts = nullptr;  ///< one a cluster
   unsigned* ticket = nullptr;
 };
 
@@ -97,10 +102,11 @@ struct Place {
   int row, lane;      ///< the warp's row, the lane's column of a tile
 };
 
-/// A number of a tile of rows, so that lanes read packs of 8 rows without bank conflicts.
+/// A number of a tile, where the copy engine brings it: lanes read packs of 8 lines without bank conflicts.
+__device__ __forceinline__ int place_in_tile(int line, int col) { return line * kCols + (col ^ line % 8 * 4); }
 __device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row * 4); }
 
-/// All warps but the one that brings weights.
+/// The warps that multiply.
 __device__ __forceinline__ void meet_workers() { asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory"); }
 
 }  // namespace trainctl::cuda

@@ -15,16 +15,23 @@ namespace trainctl::cuda {
 /// of a fragment are (out, out + 1), of the other fragment the two behind them, and rows stand so that 8 lanes read packs
 /// of 8 places without bank conflicts.
 struct Lane {
-  int row, k, out, left;  ///< left: the first of the two rows whose sums it has; the other is 4 further on
-  __device__ __forceinline__ explicit Lane(int lane)
-      : row(lane / 8 + (lane & 4)), k(lane & 3), out(lane / 4 * 4), left(lane & 3) {}
+  int weights[4], rows;  ///< packs of a tile that it reads of the first half of k: a line each; of its row
+  int sums;              ///< where it leaves its sums: of a row, and of the one 4 further on
+
+  __device__ __forceinline__ Lane(int lane, bool along) : sums((lane & 3) * kSumsPitch + lane / 4 * 4) {
+    const int row = lane / 8 + (lane & 4), out = lane / 4, k = lane & 3;
+    const int line = 4 * (along ? out : k), pack = along ? k : out;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights[i] = (line + i) * kPacks + (pack ^ (line + i) % 8);
+    rows = row * kPacks + (k ^ row);
+  }
 };
 
 /// Of a tile's columns, 16 a fragment.
 using ChainSums = TileSums[2][1];
 
-__device__ __forceinline__ void read_pack(const float* from, float (&to)[4]) {
-  const float4 v = *reinterpret_cast<const float4*>(from);
+__device__ __forceinline__ void read_pack(const float* from, int pack, float (&to)[4]) {
+  const float4 v = reinterpret_cast<const float4*>(from)[pack];
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
@@ -34,13 +41,10 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
   float rows[2][4], weights[2][4][4];  // [half of k][step]; of each half [column][step], or the other way round
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int k = lane.k + 4 * half;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int line = i + (kAlong ? lane.out : 4 * k), pack = (kAlong ? k : lane.out / 4) ^ line % 8;
-      read_pack(w + line * kCols + pack * 4, weights[half][i]);
-    }
-    read_pack(x + lane.row * kCols + (k ^ lane.row) * 4, rows[half]);
+    for (int i = 0; i < 4; ++i)
+      read_pack(w, kAlong ? lane.weights[i] ^ 4 * half : lane.weights[i] + 16 * half * kPacks, weights[half][i]);
+    read_pack(x, lane.rows ^ 4 * half, rows[half]);
   }
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
@@ -65,38 +69,9 @@ __device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
   return sum_of_four(first, apart) + sum_of_four(first + 4 * apart, apart);
 }
 
-__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& ring) {
-  const Lane lane(on.lane);
-  ChainSums sums{};
-  const float* x = on.shared + l.rows + on.row * kRowTile;
-#pragma unroll 1
-  for (int depth = on.row; depth - on.row < l.depth; depth += kWarps, x += kWarps * kRowTile) {
-    wait_for_bytes(ring.came(on.row), ring.parity());
-    if (depth < l.depth) {
-      if (l.along)
-        multiply<true>(lane, x, ring.tile(on.row), sums);
-      else
-        multiply<false>(lane, x, ring.tile(on.row), sums);
-    }
-    ring.give_back(on);
-  }
-  float* const of_warps = on.shared + kSums;
-  float* const to = of_warps + on.row * kSumsOfWarp + lane.left * kSumsPitch + lane.out;
-  const TileSums &first = sums[0][0], &second = sums[1][0];
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    *reinterpret_cast<float4*>(to + i * 4 * kSumsPitch) = {first.sum(i), first.sum(i + 2), second.sum(i),
-                                                           second.sum(i + 2)};
-  meet_workers();
-  return sum_of_eight(of_warps + on.row * kSumsPitch + on.lane, kSumsOfWarp);
-}
-
-// Layers with no more than 32 of k for the block: a sum a thread
-
-/// Of a row and a column of a tile; zeros fill it beyond the end.
+/// Of the warp's row and the lane's column of a tile; zeros fill it beyond the end.
 __device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, const float* x, const float* w,
                                              int depth) {
-  if (on.lane >= l.n) return 0;
   float sums[4] = {};
   const auto add = [&](int k, const float4& weights) {
     const float4 rows = *reinterpret_cast<const float4*>(x + place_in_rows(on.row, k));
@@ -106,31 +81,69 @@ __device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, con
     sums[3] += rows.w * weights.w;
   };
   if (l.along) {
-    w += on.lane * kPitch;
 #pragma unroll
-    for (int k = 0; k < kCols; k += 4) add(k, *reinterpret_cast<const float4*>(w + k));
+    for (int k = 0; k < kCols; k += 4) add(k, *reinterpret_cast<const float4*>(w + place_in_tile(on.lane, k)));
   } else {
-    w += on.lane;
 #pragma unroll 2
-    for (int k = 0; k < depth; k += 4, w += 4 * kPitch) add(k, {w[0], w[kPitch], w[2 * kPitch], w[3 * kPitch]});
+    for (int k = 0; k < depth; k += 4)
+      add(k, {w[place_in_tile(k, on.lane)], w[place_in_tile(k + 1, on.lane)], w[place_in_tile(k + 2, on.lane)],
+              w[place_in_tile(k + 3, on.lane)]});
   }
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
+
+/// The warps' tiles by tensor cores, a tile a warp; what is left behind them, if that is little, as all threads' own
+/// sums: else some warps would multiply, and the others wait.
+__device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& ring) {
+  const Lane lane(on.lane, l.along);
+  ChainSums sums{};
+  const int left = l.depth % kWarps <= kMostLeft ? l.depth % kWarps : 0;
+  const float* x = on.shared + l.rows + on.row * kRowTile;
+#pragma unroll 1
+  for (int depth = on.row; depth - on.row < l.depth - left; depth += kWarps, x += kWarps * kRowTile) {
+    wait_for_bytes(ring.came(on.row), ring.parity());
+    if (depth < l.depth) {
+      if (l.along)
+        multiply<true>(lane, x, ring.tile(on.row), sums);
+      else
+        multiply<false>(lane, x, ring.tile(on.row), sums);
+    }
+    ring.give_back(on);
+  }
+  float v = 0;
+#pragma unroll 1
+  for (int i = 0; i < left; ++i) {
+    wait_for_bytes(ring.came(i), ring.parity());
+    v += sum_of_tile(l, on, x + (i - on.row) * kRowTile, ring.tile(i), kCols);
+  }
+  if (left > 0) ring.give_back(on);
+  float* const of_warps = on.shared + kSums;
+  float* const to = of_warps + on.row * kSumsOfWarp + lane.sums;
+  const TileSums &first = sums[0][0], &second = sums[1][0];
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    *reinterpret_cast<float4*>(to + i * 4 * kSumsPitch) = {first.sum(i), first.sum(i + 2), second.sum(i),
+                                                           second.sum(i + 2)};
+  meet_workers();
+  return v + sum_of_eight(of_warps + on.row * kSumsPitch + on.lane, kSumsOfWarp);
+}
+
+// Layers with no more than 32 of k for the block
 
 /// The own'th tile of a shallow layer, or the block's part of the sums of one that is made in parts.
 __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int own) {
   const bool in_parts = l.form == Form::in_parts;
   const float* x = on.shared + l.rows;
-  const float* w = on.shared + l.slabs + own * kSlab;
+  const float* w = on.shared + l.slabs + own * kWeightTile;
   int depth = in_parts ? on.block : 0;
   if (in_parts && l.whole_rows) x += depth * kRowTile;
-  wait_for_bytes(on.shared + kFirstCame);
+  wait_for_bytes(on.shared + kSlabsCame);
   float sum = 0;
 #pragma unroll 1
   for (; depth < l.depth; depth += on.blocks) {
     sum += sum_of_tile(l, on, x, w, min(l.k - depth * kCols, kCols));
     x += (l.whole_rows ? on.blocks : 1) * kRowTile;
-    w += kSlab;
+    w += kWeightTile;
   }
   return sum;
 }
@@ -142,7 +155,7 @@ __device__ __forceinline__ float few_sums(const Link& l, const Place& on) {
   const int lane = on.lane, packs = l.k / 4;
   const float* const x = on.shared + l.rows + lane / 8 * kRowTile + place_in_rows(on.row, lane % 8 * 4);
   const float* w = on.shared + l.slabs + lane * 4;
-  wait_for_bytes(on.shared + kFirstCame);
+  wait_for_bytes(on.shared + kSlabsCame);
   float v = 0;
 #pragma unroll 1
   for (int col = 0; col < l.n; ++col, w += l.k) {

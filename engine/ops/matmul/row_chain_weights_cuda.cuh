@@ -40,7 +40,10 @@ class Ring {
 /// All barriers of the block. By a warp, before others know of them.
 __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
   const int i = on.lane;
-  if (i == 0) expect_copies<kWorkers>(on.shared + kFirstCame);
+  if (i == 0) {
+    expect_copies<kWorkers>(on.shared + kRowsCame);
+    expect_copies<32 * kFetchers>(on.shared + kSlabsCame);
+  }
   if (i < chain.count && chain.links[i].sent >= 0) {
     const Link& l = chain.links[i];
     const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
@@ -49,7 +52,7 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
   }
   for (int tile = i; tile < chain.stages * kWarps; tile += 32)
     prepare_announcements(on.shared + kTilesCame + 2 * tile);
-  if (i < chain.stages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
+  if (i <= kMostStages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
   publish_barriers();
   publish_to_copies();
   __syncwarp();
@@ -60,9 +63,13 @@ __device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& o
   if (on.lane < chain.deep_count) prefetch_map(chain.tiles[chain.deep[on.lane]]);
 }
 
-/// By the warp that brings weights: each of the first lanes brings a warp's tiles.
+/// Each of a warp's first lanes brings tiles for a warp that multiplies. The kernel before is waited for as late as can
+/// be.
 __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& on) {
+  constexpr int kOfBringer = kWarps / kBringers;
+  const int warp = (on.row - kWarps) * kOfBringer + on.lane;
   Ring ring(chain, on);
+  bool waited = false;
 #pragma unroll 1
   for (int i = 0; i < chain.deep_count; ++i) {
     const Link& l = chain.links[chain.deep[i]];
@@ -73,63 +80,67 @@ __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& o
     for (int tile = on.block; tile < tiles; tile += on.blocks) {
 #pragma unroll 1
       for (int first = 0; first < depths; first += kWarps) {
-        const int depth = first + on.lane;
+        const int depth = first + warp;
         wait_for_bytes(ring.taken(), ring.parity() ^ 1);  // of the time before: the first time it is passed already
-        if (on.lane < kWarps) {  // who has no tile is told too when the stage is free, and so never runs ahead of others
-          float* const came = ring.came(on.lane);
+        if (!waited) wait_for_kernel_before();
+        waited = true;
+        if (on.lane < kOfBringer) {  // who has no tile is told too when the stage is free, and so never runs ahead
+          float* const came = ring.came(warp);
           announce_bytes(came, depth < depths ? kWeightTile * static_cast<int>(sizeof(float)) : 0);
           if (depth < depths)
-            copy_tile(ring.tile(on.lane), map, kCols * (along ? depth : tile), kCols * (along ? tile : depth), came);
+            copy_tile(ring.tile(warp), map, kCols * (along ? depth : tile), kCols * (along ? tile : depth), came);
         }
         ring.advance();
       }
     }
   }
+  if (!waited) wait_for_kernel_before();
 }
 
 /// The first rows as far as the block takes them, each warp its row, in packs; zeros beyond.
 template <int kPack>
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
-  constexpr int kPacks = kCols / kPack;  // of a tile
-  const int first = l.whole_rows ? 0 : on.block, apart = l.whole_rows ? 1 : on.blocks;
+  const int first = l.whole_rows ? 0 : on.block, apart = (l.whole_rows ? 1 : on.blocks) * kCols;
+  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at once
   const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
-  float* const to = on.shared + l.rows;
-  const int packs = (l.depth - first + apart - 1) / apart * kPacks;
+  float* to = on.shared + l.rows + tile * kRowTile + place_in_rows(on.row, col);
 #pragma unroll 2
-  for (int i = on.lane; i < packs; i += 32) {
-    const int col = i % kPacks * kPack, k = (first + i / kPacks * apart) * kCols + col;
+  for (int k = first * kCols + tile * apart + col; k < l.depth * kCols; k += kPack * apart, to += kPack * kRowTile) {
     const bool there = on.row < on.rows && k < l.k;
-    copy_async<kPack * 4>(to + i / kPacks * kRowTile + place_in_rows(on.row, col), there ? from + k : l.x, there);
+    copy_async<kPack * 4>(to, there ? from + k : l.x, there);
   }
+  note_copies(on.shared + kRowsCame);
 }
 
-/// The block's weights of the layers that are not deep. Of tiles: one after the other, zeros beyond the matrix; a line
-/// is 8 packs, a pack a thread.
+/// The block's weights of the layers that are not deep. Of tiles: one after the other, zeros beyond the matrix.
 __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on) {
-  const auto thread = static_cast<int>(threadIdx.x);
-  const int line = thread / 8, col = thread % 8 * 4;
+  constexpr int kThreadsHere = 32 * kFetchers;
+  const int thread = static_cast<int>(threadIdx.x) - (kThreads - kThreadsHere), col = thread % kPacks * 4;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
     if (l.slabs < 0) continue;
     if (l.form == Form::few || l.form == Form::everywhere) {
 #pragma unroll 1
-      for (int at = thread * 4; at < l.k * l.n; at += kWorkers * 4)
+      for (int at = thread * 4; at < l.k * l.n; at += kThreadsHere * 4)
         copy_async<16>(on.shared + l.slabs + at, l.w + at, true);
       continue;
     }
     const bool in_parts = l.form == Form::in_parts;
-    float* to = on.shared + l.slabs + line * kPitch + col;
+    float* to = on.shared + l.slabs;
     const int tiles = in_parts ? l.depth : l.tiles, pitch = l.along ? l.k : l.n, all = l.along ? l.n : l.k;
 #pragma unroll 1
-    for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks) {
+    for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks, to += kWeightTile) {
       const bool down = in_parts != l.along;  // the tiles lie below one another
-      const int in_line = col + (down ? 0 : at * kCols), in_all = line + (down ? at * kCols : 0);
-      const bool there = in_line < pitch && in_all < all;
-      copy_async<16>(to, l.w + (there ? in_all * pitch + in_line : 0), there);
-      to += kSlab;
+#pragma unroll 1
+      for (int line = thread / kPacks; line < kCols; line += kThreadsHere / kPacks) {
+        const int in_line = col + (down ? 0 : at * kCols), in_all = line + (down ? at * kCols : 0);
+        const bool there = in_line < pitch && in_all < all;
+        copy_async<16>(to + place_in_tile(line, col), l.w + (there ? in_all * pitch + in_line : 0), there);
+      }
     }
   }
+  note_copies(on.shared + kSlabsCame);
 }
 
 }  // namespace trainctl::cuda
