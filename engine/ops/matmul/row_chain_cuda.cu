@@ -7,12 +7,16 @@
 //   shallow   from no more than 32 columns, which every block has
 //   loss      every block makes all of it
 //
-// Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
-// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: they come into shared memory
-// ahead of it.
+// So that fewer blocks wait for one another, every block makes all of a last layer of very few columns too, and of the
+// product back from its loss.
 //
-// What is sent lies in two places in turn. Who sends something has received all that was sent before it, in parts or
-// notes from all blocks; so every warp of theirs has read what was sent before that.
+// Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
+// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: warps that do nothing else
+// bring them into shared memory ahead of it. One of them counts the loss in the end.
+//
+// What is sent lies in two places in turn; what every block makes for itself lies apart. Who sends something has received
+// all that was sent before it, in parts or notes from all blocks; so every warp of theirs has read what was sent before
+// that.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -183,7 +183,7 @@ __device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) 
   const float4 rows = *reinterpret_cast<const float4*>(on.shared + l.rows + place_in_rows(on.row, 0));
   const float* const w = on.shared + l.slabs;
   const float* const slopes = on.shared + max(l.slope, 0) + in_tile;
-  float *const kept = on.shared + l.kept + in_tile, *const y = l.y + static_cast<int64_t>(on.row0 + on.row) * l.n;
+  float* const kept = on.shared + l.kept + in_tile;
 #pragma unroll 4
   for (int tile = 0; tile < l.tiles; ++tile) {
     const int col = tile * kCols + on.lane;
@@ -194,11 +194,15 @@ __device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) 
       if (l.k > 2) v += rows.z * w[2 * l.n + col];
       if (l.k > 3) v += rows.w * w[3 * l.n + col];
       if (l.slope >= 0 && !(slopes[tile * kRowTile] > 0.0f)) v = 0;
-      if (tile % on.blocks == on.block && on.row < on.rows) y[col] = v;
     }
     kept[tile * kRowTile] = v;
   }
   meet_workers();  // the next layer's warps take parts of all rows
+#pragma unroll 1
+  for (int tile = on.block; tile < l.tiles; tile += on.blocks) {
+    const int col = tile * kCols + on.lane;
+    if (on.row < on.rows && col < l.n) l.y[(on.row0 + on.row) * l.n + col] = kept[tile * kRowTile];
+  }
 }
 
 // What is done with sums
@@ -252,7 +256,9 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring&
       meet_workers();  // the warps' sums of the tile before have been read
     else if (came != nullptr)
       wait_for_bytes(came);
-    float v = l.form == Form::deep ? deep_sum(l, on, ring) : l.form == Form::few ? few_sums(l, on) : direct_sum(l, on, own);
+    float v = l.form == Form::deep  ? deep_sum(l, on, ring)
+              : l.form == Form::few ? few_sums(l, on)
+                                    : direct_sum(l, on, own);
     if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
     if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
