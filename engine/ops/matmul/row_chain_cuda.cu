@@ -1,6 +1,6 @@
 // A small batch through several layers in one launch: forward, loss and backward, as long as each works on every row
-// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it has
-// beside it.
+// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it
+// has beside it.
 //
 //   wide      more than 32 columns: a block makes [32 b, 32 b + 32), and every 32 x blocks further on, and sends them
 //   in parts  few columns of many: from the tiles that a block made it makes its part of each sum, and sends that
@@ -14,9 +14,9 @@
 // mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: warps that do nothing else
 // bring them into shared memory ahead of it. One of them counts the loss in the end.
 //
-// What is sent lies in two places in turn; what every block makes for itself lies apart. Who sends something has received
-// all that was sent before it, in parts or notes from all blocks; so every warp of theirs has read what was sent before
-// that.
+// What is sent lies in two places in turn; what every block makes for itself lies apart. Who sends something has
+// received all that was sent before it, in parts or notes from all blocks; so every warp of theirs has read what was
+// sent before that.
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -99,8 +99,8 @@ __device__ __forceinline__ void make_loss(const Link& l, const Place& on, const 
   if (l.n > kCols) meet_workers();  // the next layer's warps take parts of all rows
 }
 
-/// The loss itself, in a fixed order, whoever does it. By a warp of the first block that has brought weights: no other waits
-/// for it. The clusters' parts go to memory, and who hands in the last one adds them up.
+/// The loss itself, in a fixed order, whoever does it. By a warp of the first block that has brought weights: no other
+/// waits for it. The clusters' parts go to memory, and who hands in the last one adds them up.
 __device__ __forceinline__ void count_loss(const Chain& chain, const Place& on, int cluster) {
   wait_for_bytes(on.shared + kLossesCame);
   const auto* const losses = reinterpret_cast<const double*>(on.shared + kLosses) + on.lane;
