@@ -12,8 +12,8 @@ namespace trainctl::cuda {
 /// How the lanes of a warp share a tile, as fragments of mma have it: weights are A, of which 16 columns are a
 /// fragment's rows, and rows are B. Which column, row and k of a tile is which of mma's is free, as long as A and B, or
 /// A and the sums, agree. Here k (in_group, in_group + 4) of step i is number i of the packs (k, k + 4), columns
-/// (group, group + 8) of a fragment are (4 out, 4 out + 1), of the other fragment the two behind them, and rows stand so
-/// that 8 lanes read packs of 8 places without bank conflicts.
+/// (group, group + 8) of a fragment are (4 out, 4 out + 1), of the other fragment the two behind them, and rows stand
+/// so that 8 lanes read packs of 8 places without bank conflicts.
 struct Lane {
   int weights[4], rows;  ///< packs of a tile that it reads of the first half of k: a line each; of its row
   int sums;              ///< where it leaves its sums: of a row, and of the one 4 further on
