@@ -38,6 +38,18 @@ __device__ inline void prepare_announcements(float* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
+/// The same for places that copies may go to: passed each time that so many threads have told that they have read what
+/// lay there.
+__device__ inline void prepare_notes(float* barrier, int threads) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
+#endif
+}
+__device__ inline void note_taken(float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
 /// After that, before the first copy.
 __device__ inline void publish_to_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -174,7 +174,8 @@ bool decode_mbarrier(Decoder& d, const Statement& s, Instruction& in) {
     return true;
   }
   if (s.opcode == "mbarrier.arrive.expect_tx.shared::cta.b64" ||
-      s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64") {
+      s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64" ||
+      s.opcode == "mbarrier.arrive.shared::cta.b64") {
     if (a.at(0).kind != Argument::Kind::sink) return false;
     d.address(a.at(1), in);
     if (s.has("expect_tx")) in.from[1] = d.source(a.at(2), 4);
