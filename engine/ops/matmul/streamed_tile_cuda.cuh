@@ -32,26 +32,32 @@ struct AlongK {
     for (int at = 0; at < kStage; at += kTileFloats) copy_tile(to + at * kLines, map, k + at, line, barrier);
   }
 
-  /// Where k = 2 in_group of a line lies. In step s of 8 k it is at k ^ 8 s: packs lie swapped by the line.
+  /// Bytes to k = 2 in_group of a line. In step s of 8 k it is at k ^ 8 s: packs lie swapped by the line.
+  static constexpr unsigned kLine = 4 * kTileFloats;
   __device__ static unsigned place(unsigned line, unsigned in_group) {
-    return line * kTileFloats + (in_group / 2 ^ line % 8) * 4 + in_group % 2 * 2;
+    return line * kLine + (in_group / 2 ^ line % 8) * 16 + in_group % 2 * 8;
   }
-  __device__ static const float* step(const float* stage, unsigned s) { return stage + s / 4 * kLines * kTileFloats; }
-  __device__ static void take(const float* from, float (&f)[2]) {
-    const float2 v = *reinterpret_cast<const float2*>(from);
-    f[0] = v.x, f[1] = v.y;
+  __device__ static unsigned in_stage(unsigned place, unsigned slot, unsigned s) {
+    return (place ^ s % 4 * 32) + slot * (4 * kFloats) + s / 4 * (kLines * kLine);
+  }
+  /// By address: the compiler would make out where shared memory begins for every step.
+  __device__ static void take(unsigned address, float (&f)[2]) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(f[0]), "=f"(f[1]) : "r"(address) : "memory");
   }
 
   /// Lines for A: fragment r has line 8 r + line_of(group), so that half a warp reads all banks.
   __device__ static unsigned line_of(unsigned group) { return group % 4 * 2 + group / 4; }
   struct Rows {
     unsigned at;
-    __device__ Rows(unsigned row0, unsigned lane) : at(place(row0 + line_of(lane / 4), lane % 4)) { make_now(at); }
+    __device__ Rows(const float* stages, unsigned row0, unsigned lane)
+        : at(shared_address(stages) + place(row0 + line_of(lane / 4), lane % 4)) {
+      make_now(at);
+    }
     template <int kCount>
-    __device__ void read(const float* stage, unsigned s, float (&f)[kCount][2]) const {
-      const float* const from = step(stage, s) + (at ^ s % 4 * 8);
+    __device__ void read(unsigned slot, unsigned s, float (&f)[kCount][2]) const {
+      const unsigned from = in_stage(at, slot, s);
 #pragma unroll
-      for (int r = 0; r < kCount; ++r) take(from + 8 * r * kTileFloats, f[r]);
+      for (int r = 0; r < kCount; ++r) take(from + 8 * r * kLine, f[r]);
     }
   };
   /// Lines for B: fragments 2 i and 2 i + 1 share 16 columns, one has the even ones, so that half a warp reads all banks
@@ -59,18 +65,17 @@ struct AlongK {
   template <int kCount>
   struct Columns {
     unsigned even, last;
-    __device__ Columns(unsigned col0, unsigned lane)
-        : even(place(col0 + lane / 4 * 2, lane % 4)), last(place(col0 + 8 * (kCount - 1) + lane / 4, lane % 4)) {
+    __device__ Columns(const float* stages, unsigned col0, unsigned lane)
+        : even(shared_address(stages) + place(col0 + lane / 4 * 2, lane % 4)),
+          last(shared_address(stages) + place(col0 + 8 * (kCount - 1) + lane / 4, lane % 4)) {
       make_now(even);
       make_now(last);
     }
-    __device__ void read(const float* stage, unsigned s, float (&f)[kCount][2]) const {
-      const unsigned turn = s % 4 * 8;
-      const float *const from = step(stage, s), *const odd = from + (even ^ turn ^ 4) + kTileFloats;
+    __device__ void read(unsigned slot, unsigned s, float (&f)[kCount][2]) const {
+      const unsigned from = in_stage(even, slot, s), odd = (from ^ 16) + kLine;
 #pragma unroll
-      for (int j = 0; j < kCount / 2 * 2; ++j)
-        take((j % 2 == 0 ? from + (even ^ turn) : odd) + j / 2 * 16 * kTileFloats, f[j]);
-      if constexpr (kCount % 2 != 0) take(from + (last ^ turn), f[kCount - 1]);
+      for (int j = 0; j < kCount / 2 * 2; ++j) take((j % 2 == 0 ? from : odd) + j / 2 * 16 * kLine, f[j]);
+      if constexpr (kCount % 2 != 0) take(in_stage(last, slot, s), f[kCount - 1]);
     }
   };
 
@@ -96,10 +101,11 @@ struct AlongColumns {
   template <int kCount>
   struct Columns {
     static_assert(kCount % 4 < 2);
+    const float* stages;
     unsigned col0;
-    __device__ Columns(unsigned first, unsigned) : col0(first) {}
-    __device__ void read(const float* stage, unsigned s, float (&f)[kCount][2]) const {
-      Lines::fragment(stage, static_cast<int>(col0), static_cast<int>(8 * s), f);
+    __device__ Columns(const float* from, unsigned first, unsigned) : stages(from), col0(first) {}
+    __device__ void read(unsigned slot, unsigned s, float (&f)[kCount][2]) const {
+      Lines::fragment(stages + slot * kFloats, static_cast<int>(col0), static_cast<int>(8 * s), f);
     }
   };
   __device__ static constexpr int fragment_of(int which, int e) { return which / 2 * 4 + e; }
@@ -258,64 +264,68 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
   // In a round each group makes a step of 8 k. The numbers of the next are read and split beside the products of this
   // one, where they have come.
   TileSums sums[T::kRows / 2][T::kCols];
-  Fragment<4> left[T::kRows / 2];
-  float right[T::kCols][2];
-  const typename T::A::Rows rows(own_row, lane);
-  const typename T::B::template Columns<T::kCols> columns(own_col, lane);
-  const auto take = [&](unsigned round) {
+  Fragment<4> left[T::kRounds][T::kRows / 2];
+  float right[T::kRounds][T::kCols][2];
+  const typename T::A::Rows rows(shared, own_row, lane);
+  const typename T::B::template Columns<T::kCols> columns(shared + T::kOfB, own_col, lane);
+  const auto take = [&](unsigned stage, unsigned round) {
     float a[T::kRows][2];
-    const unsigned slot = round / T::kRounds % T::kStages, s = round % T::kRounds * T::kGroups + group;
-    rows.read(shared + slot * T::A::kFloats, s, a);
-    columns.read(shared + T::kOfB + slot * T::B::kFloats, s, right);
+    const unsigned s = round * T::kGroups + group;
+    rows.read(stage % T::kStages, s, a);
+    columns.read(stage % T::kStages, s, right[round]);
 #pragma unroll
     for (int i = 0; i < 2 * T::kRows; ++i) {
-      left[i / 4].set(i % 4, a[i / 4 * 2 + i % 2][i % 4 / 2]);
-      make_now(left[i / 4].low[i % 4]);
+      left[round][i / 4].set(i % 4, a[i / 4 * 2 + i % 2][i % 4 / 2]);
+      make_now(left[round][i / 4].low[i % 4]);
     }
   };
   fetch(min(stages, T::kStages));
   bool ahead = false;
 #pragma unroll 1
-  for (unsigned round = 0, next = 1; round < rounds; round = next++) {
-    const unsigned stage = round / T::kRounds, next_stage = next / T::kRounds;
+  for (unsigned stage = 0; stage < stages; ++stage) {
     if (!ahead) {
       wait_for_bytes(barrier_of(stage), stage / T::kStages % 2);
-      take(round);
+      take(stage, 0);
     }
-    const bool come = next < rounds && (next_stage == stage ||
-                                        have_come(barrier_of(next_stage), next_stage / T::kStages % 2));
-    ahead = __ballot_sync(~0u, come) == ~0u;
-    Fragment<4> now[T::kRows / 2];
-    float across[T::kCols][2];
 #pragma unroll
-    for (int i = 0; i < T::kRows / 2; ++i) now[i] = left[i];
+    for (unsigned round = 0; round < T::kRounds; ++round) {
+      if (round > 0 && stage * T::kRounds + round >= rounds) break;
+      Fragment<4> now[T::kRows / 2];
+      float across[T::kCols][2];
 #pragma unroll
-    for (int i = 0; i < 2 * T::kCols; ++i) across[i / 2][i % 2] = right[i / 2][i % 2];
-    take(ahead ? next : round);
-    add_products(now, across, sums);
-    if (next % kSumsKept == 0) keep(sums);
-    if (next_stage != stage && fetched < stages) {
+      for (int i = 0; i < T::kRows / 2; ++i) now[i] = left[round][i];
+#pragma unroll
+      for (int i = 0; i < 2 * T::kCols; ++i) across[i / 2][i % 2] = right[round][i / 2][i % 2];
+      if (round + 1 < T::kRounds) {
+        take(stage, round + 1);
+      } else {
+        const unsigned next = stage + 1;
+        ahead = __ballot_sync(~0u, next < stages && have_come(barrier_of(next), next / T::kStages % 2)) == ~0u;
+        take(ahead ? next : stage, 0);
+      }
+      add_products(now, across, sums);
+    }
+    if ((stage + 1) % (kSumsKept / T::kRounds) == 0) keep(sums);
+    if (fetched < stages) {
       __syncthreads();  // all warps are done with the stage
       fetch(fetched + 1);
     }
   }
 
+  exchange<T>(sums, shared, block, blocks_log2);
   // Each block finishes as many items. What it needs for that comes while sums are on their way.
   const unsigned owned = T::kItems >> blocks_log2;
   const float scale = scale_of(f);
   const float2* const inbox = reinterpret_cast<const float2*>(shared + T::kInbox) + 2 * lane;
 #pragma unroll 1
-  for (unsigned first = warp; first == warp || first < 2 * owned; first += kUnits * T::kWarps) {
+  for (unsigned first = warp; first < 2 * owned; first += kUnits * T::kWarps) {
     Pair<T> pairs[kUnits];
 #pragma unroll
     for (unsigned i = 0; i < kUnits; ++i) {
       const unsigned unit = first + i * T::kWarps;
       pairs[i].fetch(f, block * owned + unit / 2, unit % 2, row0, col0, unit < 2 * owned);
     }
-    if (first == warp) {
-      exchange<T>(sums, shared, block, blocks_log2);
-      wait_for_bytes(came);
-    }
+    wait_for_bytes(came);
     float2 sum[kUnits] = {};
 #pragma unroll 1
     for (int from = 0; from < blocks; from += 2) {

@@ -90,17 +90,20 @@ struct Streamed {
 };
 
 /// By the size of tiles that is expected to be the fastest.
-template <class Way>
+template <class Way, class... Sizes>
 std::optional<CudaKernel> make_fastest(const TileProduct& p, int64_t batch) {
-  using Small = TileSize<1, 1, 8, 32, 32, 64, 4>;
-  using Square = TileSize<2, 2, 2, 32, 32, 32, 8>;
-  using Wide = TileSize<2, 2, 2, 32, 40, 32, 8>;
-  const TileChoice small = Way::template choice<Small>(p, batch), square = Way::template choice<Square>(p, batch),
-                   wide = Way::template choice<Wide>(p, batch);
-  if (wide.cycles < std::min(square.cycles, small.cycles)) return Way::template make<Wide>(p, batch, wide.blocks);
-  if (square.cycles < small.cycles) return Way::template make<Square>(p, batch, square.blocks);
-  return Way::template make<Small>(p, batch, small.blocks);
+  const TileChoice choices[] = {Way::template choice<Sizes>(p, batch)...};
+  const auto* const best =
+      std::ranges::min_element(choices, {}, [](const TileChoice& choice) { return choice.cycles; });
+  std::optional<CudaKernel> made;
+  const TileChoice* at = choices;
+  ((at++ == best ? void(made = Way::template make<Sizes>(p, batch, best->blocks)) : void()), ...);
+  return made;
 }
+
+using Small = TileSize<1, 1, 8, 32, 32, 64, 4>;
+using Square = TileSize<2, 2, 2, 32, 32, 32, 8>;
+using Wide = TileSize<2, 2, 2, 32, 40, 32, 8>;
 
 template <bool kAAlongK, bool kBAlongK, bool kVectors>
 std::optional<CudaKernel> prepare_shape(const TileProduct& p, int64_t batch) {
@@ -108,10 +111,10 @@ std::optional<CudaKernel> prepare_shape(const TileProduct& p, int64_t batch) {
   if (p.a.k <= kShortK) return Copies::template make<ShortTile>(p, batch, 1);
   if constexpr (kAAlongK && kVectors) {
     if (batch == 1 && built_for_hopper()) {
-      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>>(p, batch)) return made;
+      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>, Small, Square, Wide>(p, batch)) return made;
     }
   }
-  return make_fastest<Copies>(p, batch);
+  return make_fastest<Copies, Small, Square, Wide>(p, batch);
 }
 
 template <bool kVectors>
