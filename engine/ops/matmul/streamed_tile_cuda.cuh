@@ -1,9 +1,11 @@
 // Tiles of C = A op(B) as in tensor_tile_cuda.cuh, whose operands the copy engine brings (tile_copies_cuda.cuh): one
-// thread asks for all the k that there is room for, and warps start on what has come. A block's sums leave the
-// registers once: a lane's sums of groups, then of blocks, are added up by whoever owns them, four at a time.
+// thread asks for as much of k as there is room for, and warps begin with what has come. Where all of a block's k has
+// room, no thread waits for another before the sums.
 //
-//   a fragment's four   of a lane: four neighbours of a row of C, or two and the two 8 rows below
-//   item                such fours of a warp, 128 elements; the blocks of a cluster finish the same number of them
+//   step    8 k of a warp
+//   round   a step of each group of warps
+//   item    128 sums of a warp, four of each lane: neighbours in a row of C, or two in a row and two 8 rows below. Sums
+//           of groups, then of blocks, are added up item by item, in a fixed order; all blocks finish as many.
 #pragma once
 
 #include "engine/ops/matmul/tensor_tile_cuda.cuh"
@@ -60,8 +62,8 @@ struct AlongK {
       for (int r = 0; r < kCount; ++r) take(from + 8 * r * kLine, f[r]);
     }
   };
-  /// Lines for B: fragments 2 i and 2 i + 1 share 16 columns, one has the even ones, so that half a warp reads all banks
-  /// and a lane's sums are neighbours. The last of an odd number has 8 columns.
+  /// Lines for B: fragments 2 i and 2 i + 1 share 16 columns, one has the even ones, so that half a warp reads all
+  /// banks and a lane's sums are neighbours. The last of an odd number has 8 columns.
   template <int kCount>
   struct Columns {
     unsigned even, last;
@@ -79,7 +81,7 @@ struct AlongK {
     }
   };
 
-  /// Of a row, four `which`: of which fragment, and of which of its two columns, element e is; the first one's column.
+  /// Of the four `which` of a row: which fragment, and which of its two columns, element e is; where the first lies.
   __device__ static constexpr int fragment_of(int which, int e) { return 2 * which + e % 2; }
   __device__ static constexpr int half_of(int, int e) { return e / 2; }
   __device__ static int column_of(int which, int in_group) { return 16 * which + 4 * in_group; }
@@ -191,7 +193,8 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
                          int blocks_log2) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces, owned = T::kItems >> blocks_log2;
-  float4* const handed_over = reinterpret_cast<float4*>(shared + T::kHandOver) + place * T::kOfWarp * T::kItem / 4 + lane;
+  float4* const handed_over =
+      reinterpret_cast<float4*>(shared + T::kHandOver) + place * T::kOfWarp * T::kItem / 4 + lane;
   constexpr unsigned kApart = T::kItems * T::kItem / 4;  // of what one group hands over, and the next
   float4 own[T::kOwned] = {};
 #pragma unroll
