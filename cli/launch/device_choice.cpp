@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
+#include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -74,11 +76,24 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
   return fmt::format("CPUs (of GPUs there {} {})", have == 1 ? "is" : "are", have);
 }
 
-std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu) {
+int queues_for(const Program& program) {
+  constexpr unsigned kDefault = 8, kMost = 32;  // CUDA's
+  // Of compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
+  constexpr unsigned kOfEveryRank = 7;
+  std::set<int> receivers;  // each has a stream of its own
+  bool moves = false;       // sends and receives have one more each
+  for (const Instruction& i : program.instructions) {
+    if (i.opcode == Opcode::send) receivers.insert(i.peer);
+    moves = moves || i.opcode == Opcode::send || i.opcode == Opcode::recv;
+  }
+  const unsigned streams = kOfEveryRank + (moves ? 2 : 0) + static_cast<unsigned>(receivers.size());
+  return static_cast<int>(std::clamp(std::bit_ceil(streams), kDefault, kMost));
+}
+
+std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu, const Program& program) {
   std::vector<std::pair<std::string, std::string>> variables = {{"CUDA_VISIBLE_DEVICES", gpu.uuid}};
-  // Streams that share a queue of the device wait for each other, and a rank's communication must not.
   if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
-    variables.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", "32");
+    variables.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues_for(program)));
   return variables;
 }
 

@@ -25,8 +25,12 @@ std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices
 /// "CPUs", and why, where launch.device is auto and there are GPUs: "CPUs (of GPUs there is 1)".
 std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found);
 
+/// Queues of the device for a rank's streams: streams that share one wait for each other, and communication must not
+/// wait for what waits for it. Each takes the driver some milliseconds to make, one rank of the host after another.
+int queues_for(const Program& program);
+
 /// What a rank's process is started with: it sees its own GPU alone, so CUDA need not start the others.
-std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu);
+std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu, const Program& program);
 
 /// Binds the ranks that nobody has bound to the cores next to their GPUs.
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings);

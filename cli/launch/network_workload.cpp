@@ -84,7 +84,8 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   if (!gpus_.empty()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
-    for (auto& variable : cuda_environment(gpu)) command.environment.push_back(std::move(variable));
+    for (auto& variable : cuda_environment(gpu, programs_[static_cast<size_t>(place.rank)]))
+      command.environment.push_back(std::move(variable));
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds = {memory_->fd()};

@@ -1,11 +1,12 @@
 // Levels 1 and 2: a bucket is updated, and its weights gathered, under the rest of the backward pass.
 //
 //   as lowered   g1 R1 g2 R2 g3 R3 | U1 A1 U2 A2 U3 A3
-//   early        g1 R1 g2 R2 U1 A1 g3 R3 U2 A2 | U3 A3          g gradients, R reduction, U update, A all_gather
+//   early        g1 R1 U1 A1 g2 R2 U2 A2 g3 R3 | U3 A3          g gradients, R reduction, U update, A all_gather
 //
-// The gathers then hide under compute as the reductions do. An update stands behind the next reduction, so that the
-// compute stream does not wait for one that has just begun, nor the next reduction for an update. What has no gather
-// (levels 0 and 3) stays at the end, where it runs beside the last reduction: before that, it would only delay it.
+// The gathers then hide under compute as the reductions do. An update stands where its reduction should be over by the
+// cost model: not before, or the compute stream waits for it; nor later, or the gathers of the whole backward pass pile
+// up at its end, where nothing hides them. What has no gather (levels 0 and 3) stays at the end, where it runs beside
+// the last reduction: before that, it would only delay it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,6 +15,8 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/cost_model.h"
 
 namespace trainctl {
 namespace {
@@ -41,28 +44,71 @@ size_t last_use_before(const Compiler& c, size_t at) {
   return 0;
 }
 
+Cost cost_of(const Instruction& code) {
+  const auto infos = [](const std::vector<Operand>& operands) {
+    std::vector<TensorInfo> list;
+    for (const Operand& o : operands) list.push_back({o.shape, o.dtype});
+    return list;
+  };
+  const OpDef* op = find_op(code.op);
+  if (op != nullptr && op->is_product) return op->cost(infos(code.inputs), infos(code.outputs), code.attrs);
+  Cost traffic;
+  for (const Operand& o : code.inputs) traffic.bytes += static_cast<double>(o.bytes());
+  for (const Operand& o : code.outputs) traffic.bytes += static_cast<double>(o.bytes());
+  return traffic;
+}
+
+/// When the streams are through with what was issued so far, in seconds.
+class Clocks {
+ public:
+  explicit Clocks(const Compiler& c) : c_(c) {}
+
+  void issue(const Instruction& code) {
+    if (code.opcode == Opcode::kernel) compute_ += c_.cost.compute_seconds(cost_of(code));
+    if (code.opcode != Opcode::collective) return;
+    const int64_t bytes = std::max(code.inputs[0].bytes(), code.outputs[0].bytes());
+    const auto ranks = static_cast<int>(c_.program.groups[static_cast<size_t>(code.group)].size());
+    wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, bytes, ranks);
+  }
+  double compute() const { return compute_; }
+  double wire() const { return wire_; }
+
+ private:
+  const Compiler& c_;
+  double compute_ = 0, wire_ = 0;
+};
+
+/// Behind which instruction each update goes, with its gather. Updates that are not among them stay.
+std::multimap<size_t, size_t> find_places(const Compiler& c, const std::vector<size_t>& updates) {
+  std::multimap<size_t, size_t> places;
+  std::map<std::string, double> reduced;  // when, by the name of the gradients: the last that was issued
+  Clocks clocks(c);
+  auto next = updates.begin();
+  const auto may_stand_before = [&](size_t i) {
+    const auto found = reduced.find(c.code[*next].code.inputs[0].tensor);
+    return found != reduced.end() && found->second <= clocks.compute() && last_use_before(c, *next) < i;
+  };
+  for (size_t i = 0; i < updates.front(); ++i) {
+    const Instruction& code = c.code[i].code;
+    if (!reduces(c.code[i])) {
+      for (; next != updates.end() && may_stand_before(i); ++next) {
+        places.emplace(i - 1, *next);
+        clocks.issue(c.code[*next].code);
+        clocks.issue(c.code[*next + 1].code);
+      }
+    }
+    clocks.issue(code);
+    if (reduces(c.code[i])) reduced[code.inputs[0].tensor] = clocks.wire();
+  }
+  return places;
+}
+
 }  // namespace
 
 void update_early(Compiler& c) {
   const std::vector<size_t> updates = find_updates(c);
   if (updates.empty()) return;
-  std::vector<size_t> runs;              // of reductions with no work between them: the first of each
-  std::map<std::string, size_t> run_of;  // by the name of the gradients: the last
-  for (size_t i = 0; i < c.code.size(); ++i) {
-    if (!reduces(c.code[i])) continue;
-    if (!reduces(c.code[i - 1])) runs.push_back(i);
-    run_of[c.code[i].code.inputs[0].tensor] = runs.size() - 1;
-  }
-
-  std::multimap<size_t, size_t> moved;  // behind which instruction -> the update
-  for (size_t update : updates) {
-    const size_t next = run_of.at(c.code[update].code.inputs[0].tensor) + 1;
-    if (next >= runs.size()) continue;
-    size_t behind = std::max(runs[next], last_use_before(c, update));
-    while (reduces(c.code[behind + 1])) ++behind;
-    if (behind + 1 < updates.front()) moved.emplace(behind, update);
-  }
-
+  const std::multimap<size_t, size_t> moved = find_places(c, updates);
   std::vector<bool> gone(c.code.size());
   for (const auto& [behind, update] : moved) gone[update] = gone[update + 1] = true;
   std::vector<VirtualInstruction> ordered;

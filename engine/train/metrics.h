@@ -18,7 +18,7 @@ struct StepReport {
   bool has_loss = false;  ///< false where the job runs forward only
   float loss = 0;
   double learning_rate = 0;
-  double seconds = 0;  ///< of this step, loading included
+  double seconds = 0;  ///< of this step, loading included; steps between two looks at the losses share theirs
 };
 
 struct EpochReport {

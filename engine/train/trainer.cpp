@@ -129,14 +129,17 @@ StepReport Trainer::finish_step() {
   return report;
 }
 
-/// Up to the next look at the losses.
+/// Up to the next look at the losses. A device may end several steps as one, so those of a look share its time.
 void Trainer::finish_steps() {
   reports_.clear();
   const auto sink_steps = static_cast<size_t>(job_.spec.train.sink_steps);
+  double seconds = 0;
   for (start_steps(); finished_ < started_; start_steps()) {
     reports_.push_back(finish_step());
-    if (reports_.size() == sink_steps || reports_.back().step == steps_per_epoch()) return;
+    seconds += reports_.back().seconds;
+    if (reports_.size() == sink_steps || reports_.back().step == steps_per_epoch()) break;
   }
+  for (StepReport& report : reports_) report.seconds = seconds / static_cast<double>(reports_.size());
 }
 
 std::optional<StepReport> Trainer::run_step() {

@@ -86,7 +86,8 @@ class Scene:
     def job_text(self):
         values = dict(ranks=self.ranks, grace=self.grace, logs=self.logs, restarts=self.kind.restarts)
         if self.network:
-            return NETWORK.format(device=self.options.device, comm=self.job, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
+            comm = self.job if self.options.device == "cpu" else "auto"  # GPUs have one communicator
+            return NETWORK.format(device=self.options.device, comm=comm, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
         script = CHATTER if self.kind.full_disk else SCRIPTS[self.job]
         if self.kind.fault:
             code = self.kind.fault.removeprefix("exit")

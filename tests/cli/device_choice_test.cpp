@@ -96,6 +96,21 @@ TEST_CASE("ranks that nobody has bound are bound to the cores of their GPU's nod
   CHECK(bindings[2].cpus == std::vector<int>{4, 5, 6, 7});
 }
 
+TEST_CASE("a rank has a queue of the device for each of its streams, and CUDA's default where that is enough") {
+  Program program;
+  CHECK(queues_for(program) == 8);
+  const auto send_to = [&](int peer) {
+    program.instructions.emplace_back().opcode = Opcode::send;
+    program.instructions.back().peer = peer;
+  };
+  program.instructions.emplace_back().opcode = Opcode::collective;
+  CHECK(queues_for(program) == 8);
+  send_to(1), send_to(1);
+  CHECK(queues_for(program) == 16);
+  for (int peer = 2; peer < 100; ++peer) send_to(peer);
+  CHECK(queues_for(program) == 32);
+}
+
 TEST_CASE("plan and show open no CUDA library, whatever the device; run asks for GPUs where it may use them") {
   const Scratch scratch;
   small_job(scratch.path());

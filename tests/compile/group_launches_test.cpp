@@ -49,7 +49,7 @@ const std::string kUpdates = "matmul_weight_grad matmul_weight_grad matmul_weigh
 }  // namespace
 
 TEST_CASE("a small step on one rank is two launches: forward and backward by rows, and the updates behind them") {
-  for (const char* batch : {"dataset.batch=32", "dataset.batch=256"})
+  for (const char* batch : {"dataset.batch=32", "dataset.batch=48"})
     CHECK(launches(mlp({batch})) == std::vector<std::string>{kChain, kUpdates});
 }
 
@@ -73,8 +73,8 @@ TEST_CASE("of more rows than a chain has, the last product, the loss and the pro
   for (const Instruction& i : p.instructions)
     if (i.launch >= 0) names.push_back(i.name);
   CHECK(names == std::vector<std::string>{"c", "loss", "relu_b.grad_in0"});
-  CHECK(launches(mlp({"dataset.batch=257"}))[0] == kHead);
-  CHECK(launches(mlp({"dataset.batch=256"}))[0] == kChain);
+  CHECK(launches(mlp({"dataset.batch=49"}))[0] == kHead);
+  CHECK(launches(mlp({"dataset.batch=48"}))[0] == kChain);
 }
 
 TEST_CASE("a head has few outputs, and one product on each side of its loss") {

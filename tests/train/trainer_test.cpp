@@ -134,6 +134,18 @@ TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at
   CHECK(many.first == one.first);
 }
 
+TEST_CASE("steps between two looks at the losses share their time evenly") {
+  OneRank rank({"train.steps=4", "dataset.samples=16", "train.sink_steps=3"});
+  std::vector<double> seconds;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepReport& report) { seconds.push_back(report.seconds); };
+  train(rank.job, rank.program, *rank.comm, hooks);
+  REQUIRE(seconds.size() == 4);
+  CHECK(seconds[0] > 0);
+  CHECK(seconds[1] == seconds[0]);
+  CHECK(seconds[2] == seconds[0]);
+}
+
 TEST_CASE("what the data set cannot give is an error at the line of the job file") {
   const auto position = [](const std::vector<std::string>& overrides, const std::string& text) {
     try {

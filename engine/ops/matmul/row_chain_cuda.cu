@@ -1,6 +1,6 @@
 // A small batch through several layers in one launch: forward, loss and backward, as long as each works on every row
-// for itself. A cluster of blocks takes some sets of 8 rows through all of them. A row's numbers do not depend on which
-// others it has beside it.
+// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it has
+// beside it.
 //
 //   wide      more than 32 columns: a block makes [32 b, 32 b + 32), and every 32 x blocks further on, and sends them
 //   in parts  few columns of many: from the tiles that a block made it makes its part of each sum, and sends that
@@ -27,16 +27,16 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int64_t kMostRows = 256;  ///< of a batch
+/// Of a batch: 6 clusters, where an H200 runs 7 at once. More rows are faster as products and a head (head_cuda.cu).
+constexpr int64_t kMostRows = 48;
 
 /// By the threads of a warp, each for a link.
-template <int kSets>
 __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
   const int i = on.lane;
   if (i == 0) expect_copies<kThreads>(on.shared + kSlabsCame);
   if (i < chain.count && chain.links[i].sent >= 0) {
     const Link& l = chain.links[i];
-    const int floats = kSets * (l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch);
+    const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
     expect_bytes(on.shared + kResultsCame + 2 * i, floats * static_cast<int>(sizeof(float)),
                  l.wide ? max(0, on.blocks - l.tiles) : 0);
   }
@@ -51,52 +51,39 @@ __device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& o
   __syncwarp();
 }
 
-/// The first rows where they do not come in tiles: each warp its row of a set, as far as the block takes it.
-template <int kSets>
+/// The first rows where they do not come in tiles: each warp its row, as far as the block takes it.
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
-#pragma unroll 1
-  for (int row = on.row; row < kSets * kRows; row += kRows) {
-    float* to = on.shared + l.rows + place_in_rows(row, on.lane);
-    const float* const from = l.x + static_cast<int64_t>(on.row0 + row) * l.k;
-    for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += l.whole_rows ? 1 : on.blocks) {
-      const int k = depth * kCols + on.lane;
-      *to = row < on.rows && k < l.k ? from[k] : 0.0f;
-      to += kSets * kRowTile;
-    }
+  float* to = on.shared + l.rows + place_in_rows(on.row, on.lane);
+  const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
+  for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += l.whole_rows ? 1 : on.blocks, to += kRowTile) {
+    const int k = depth * kCols + on.lane;
+    *to = on.row < on.rows && k < l.k ? from[k] : 0.0f;
   }
 }
 
-template <int kSets>
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
   extern __shared__ __align__(1024) float4 shared4[];
   const int cluster = cluster_index(), row0 = cluster * chain.of_cluster;
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  // tells the compiler that it is the warp's
   const Place on{reinterpret_cast<float*>(shared4),
                  block_in_cluster(),
                  chain.blocks,
                  row0,
                  min(chain.of_cluster, chain.rows - row0),
-                 warp,
-                 static_cast<int>(threadIdx.x % 32),
-                 warp / Share<kSets>::kHalves,
-                 warp % Share<kSets>::kHalves};
-  if (on.row == 0) prepare_barriers<kSets>(chain, on);
+                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
+                 static_cast<int>(threadIdx.x % 32)};
+  if (on.row == 0) prepare_barriers(chain, on);
   if (on.row == kWarps - 1) prefetch_maps(chain, on);
-  WeightStream<kSets> stream(chain, on);
+  WeightStream stream(chain, on);
   arrive_at_cluster();
   wait_for_kernel_before();
   let_next_kernel_start();
   stream.fill();
   wait_for_arrivals();  // none sends to a block that has not started
   fetch_slabs(chain, on);
-  Label labels[kSets];
-  if (chain.loss >= 0) {
-#pragma unroll
-    for (int set = 0; set < kSets; ++set)
-      labels[set] = fetch_label(chain.links[chain.loss], on, on.row + set * kRows);
-  }
+  Label label;
+  if (chain.loss >= 0) label = fetch_label(chain.links[chain.loss], on);
   if (!chain.rows_in_tiles) {
-    fetch_rows<kSets>(chain.links[0], on);
+    fetch_rows(chain.links[0], on);
     if (chain.links[0].form == Form::deep) __syncthreads();
   }
   float* came = nullptr;
@@ -108,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
     float* const counter = on.shared + kResultsCame + 2 * i;
     __syncwarp();  // what a warp kept is whole rows
     if (l.form == Form::loss)
-      of_loss = make_loss(l, on, labels, came);
+      of_loss = make_loss(l, on, label, came);
     else
       make_product(l, on, stream, came, counter);
     came = l.wide && l.sent >= 0 ? counter : nullptr;
@@ -197,11 +184,10 @@ void set_form(Link& l) {
   l.form = !product ? Form::loss : l.depth == 1 ? Form::shallow : l.wide ? Form::deep : Form::in_parts;
 }
 
-/// Where everything lies in shared memory; gives the floats in all, or none where it does not fit. The first rows stay
-/// there, or come with their weights each time.
-std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
-  const int row_tile = chain.sets * kRowTile, rows = chain.sets * kRows, groups = groups_for(chain.sets);
-  int end = static_cast<int>(round_up(kSums + groups * rows * kSumsPitch, kTileAligned));
+/// Where everything lies in shared memory; gives the floats in all, or none where it does not fit.
+std::optional<int> place(Chain& chain, int most_floats) {
+  constexpr int kPlaceFloats = kWarps * kWeightTile;  // a place for each warp
+  int end = kFirstPlace;
   const auto take = [&](int floats) { return std::exchange(end, end + floats); };
   const auto own = [&](int tiles) { return static_cast<int>(ceil_div(tiles, chain.blocks)); };
   const std::span links(chain.links, static_cast<size_t>(chain.count));
@@ -209,25 +195,25 @@ std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
   // What is sent, in two places; the first rows were there before.
   Link& first = links[0];
   first.whole_rows = first.form != Form::in_parts;
-  int turn = 0, floats[2] = {rows_stay ? (first.whole_rows ? first.depth : own(first.depth)) * row_tile : 0, 0};
+  int turn = 0, floats[2] = {(first.whole_rows ? first.depth : own(first.depth)) * kRowTile, 0};
   for (size_t i = 0; i < links.size(); ++i) {
     Link& l = links[i];
     const bool taken_whole = l.wide && i + 1 < links.size() && links[i + 1].form != Form::in_parts;
     if (!taken_whole && l.form != Form::in_parts) continue;
     l.sent = turn = 1 - turn;
     l.sent_pitch = static_cast<int>(round_up(l.n, 4));
-    floats[turn] = std::max(floats[turn], taken_whole ? l.tiles * row_tile : chain.blocks * rows * l.sent_pitch);
+    floats[turn] = std::max(floats[turn], taken_whole ? l.tiles * kRowTile : chain.blocks * kRows * l.sent_pitch);
   }
   int places[2];
   for (int i : {0, 1}) places[i] = take(static_cast<int>(round_up(floats[i], kTileAligned)));
-  first.rows = rows_stay ? places[0] : -1;
+  first.rows = places[0];
 
   for (size_t i = 0; i < links.size(); ++i) {
     Link& l = links[i];
     if (l.sent >= 0) l.sent = places[l.sent];
     const bool taken_whole = l.wide && l.sent >= 0, last = i + 1 == links.size();
     const bool for_slope = std::any_of(links.begin(), links.end(), [&](const Link& o) { return o.relu_result == l.y; });
-    if ((!last && !taken_whole) || for_slope) l.kept = take((l.wide ? own(l.tiles) : l.tiles) * row_tile);
+    if ((!last && !taken_whole) || for_slope) l.kept = take((l.wide ? own(l.tiles) : l.tiles) * kRowTile);
     for (const Link& made : links.first(i))
       if (made.y == l.relu_result) l.slope = made.kept;
     if (l.form == Form::in_parts || l.form == Form::shallow)
@@ -238,23 +224,9 @@ std::optional<int> place(Chain& chain, int most_floats, bool rows_stay) {
   }
   chain.weights = end = static_cast<int>(round_up(end, kTileAligned));
   const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
-  chain.place_floats = kWeightTile + (rows_stay ? 0 : row_tile);
-  const int of_groups = groups * chain.place_floats;  // a place for each group
-  chain.places = deep ? std::min(kMostTiles / groups, (most_floats - end) / of_groups) : 0;
+  chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / kPlaceFloats) : 0;
   if (end > most_floats || (deep && chain.places < 1)) return std::nullopt;
-  return end + chain.places * of_groups;
-}
-
-/// Rows that stay come ahead of all else; where they leave too little for the weights to come ahead, they do not.
-std::optional<int> place(Chain& chain, int most_floats) {
-  constexpr int kEnoughTiles = 16;
-  Chain other = chain;
-  const std::optional<int> staying = place(chain, most_floats, true);
-  if (!chain.rows_in_tiles || (staying && chain.places * groups_for(chain.sets) >= kEnoughTiles)) return staying;
-  const std::optional<int> coming = place(other, most_floats, false);
-  if (!coming || (staying && chain.places >= other.places)) return staying;
-  chain = other;
-  return coming;
+  return end + chain.places * kPlaceFloats;
 }
 
 /// For what the copy engine brings.
@@ -267,27 +239,22 @@ bool set_tile_maps(Chain& chain) {
   }
   const Link& first = chain.links[0];
   chain.rows_in_tiles = first.form == Form::deep && first.k % 4 == 0 && is_aligned(first.x);
-  return true;
+  return !chain.rows_in_tiles || set_tile_map(chain.first_rows, first.x, chain.rows, first.k, kRows);
 }
 
-/// In clusters of so many blocks, which take so many sets of rows; null: they do not all run at once.
-template <int kSets>
+/// In clusters of so many blocks; null: they do not all run at once.
 std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int blocks) {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "cudaDeviceGetAttribute");
   chain.blocks = blocks;
-  chain.sets = kSets;
-  const Link& first = chain.links[0];
-  if (chain.rows_in_tiles && !set_tile_map(chain.first_rows, first.x, chain.rows, first.k, kSets * kRows))
-    return std::nullopt;
   const std::optional<int> floats = place(chain, most / static_cast<int>(sizeof(float)));
   if (!floats) return std::nullopt;
   const int bytes = *floats * static_cast<int>(sizeof(float));
-  if (!allow_large_clusters(row_chain<kSets>, most)) return std::nullopt;
+  if (!allow_large_clusters(row_chain, most)) return std::nullopt;
   const ClusterLaunch probe(dim3(static_cast<unsigned>(blocks)), kThreads, static_cast<size_t>(bytes), blocks, nullptr);
-  const auto clusters = static_cast<int>(ceil_div(chain.rows, kSets * kRows));
-  if (clusters > clusters_at_once(row_chain<kSets>, probe, blocks)) return std::nullopt;
+  const auto clusters = static_cast<int>(ceil_div(chain.rows, kRows));
+  if (clusters > clusters_at_once(row_chain, probe, blocks)) return std::nullopt;
   chain.of_cluster = static_cast<int>(ceil_div(chain.rows, clusters));
   const Tickets ticket = chain.loss >= 0 ? take_tickets(1) : nullptr;
   if (chain.loss >= 0 && ticket == nullptr) return std::nullopt;
@@ -298,18 +265,8 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
     now.ticket = ticket.get();
     const ClusterLaunch launch(dim3(static_cast<unsigned>(clusters * blocks)), kThreads, static_cast<size_t>(bytes),
                                blocks, stream);
-    cuda_check(cudaLaunchKernelEx(&launch.config, row_chain<kSets>, now), "row_chain");
+    cuda_check(cudaLaunchKernelEx(&launch.config, row_chain, now), "row_chain");
   };
-}
-
-/// As few sets as all run at once with: then most multiprocessors work.
-std::optional<CudaKernel> prepare(const CudaKernelCall& call, const Chain& chain, int blocks) {
-  std::optional<CudaKernel> kernel = prepare<1>(call, chain, blocks);
-  if (!kernel && chain.rows > kRows) kernel = prepare<2>(call, chain, blocks);
-  if (!kernel && chain.rows > 2 * kRows) kernel = prepare<3>(call, chain, blocks);
-  if (!kernel && chain.rows > 3 * kRows) kernel = prepare<4>(call, chain, blocks);
-  if (!kernel && chain.rows > 4 * kRows) kernel = prepare<5>(call, chain, blocks);
-  return kernel;
 }
 
 }  // namespace

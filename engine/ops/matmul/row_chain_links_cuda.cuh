@@ -1,9 +1,7 @@
 // What a chain of layers is made of, and where its rows and weights lie in a block's shared memory: row_chain_cuda.cu
 // tells how it works.
 //
-//   mbarriers | groups' sums | rows sent, two places | rows kept, a place a link | slabs | the groups' weights
-//
-// Rows come in sets of 8: how many sets a cluster takes is the kernel's template argument, kSets.
+//   mbarriers | warps' sums | rows sent, two places | rows kept, a place a link | slabs | the warps' weights
 #pragma once
 
 #include "engine/base/round_up.h"
@@ -13,14 +11,14 @@
 namespace trainctl::cuda {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = kWarps;  ///< of a set: each warp finishes a row
+constexpr int kRows = kWarps;  ///< of a cluster: each warp finishes a row
 constexpr int kCols = 32;      ///< of a tile: each lane finishes a column
 constexpr int kMostLinks = 16;
 constexpr int kMostBlocks = 16;  ///< of a cluster, else half of them
 constexpr int kMostClasses = 128;
-constexpr int kMostTiles = 48;  ///< of weights, ahead of the warps
+constexpr int kMostPlaces = 6;  ///< of a warp, for tiles of weights
 
-constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of a set's rows
+constexpr int kRowTile = kRows * kCols;     ///< floats of a tile of rows
 constexpr int kWeightTile = kCols * kCols;  ///< and of weights
 constexpr int kPitch = kCols + 4;           ///< free of bank conflicts, by rows and by columns
 constexpr int kSumsPitch = kCols + 8;       ///< where packs of two are written
@@ -28,20 +26,14 @@ constexpr int kSlab = kCols * kPitch;       ///< of a tile of weights that all w
 
 // Where shared memory has what every chain has, in floats.
 constexpr int kResultsCame = 0, kSlabsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
-constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each group's place for weights
-constexpr int kSums = kTilesCame + 2 * kMostTiles;
+constexpr int kTilesCame = kSlabsCame + 4;  ///< mbarriers too: one for each warp's place for weights
+constexpr int kSums = kTilesCame + 2 * kWarps * kMostPlaces;
+constexpr int kSumsOfWarp = kRows * kSumsPitch;
 constexpr int kTileAligned = 8 * kTileFloats;  ///< where the copy engine brings tiles
-
-/// How the warps of a block share a deep layer: groups share k, and with many sets the warps of a group the columns of a
-/// tile, so that fewer sums of more rows are added up.
-template <int kSets>
-struct Share {
-  static constexpr int kHalves = kSets > 2 ? 2 : 1, kGroups = kWarps / kHalves;
-};
-constexpr int groups_for(int sets) { return sets > 2 ? Share<3>::kGroups : Share<1>::kGroups; }
+constexpr int kFirstPlace = static_cast<int>(round_up(kSums + kWarps * kSumsOfWarp, kTileAligned));
 
 enum class Form : uint8_t {
-  deep,      ///< wide, and more than 32 of k: the groups of warps share k
+  deep,      ///< wide, and more than 32 of k: the warps share k
   in_parts,  ///< no more than 32 columns, more of k: each block makes a part of each sum
   shallow,   ///< no more than 32 of k
   loss,
@@ -67,7 +59,7 @@ struct Link {
   int depth = 0;      ///< tiles of k
 
   // Where in shared memory, in floats; -1: nowhere.
-  int rows = 0;            ///< what it takes; -1: they come with its weights, a tile at a time
+  int rows = 0;            ///< what it takes
   bool whole_rows = true;  ///< all tiles, else only the block's own
   int sent = -1;           ///< for its results, or parts of sums, from all blocks of the cluster
   int sent_pitch = 0;      ///< of a row of parts: whole packs
@@ -85,11 +77,9 @@ struct Chain {
   uint8_t deep[kMostLinks];  ///< which links are
   int loss = -1;                 ///< which link; -1: none
   int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
-  int sets = 1;                  ///< of rows, of each cluster
   int blocks = 1;                ///< of a cluster: 16 or 8
   bool rows_in_tiles = false;    ///< the first rows come with the first layer's weights
-  int weights = 0;               ///< where in shared memory each group has places for tiles of weights
-  int places = 0, place_floats = kWeightTile;
+  int weights = 0, places = 0;   ///< where in shared memory each warp has so many places for tiles of weights
   double* loss_parts = nullptr;  ///< one a row
   unsigned* ticket = nullptr;
 };
@@ -99,20 +89,10 @@ struct Place {
   float* shared;
   int block, blocks;  ///< of the cluster
   int row0, rows;     ///< of the batch, for the cluster
-  int row, lane;      ///< the warp's row of each set, the lane's column of a tile
-  int group, half;    ///< the warp's, for products that share k
+  int row, lane;      ///< the warp's row, the lane's column of a tile
 };
 
 /// A number of a tile of rows: as the copy engine would have brought it.
-__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row % kRows * 4); }
-
-/// All warps of the group meet.
-template <int kHalves>
-__device__ __forceinline__ void meet_group(const Place& on) {
-  if constexpr (kHalves == 1)
-    __syncwarp();
-  else
-    asm volatile("bar.sync %0, %1;" ::"r"(on.group + 1), "n"(32 * kHalves) : "memory");
-}
+__device__ __forceinline__ int place_in_rows(int row, int col) { return row * kCols + (col ^ row * 4); }
 
 }  // namespace trainctl::cuda

@@ -1,4 +1,4 @@
-// The losses of a chain, a warp a row of each set. Each block of a cluster makes all gradients; the first one writes them to memory
+// The losses of a chain, a warp a row. Each block of a cluster makes all gradients; the first one writes them to memory
 // and counts the loss.
 #pragma once
 
@@ -14,8 +14,8 @@ union Label {
   int32_t of_class;
 };
 
-__device__ __forceinline__ Label fetch_label(const Link& l, const Place& on, int row) {
-  const int lane = on.lane;
+__device__ __forceinline__ Label fetch_label(const Link& l, const Place& on) {
+  const int row = on.row, lane = on.lane;
   Label label;
   if (row >= on.rows) return label;
   if (l.kind == LossKind::softmax_cross_entropy)
@@ -31,34 +31,32 @@ struct LossRow {
   float* dx;       ///< the lane's
   float* y;        ///< null: another block writes it
   int row, n;
-  int tile;  ///< floats from a tile to the next
 
-  __device__ __forceinline__ LossRow(const Link& l, const Place& on, int row, int sets)
-      : x(on.shared + l.rows), row(row), n(l.n), tile(sets * kRowTile) {
+  __device__ __forceinline__ LossRow(const Link& l, const Place& on) : x(on.shared + l.rows), row(on.row), n(l.n) {
     dx = l.kept < 0 ? nullptr : on.shared + l.kept + place_in_rows(row, on.lane);
     y = on.block == 0 ? l.y + static_cast<int64_t>(on.row0 + row) * l.n : nullptr;
   }
   __device__ __forceinline__ float prediction(int col) const {
-    return x[col / kCols * tile + place_in_rows(row, col % kCols)];
+    return x[col / kCols * kRowTile + place_in_rows(row, col % kCols)];
   }
   __device__ __forceinline__ void clear(int of_tile) const {
-    if (dx != nullptr) dx[of_tile * tile] = 0;
+    if (dx != nullptr) dx[of_tile * kRowTile] = 0;
   }
   /// Zeros beyond the last column.
   __device__ __forceinline__ void set_grad(int col, float v) const {
-    if (dx != nullptr) dx[col / kCols * tile] = col < n ? v : 0.0f;
+    if (dx != nullptr) dx[col / kCols * kRowTile] = col < n ? v : 0.0f;
     if (y != nullptr && col < n) y[col] = v;
   }
 };
 
 /// Of predictions and labels of the same shape.
-__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row, int in_batch,
-                                            const Label& first_label) {
-  const float* const labels = l.w + static_cast<int64_t>(in_batch) * l.n;
+__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row,
+                                            float first_label) {
+  const float* const labels = l.w + static_cast<int64_t>(on.row0 + on.row) * l.n;
   const auto scale = static_cast<float>(l.scale);
   double total = 0;
   for (int i = 0, col = on.lane; i < l.tiles; ++i, col += kCols) {
-    const float label = i == 0 || col >= l.n ? first_label.value : labels[col];
+    const float label = i == 0 || col >= l.n ? first_label : labels[col];
     const float off = row.prediction(col) - label;
     row.set_grad(col, slope_of_pair(l.kind, scale, off));
     if (col < l.n) total += loss_of_pair(l.kind, off);
@@ -82,24 +80,16 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, c
 }
 
 /// The gradients; gives what this thread has of the loss's sum. `came` as in make_tiles().
-template <int kSets>
-__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label (&labels)[kSets], float* came) {
+__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label& label, float* came) {
   if (came != nullptr) wait_for_bytes(came);
+  const LossRow row(l, on);
   double total = 0;
-#pragma unroll 1
-  for (int set = 0; set < kSets; ++set) {
-    const int row = on.row + set * kRows;
-    const LossRow in_shared(l, on, row, kSets);
-    if (row >= on.rows) {  // nobody's, but taken along
-      for (int i = 0; i < l.tiles; ++i) in_shared.clear(i);
-      continue;
-    }
-    Label label = labels[0];
-#pragma unroll
-    for (int i = 1; i < kSets; ++i)
-      if (i == set) label = labels[i];
-    total += l.kind == LossKind::softmax_cross_entropy ? softmax_loss(l, on, in_shared, label.of_class)
-                                                       : pair_loss(l, on, in_shared, on.row0 + row, label);
+  if (on.row >= on.rows) {  // nobody's, but taken along
+    for (int i = 0; i < l.tiles; ++i) row.clear(i);
+  } else if (l.kind == LossKind::softmax_cross_entropy) {
+    total = softmax_loss(l, on, row, label.of_class);
+  } else {
+    total = pair_loss(l, on, row, label.value);
   }
   if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
   return total;

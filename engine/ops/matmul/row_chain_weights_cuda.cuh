@@ -20,17 +20,15 @@ struct WeightTile {
   }
 };
 
-/// The weights of deep layers, a tile at a time, each for the one group of warps that multiplies it: of a layer's k, a
-/// group takes every so many'th tile. They come in the order in which they are taken, as many ahead as the group has places,
-/// whichever layers they are of; with the first layer's come its rows, to where all of them stay, or beside the weights.
-/// All lanes know which tile comes first; one asks for copies.
-template <int kSets>
+/// The weights of deep layers, a tile at a time, each for the one warp that multiplies it: of a layer's k, a warp takes
+/// every 8th tile. They come in the order in which they are taken, as many ahead as the warp has places, whichever layers
+/// they are of; with the first layer's come its rows. All lanes know which tile comes first; one asks for copies.
 class WeightStream {
  public:
   __device__ __forceinline__ WeightStream(const Chain& chain, const Place& on)
-      : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.group * chain.places * chain.place_floats),
-        barriers_(on.shared + kTilesCame + on.group * chain.places * 2), free_count_(chain.places) {
-    if (on.half == 0 && on.lane == 0) {
+      : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
+        barriers_(on.shared + kTilesCame + on.row * chain.places * 2), free_count_(chain.places) {
+    if (on.lane == 0) {
       for (int place = 0; place < chain.places; ++place) prepare_announcements(barriers_ + 2 * place);
       publish_to_copies();
     }
@@ -38,10 +36,9 @@ class WeightStream {
     open_layer();
   }
 
-  /// Tiles for all places that are free. By all warps of the group.
+  /// Tiles for all places that are free.
   __device__ __forceinline__ void fill() {
-    meet_group<Share<kSets>::kHalves>(on_);  // all have read what lay there, and the first time: know of the barriers
-    if (on_.half > 0) return;
+    __syncwarp();  // all have read what lay there
 #pragma unroll 1
     for (; free_count_ > 0; --free_count_) {
       bring(free_);
@@ -51,7 +48,7 @@ class WeightStream {
   /// The oldest one, once it has come.
   __device__ __forceinline__ const float* first() const {
     wait_for_bytes(barriers_ + 2 * place_, parity_);
-    return weights_ + place_ * chain_.place_floats;
+    return weights_ + place_ * kWeightTile;
   }
   __device__ __forceinline__ void give_back() {
     ++free_count_;
@@ -59,38 +56,34 @@ class WeightStream {
     if (place_ == 0) parity_ ^= 1;
   }
   /// Whether a layer's tiles cannot all be here before its rows are.
-  __device__ __forceinline__ bool exceeded_by(int depth) const { return depth > chain_.places * kGroups; }
+  __device__ __forceinline__ bool exceeded_by(int depth) const { return depth > chain_.places * kWarps; }
 
  private:
-  static constexpr int kGroups = Share<kSets>::kGroups;
-
   __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
 
   __device__ __forceinline__ void bring(int place) {
     if (link_ < 0) return;
     if (on_.lane == 0) {
-      constexpr int kRowFloats = kSets * kRowTile;
-      float *const barrier = barriers_ + 2 * place, *const weights = weights_ + place * chain_.place_floats;
-      const int rows_at = chain_.links[0].rows;
-      const bool rows = link_ == 0 && chain_.rows_in_tiles && (rows_at < 0 || tile_ == on_.block);
+      float* const barrier = barriers_ + 2 * place;
+      const bool rows = link_ == 0 && chain_.rows_in_tiles && tile_ == on_.block;
       const int line = along_ ? tile_ : depth_, col = along_ ? depth_ : tile_;
-      announce_bytes(barrier, (kWeightTile + (rows ? kRowFloats : 0)) * static_cast<int>(sizeof(float)));
-      copy_tile(weights, chain_.tiles[link_], col * kCols, line * kCols, barrier);
+      announce_bytes(barrier, (kWeightTile + (rows ? kRowTile : 0)) * static_cast<int>(sizeof(float)));
+      copy_tile(weights_ + place * kWeightTile, chain_.tiles[link_], col * kCols, line * kCols, barrier);
       if (rows)
-        copy_tile(rows_at < 0 ? weights + kWeightTile : on_.shared + rows_at + depth_ * kRowFloats, chain_.first_rows,
-                  depth_ * kCols, on_.row0, barrier);
+        copy_tile(on_.shared + chain_.links[0].rows + depth_ * kRowTile, chain_.first_rows, depth_ * kCols, on_.row0,
+                  barrier);
     }
-    depth_ += kGroups;
+    depth_ += kWarps;
     if (depth_ < depths_) return;
-    depth_ = on_.group;
+    depth_ = on_.row;
     tile_ += on_.blocks;
     if (tile_ >= tiles_) open_layer();
   }
 
-  /// The next one of which this group has tiles.
+  /// The next one of which this warp has tiles.
   __device__ __forceinline__ void open_layer() {
     tile_ = on_.block;
-    depth_ = on_.group;
+    depth_ = on_.row;
     for (; layer_ < chain_.deep_count; ++layer_) {
       const Link& l = chain_.links[link_ = chain_.deep[layer_]];
       tiles_ = l.tiles;

@@ -10,68 +10,85 @@ constexpr int64_t kMostBlocks = 1024;
 
 __device__ int64_t slot_of(const Slots& s) { return (s.counter->done + s.ahead) % s.slots; }
 
-__device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes) {
-  const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, step = gridDim.x * int64_t{kThreads};
-  int64_t whole = 0;
-  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % sizeof(uint4) == 0) {
-    whole = bytes / static_cast<int64_t>(sizeof(uint4));
-    for (int64_t i = first; i < whole; i += step)
-      reinterpret_cast<uint4*>(to)[i] = reinterpret_cast<const uint4*>(from)[i];
-    whole *= sizeof(uint4);
-  }
-  for (int64_t i = whole + first; i < bytes; i += step) to[i] = from[i];
+/// to[i] = get(i). What a thread writes first it has read before `wait()`.
+template <class Unit, class Get, class Wait>
+__device__ void move_units(std::byte* to, int64_t units, Get get, Wait wait) {
+  int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  Unit ahead{};
+  if (i < units) ahead = get(i);
+  wait();
+  if (i < units) reinterpret_cast<Unit*>(to)[i] = ahead;
+  for (const int64_t step = gridDim.x * int64_t{kThreads}; (i += step) < units;) reinterpret_cast<Unit*>(to)[i] = get(i);
+}
+
+template <class Unit, class Wait>
+__device__ void copy_units(const std::byte* from, std::byte* to, int64_t units, Wait wait) {
+  move_units<Unit>(to, units, [&](int64_t i) { return reinterpret_cast<const Unit*>(from)[i]; }, wait);
+}
+
+template <class Wait>
+__device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes, Wait wait) {
+  if ((reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) % sizeof(uint4) != 0)
+    return copy_units<std::byte>(from, to, bytes, wait);
+  const int64_t whole = bytes / static_cast<int64_t>(sizeof(uint4)) * static_cast<int64_t>(sizeof(uint4));
+  copy_units<uint4>(from, to, whole / static_cast<int64_t>(sizeof(uint4)), wait);
+  copy_units<std::byte>(from + whole, to + whole, bytes - whole, [] {});
 }
 
 /// Row numbers[r] of the table becomes row r.
-template <class Unit>
+template <class Unit, class Wait>
 __device__ void gather_units(const std::byte* table, const int32_t* numbers, std::byte* to, int64_t bytes,
-                             int64_t row_bytes) {
+                             int64_t row_bytes, Wait wait) {
   const int64_t row_units = row_bytes / static_cast<int64_t>(sizeof(Unit));
-  const int64_t units = bytes / static_cast<int64_t>(sizeof(Unit));
-  const int64_t first = blockIdx.x * int64_t{kThreads} + threadIdx.x, step = gridDim.x * int64_t{kThreads};
-  for (int64_t i = first; i < units; i += step) {
+  const auto get = [&](int64_t i) {
     const int64_t row = i / row_units;
-    const auto* from = reinterpret_cast<const Unit*>(table + numbers[row] * row_bytes);
-    reinterpret_cast<Unit*>(to)[i] = from[i - row * row_units];
-  }
+    return reinterpret_cast<const Unit*>(table + numbers[row] * row_bytes)[i - row * row_units];
+  };
+  move_units<Unit>(to, bytes / static_cast<int64_t>(sizeof(Unit)), get, wait);
 }
 
-__device__ void copy_input(const std::byte* slot, const InputCopy& copy) {
+/// Calls wait() before it writes.
+template <class Wait>
+__device__ void copy_input(const std::byte* slot, const InputCopy& copy, Wait wait) {
   auto* to = static_cast<std::byte*>(copy.to);
-  if (copy.table == nullptr) return copy_bytes(slot + copy.from, to, copy.bytes);
+  if (copy.table == nullptr) return copy_bytes(slot + copy.from, to, copy.bytes, wait);
   const auto* numbers = reinterpret_cast<const int32_t*>(slot + copy.from);
   const uintptr_t all = reinterpret_cast<uintptr_t>(to) | static_cast<uintptr_t>(copy.row_bytes);
-  if (all % sizeof(uint4) == 0) return gather_units<uint4>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
-  if (all % sizeof(uint32_t) == 0) return gather_units<uint32_t>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
-  gather_units<uint16_t>(copy.table, numbers, to, copy.bytes, copy.row_bytes);
+  const int64_t bytes = copy.bytes, row = copy.row_bytes;
+  if (all % sizeof(uint4) == 0) return gather_units<uint4>(copy.table, numbers, to, bytes, row, wait);
+  if (all % sizeof(uint32_t) == 0) return gather_units<uint32_t>(copy.table, numbers, to, bytes, row, wait);
+  gather_units<uint16_t>(copy.table, numbers, to, bytes, row, wait);
 }
 
-/// Row y of the grid does copy y, the last row the scalars.
+/// Row y of the grid does copy y, the last row the scalars. All that a step of those `ahead` is given lies still while
+/// the steps before it run: it is read before they end. Only who counted the steps before the first is waited for.
 __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position,
                            const float* loss) {
-  wait_for_kernel_before();
   let_next_kernel_start();
+  if (staging.ahead == 0) wait_for_kernel_before();
+  const auto wait = [&] {
+    if (staging.ahead > 0) wait_for_kernel_before();
+  };
   const std::byte* slot = staging.base + slot_of(staging) * staging.stride;
-  if (blockIdx.y < copies.count) {
-    copy_input(slot, copies.list[blockIdx.y]);
-  } else if (blockIdx.x == 0 && threadIdx.x == 0) {
-    const StepScalars now = *reinterpret_cast<const StepScalars*>(slot + staging.scalars);
-    *scalars = now;
-    if (position != nullptr) *position = (now.step + uint64_t{1}) << 32;
-    if (staging.ahead > 0) staging.counter->losses[staging.ahead - 1] = loss == nullptr ? 0.0f : *loss;
-  }
+  if (blockIdx.y < copies.count) return copy_input(slot, copies.list[blockIdx.y], wait);
+  const StepScalars now = *reinterpret_cast<const StepScalars*>(slot + staging.scalars);
+  wait();
+  if (blockIdx.x != 0 || threadIdx.x != 0) return;
+  *scalars = now;
+  if (position != nullptr) *position = (now.step + uint64_t{1}) << 32;
+  if (staging.ahead > 0) staging.counter->losses[staging.ahead - 1] = loss == nullptr ? 0.0f : *loss;
 }
 
 __global__ void load(Staging staging, InputCopy copy) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  copy_input(staging.base + slot_of(staging) * staging.stride, copy);
+  copy_input(staging.base + slot_of(staging) * staging.stride, copy, [] {});
 }
 
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  copy_bytes(from, to + slot_of(slots) * stride, bytes);
+  copy_bytes(from, to + slot_of(slots) * stride, bytes, [] {});
 }
 
 __global__ void write_position(const StepScalars* scalars, int instruction, PositionWord* position) {

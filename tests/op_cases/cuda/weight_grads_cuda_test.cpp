@@ -1,0 +1,132 @@
+// Gradients of several weights in one launch, and the steps of descent that they make, against float64.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "engine/ops/kernel_group_cuda.h"
+#include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/op_cases/cuda/device_tensors.h"
+
+namespace trainctl {
+namespace {
+
+struct Layer {
+  int64_t in, out;
+};
+
+struct Group {
+  int64_t rows;
+  std::vector<Layer> layers;
+  bool kn = false;  ///< how weights lie: [in,out], or [out,in]
+  bool descend = true, biases = true, aligned = true;
+};
+
+/// One result: what it held before, and the sum over rows of products, or of dy alone.
+struct Expected {
+  double rate;
+  const float *x, *dy;  ///< of row 0; no x: a bias
+  int64_t rows, x_step, dy_step;
+
+  void compare(Worst& worst, double got, double before) const {
+    double value = before, terms = std::fabs(before);
+    for (int64_t r = 0; r < rows; ++r) {
+      const double term = rate * dy[r * dy_step] * (x == nullptr ? 1.0 : x[r * x_step]);
+      value += term;
+      terms += std::fabs(term);
+    }
+    worst.compare(got, value, terms);
+  }
+};
+
+struct Operands {
+  int x, dy, w, bias;
+};
+
+void check_layer(const Group& g, const Layer& l, const Tensors& tensors, const Operands& o,
+                 const std::vector<float>& after) {
+  const auto at = [&](const std::vector<float>& of, int tensor) {
+    return &of[static_cast<size_t>(tensors.first(tensor))];
+  };
+  const float *x = at(after, o.x), *dy = at(after, o.dy);
+  const double rate = g.descend ? -0.25 : 1.0;
+  Worst weights, biases;
+  for (int64_t j = 0; j < l.out; ++j) {
+    const auto held = [&](int tensor, int64_t i) { return g.descend ? at(tensors.before(), tensor)[i] : 0.0; };
+    if (g.biases)
+      Expected{rate, nullptr, dy + j, g.rows, 0, l.out}.compare(biases, at(after, o.bias)[j], held(o.bias, j));
+    for (int64_t i = 0; i < l.in; ++i) {
+      const int64_t place = g.kn ? i * l.out + j : j * l.in + i;
+      Expected{rate, x + i, dy + j, g.rows, l.in, l.out}.compare(weights, at(after, o.w)[place], held(o.w, place));
+    }
+  }
+  CHECK(weights.relative() < 2e-6);
+  if (g.biases) CHECK(biases.relative() < 2e-6);
+}
+
+void check_group(const Group& g) {
+  CAPTURE(g.rows);
+  CAPTURE(g.kn);
+  CAPTURE(g.descend);
+  CAPTURE(g.aligned);
+  Tensors tensors(g.aligned);
+  std::vector<Operands> operands;
+  const float held = g.descend ? 1.0f : 0.0f;
+  for (const Layer& l : g.layers) {
+    const Shape weight = g.kn ? Shape{l.in, l.out} : Shape{l.out, l.in};
+    operands.push_back({tensors.add({g.rows, l.in}, 1.0f), tensors.add({g.rows, l.out}, 1.0f),
+                        tensors.add(weight, held), tensors.add({l.out}, held)});
+  }
+  const int scalars = tensors.add({8}, 1.0f);
+  CudaScratch scratch;
+  std::vector<float> once;
+  for (int time = 0; time < 2; ++time) {
+    tensors.upload();
+    StepScalars rate;
+    rate.learning_rate = 0.25f;
+    must(cudaMemcpy(tensors.arg(scalars).data, &rate, sizeof(rate), cudaMemcpyHostToDevice));
+    std::vector<GroupedKernel> kernels;
+    for (const Operands& o : operands) {
+      CudaKernelCall call;
+      call.in = {tensors.arg(o.x), tensors.arg(o.dy)};
+      call.out = {tensors.arg(o.w, g.descend)};
+      if (g.biases) call.out.push_back(tensors.arg(o.bias, g.descend));
+      call.attrs = {{"kn", g.kn}, {"descend", g.descend}};
+      call.scalars = tensors.arg(scalars).as<StepScalars>();
+      call.scratch = &scratch;
+      kernels.push_back({"matmul_weight_grad", call});
+    }
+    const std::optional<CudaKernel> all = prepare_group(kernels);
+    REQUIRE(all.has_value());
+    run(*all);
+    const std::vector<float> after = tensors.download();
+    if (time > 0) {
+      CHECK(std::memcmp(once.data(), after.data(), once.size() * sizeof(float)) == 0);
+      break;
+    }
+    once = after;
+    for (size_t l = 0; l < g.layers.size(); ++l) check_layer(g, g.layers[l], tensors, operands[l], after);
+  }
+}
+
+TEST_CASE("cuda: gradients of several weights in one launch, and steps of descent, follow float64 however they lie") {
+  if (!gpu_is_here()) return;
+  const std::vector<Layer> reference{{784, 512}, {512, 512}, {512, 1}};
+  for (const int64_t rows : {1, 7, 32, 33}) check_group({rows, reference});
+  check_group({256, reference});
+  check_group({24, reference, true});
+  check_group({24, {{512, 784}, {512, 512}}, true});
+  check_group({24, reference, false, false, false});
+  check_group({24, reference, true, false});
+  check_group({24, reference, false, true, true, false});
+  // More rows than shared memory holds at a time; the last tiles end within slabs of columns, or before them.
+  check_group({257, {{612, 412}, {700, 508}}});
+  check_group({600, {{612, 412}, {700, 508}}, true, false});
+  check_group({300, {{4, 4240}, {2900, 68}, {64, 92}, {1, 77}, {101, 1}}});
+  check_group({5, {{4, 4}, {784, 500}, {500, 300}, {260, 260}, {8, 132}, {36, 28}, {92, 64}, {4, 96}, {12, 8}}});
+  check_group({65, {{785, 512}, {512, 511}}});
+  check_group({200, {{100, 64}, {64, 36}}});
+}
+
+}  // namespace
+}  // namespace trainctl
