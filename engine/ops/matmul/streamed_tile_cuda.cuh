@@ -215,9 +215,14 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
     for (int from = 0; from < T::kGroups - 1; ++from)
       add(own[i], handed_over[from * kApart + of_warp * T::kItem / 4]);
     const unsigned to = (item << blocks_log2) / T::kItems;
-    send(static_cast<int>(to), shared + T::kInbox + (block * owned + item - to * owned) * T::kItem + 4 * lane, own[i],
-         shared + T::kCame);
+    float* const at = shared + T::kInbox + (block * owned + item - to * owned) * T::kItem + 4 * lane;
+    if (blocks_log2 > 0) {
+      send(static_cast<int>(to), at, own[i], shared + T::kCame);
+    } else {
+      *reinterpret_cast<float4*>(at) = own[i];  // a block without a cluster cannot send, not to itself either
+    }
   }
+  if (blocks_log2 == 0) __syncthreads();
 }
 
 /// By all threads of all 2^blocks_log2 blocks of a cluster. Waits for the kernel before.
@@ -328,7 +333,7 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
       const unsigned unit = first + i * T::kWarps;
       pairs[i].fetch(f, block * owned + unit / 2, unit % 2, row0, col0, unit < 2 * owned);
     }
-    wait_for_bytes(came);
+    if (blocks > 1) wait_for_bytes(came);
     float2 sum[kUnits] = {};
 #pragma unroll 1
     for (int from = 0; from < blocks; from += 2) {
