@@ -62,6 +62,20 @@ __device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
       : "memory");
 #endif
 }
+/// Whether it is there by now.
+__device__ inline bool have_come(float* barrier, int parity) {
+  unsigned come = 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;}"
+      : "=r"(come)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
+  return come != 0;
+}
 /// To where `to` is in another block, counted by its `barrier`.
 __device__ inline void send(int block, float* to, const float4& v, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -17,18 +17,28 @@ struct TileMap {
   CUtensorMap map;
 };
 
-/// Of `lines` lines of `width` floats (whole packs, the matrix aligned), in tiles of `tile_lines`; false: the driver
-/// has no such copies.
-[[maybe_unused]] inline bool set_tile_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
-                                          int tile_lines) {
+/// Of `lines` lines of `width` floats (whole packs, the matrix aligned), in tiles of `tile_lines` and `tile_width`;
+/// false: the driver has no such copies.
+[[maybe_unused]] inline bool encode_tile_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
+                                             int tile_lines, int tile_width, CUtensorMapSwizzle swizzle) {
   const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   if (encode == nullptr) return false;
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(lines)};
   const cuuint64_t line_bytes[1] = {static_cast<cuuint64_t>(width) * sizeof(float)};
-  const cuuint32_t tile[2] = {kTileFloats, static_cast<cuuint32_t>(tile_lines)}, steps[2] = {1, 1};
+  const cuuint32_t tile[2] = {static_cast<cuuint32_t>(tile_width), static_cast<cuuint32_t>(tile_lines)};
+  const cuuint32_t steps[2] = {1, 1};
   return encode(&to.map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, const_cast<float*>(matrix), sizes, line_bytes, tile, steps,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+[[maybe_unused]] inline bool set_tile_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
+                                          int tile_lines) {
+  return encode_tile_map(to, matrix, lines, width, tile_lines, kTileFloats, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+/// Tiles of another width, whole packs, whose lines lie as they are; these need be aligned to 128 bytes alone.
+[[maybe_unused]] inline bool set_plain_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
+                                           int tile_lines, int tile_width) {
+  return encode_tile_map(to, matrix, lines, width, tile_lines, tile_width, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 /// By one thread, before others know of it: a barrier that is passed again and again, each time that what was announced
@@ -36,6 +46,18 @@ struct TileMap {
 __device__ inline void prepare_announcements(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+/// The same for places that copies may go to: passed each time that so many threads have told that they have read what
+/// lay there.
+__device__ inline void prepare_notes(float* barrier, int threads) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
+#endif
+}
+__device__ inline void note_taken(float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
 /// After that, before the first copy.

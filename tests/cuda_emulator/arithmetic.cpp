@@ -100,6 +100,21 @@ void bit_insert(const Instruction& in, Warp& w, uint32_t mask) {
     return (b[i] & ~field) | ((a[i] << first) & field);
   });
 }
+/// Each of the four bytes of the result is one of the eight of two numbers, or copies of its sign.
+void permute_bytes(const Instruction& in, Warp& w, uint32_t mask) {
+  const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *which = w.at<uint32_t>(in.from[2]);
+  put(w.at<uint32_t>(in.to[0]), mask, [=](int i) {
+    const uint64_t both = uint64_t{b[i]} << 32 | a[i];
+    uint32_t result = 0;
+    for (uint32_t byte = 0; byte < 4; ++byte) {
+      const uint32_t selector = which[i] >> 4 * byte & 0xf;
+      uint32_t value = static_cast<uint32_t>(both >> 8 * (selector & 7)) & 0xff;
+      if ((selector & 8) != 0) value = (value & 0x80) != 0 ? 0xff : 0;
+      result |= value << 8 * byte;
+    }
+    return result;
+  });
+}
 template <class T>
 void bit_extract(const Instruction& in, Warp& w, uint32_t mask) {
   const T* a = w.at<T>(in.from[0]);
@@ -345,6 +360,12 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
     in.to[0] = d.target(s.arguments.at(0), 4);
     for (size_t i = 0; i < 4; ++i) in.from[i] = d.source(s.arguments.at(i + 1), 4);
     in.run = bit_insert;
+    return true;
+  }
+  if (op == "prmt" && type == "b32" && s.words.size() == 2) {
+    in.to[0] = d.target(s.arguments.at(0), 4);
+    for (size_t i = 0; i < 3; ++i) in.from[i] = d.source(s.arguments.at(i + 1), 4);
+    in.run = permute_bytes;
     return true;
   }
   if (op == "bfe" && (type == "u32" || type == "s32")) {

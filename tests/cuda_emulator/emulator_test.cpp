@@ -94,6 +94,32 @@ TEST_CASE("emulator: lanes that go different ways meet again") {
   for (uint32_t i = 0; i < 32; ++i) CHECK(words[i] == (i ^ 1) * (((i ^ 1) & 3) + 1));
 }
 
+TEST_CASE("emulator: bytes of two numbers are picked by selectors, or copied from their signs") {
+  Words words(4);
+  const std::string ptx = kernel(
+      "mov.u32 %r2, 0x83828180;\nmov.u32 %r3, 0x07060504;\nprmt.b32 %r4, %r2, %r3, 0x7610;\n"
+      "st.global.u32 [%rd1], %r4;\nprmt.b32 %r4, %r2, %r3, 0x2104;\nst.global.u32 [%rd1+4], %r4;\n"
+      "prmt.b32 %r4, %r2, %r3, 0xf801;\nst.global.u32 [%rd1+8], %r4;");
+  CHECK(run(ptx, words, 1) == "");
+  CHECK(words[0] == 0x07068180);
+  CHECK(words[1] == 0x82818004);
+  CHECK(words[2] == 0x00ff8081);
+}
+
+TEST_CASE("emulator: an mbarrier that is only asked lets the asker go on") {
+  Words words(2);
+  const std::string ptx = kernel(
+      "mov.u32 %r2, tile;\nmov.u32 %r3, 0;\nmov.u32 %r5, 1;\nmbarrier.init.shared::cta.b64 [%r2], %r5;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r2], %r3;\nselp.u32 %r4, 1, 0, %p1;\n"
+      "st.global.u32 [%rd1], %r4;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], %r3;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r2], %r3;\nselp.u32 %r4, 1, 0, %p1;\n"
+      "st.global.u32 [%rd1+4], %r4;",
+      kShared);
+  CHECK(run(ptx, words, 1) == "");
+  CHECK(words[0] == 0);
+  CHECK(words[1] == 1);
+}
+
 TEST_CASE("emulator: an access outside of its allocation is found") {
   Words words(32);
   tells(run(kernel("st.global.u32 [%rd2+4], %r1;"), words, 32), "out of bounds: write of 4 bytes");

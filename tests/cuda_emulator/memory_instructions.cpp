@@ -302,6 +302,8 @@ void send_off(const Instruction& in, Warp& w, const InFlight& f, const std::stri
 
 void send_store(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
+    if (w.block->cluster->blocks.size() == 1)  // seen on an H200
+      trap(w, in, lane, "illegal instruction", "st.async by a block without a cluster");
     InFlight f = sent_by(in, w, lane, in.from[5]);
     f.bytes = in.count * 4u;
     if (f.to >> 24 != f.barrier >> 24)

@@ -174,7 +174,8 @@ bool decode_mbarrier(Decoder& d, const Statement& s, Instruction& in) {
     return true;
   }
   if (s.opcode == "mbarrier.arrive.expect_tx.shared::cta.b64" ||
-      s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64") {
+      s.opcode == "mbarrier.arrive.release.cluster.shared::cluster.b64" ||
+      s.opcode == "mbarrier.arrive.shared::cta.b64") {
     if (a.at(0).kind != Argument::Kind::sink) return false;
     d.address(a.at(1), in);
     if (s.has("expect_tx")) in.from[1] = d.source(a.at(2), 4);
@@ -188,8 +189,10 @@ bool decode_mbarrier(Decoder& d, const Statement& s, Instruction& in) {
     in.run = arrive;
     return true;
   }
-  if (s.opcode == "mbarrier.try_wait.parity.shared::cta.b64") {
+  if (s.opcode == "mbarrier.try_wait.parity.shared::cta.b64" ||
+      s.opcode == "mbarrier.test_wait.parity.shared::cta.b64") {
     in.flow = Flow::mbarrier_wait;
+    in.data_width = s.has("test_wait") ? 1 : 0;
     in.to[0] = d.predicate(a.at(0));
     d.address(a.at(1), in);
     in.from[1] = d.source(a.at(2), 4);

@@ -181,7 +181,7 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
         passed |= 1u << lane;
         cluster.clocks.hear(number, barrier.last_news);
       }
-      if (passed == 0) {
+      if (passed == 0 && in.data_width == 0) {  // 1: it is only asked
         wait_at(group, on, Group::Wait::mbarrier, pc);
         return false;
       }

@@ -1,18 +1,22 @@
 // A small batch through several layers in one launch: forward, loss and backward, as long as each works on every row
-// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it has
-// beside it.
+// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it
+// has beside it.
 //
 //   wide      more than 32 columns: a block makes [32 b, 32 b + 32), and every 32 x blocks further on, and sends them
 //   in parts  few columns of many: from the tiles that a block made it makes its part of each sum, and sends that
 //   shallow   from no more than 32 columns, which every block has
 //   loss      every block makes all of it
 //
-// Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
-// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: they come into shared memory
-// ahead of it.
+// So that fewer blocks wait for one another, every block makes all of a last layer of very few columns too, and of the
+// product back from its loss.
 //
-// What is sent lies in two places in turn. Who sends something has received all that was sent before it, in parts or
-// notes from all blocks; so every warp of theirs has read what was sent before that.
+// Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
+// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: warps that do nothing else
+// bring them into shared memory ahead of it. One of them counts the loss in the end.
+//
+// What is sent lies in two places in turn; what every block makes for itself lies apart. Who sends something has
+// received all that was sent before it, in parts or notes from all blocks; so every warp of theirs has read what was
+// sent before that.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -30,37 +34,6 @@ namespace {
 /// Of a batch: 6 clusters, where an H200 runs 7 at once. More rows are faster as products and a head (head_cuda.cu).
 constexpr int64_t kMostRows = 48;
 
-/// By the threads of a warp, each for a link.
-__device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
-  const int i = on.lane;
-  if (i == 0) expect_copies<kThreads>(on.shared + kSlabsCame);
-  if (i < chain.count && chain.links[i].sent >= 0) {
-    const Link& l = chain.links[i];
-    const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
-    expect_bytes(on.shared + kResultsCame + 2 * i, floats * static_cast<int>(sizeof(float)),
-                 l.wide ? max(0, on.blocks - l.tiles) : 0);
-  }
-  publish_barriers();
-  __syncwarp();
-}
-
-/// By the threads of a warp: what the copy engine has to know before its first copies.
-__device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& on) {
-  if (on.lane < chain.deep_count) prefetch_map(chain.tiles[chain.deep[on.lane]]);
-  if (on.lane == 0 && chain.rows_in_tiles) prefetch_map(chain.first_rows);
-  __syncwarp();
-}
-
-/// The first rows where they do not come in tiles: each warp its row, as far as the block takes it.
-__device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
-  float* to = on.shared + l.rows + place_in_rows(on.row, on.lane);
-  const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
-  for (int depth = l.whole_rows ? 0 : on.block; depth < l.depth; depth += l.whole_rows ? 1 : on.blocks, to += kRowTile) {
-    const int k = depth * kCols + on.lane;
-    *to = on.row < on.rows && k < l.k ? from[k] : 0.0f;
-  }
-}
-
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
   extern __shared__ __align__(1024) float4 shared4[];
   const int cluster = cluster_index(), row0 = cluster * chain.of_cluster;
@@ -71,38 +44,39 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  min(chain.of_cluster, chain.rows - row0),
                  __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
                  static_cast<int>(threadIdx.x % 32)};
-  if (on.row == 0) prepare_barriers(chain, on);
-  if (on.row == kWarps - 1) prefetch_maps(chain, on);
-  WeightStream stream(chain, on);
+  if (on.row == kWarps) {
+    prepare_barriers(chain, on);
+    prefetch_maps(chain, on);
+  }
   arrive_at_cluster();
+  wait_for_arrivals();  // barriers are there, and none sends to a block that has not started
+  if (on.row >= kWarps && on.row < kWarps + kBringers) {
+    bring_weights(chain, on);
+    if (chain.loss >= 0 && on.block == 0 && on.row == kWarps) count_loss(chain, on, cluster);
+    return;
+  }
   wait_for_kernel_before();
   let_next_kernel_start();
-  stream.fill();
-  wait_for_arrivals();  // none sends to a block that has not started
-  fetch_slabs(chain, on);
+  if (on.row >= kWarps) return fetch_slabs(chain, on);
+  if (chain.packs)
+    fetch_rows<4>(chain.links[0], on);
+  else
+    fetch_rows<1>(chain.links[0], on);
   Label label;
   if (chain.loss >= 0) label = fetch_label(chain.links[chain.loss], on);
-  if (!chain.rows_in_tiles) {
-    fetch_rows(chain.links[0], on);
-    if (chain.links[0].form == Form::deep) __syncthreads();
-  }
-  float* came = nullptr;
-  double of_loss = 0;
-  unsigned losses_before = 0;
+  Ring ring(chain, on);
+  float* came = on.shared + kRowsCame;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link l = chain.links[i];  // read once, while its rows come: parameters that only the run can name take long
     float* const counter = on.shared + kResultsCame + 2 * i;
     __syncwarp();  // what a warp kept is whole rows
     if (l.form == Form::loss)
-      of_loss = make_loss(l, on, label, came);
+      make_loss(l, on, label, came);
     else
-      make_product(l, on, stream, came, counter);
+      make_product(l, on, ring, came, counter);
     came = l.wide && l.sent >= 0 ? counter : nullptr;
-    if (on.block == 0 && chain.loss >= 0 && i == min(chain.loss + 1, chain.count - 1))
-      losses_before = hand_in_loss(chain, on, cluster, of_loss);
   }
-  if (on.block == 0 && chain.loss >= 0) write_loss(chain, on, losses_before);
 }
 
 // Which kernels are links, and how many clusters they get
@@ -184,9 +158,26 @@ void set_form(Link& l) {
   l.form = !product ? Form::loss : l.depth == 1 ? Form::shallow : l.wide ? Form::deep : Form::in_parts;
 }
 
+/// Where a hand-over between blocks costs more than what each would make of the others' share: a last layer of few
+/// columns, and the product back from its loss, which are made of whole rows, and of all weights.
+void make_ends_everywhere(std::span<Link> links) {
+  constexpr int kMostWeights = 2048;
+  for (size_t i = 1; i < links.size(); ++i) {
+    Link& last = links[i];
+    if (last.form != Form::in_parts || !last.along || last.n > kFew || last.n * last.k > kMostWeights ||
+        !links[i - 1].wide)
+      continue;
+    last.form = Form::few;
+    if (i + 3 >= links.size() || links[i + 1].form != Form::loss || links[i + 3].form != Form::deep) continue;
+    Link& back = links[i + 2];
+    if (back.form == Form::shallow && back.wide && !back.along && back.n == last.k && back.bias == nullptr &&
+        !back.relu && (back.relu_result == nullptr || back.relu_result == last.x))
+      back.form = Form::everywhere;
+  }
+}
+
 /// Where everything lies in shared memory; gives the floats in all, or none where it does not fit.
 std::optional<int> place(Chain& chain, int most_floats) {
-  constexpr int kPlaceFloats = kWarps * kWeightTile;  // a place for each warp
   int end = kFirstPlace;
   const auto take = [&](int floats) { return std::exchange(end, end + floats); };
   const auto own = [&](int tiles) { return static_cast<int>(ceil_div(tiles, chain.blocks)); };
@@ -198,7 +189,8 @@ std::optional<int> place(Chain& chain, int most_floats) {
   int turn = 0, floats[2] = {(first.whole_rows ? first.depth : own(first.depth)) * kRowTile, 0};
   for (size_t i = 0; i < links.size(); ++i) {
     Link& l = links[i];
-    const bool taken_whole = l.wide && i + 1 < links.size() && links[i + 1].form != Form::in_parts;
+    const bool taken_whole =
+        l.wide && l.form != Form::everywhere && i + 1 < links.size() && links[i + 1].form != Form::in_parts;
     if (!taken_whole && l.form != Form::in_parts) continue;
     l.sent = turn = 1 - turn;
     l.sent_pitch = static_cast<int>(round_up(l.n, 4));
@@ -212,21 +204,26 @@ std::optional<int> place(Chain& chain, int most_floats) {
     Link& l = links[i];
     if (l.sent >= 0) l.sent = places[l.sent];
     const bool taken_whole = l.wide && l.sent >= 0, last = i + 1 == links.size();
-    const bool for_slope = std::any_of(links.begin(), links.end(), [&](const Link& o) { return o.relu_result == l.y; });
-    if ((!last && !taken_whole) || for_slope) l.kept = take((l.wide ? own(l.tiles) : l.tiles) * kRowTile);
+    const bool everywhere = l.form == Form::everywhere;
+    const bool for_slope = std::any_of(links.begin(), links.end(), [&](const Link& o) {
+      return o.relu_result == l.y && o.form != Form::everywhere;
+    });
+    if ((!last && !taken_whole) || for_slope)
+      l.kept = take((l.wide && !everywhere ? own(l.tiles) : l.tiles) * kRowTile);
     for (const Link& made : links.first(i))
-      if (made.y == l.relu_result) l.slope = made.kept;
+      if (made.y == l.relu_result) l.slope = everywhere ? made.sent : made.kept;
     if (l.form == Form::in_parts || l.form == Form::shallow)
-      l.slabs = take((l.form == Form::in_parts ? own(l.depth) : l.wide ? own(l.tiles) : 1) * kSlab);
+      l.slabs = take((l.form == Form::in_parts ? own(l.depth) : l.wide ? own(l.tiles) : 1) * kWeightTile);
+    if (everywhere || l.form == Form::few) l.slabs = take(l.k * l.n);
     if (last) break;
     links[i + 1].rows = taken_whole ? l.sent : l.kept;
-    links[i + 1].whole_rows = taken_whole || !l.wide;
+    links[i + 1].whole_rows = taken_whole || everywhere || !l.wide;
   }
   chain.weights = end = static_cast<int>(round_up(end, kTileAligned));
   const bool deep = std::any_of(links.begin(), links.end(), [](const Link& l) { return l.form == Form::deep; });
-  chain.places = deep ? std::min(kMostPlaces, (most_floats - end) / kPlaceFloats) : 0;
-  if (end > most_floats || (deep && chain.places < 1)) return std::nullopt;
-  return end + chain.places * kPlaceFloats;
+  chain.stages = deep ? std::min(kMostStages, (most_floats - end) / kStage) : 0;
+  if (end > most_floats || (deep && chain.stages < 1)) return std::nullopt;
+  return end + chain.stages * kStage;
 }
 
 /// For what the copy engine brings.
@@ -237,9 +234,7 @@ bool set_tile_maps(Chain& chain) {
     if (!set_tile_map(chain.tiles[i], l.w, l.along ? l.n : l.k, l.along ? l.k : l.n, kCols)) return false;
     chain.deep[chain.deep_count++] = static_cast<uint8_t>(i);
   }
-  const Link& first = chain.links[0];
-  chain.rows_in_tiles = first.form == Form::deep && first.k % 4 == 0 && is_aligned(first.x);
-  return !chain.rows_in_tiles || set_tile_map(chain.first_rows, first.x, chain.rows, first.k, kRows);
+  return true;
 }
 
 /// In clusters of so many blocks; null: they do not all run at once.
@@ -258,7 +253,7 @@ std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int b
   chain.of_cluster = static_cast<int>(ceil_div(chain.rows, clusters));
   const Tickets ticket = chain.loss >= 0 ? take_tickets(1) : nullptr;
   if (chain.loss >= 0 && ticket == nullptr) return std::nullopt;
-  call.scratch->need(clusters * kRows * static_cast<int64_t>(sizeof(double)));
+  call.scratch->need(clusters * static_cast<int64_t>(sizeof(double)));
   return [=, scratch = call.scratch](CudaStream stream) {
     Chain now = chain;
     now.loss_parts = static_cast<double*>(scratch->memory());
@@ -291,6 +286,8 @@ std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kerne
   }
   if (rows > kMostRows || !is_chain(chain)) return std::nullopt;
   chain.rows = static_cast<int>(rows);
+  chain.packs = chain.links[0].k % 4 == 0 && is_aligned(chain.links[0].x);
+  make_ends_everywhere(std::span(chain.links, static_cast<size_t>(chain.count)));
   if (!set_tile_maps(chain)) return std::nullopt;
   const CudaKernelCall& call = kernels[0].call;
   if (std::optional<CudaKernel> large = prepare(call, chain, 16)) return large;

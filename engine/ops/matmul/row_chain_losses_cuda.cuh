@@ -79,8 +79,8 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, c
   return lane == 0 ? softmax.loss(of_label) : 0.0f;
 }
 
-/// The gradients; gives what this thread has of the loss's sum. `came` as in make_tiles().
-__device__ __forceinline__ double make_loss(const Link& l, const Place& on, const Label& label, float* came) {
+/// The gradients, and in the first block what count_loss() waits for. `came` as in make_tiles().
+__device__ __forceinline__ void make_loss(const Link& l, const Place& on, const Label& label, float* came) {
   if (came != nullptr) wait_for_bytes(came);
   const LossRow row(l, on);
   double total = 0;
@@ -91,29 +91,32 @@ __device__ __forceinline__ double make_loss(const Link& l, const Place& on, cons
   } else {
     total = pair_loss(l, on, row, label.value);
   }
-  if (l.n > kCols) __syncthreads();  // the next layer's warps take parts of all rows
-  return total;
+  if (on.block == 0) {
+    reinterpret_cast<double*>(on.shared + kLosses)[threadIdx.x] = total;
+    __syncwarp();
+    if (on.lane == 0) note_taken(on.shared + kLossesCame);
+  }
+  if (l.n > kCols) meet_workers();  // the next layer's warps take parts of all rows
 }
 
-// The loss itself. All warps' parts go to memory, and the warp that hands in the last one adds them up: nothing waits
-// for it but the end of the launch.
-
-/// By the warps of the cluster's first block: lane 0 gets how many came before.
-__device__ __forceinline__ unsigned hand_in_loss(const Chain& chain, const Place& on, int cluster, double of_thread) {
-  const double of_row = sum_of_group(of_thread, 32);
-  if (on.lane != 0) return 0;
-  __stcg(&chain.loss_parts[cluster * kRows + on.row], of_row);
-  return hand_in(chain.ticket);
-}
-
-/// In a fixed order, whoever does it.
-__device__ __forceinline__ void write_loss(const Chain& chain, const Place& on, unsigned came_before) {
-  const int parts = static_cast<int>(gridDim.x) / chain.blocks * kRows;
-  if (__shfl_sync(~0u, came_before, 0) != static_cast<unsigned>(parts) - 1) return;
-  __threadfence();
+/// The loss itself, in a fixed order, whoever does it. By a warp of the first block that has brought weights: no other
+/// waits for it. The clusters' parts go to memory, and who hands in the last one adds them up.
+__device__ __forceinline__ void count_loss(const Chain& chain, const Place& on, int cluster) {
+  wait_for_bytes(on.shared + kLossesCame);
+  const auto* const losses = reinterpret_cast<const double*>(on.shared + kLosses) + on.lane;
   double total = 0;
-  for (int i = on.lane; i < parts; i += 32) total += __ldcg(&chain.loss_parts[i]);
+#pragma unroll
+  for (int row = 0; row < kRows; ++row) total += losses[row * 32];
   total = sum_of_group(total, 32);
+  const int parts = static_cast<int>(gridDim.x) / chain.blocks;
+  bool last = false;
+  if (on.lane == 0) {
+    __stcg(&chain.loss_parts[cluster], total);
+    last = hand_in(chain.ticket) == static_cast<unsigned>(parts) - 1;
+  }
+  if (!__shfl_sync(~0u, last, 0)) return;
+  __threadfence();
+  total = sum_of_group(on.lane < parts ? __ldcg(&chain.loss_parts[on.lane]) : 0.0, 32);
   if (on.lane != 0) return;
   *chain.ticket = 0;
   const Link& l = chain.links[chain.loss];

@@ -7,122 +7,137 @@
 
 namespace trainctl::cuda {
 
-/// A tile of a matrix as it lies in memory: of [n,k], a line is a column of the layer.
-struct WeightTile {
-  int first, pitch;  ///< floats from the matrix's begin; from line to line
-  int lines, width;  ///< from there to its end
-  __device__ __forceinline__ WeightTile(const Link& l, int tile, int depth) {
-    const int line0 = kCols * (l.along ? tile : depth), at = kCols * (l.along ? depth : tile);
-    pitch = l.along ? l.k : l.n;
-    lines = (l.along ? l.n : l.k) - line0;
-    width = pitch - at;
-    first = line0 * pitch + at;
-  }
-};
-
-/// The weights of deep layers, a tile at a time, each for the one warp that multiplies it: of a layer's k, a warp takes
-/// every 8th tile. They come in the order in which they are taken, as many ahead as the warp has places, whichever layers
-/// they are of; with the first layer's come its rows. All lanes know which tile comes first; one asks for copies.
-class WeightStream {
+/// The weights of deep layers come in stages of a ring, each a tile for each warp: of a layer's k, a warp takes every
+/// 8th tile. One warp brings them, in the order in which they are taken and as far ahead as there are stages, whichever
+/// layers they are of.
+class Ring {
  public:
-  __device__ __forceinline__ WeightStream(const Chain& chain, const Place& on)
-      : chain_(chain), on_(on), weights_(on.shared + chain.weights + on.row * chain.places * kWeightTile),
-        barriers_(on.shared + kTilesCame + on.row * chain.places * 2), free_count_(chain.places) {
-    if (on.lane == 0) {
-      for (int place = 0; place < chain.places; ++place) prepare_announcements(barriers_ + 2 * place);
-      publish_to_copies();
-    }
-    __syncwarp();
-    open_layer();
-  }
+  __device__ __forceinline__ Ring(const Chain& chain, const Place& on)
+      : weights_(on.shared + chain.weights), barriers_(on.shared + kTilesCame), count_(chain.stages) {}
 
-  /// Tiles for all places that are free.
-  __device__ __forceinline__ void fill() {
-    __syncwarp();  // all have read what lay there
-#pragma unroll 1
-    for (; free_count_ > 0; --free_count_) {
-      bring(free_);
-      free_ = after(free_);
-    }
+  __device__ __forceinline__ float* tile(int warp) const { return weights_ + stage_ * kStage + warp * kWeightTile; }
+  __device__ __forceinline__ float* came(int warp) const { return barriers_ + 2 * (stage_ * kWarps + warp); }
+  __device__ __forceinline__ float* taken() const { return barriers_ + kStagesTaken - kTilesCame + 2 * stage_; }
+  __device__ __forceinline__ int parity() const { return parity_; }
+  __device__ __forceinline__ void advance() {
+    if (++stage_ < count_) return;
+    stage_ = 0;
+    parity_ ^= 1;
   }
-  /// The oldest one, once it has come.
-  __device__ __forceinline__ const float* first() const {
-    wait_for_bytes(barriers_ + 2 * place_, parity_);
-    return weights_ + place_ * kWeightTile;
+  /// By all lanes of a warp that has read its tile, or that has none.
+  __device__ __forceinline__ void give_back(const Place& on) {
+    __syncwarp();
+    if (on.lane == 0) note_taken(taken());
+    advance();
   }
-  __device__ __forceinline__ void give_back() {
-    ++free_count_;
-    place_ = after(place_);
-    if (place_ == 0) parity_ ^= 1;
-  }
-  /// Whether a layer's tiles cannot all be here before its rows are.
-  __device__ __forceinline__ bool exceeded_by(int depth) const { return depth > chain_.places * kWarps; }
 
  private:
-  __device__ __forceinline__ int after(int place) const { return place + 1 == chain_.places ? 0 : place + 1; }
-
-  __device__ __forceinline__ void bring(int place) {
-    if (link_ < 0) return;
-    if (on_.lane == 0) {
-      float* const barrier = barriers_ + 2 * place;
-      const bool rows = link_ == 0 && chain_.rows_in_tiles && tile_ == on_.block;
-      const int line = along_ ? tile_ : depth_, col = along_ ? depth_ : tile_;
-      announce_bytes(barrier, (kWeightTile + (rows ? kRowTile : 0)) * static_cast<int>(sizeof(float)));
-      copy_tile(weights_ + place * kWeightTile, chain_.tiles[link_], col * kCols, line * kCols, barrier);
-      if (rows)
-        copy_tile(on_.shared + chain_.links[0].rows + depth_ * kRowTile, chain_.first_rows, depth_ * kCols, on_.row0,
-                  barrier);
-    }
-    depth_ += kWarps;
-    if (depth_ < depths_) return;
-    depth_ = on_.row;
-    tile_ += on_.blocks;
-    if (tile_ >= tiles_) open_layer();
-  }
-
-  /// The next one of which this warp has tiles.
-  __device__ __forceinline__ void open_layer() {
-    tile_ = on_.block;
-    depth_ = on_.row;
-    for (; layer_ < chain_.deep_count; ++layer_) {
-      const Link& l = chain_.links[link_ = chain_.deep[layer_]];
-      tiles_ = l.tiles;
-      depths_ = l.depth;
-      along_ = l.along;
-      if (tile_ >= tiles_ || depth_ >= depths_) continue;
-      ++layer_;
-      return;
-    }
-    link_ = -1;
-  }
-
-  const Chain& chain_;
-  const Place& on_;
   float *const weights_, *const barriers_;
-  int place_ = 0, parity_ = 0;                ///< the oldest tile's
-  int free_ = 0, free_count_;                 ///< places to fill: the next one, and how many
-  int layer_ = 0, link_ = -1, tile_, depth_;  ///< what comes next
-  int tiles_ = 0, depths_ = 0;                ///< of its layer
-  bool along_ = false;
+  const int count_;
+  int stage_ = 0, parity_ = 0;
 };
 
-/// The block's weights of the layers that are not deep: a tile after the other, zeros beyond the matrix. A line is 8
-/// packs: a pack a thread.
+/// All barriers of the block. By a warp, before others know of them.
+__device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
+  const int i = on.lane;
+  if (i == 0) {
+    expect_copies<kWorkers>(on.shared + kRowsCame);
+    expect_copies<32 * kFetchers>(on.shared + kSlabsCame);
+  }
+  if (i < chain.count && chain.links[i].sent >= 0) {
+    const Link& l = chain.links[i];
+    const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
+    expect_bytes(on.shared + kResultsCame + 2 * i, floats * static_cast<int>(sizeof(float)),
+                 l.wide ? max(0, on.blocks - l.tiles) : 0);
+  }
+  for (int tile = i; tile < chain.stages * kWarps; tile += 32)
+    prepare_announcements(on.shared + kTilesCame + 2 * tile);
+  if (i <= kMostStages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
+  publish_barriers();
+  publish_to_copies();
+  __syncwarp();
+}
+
+/// By a warp: what the copy engine has to know before its first copies.
+__device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& on) {
+  if (on.lane < chain.deep_count) prefetch_map(chain.tiles[chain.deep[on.lane]]);
+}
+
+/// Each of a warp's first lanes brings tiles for a warp that multiplies. The kernel before is waited for as late as can
+/// be.
+__device__ __forceinline__ void bring_weights(const Chain& chain, const Place& on) {
+  constexpr int kOfBringer = kWarps / kBringers;
+  const int warp = (on.row - kWarps) * kOfBringer + on.lane;
+  Ring ring(chain, on);
+  bool waited = false;
+#pragma unroll 1
+  for (int i = 0; i < chain.deep_count; ++i) {
+    const Link& l = chain.links[chain.deep[i]];
+    const TileMap& map = chain.tiles[chain.deep[i]];
+    const int tiles = l.tiles, depths = l.depth;
+    const bool along = l.along;
+#pragma unroll 1
+    for (int tile = on.block; tile < tiles; tile += on.blocks) {
+#pragma unroll 1
+      for (int first = 0; first < depths; first += kWarps) {
+        const int depth = first + warp;
+        wait_for_bytes(ring.taken(), ring.parity() ^ 1);  // of the time before: the first time it is passed already
+        if (!waited) wait_for_kernel_before();
+        waited = true;
+        if (on.lane < kOfBringer) {  // who has no tile is told too when the stage is free, and so never runs ahead
+          float* const came = ring.came(warp);
+          announce_bytes(came, depth < depths ? kWeightTile * static_cast<int>(sizeof(float)) : 0);
+          if (depth < depths)
+            copy_tile(ring.tile(warp), map, kCols * (along ? depth : tile), kCols * (along ? tile : depth), came);
+        }
+        ring.advance();
+      }
+    }
+  }
+  if (!waited) wait_for_kernel_before();
+}
+
+/// The first rows as far as the block takes them, each warp its row, in packs; zeros beyond.
+template <int kPack>
+__device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
+  const int first = l.whole_rows ? 0 : on.block, apart = (l.whole_rows ? 1 : on.blocks) * kCols;
+  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at once
+  const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
+  float* to = on.shared + l.rows + tile * kRowTile + place_in_rows(on.row, col);
+#pragma unroll 2
+  for (int k = first * kCols + tile * apart + col; k < l.depth * kCols; k += kPack * apart, to += kPack * kRowTile) {
+    const bool there = on.row < on.rows && k < l.k;
+    copy_async<kPack * 4>(to, there ? from + k : l.x, there);
+  }
+  note_copies(on.shared + kRowsCame);
+}
+
+/// The block's weights of the layers that are not deep. Of tiles: one after the other, zeros beyond the matrix.
 __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on) {
-  const int line = static_cast<int>(threadIdx.x / 8), col = static_cast<int>(threadIdx.x % 8) * 4;
+  constexpr int kThreadsHere = 32 * kFetchers;
+  const int thread = static_cast<int>(threadIdx.x) - (kThreads - kThreadsHere), col = thread % kPacks * 4;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
     if (l.slabs < 0) continue;
-    const bool in_parts = l.form == Form::in_parts;
-    float* to = on.shared + l.slabs + line * kPitch + col;
-    const int tiles = in_parts ? l.depth : l.tiles;
+    if (l.form == Form::few || l.form == Form::everywhere) {
 #pragma unroll 1
-    for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks) {
-      const WeightTile tile(l, in_parts ? 0 : at, in_parts ? at : 0);
-      const bool there = line < tile.lines && col < tile.width;
-      copy_async<16>(to, l.w + (there ? tile.first + line * tile.pitch + col : 0), there);
-      to += kSlab;
+      for (int at = thread * 4; at < l.k * l.n; at += kThreadsHere * 4)
+        copy_async<16>(on.shared + l.slabs + at, l.w + at, true);
+      continue;
+    }
+    const bool in_parts = l.form == Form::in_parts;
+    float* to = on.shared + l.slabs;
+    const int tiles = in_parts ? l.depth : l.tiles, pitch = l.along ? l.k : l.n, all = l.along ? l.n : l.k;
+#pragma unroll 1
+    for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks, to += kWeightTile) {
+      const bool down = in_parts != l.along;  // the tiles lie below one another
+#pragma unroll 1
+      for (int line = thread / kPacks; line < kCols; line += kThreadsHere / kPacks) {
+        const int in_line = col + (down ? 0 : at * kCols), in_all = line + (down ? at * kCols : 0);
+        const bool there = in_line < pitch && in_all < all;
+        copy_async<16>(to + place_in_tile(line, col), l.w + (there ? in_all * pitch + in_line : 0), there);
+      }
     }
   }
   note_copies(on.shared + kSlabsCame);

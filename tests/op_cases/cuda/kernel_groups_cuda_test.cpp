@@ -246,6 +246,8 @@ TEST_CASE(
   check_network({40, {512, 512, 256, 10}, "softmax_cross_entropy"});
   check_network({37, {100, 600, 36, 64, 100}, "softmax_cross_entropy"});
   check_network({26, {36, 1100, 28}, "mse"});
+  check_network({12, {352, 320, 96, 3}, "mae"});  // some tiles of k are left over
+  check_network({20, {64, 1024, 4}, "mse"});      // few outputs, but many weights
   check_network({29, {785, 512, 510, 1}, "mae"});
   check_network({1, {1, 1, 1}, "mse", false});
   check_network({200, {65, 129, 33, 100}, "softmax_cross_entropy"});

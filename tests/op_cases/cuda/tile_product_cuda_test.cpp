@@ -150,7 +150,7 @@ TEST_CASE("cuda: products by tiles follow float64 in every layout, whatever is d
   for (const Product& size :
        {sizes(1, 1, 1), sizes(7, 11, 13), sizes(33, 97, 64), sizes(64, 32, 32), sizes(5, 3, 1031), sizes(32, 512, 784),
         sizes(101, 103, 97), sizes(190, 500, 260), sizes(200, 510, 130), sizes(256, 512, 196), sizes(256, 509, 131),
-        sizes(33, 65, 257, 3), sizes(64, 64, 600, 40)}) {
+        sizes(33, 65, 257, 3), sizes(64, 64, 600, 40), sizes(37, 68, 4100), sizes(600, 516, 68)}) {
     for (int t = 0; t < 4; ++t) {
       for (const int64_t past : {0, 1}) {
         Product p = size;
