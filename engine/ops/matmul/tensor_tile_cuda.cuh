@@ -4,8 +4,8 @@
 // in a fixed order: each block finishes a share of the tile, and is sent the others' sums of it.
 //
 // What bounds a tile M x N, for each k: the products, of which mma.sync makes some 620 in a cycle, 3 M N of them; and
-// what comes from L2, some 20 bytes a cycle where all multiprocessors read, 4 (M + N) of them. 64 x 80: 25 cycles, and
-// 29. The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, 18 words a lane are read from
+// what comes from L2, some 14 bytes a cycle where all multiprocessors read, 4 (M + N) of them. 64 x 80: 25 cycles, and
+// 41. The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, 18 words a lane are read from
 // shared memory, free of bank conflicts, and 54 instructions split them.
 #pragma once
 

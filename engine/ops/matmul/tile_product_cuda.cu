@@ -104,6 +104,7 @@ std::optional<CudaKernel> make_fastest(const TileProduct& p, int64_t batch) {
 using Small = TileSize<1, 1, 8, 32, 32, 64, 4>;
 using Square = TileSize<2, 2, 2, 32, 32, 32, 8>;
 using Wide = TileSize<2, 2, 2, 32, 40, 32, 8>;
+using Flat = TileSize<1, 2, 4, 32, 32, 32, 8>;
 
 template <bool kAAlongK, bool kBAlongK, bool kVectors>
 std::optional<CudaKernel> prepare_shape(const TileProduct& p, int64_t batch) {
@@ -111,7 +112,7 @@ std::optional<CudaKernel> prepare_shape(const TileProduct& p, int64_t batch) {
   if (p.a.k <= kShortK) return Copies::template make<ShortTile>(p, batch, 1);
   if constexpr (kAAlongK && kVectors) {
     if (batch == 1 && built_for_hopper()) {
-      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>, Small, Square, Wide>(p, batch)) return made;
+      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>, Small, Flat, Square, Wide>(p, batch)) return made;
     }
   }
   return make_fastest<Copies, Small, Square, Wide>(p, batch);
