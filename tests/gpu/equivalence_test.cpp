@@ -103,7 +103,7 @@ TEST_CASE("a gradient that is made and reduced in pieces follows the CPU's curve
 TEST_CASE("bf16 jobs with gradients in bf16 follow the CPU's curve, with the same bits twice") {
   if (!have_gpus(1, "gradients in bf16")) return;
   const std::pair<const char*, const std::string*> networks[] = {
-      {"mlp", &jobs::kMlp}, {"batch_norm", &jobs::kBatchNorm}, {"language", &jobs::kLanguage}};
+      {"mlp", &jobs::kMlp}, {"odd", &jobs::kOdd}, {"batch_norm", &jobs::kBatchNorm}, {"language", &jobs::kLanguage}};
   for (const int ranks : {1, 2, 4}) {
     if (!have_gpus(ranks, "gradients in bf16 on " + std::to_string(ranks) + " ranks")) return;
     for (const auto& [name, text] : networks) {
