@@ -91,6 +91,9 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // of one
   rows.push_back({"embedding", {ids({5000}, 7), {{9, 129}}}, {}, {{5000, 129}}});
   rows.push_back({"embedding", {ids({3000}, 1000), {{1000, 1100}}}, {}, {{3000, 1100}}});
+  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});  // windows that end with the list
+  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});  // one id; a wide gap behind it
+  rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
 }  // namespace
