@@ -31,7 +31,7 @@ template <int V, bool kInRegisters>
 inline constexpr int kRowBlocks = V == 8 && kInRegisters ? 2 : 1;
 /// Packs of an operand that a thread has in flight; where the row is in registers, all that it has of the row.
 constexpr int row_packs(int pack, bool in_registers, int operands) {
-  return pack == 1 || (pack == 4 && in_registers && operands < 2) ? 8 : 4;
+  return pack == 1 || (in_registers && operands < (pack == 4 ? 2 : 1)) ? 8 : 4;
 }
 /// Of an operand, in registers.
 inline constexpr int kMaxRowPacks = kMaxRowThreads * 4;
