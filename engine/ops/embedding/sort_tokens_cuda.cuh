@@ -123,8 +123,8 @@ __device__ inline void first_places(const int* counts, int (&places)[kDigits]) {
   if (part == 0) places[digit] = lower + before;
 }
 
-/// Moves the block's share of one list to the other, by a digit, and counts for the next pass. Each warp has a part of a
-/// tile, and places of its own.
+/// Moves the block's share of one list to the other, by a digit, and counts for the next pass. Each warp has a part of
+/// a tile, and places of its own.
 __global__ void __launch_bounds__(kSortThreads) sort_by_digit(TokenSort sort, int pass) {
   __shared__ int next[kDigits];
   __shared__ int places[kSortWarps][kDigits];
