@@ -4,8 +4,9 @@
 // bytes in flight: a row's loads wait for nothing, but nothing is loaded while it is summed and written. So a row of up
 // to 4 KB (bf16: 2) is one warp's, which needs no barrier, and registers hold the row alone: of many rows at once. What
 // all rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has
-// time for some 30. Of long rows it is a second reading, which L2 does not hold; and where a multiprocessor has room for
-// one row or two, in shared memory, the next row comes while one goes: each pack takes the place of one that was written.
+// time for some 30. Of long rows it is a second reading, which L2 does not hold; and where a multiprocessor has room
+// for one row or two, in shared memory, the next row comes while one goes: each pack takes the place of one that was
+// written.
 //
 // A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
 // V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.

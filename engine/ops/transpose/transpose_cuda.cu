@@ -140,8 +140,11 @@ CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
   }
   m.outer = Nest<2>(outer);
   const bool narrow = std::min(m.rows, m.columns) < 8 && out.size() < (int64_t{1} << 31);
-  if (bytes == 4) return narrow ? launch_elements<uint32_t>(all, in, out) : launch_matrices<uint32_t>(m, outer, in, out);
-  return narrow ? launch_elements<uint16_t>(all, in, out) : launch_matrices<uint16_t>(m, outer, in, out);
+  const auto run = [&](auto e) {
+    using E = decltype(e);
+    return narrow ? launch_elements<E>(all, in, out) : launch_matrices<E>(m, outer, in, out);
+  };
+  return bytes == 4 ? run(uint32_t{}) : run(uint16_t{});
 }
 
 }  // namespace trainctl
