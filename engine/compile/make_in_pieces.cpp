@@ -69,6 +69,20 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
   return v;
 }
 
+/// What else is reduced once the gradient is made goes behind the last of its pieces, at `last`: each piece would wait
+/// for it.
+void reduce_others_later(Compiler& c, size_t from, size_t first_piece, size_t last) {
+  for (size_t i = from; i < first_piece;) {
+    if (reduces(c.code[i]) && can_move(c, c.code[i], i, last)) {
+      const auto at = c.code.begin() + static_cast<std::ptrdiff_t>(i);
+      std::rotate(at, at + 1, c.code.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+      --first_piece;
+    } else {
+      ++i;
+    }
+  }
+}
+
 }  // namespace
 
 void make_in_pieces(Compiler& c) {
@@ -89,6 +103,7 @@ void make_in_pieces(Compiler& c) {
     c.code[at] = std::move(made[0]);
     for (size_t p = 1; p < made.size(); ++p, ++first)
       c.code.insert(c.code.begin() + static_cast<std::ptrdiff_t>(pieces[p] + p - 1), std::move(made[p]));
+    reduce_others_later(c, at + 1, pieces.front(), first);
   }
 }
 

@@ -4,7 +4,9 @@
 // bytes in flight: a row's loads wait for nothing, but nothing is loaded while it is summed and written. So a row of up
 // to 4 KB (bf16: 2) is one warp's, which needs no barrier, and registers hold the row alone: of many rows at once. What
 // all rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has
-// time for some 30. Of long rows it is a second reading, which L2 does not hold.
+// time for some 30. Of long rows it is a second reading, which L2 does not hold; and where a multiprocessor has room
+// for one row or two, in shared memory, the next row comes while one goes: each pack takes the place of one that was
+// written.
 //
 // A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
 // V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.
@@ -14,6 +16,7 @@
 
 #include <climits>
 
+#include "engine/ops/clusters_cuda.cuh"
 #include "engine/ops/vector_cuda.cuh"
 
 namespace trainctl {
@@ -29,7 +32,7 @@ template <int V, bool kInRegisters>
 inline constexpr int kRowBlocks = V == 8 && kInRegisters ? 2 : 1;
 /// Packs of an operand that a thread has in flight; where the row is in registers, all that it has of the row.
 constexpr int row_packs(int pack, bool in_registers, int operands) {
-  return pack == 1 || (pack == 4 && in_registers && operands < 2) ? 8 : 4;
+  return pack == 1 || (in_registers && operands < (pack == 4 ? 2 : 1)) ? 8 : 4;
 }
 /// Of an operand, in registers.
 inline constexpr int kMaxRowPacks = kMaxRowThreads * 4;
@@ -108,15 +111,26 @@ struct RowPart {
   int64_t first;  ///< the row's, in the tensor
   int lane, step;
   int head = 0, packs, edge = -1;
+  int64_t next_first = 0;  ///< its group's next row: the first pack, in the tensor
+  int next_packs = 0;      ///< none: there is no such row
 
   __device__ RowPart(const Rows& rows, const RowGroup& group, int64_t row)
       : first(row * rows.n), lane(group.lane()), step(group.size()), packs(rows.n) {
     if constexpr (V == 1) return;
-    head = -(rows.before + static_cast<int>(first)) & (V - 1);
+    head = head_of(rows, first);
     packs = (rows.n - head) / V;
     const int tail = (rows.n - head) % V;
     if (lane < head) edge = lane;
     if (lane >= head && lane < head + tail) edge = packs * V + lane;
+  }
+  __device__ void look_ahead(const Rows& rows, int64_t next) {
+    if (next >= rows.count) return;
+    const int next_head = head_of(rows, next * rows.n);
+    next_first = next * rows.n + next_head;
+    next_packs = (rows.n - next_head) / V;
+  }
+  __device__ static int head_of(const Rows& rows, int64_t first) {
+    return -(rows.before + static_cast<int>(first)) & (V - 1);
   }
   __device__ int place(int pack) const { return head + pack * V; }
 };
@@ -131,6 +145,7 @@ template <int V, class T, bool kInRegisters_, int kOperands = 1>
 class RowOperand {
  public:
   static constexpr bool kInRegisters = kInRegisters_;
+  static constexpr bool kCopies = !kInRegisters && V > 1;  ///< packs come to shared memory in the background
   static constexpr int kPacks = row_packs(V, kInRegisters, kOperands);
 
   __device__ RowOperand(Ref<T> x, const Rows& rows, const RowGroup& group, int index = 0)
@@ -140,11 +155,23 @@ class RowOperand {
       stash_ = reinterpret_cast<Raw<T, V>*>(row_stash) + (group.in_block() * kOperands + index) * stash_packs_;
   }
 
-  /// The first packs of a row, and its edge.
+  /// The first packs of a row, or all that shared memory holds, and its edge.
   __device__ void start(const RowPart<V>& part) {
     row_ = from(x_, part.first);
-    fetch(part, part.lane);
+    if constexpr (kCopies) {
+      if (!ahead_) {
+        for (int p = part.lane; p < part.packs; p += part.step) copy(part.first + part.head, p);
+      }
+    } else {
+      fetch(part, part.lane);
+    }
     if (part.edge >= 0) edge_ = value(row_, part.edge);
+  }
+  __device__ void wait() {
+    if constexpr (kCopies) {
+      cuda::commit_copies();
+      cuda::wait_for_copies<0>();
+    }
   }
   __device__ void fetch(const RowPart<V>& part, int from) {
 #pragma unroll
@@ -168,6 +195,11 @@ class RowOperand {
       }
     }
   }
+  /// The next row's pack, in the place of this row's, which nobody needs any more.
+  __device__ void copy_next(const RowPart<V>& part, int pack) {
+    if (pack < part.next_packs) copy(part.next_first, pack);
+    ahead_ = true;
+  }
   __device__ Pack<V> pack(const RowPart<V>&, int u, int) const {
     Pack<V> p;
     unpack(raw_[u], p.v);
@@ -176,10 +208,17 @@ class RowOperand {
   __device__ Pack<1> edge(const RowPart<V>&) const { return {{edge_}}; }
 
  private:
+  __device__ void copy(int64_t first_pack, int pack) {
+    if (pack >= stash_packs_) return;
+    cuda::copy_async<16>(reinterpret_cast<float*>(stash_ + pack),
+                         reinterpret_cast<const float*>(from(x_, first_pack + int64_t{pack} * V).p), true);
+  }
+
   Ref<T> x_, row_;
   Raw<T, V> raw_[kPacks];
   float edge_ = 0;
   int stash_packs_;
+  bool ahead_ = false;  ///< the row was copied while the one before was written
   Raw<T, V>* stash_ = nullptr;
 };
 
@@ -197,6 +236,8 @@ class RowSideOperand {
   __device__ void fetch(const RowPart<V>&, int) {}
   __device__ void keep(int, int) {}
   __device__ void recall(const RowPart<V>&, int) {}
+  __device__ void wait() {}
+  __device__ void copy_next(const RowPart<V>&, int) {}
   __device__ Pack<V> pack(const RowPart<V>& part, int, int pack) const {
     Pack<V> p;
     if (V > 1 && side_.packs) {
@@ -215,48 +256,63 @@ class RowSideOperand {
   RowSide<T> side_;
 };
 
-/// The first pass over operands that were started: use(place, pack of each) for this thread's elements.
-template <int V, class Use, class X, class... More>
-__device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... more) {
-  for (int from = part.lane;;) {
-#pragma unroll
-    for (int u = 0; u < X::kPacks; ++u) {
-      const int p = from + u * part.step;
-      if (p >= part.packs) continue;
-      use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
-      if constexpr (!X::kInRegisters) x.keep(u, p), (more.keep(u, p), ...);
-    }
-    from += X::kPacks * part.step;
-    if (X::kInRegisters || from >= part.packs) break;
-    x.fetch(part, from), (more.fetch(part, from), ...);
-  }
-  if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
-}
-/// One more pass.
-template <int V, class Use, class X, class... More>
-__device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
-  for (int from = part.lane; from < part.packs; from += X::kPacks * part.step) {
+/// use(place, pack of each) for this thread's elements, and next(p) behind each of packs lane, lane + step, .. < end.
+template <int V, class Use, class Next, class X, class... More>
+__device__ inline void walk_row(const RowPart<V>& part, int end, Use use, Next next, X& x, More&... more) {
+  for (int from = part.lane; from < end; from += X::kPacks * part.step) {
     if constexpr (!X::kInRegisters) x.recall(part, from), (more.recall(part, from), ...);
 #pragma unroll
     for (int u = 0; u < X::kPacks; ++u) {
       const int p = from + u * part.step;
       if (p < part.packs) use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
+      next(p);
     }
     if (X::kInRegisters) break;
   }
   if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
+}
+/// One more pass: use(place, pack of each).
+template <int V, class Use, class X, class... More>
+__device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
+  walk_row(part, part.packs, use, [](int) {}, x, more...);
+}
+/// The first pass over operands that were started.
+template <int V, class Use, class X, class... More>
+__device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... more) {
+  if constexpr (X::kCopies) {
+    x.wait(), (more.wait(), ...);
+    read_row_again(part, use, x, more...);
+  } else {
+    for (int from = part.lane;;) {
+#pragma unroll
+      for (int u = 0; u < X::kPacks; ++u) {
+        const int p = from + u * part.step;
+        if (p >= part.packs) continue;
+        use(part.place(p), x.pack(part, u, p), more.pack(part, u, p)...);
+        if constexpr (!X::kInRegisters) x.keep(u, p), (more.keep(u, p), ...);
+      }
+      from += X::kPacks * part.step;
+      if (X::kInRegisters || from >= part.packs) break;
+      x.fetch(part, from), (more.fetch(part, from), ...);
+    }
+    if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
+  }
 }
 /// The last pass: `out` gets make(place, pack of each). It may lie on an operand.
 template <int V, class T, class Make, class X, class... More>
 __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out, Make make, X& x, More&... more) {
   if (!valid) return;
   const Ref<T> row = from(out, part.first);
-  read_row_again(
-      part,
-      [&]<int W>(int place, const Pack<W>& first, const auto&... others) {
-        store(row, place, make(place, first, others...).v);
-      },
-      x, more...);
+  const auto write = [&]<int W>(int place, const Pack<W>& first, const auto&... others) {
+    store(row, place, make(place, first, others...).v);
+  };
+  if constexpr (X::kCopies) {
+    walk_row(
+        part, max(part.packs, part.next_packs), write,
+        [&](int p) { x.copy_next(part, p), (more.copy_next(part, p), ...); }, x, more...);
+  } else {
+    read_row_again(part, write, x, more...);
+  }
 }
 
 /// use(part, row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along, and
@@ -268,6 +324,7 @@ __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use us
     const int64_t row = first + group.in_block(), there = min(row, rows.count - 1);
     RowPart<V> part(rows, group, there);
     if (row != there) part.packs = 0, part.edge = -1;  // another group may write that row meanwhile
+    part.look_ahead(rows, row + step);
     use(part, there, row == there);
   }
 }

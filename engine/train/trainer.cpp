@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kMostInFlight = 32;
+constexpr int kMostInFlight = 64;
 
 std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
   try {

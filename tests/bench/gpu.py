@@ -4,7 +4,7 @@
 
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
   scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
-              of them, beside a large matrix product
+              of them, gradients in fp32 and in bf16, beside a large matrix product
   all_reduce  256 MiB of f32, against PyTorch's NCCL
   start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its
               hello world; then where the time went, of each rank of the last round
@@ -110,7 +110,7 @@ def main():
     a = parser.parse_args()
     rounds = range(a.rounds)
     for batch in (32, 256):
-        ours = [train(a.trainctl, "mlp.yaml", f"dataset.batch={batch}", "train.epochs=100", "train.sink_steps=32") for _ in rounds]
+        ours = [train(a.trainctl, "mlp.yaml", f"dataset.batch={batch}", "train.epochs=100", "train.sink_steps=64") for _ in rounds]
         theirs = [float(sh(sys.executable, "-c", GRAPH, batch)) for _ in rounds]
         print(f"step, batch {batch}: {spread(ours, 'us')}; PyTorch's graph {spread(theirs, 'us')}; "
               f"{statistics.median(theirs) / statistics.median(ours):.2f}x", flush=True)
@@ -119,17 +119,19 @@ def main():
     peak = json.loads(sh(a.trainctl, "bench", "op", "matmul", "--shape", shape, "--dtype", "bf16", "--device", "cuda", "--json"))
     print("matrix product 8192^3 in bf16:", json.dumps(peak)[:400], flush=True)
     flops = (3 * 8 - 1) * 2 * 8192**3  # a step's products: all but the slope of the data
-    one = None
+    one = {}  # by the type of the gradients
     for ranks in (1, 2, 4, 8):
         if ranks > a.ranks:
             break
-        for level in (0, 2) if ranks > 1 else (0,):  # of optimizer_shard
+        # optimizer_shard's level, gradient_precision
+        for level, gradients in ((0, "fp32"), (2, "fp32"), (2, "bf16")) if ranks > 1 else ((0, "fp32"), (0, "bf16")):
             us = [train(a.trainctl, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}",
                         f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", f"parallel.optimizer_shard={level}",
-                        "train.epochs=60") for _ in rounds]
-            one = one or statistics.median(us)
-            print(f"8 x 8192, {ranks} GPUs, optimizer_shard {level}: {spread([u / 1e3 for u in us], 'ms', 2)}, "
-                  f"{flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, {one / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
+                        f"gradient_precision={gradients}", "train.epochs=60") for _ in rounds]
+            one.setdefault(gradients, statistics.median(us))
+            print(f"8 x 8192, {ranks} GPUs, optimizer_shard {level}, gradients in {gradients}: "
+                  f"{spread([u / 1e3 for u in us], 'ms', 2)}, {flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, "
+                  f"{one[gradients] / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
     if a.ranks > 1:
         table = sh(a.trainctl, "bench", "collective", "all_reduce", "--ranks", a.ranks, "--bytes", "256M", "--device", "cuda")
         print(table.strip(), flush=True)

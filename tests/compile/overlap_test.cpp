@@ -160,6 +160,16 @@ TEST_CASE("the last large gradient is made and reduced in pieces: while one is r
   }
 }
 
+TEST_CASE("what else is reduced once the last large gradient is made waits for the last of its pieces") {
+  const Program p =
+      compiled(2, {"parallel.optimizer_shard={level: 2, min_kb: 8}", "parallel.micro_batches=1"}, "64", 4096);
+  const auto in_pieces = std::find_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; });
+  REQUIRE(in_pieces != p.buckets.end());
+  const auto biases = std::find_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.level == 0; });
+  REQUIRE(biases != p.buckets.end());
+  CHECK(last_reduction(p, biases->name) > last_reduction(p, in_pieces->piece(in_pieces->pieces - 1).name));
+}
+
 TEST_CASE("what is not reduced, small, or cut at level 3 is in one piece") {
   const auto most_pieces = [](const Program& p) {
     int most = 0;

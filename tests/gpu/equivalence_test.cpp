@@ -149,7 +149,7 @@ TEST_CASE("a captured step and one that runs stream by stream have the same bits
 TEST_CASE("train.sink_steps changes no loss") {
   if (!have_gpus(1, "sink_steps")) return;
   const RunResult one = run_job(jobs::kMlp, {}, {.cuda = true});
-  // Graphs of 1, 2, 5 and 16 steps, and what is left over.
+  // Graphs of 1, 2, 5 and 25 steps, and what is left over.
   for (const char* sink : {"train.sink_steps=3", "train.sink_steps=4", "train.sink_steps=11", "train.sink_steps=50"}) {
     CHECK(run_job(jobs::kMlp, {sink}, {.cuda = true}).losses == one.losses);
   }

@@ -1,9 +1,9 @@
 // dtable[ids[t], :] += dy[t, :], in a fixed order. A few ids: a block owns rows of the table, looks
 // through all ids for its own, and adds their dy up in shared memory. Many: tokens are sorted by row first (stable); a
-// warp then adds up a row's. A row that is named often, such as padding, is cut into pieces, each of which a block adds
-// up: common words have neighbouring ids, so that no part of the table may be one block's work.
+// warp then adds up a row's. A row that is named often, such as padding, is cut where windows of the sorted list end,
+// each of which is a block's: common words have neighbouring ids, so that no part of the table may be one block's work.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/embedding/sort_tokens_cuda.cuh"
+#include "engine/ops/embedding/token_runs_cuda.cuh"
 #include "engine/ops/vector_cuda.cuh"
 
 namespace trainctl {
@@ -21,10 +21,11 @@ struct TableGrad {
   __device__ void write(int64_t at, float (&sum)[V]) const {
     if (packs) return add_to<V>(at, sum);
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      float one[1] = {sum[j]};
-      add_to<1>(at + j, one);
-    }
+    for (int j = 0; j < V; ++j) write_one(at + j, sum[j]);
+  }
+  __device__ void write_one(int64_t at, float sum) const {
+    float one[1] = {sum};
+    add_to<1>(at, one);
   }
 
  private:
@@ -42,118 +43,134 @@ struct TableGrad {
 
 // Kernels
 
-constexpr int kPieceThreads = 256, kPieceWarps = kPieceThreads / 32;
-
-/// A block adds up the pieces that begin among kPiece places, in gridDim.y parts of the width: each warp every 8th
-/// token.
-template <int V, class T>
-__global__ void __launch_bounds__(kPieceThreads)
-    pieces_kernel(int rows, int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
-  constexpr int kMost = kPiece / kOften;
-  __shared__ float of_warp[kPieceWarps][32 * V];
-  __shared__ int begins[kMost], count;
-  wait_for_kernel_before();
-  let_next_kernel_start();
+/// put(column, the sum over `count` rows row_of(i) of `from`), by one thread each, for 32 V columns from `first` on. By
+/// the whole block: each warp adds up every 8th row.
+template <int V, class F, class RowOf, class Put>
+__device__ inline void add_up_rows(Ref<F> from, int64_t width, int64_t first, int count, RowOf row_of, Put put) {
+  constexpr int kInFlight = 4;
+  __shared__ float of_warp[kRunWarps][32 * V];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * 32 + lane) * V;
-  if (threadIdx.x == 0) count = 0;
-  __syncthreads();
-  const int last = min(static_cast<int>(blockIdx.x + 1) * kPiece, sorted.first[rows]);
-  for (int i = static_cast<int>(blockIdx.x) * kPiece + threadIdx.x; i < last; i += kPieceThreads) {
-    const int row = sorted.often_rows[i];
-    if (row < 0) continue;
-    const int off = i - sorted.first[row], left = sorted.first[row + 1] - i;
-    if (off % kPiece == 0 && (off == 0 || left >= kPiece)) begins[atomicAdd(&count, 1)] = i;  // in any order
+  const int64_t column = first + lane * V;
+  float sum[V] = {};
+  for (int i = warp; i < count && column < width; i += kInFlight * kRunWarps) {
+    Raw<F, V> raw[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u)
+      raw[u] = fetch<V>(from, row_of(min(i + u * kRunWarps, count - 1)) * width + column);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (i + u * kRunWarps >= count) continue;
+      float v[V];
+      unpack(raw[u], v);
+#pragma unroll
+      for (int j = 0; j < V; ++j) sum[j] += v[j];
+    }
   }
   __syncthreads();
-  for (int k = 0; k < count; ++k) {
-    const int begin = begins[k], row = sorted.often_rows[begin], row_end = sorted.first[row + 1];
-    const bool alone = pieces_of(row_end - sorted.first[row]) == 1;
-    const int end = row_end - begin < 2 * kPiece ? row_end : begin + kPiece;
-    constexpr int kInFlight = 4;
-    float sum[V] = {};
-    for (int i = begin + warp; i < end && column < width; i += kInFlight * kPieceWarps) {
-      int token[kInFlight];
-      Raw<T, V> raw[kInFlight];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) token[u] = sorted.tokens[min(i + u * kPieceWarps, end - 1)];
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u) raw[u] = fetch<V>(dy, token[u] * width + column);
-#pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {
-        if (i + u * kPieceWarps >= end) continue;
-        float v[V];
-        unpack(raw[u], v);
-#pragma unroll
-        for (int j = 0; j < V; ++j) sum[j] += v[j];
-      }
-    }
-    __syncthreads();
-#pragma unroll
-    for (int j = 0; j < V; ++j) of_warp[warp][j * 32 + lane] = sum[j];
-    __syncthreads();
-    for (int c = threadIdx.x; c < 32 * V; c += kPieceThreads) {
-      const int64_t to = (static_cast<int64_t>(blockIdx.y) * 32 + c % 32) * V + c / 32;
-      if (to >= width) continue;
-      float total[1] = {};
-      for (int w = 0; w < kPieceWarps; ++w) total[0] += of_warp[w][c];
-      if (alone) {
-        TableGrad{table.p, table.accumulate, false}.write(row * width + to, total);
-      } else {
-        sorted.pieces[begin / kPiece * width + to] = total[0];
-      }
-    }
+  for (int j = 0; j < V; ++j) of_warp[warp][j * 32 + lane] = sum[j];
+  __syncthreads();
+  for (int c = threadIdx.x; c < 32 * V; c += kRunThreads) {
+    const int64_t to = first + c % 32 * V + c / 32;
+    if (to >= width) continue;
+    float total = 0;
+    for (int w = 0; w < kRunWarps; ++w) total += of_warp[w][c];
+    put(to, total);
   }
 }
 
-constexpr int kWarpPacks = 4;  ///< of a row, by each lane
-
-/// A warp a row, in gridDim.y parts of its width: it adds up dy of its tokens, or the pieces of a row that has several.
+/// A block adds up the long runs of a window, in gridDim.y parts of the width. It notes where rows begin, too.
 template <int V, class T>
-__global__ void __launch_bounds__(256, 1)
-    rows_kernel(int rows, int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
+__global__ void __launch_bounds__(kRunThreads) runs_kernel(int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
+  __shared__ Window window;
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int row = static_cast<int>(blockIdx.x) * 8 + static_cast<int>(threadIdx.x) / 32, lane = threadIdx.x % 32;
-  if (row >= rows) return;
-  const int begin = sorted.first[row], count = sorted.first[row + 1] - begin;
-  const bool often = count > kOften;
-  if ((table.accumulate && count == 0) || (often && pieces_of(count) == 1)) return;
-  const int64_t column = (static_cast<int64_t>(blockIdx.y) * kWarpPacks * 32 + lane) * V;
-  float sum[kWarpPacks][V] = {};
-  const auto add = [&]<int U, class F>(std::integral_constant<int, U>, Ref<F> from, auto row_of) {
-    Raw<F, V> raw[U][kWarpPacks];
-#pragma unroll
-    for (int u = 0; u < U; ++u) {
-      const int64_t at = row_of(u) * width + column;
-#pragma unroll
-      for (int k = 0; k < kWarpPacks; ++k) {
-        if (column + k * 32 * V < width) raw[u][k] = fetch<V>(from, at + k * 32 * V);
+  const auto at = static_cast<int>(blockIdx.x);
+  window.load(sorted, at, blockIdx.y == 0);
+  for (int k = 0; k < window.runs; ++k) {
+    const Run run = window.run(k);
+    const auto token = [&](int i) { return static_cast<int64_t>(window.token[run.begin + i]); };
+    add_up_rows<V>(dy, width, static_cast<int64_t>(blockIdx.y) * 32 * V, run.count, token, [&](int64_t to, float sum) {
+      if (run.from_before || run.goes_on) {
+        sorted.pieces[sorted.piece(at, run.from_before) * width + to] = sum;
+      } else {
+        table.write_one(run.row * width + to, sum);
       }
-    }
-#pragma unroll
-    for (int m = 0; m < U * kWarpPacks; ++m) {
-      float v[V];
-      unpack(raw[m / kWarpPacks][m % kWarpPacks], v);
-#pragma unroll
-      for (int j = 0; j < V; ++j) sum[m % kWarpPacks][j] += v[j];
-    }
-  };
-  constexpr std::integral_constant<int, 2> two;
-  constexpr std::integral_constant<int, 1> one;
-  if (often) {
-    for (int k = 0; k < pieces_of(count); ++k)
-      add(one, Ref<float>{sorted.pieces}, [&](int) { return int64_t{begin / kPiece + k}; });
-  } else {
-    const int token = lane < count ? sorted.tokens[begin + lane] : 0;  // all of the row's at once
-    const auto token_of = [&](int i) { return static_cast<int64_t>(__shfl_sync(~0u, token, i)); };
-    int i = 0;
-    for (; i + 1 < count; i += 2) add(two, dy, [&](int u) { return token_of(i + u); });
-    if (i < count) add(one, dy, [&](int) { return token_of(i); });
+    });
   }
-#pragma unroll
+}
+
+constexpr int kWarpPacks = 2;   ///< of a row, by each lane
+constexpr int kRowsOfWarp = 8;  ///< one after the other; the tokens of all of them are read at once
+
+/// Part `part` of the sum over a row's pieces, of the row whose run begins in this window and goes on behind it.
+template <int V>
+__device__ inline void add_up_pieces(int window, int part, int64_t width, const Sorted& sorted,
+                                     const TableGrad& table) {
+  const int row = sorted.row((window + 1) * kWindow - 1);
+  if (row >= sorted.rows) return;
+  const int begin = sorted.first[row], end = sorted.first[row + 1];
+  const int pieces = (end - 1) / kWindow - window + 1;
+  if (begin < window * kWindow || pieces == 1 || end - begin <= kOften) return;
   for (int k = 0; k < kWarpPacks; ++k) {
-    if (column + k * 32 * V < width) table.write(row * width + column + k * 32 * V, sum[k]);
+    const auto piece = [&](int i) { return sorted.piece(window + i, i > 0); };
+    add_up_rows<V>(Ref<float>{sorted.pieces}, width, (static_cast<int64_t>(part) * kWarpPacks + k) * 32 * V, pieces,
+                   piece, [&](int64_t to, float sum) { table.write_one(row * width + to, sum); });
+  }
+}
+
+/// In `parts` of the width, which are neighbours in the grid so that memory gets whole rows. The first blocks take a
+/// window each: above. In the others a warp takes rows that are not named often.
+template <int V, class T>
+__global__ void __launch_bounds__(kRunThreads, 4)
+    rows_kernel(int parts, int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
+  __shared__ int tokens[kRunWarps][kRowsOfWarp][kOften];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const auto x = static_cast<int>(blockIdx.x / parts), part = static_cast<int>(blockIdx.x % parts);
+  if (x < sorted.windows) return add_up_pieces<V>(x, part, width, sorted, table);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int row0 = ((x - sorted.windows) * kRunWarps + warp) * kRowsOfWarp, rows = min(kRowsOfWarp, sorted.rows - row0);
+  if (rows <= 0) return;
+  const int first = sorted.first[row0 + min(lane, rows)];
+  const auto count_of = [&](int k) { return __shfl_sync(~0u, first, k + 1) - __shfl_sync(~0u, first, k); };
+#pragma unroll
+  for (int k = 0; k < kRowsOfWarp; ++k) {
+    const int begin = __shfl_sync(~0u, first, k), count = count_of(k);
+    if (count <= kOften && lane < count) tokens[warp][k][lane] = sorted.tokens[begin + lane].index;
+  }
+  __syncwarp();
+  const int64_t column = (static_cast<int64_t>(part) * kWarpPacks * 32 + lane) * V;
+#pragma unroll 1
+  for (int k = 0; k < rows; ++k) {
+    const int count = count_of(k);
+    if (count > kOften || (table.accumulate && count == 0)) continue;
+    float sum[kWarpPacks][V] = {};
+    const auto add = [&]<int U>(std::integral_constant<int, U>, int i) {
+      Raw<T, V> raw[U][kWarpPacks];
+#pragma unroll
+      for (int u = 0; u < U; ++u) {
+        const int64_t at = tokens[warp][k][i + u] * width + column;
+#pragma unroll
+        for (int p = 0; p < kWarpPacks; ++p) {
+          if (column + p * 32 * V < width) raw[u][p] = fetch<V>(dy, at + p * 32 * V);
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < U * kWarpPacks; ++m) {
+        float v[V];
+        unpack(raw[m / kWarpPacks][m % kWarpPacks], v);
+#pragma unroll
+        for (int j = 0; j < V; ++j) sum[m % kWarpPacks][j] += v[j];
+      }
+    };
+    int i = 0;
+    for (; i + 1 < count; i += 2) add(std::integral_constant<int, 2>{}, i);
+    if (i < count) add(std::integral_constant<int, 1>{}, i);
+#pragma unroll
+    for (int p = 0; p < kWarpPacks; ++p) {
+      if (column + p * 32 * V < width) table.write((row0 + k) * width + column + p * 32 * V, sum[p]);
+    }
   }
 }
 
@@ -259,25 +276,28 @@ CudaKernel prepare_few(const Call& c, Ref<T> dy) {
 
 template <int V, class T>
 CudaKernel prepare_many(const Call& c, Ref<T> dy, CudaScratch* scratch) {
-  const int64_t ranges = ceil_div(c.rows.count, kRowsOfRange), windows = ceil_div(c.tokens, kPiece);
-  const int rows = static_cast<int>(c.rows.count);
-  scratch->need(windows * c.width * static_cast<int64_t>(sizeof(float)) +
-                (rows + 1 + int64_t{3} * c.tokens) * static_cast<int64_t>(sizeof(int)));
-  const dim3 row_grid(static_cast<unsigned>(ceil_div(rows, 8)),
-                      static_cast<unsigned>(ceil_div(c.width, kWarpPacks * 32 * V)));
-  const dim3 piece_grid(static_cast<unsigned>(windows), static_cast<unsigned>(ceil_div(c.width, 32 * V)));
-  return [=](CudaStream stream) {
-    Sorted sorted;
+  const int64_t windows = Sorted::windows_of(c.tokens);
+  TokenSort sort(c.tokens, c.rows.count);
+  Sorted sorted;
+  sorted.count = c.tokens;
+  sorted.rows = static_cast<int>(c.rows.count);
+  sorted.windows = static_cast<int>(windows);
+  scratch->need(static_cast<int64_t>(sizeof(float)) * 2 * windows * c.width +
+                static_cast<int64_t>(sizeof(int)) * (sort.ints() + sorted.rows + 1));
+  const dim3 window_grid(static_cast<unsigned>(windows), static_cast<unsigned>(ceil_div(c.width, 32 * V)));
+  const int64_t parts = ceil_div(c.width, kWarpPacks * 32 * V);
+  const int64_t row_blocks = (windows + ceil_div(sorted.rows, kRunWarps * kRowsOfWarp)) * parts;
+  check(row_blocks < (int64_t{1} << 31), "embedding_grad takes up to 2^31 blocks");
+  return [=](CudaStream stream) mutable {
     sorted.pieces = static_cast<float*>(scratch->memory());
-    sorted.first = reinterpret_cast<int*>(sorted.pieces + windows * c.width);
-    sorted.unsorted = sorted.first + rows + 1;
-    sorted.tokens = sorted.unsorted + c.tokens;
-    sorted.often_rows = sorted.tokens + c.tokens;
-    launch(sort_kernel, static_cast<unsigned>(ranges), kSortThreads, 0, stream, "embedding_grad", c.rows, c.ids,
-           c.tokens, sorted);
-    launch(pieces_kernel<V, T>, piece_grid, kPieceThreads, 0, stream, "embedding_grad", rows, c.width, sorted, dy,
-           c.table);
-    launch(rows_kernel<V, T>, row_grid, 256, 0, stream, "embedding_grad", rows, c.width, sorted, dy, c.table);
+    int* const behind = reinterpret_cast<int*>(sorted.pieces + 2 * windows * c.width);
+    sort.use(behind);
+    sorted.tokens = sort.sorted();
+    sorted.first = behind + sort.ints();
+    launch_sort(c.rows, c.ids, sort, stream, "embedding_grad");
+    launch(runs_kernel<V, T>, window_grid, kRunThreads, 0, stream, "embedding_grad", c.width, sorted, dy, c.table);
+    launch(rows_kernel<V, T>, static_cast<unsigned>(row_blocks), kRunThreads, 0, stream, "embedding_grad",
+           static_cast<int>(parts), c.width, sorted, dy, c.table);
   };
 }
 

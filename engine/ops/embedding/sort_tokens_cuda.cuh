@@ -1,5 +1,5 @@
-// Tokens sorted by the row of the table that they name, stable, in one launch: each block sorts those of its own range
-// of rows. Included by one file only.
+// Tokens sorted by the row of the table that they name, stable: a radix sort, 8 bits a pass, of which each block has
+// an equal share, whatever the ids are. Included by one file only.
 #pragma once
 
 #include "engine/ops/embedding/table_rows_cuda.cuh"
@@ -7,24 +7,46 @@
 namespace trainctl {
 namespace {
 
-inline constexpr int kRowsOfRange = 256;  ///< rows of which one block sorts the tokens
-inline constexpr int kSortThreads = 1024;
-inline constexpr int kSortWarps = kSortThreads / 32;
-inline constexpr int kRangeTokens = 2560;  ///< of a range, that shared memory holds
-inline constexpr int kOften = 32;          ///< tokens of a row up to which it is a warp's
-inline constexpr int kPiece = 512;         ///< tokens of a piece; the last one of a row has up to 2 kPiece - 1
+inline constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
+inline constexpr int kSortThreads = 512, kSortWarps = kSortThreads / 32;
+inline constexpr int kTokensOfThread = 4;  ///< at a time
+inline constexpr int kTileTokens = kSortThreads * kTokensOfThread;
+inline constexpr int kMaxSortBlocks = 256;
 
-/// Tokens by row, in the order of the batch: those of row r are tokens[first[r]] to tokens[first[r + 1] - 1].
-struct Sorted {
-  float* pieces = nullptr;    ///< [tokens / kPiece, width]: sums of a row's pieces where it has several, by their first
-                              ///< place / kPiece: such places are kPiece apart
-  int* first = nullptr;       ///< [rows + 1]
-  int* unsorted = nullptr;    ///< [tokens]: by range only, of ranges with more than kRangeTokens
-  int* tokens = nullptr;      ///< [tokens]
-  int* often_rows = nullptr;  ///< [tokens]: the row, -1 where it is not named often
+struct Token {
+  int index;  ///< in the batch
+  int row;    ///< of the table; its number of rows for tokens of other ranks, which come last
 };
-/// Pieces of a row with so many tokens.
-__device__ inline int pieces_of(int tokens) { return max(1, tokens / kPiece); }
+
+/// Memory of a sort, and how it is shared out.
+struct TokenSort {
+  Token* lists[2] = {};   ///< [tokens]: a pass moves them from one to the other
+  int* counts = nullptr;  ///< [passes, blocks, kDigits]: of a pass, in a block's share of the list that it reads
+  int tokens = 0;
+  int passes = 1;
+  int share_bits = 0;  ///< each block has 2^share_bits tokens
+
+  TokenSort(int count, int64_t rows) : tokens(count) {
+    for (; rows >> (kDigitBits * passes) > 0;) ++passes;
+    for (share_bits = 11; blocks() > kMaxSortBlocks;) ++share_bits;
+    static_assert(kTileTokens == 1 << 11);
+  }
+  int blocks() const { return static_cast<int>(ceil_div(tokens, int64_t{1} << share_bits)); }
+  int64_t ints() const { return int64_t{4} * tokens + int64_t{passes} * blocks() * kDigits; }
+  void use(int* memory) {  // aligned to 8 bytes
+    lists[0] = reinterpret_cast<Token*>(memory);
+    lists[1] = lists[0] + tokens;
+    counts = reinterpret_cast<int*>(lists[1] + tokens);
+  }
+  /// That a pass reads; the next one's it writes.
+  __host__ __device__ Token* list(int pass) const { return pass % 2 == 0 ? lists[0] : lists[1]; }
+  const Token* sorted() const { return list(passes); }
+
+  __device__ int begin() const { return static_cast<int>(blockIdx.x) << share_bits; }
+  __device__ int end() const { return min(begin() + (1 << share_bits), tokens); }
+  __device__ int* counts_of(int pass) const { return counts + static_cast<int64_t>(pass) * gridDim.x * kDigits; }
+  __device__ static int digit(int row, int pass) { return (row >> (kDigitBits * pass)) & (kDigits - 1); }
+};
 
 /// How many threads of the block before this one count what; `total` of all. Every thread takes part.
 template <int kBlock>
@@ -48,111 +70,122 @@ __device__ inline int sum_before(int mine, int& total) {
   return before + sum - mine;
 }
 
-/// The tokens of rows [low, high), in order, to `to`, as far as there is room. Returns how many; `lower`: of rows
-/// below them that this thread saw.
-__device__ inline int gather(const TableRows& rows, const int32_t* ids, int tokens, int low, int high, int* to,
-                             int room, int& lower) {
-  constexpr int kEach = 8;  // neighbours, so that the order stays
-  int written = 0;
-  lower = 0;
-  for (int start = 0; start < tokens; start += kSortThreads * kEach) {
-    const int at = start + static_cast<int>(threadIdx.x) * kEach;
-    int32_t id[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) id[i] = ids[min(at + i, tokens - 1)];  // all, before any is checked
-    int mine = 0;
-    bool own[kEach];
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int row = at + i < tokens ? rows.local(id[i]) : -1;
-      own[i] = row >= low && row < high;
-      mine += own[i] ? 1 : 0;
-      lower += row >= 0 && row < low ? 1 : 0;
-    }
-    int total = 0;
-    int place = written + sum_before<kSortThreads>(mine, total);
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (own[i] && place < room) to[place] = at + i;
-      place += own[i] ? 1 : 0;
-    }
-    written += total;
-  }
-  __syncthreads();
-  return written;
-}
-
-/// A block sorts the tokens of one range of rows, behind those of lower ranges, which it counts itself. Each warp has a
-/// part of the list, and counts and places it by rows of its own.
-__global__ void __launch_bounds__(kSortThreads)
-    sort_kernel(TableRows rows, const int32_t* ids, int tokens, Sorted sorted) {
-  __shared__ int places[kSortWarps][kRowsOfRange];
-  __shared__ bool often[kRowsOfRange];
-  __shared__ int range_tokens[kRangeTokens];
+/// The first list, and its counts.
+__global__ void __launch_bounds__(kSortThreads) list_tokens(TableRows rows, const int32_t* ids, TokenSort sort) {
+  __shared__ int count[kDigits];
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int low = static_cast<int>(blockIdx.x) * kRowsOfRange;
-  const int high = min(low + kRowsOfRange, static_cast<int>(rows.count));
-  for (int i = threadIdx.x; i < kSortWarps * kRowsOfRange; i += kSortThreads)
-    places[i / kRowsOfRange][i % kRowsOfRange] = 0;
-  int lower = 0, first = 0;
-  const int count = gather(rows, ids, tokens, low, high, range_tokens, kRangeTokens, lower);
-  sum_before<kSortThreads>(lower, first);
-  const int* list = range_tokens;
-  if (count > kRangeTokens) {
-    gather(rows, ids, tokens, low, high, sorted.unsorted + first, count, lower);
-    list = sorted.unsorted + first;
+  if (threadIdx.x < kDigits) count[threadIdx.x] = 0;
+  __syncthreads();
+  const int end = sort.end();
+  for (int from = sort.begin() + static_cast<int>(threadIdx.x); from < end; from += kTileTokens) {
+    int32_t id[kTokensOfThread];
+#pragma unroll
+    for (int u = 0; u < kTokensOfThread; ++u) id[u] = ids[min(from + u * kSortThreads, end - 1)];
+#pragma unroll
+    for (int u = 0; u < kTokensOfThread; ++u) {
+      const int i = from + u * kSortThreads;
+      if (i >= end) continue;
+      const int own = rows.local(id[u]), row = own < 0 ? static_cast<int>(rows.count) : own;
+      sort.lists[0][i] = {i, row};
+      atomicAdd(&count[sort.digit(row, 0)], 1);
+    }
   }
+  __syncthreads();
+  if (threadIdx.x >= kDigits) return;
+  const int at = static_cast<int>(blockIdx.x) * kDigits + static_cast<int>(threadIdx.x);
+  sort.counts_of(0)[at] = count[threadIdx.x];
+  for (int pass = 1; pass < sort.passes; ++pass) sort.counts_of(pass)[at] = 0;
+}
 
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int part = (count + kSortThreads - 1) / kSortThreads * 32;  // of a warp
-  const int begin = min(count, warp * part), end = min(count, begin + part);
-  const auto over_part = [&](auto use) {  // use(token, row or -1, its equals in the warp)
-    constexpr int kAhead = 4;
-    for (int from = begin; from < end; from += 32 * kAhead) {
-      int token[kAhead], row[kAhead];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) token[u] = list[min(from + u * 32 + lane, end - 1)];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) row[u] = ids[token[u]];
-#pragma unroll
-      for (int u = 0; u < kAhead; ++u) {
-        const int r = from + u * 32 + lane < end ? rows.local(row[u]) - low : -1;
-        use(token[u], r, __match_any_sync(~0u, r));
-        __syncwarp();
-      }
-    }
-  };
+/// Where the tokens of this block's share go: for each digit behind those of lower digits, and those of blocks before.
+__device__ inline void first_places(const int* counts, int (&places)[kDigits]) {
+  constexpr int kParts = kSortThreads / kDigits;
+  __shared__ int totals[kParts][kDigits], earlier[kParts][kDigits];
+  const int digit = static_cast<int>(threadIdx.x) % kDigits, part = static_cast<int>(threadIdx.x) / kDigits;
+  const int blocks = static_cast<int>(gridDim.x), own = static_cast<int>(blockIdx.x);
+  int total = 0, before = 0;
+#pragma unroll 8
+  for (int b = part; b < blocks; b += kParts) {
+    const int count = counts[b * kDigits + digit];
+    total += count;
+    before += b < own ? count : 0;
+  }
+  totals[part][digit] = total;
+  earlier[part][digit] = before;
+  __syncthreads();
+  total = before = 0;
+  if (part == 0) {
+    for (int p = 0; p < kParts; ++p) total += totals[p][digit], before += earlier[p][digit];
+  }
+  int all = 0;
+  const int lower = sum_before<kSortThreads>(total, all);
+  if (part == 0) places[digit] = lower + before;
+}
+
+/// Moves the block's share of one list to the other, by a digit, and counts for the next pass. Each warp has a part of
+/// a tile, and places of its own.
+__global__ void __launch_bounds__(kSortThreads) sort_by_digit(TokenSort sort, int pass) {
+  __shared__ int next[kDigits];
+  __shared__ int places[kSortWarps][kDigits];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const Token* const from = sort.list(pass);
+  Token* const to = sort.list(pass + 1);
+  first_places(sort.counts_of(pass), next);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, end = sort.end();
   const unsigned before_me = (1u << lane) - 1;
-  over_part([&](int, int row, unsigned equals) {
-    if (row >= 0 && (equals & before_me) == 0) places[warp][row] += __popc(equals);
-  });
-  __syncthreads();
-  int of_row = 0, total = 0;
-  if (threadIdx.x < kRowsOfRange) {
-    for (int w = 0; w < kSortWarps; ++w) of_row += places[w][threadIdx.x];
-  }
-  int place = first + sum_before<kSortThreads>(of_row, total);
-  const int row = low + static_cast<int>(threadIdx.x);
-  if (threadIdx.x < kRowsOfRange && row < high) {
-    sorted.first[row] = place;
-    if (row == static_cast<int>(rows.count) - 1) sorted.first[row + 1] = place + of_row;
-    for (int w = 0; w < kSortWarps; ++w) {
-      const int here = places[w][threadIdx.x];
-      places[w][threadIdx.x] = place;
-      place += here;
+  for (int tile = sort.begin(); tile < end; tile += kTileTokens) {
+    const int first = tile + warp * kTokensOfThread * 32 + lane;
+    Token token[kTokensOfThread];
+    int rank[kTokensOfThread];
+#pragma unroll
+    for (int u = 0; u < kTokensOfThread; ++u) token[u] = from[min(first + u * 32, end - 1)];
+    for (int i = threadIdx.x; i < kSortWarps * kDigits; i += kSortThreads) places[i / kDigits][i % kDigits] = 0;
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kTokensOfThread; ++u) {
+      const bool there = first + u * 32 < end;
+      const int digit = sort.digit(token[u].row, pass);
+      const unsigned equals = __match_any_sync(~0u, there ? digit : kDigits);
+      rank[u] = places[warp][digit] + __popc(equals & before_me);
+      __syncwarp();
+      if (there && (equals & before_me) == 0) places[warp][digit] += __popc(equals);
+      __syncwarp();
     }
+    __syncthreads();
+    if (threadIdx.x < kDigits) {
+      int place = next[threadIdx.x];
+      for (int w = 0; w < kSortWarps; ++w) {
+        const int here = places[w][threadIdx.x];
+        places[w][threadIdx.x] = place;
+        place += here;
+      }
+      next[threadIdx.x] = place;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int u = 0; u < kTokensOfThread; ++u) {
+      const bool there = first + u * 32 < end;
+      const int place = places[warp][sort.digit(token[u].row, pass)] + rank[u];
+      if (there) to[place] = token[u];
+      if (pass + 1 == sort.passes) continue;
+      const int counter = (place >> sort.share_bits) * kDigits + sort.digit(token[u].row, pass + 1);
+      const unsigned equals = __match_any_sync(~0u, there ? counter : -1);
+      if (there && (equals & before_me) == 0) atomicAdd(sort.counts_of(pass + 1) + counter, __popc(equals));
+    }
+    __syncthreads();  // before the places are cleared
   }
-  if (threadIdx.x < kRowsOfRange) often[threadIdx.x] = of_row > kOften;
-  __syncthreads();
-  over_part([&](int token, int r, unsigned equals) {
-    const int to = r >= 0 ? places[warp][r] + __popc(equals & before_me) : 0;
-    __syncwarp();
-    if (r >= 0 && (equals & before_me) == 0) places[warp][r] += __popc(equals);
-    if (r < 0) return;
-    sorted.tokens[to] = token;
-    sorted.often_rows[to] = often[r] ? low + r : -1;
-  });
+}
+
+// Launchers
+
+inline void launch_sort(const TableRows& rows, const int32_t* ids, const TokenSort& sort, CudaStream stream,
+                        const char* name) {
+  const auto blocks = static_cast<unsigned>(sort.blocks());
+  launch(list_tokens, blocks, kSortThreads, 0, stream, name, rows, ids, sort);
+  for (int pass = 0; pass < sort.passes; ++pass)
+    launch(sort_by_digit, blocks, kSortThreads, 0, stream, name, sort, pass);
 }
 
 }  // namespace

@@ -12,13 +12,13 @@ namespace {
 /// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
 /// is left out of the others' sum, so that a probability near 1 loses no digits.
 template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
                 float scale) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
-  RowOperand<V, T, kInRegisters> x(logits, rows, group);
+  RowOperand<V, T, kInRegisters, kGrad ? 1 : 0> x(logits, rows, group);
   double total = 0;
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     const int32_t label = labels[row];

@@ -90,11 +90,19 @@ CudaKernel launch_elements(const cpu::Loops<2>& loops, const TensorArg& in, cons
   };
 }
 
-/// Two bf16 a word, where all places are even.
+/// Two elements a word, where all places are even.
 bool pairs_fit(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
   int64_t odd = m.rows | m.columns | m.from_row | m.to_row;
   for (int d = 0; d < outer.ndim; ++d) odd |= outer.stride[d][0] | outer.stride[d][1];
-  return odd % 2 == 0 && (reinterpret_cast<uintptr_t>(in.data) | reinterpret_cast<uintptr_t>(out.data)) % 4 == 0;
+  const uintptr_t places = reinterpret_cast<uintptr_t>(in.data) | reinterpret_cast<uintptr_t>(out.data);
+  return odd % 2 == 0 && places % static_cast<uintptr_t>(2 * byte_size(in.dtype)) == 0;
+}
+
+template <class E>
+CudaKernel launch_matrices(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
+  // Words of 4 bytes are too little in flight; with sides under a tile of pairs, most of its threads would be idle.
+  const bool pairs = pairs_fit(m, outer, in, out) && (sizeof(E) == 2 || std::min(m.rows, m.columns) >= 64);
+  return pairs ? launch_tiles<E, 2>(m, in, out) : launch_tiles<E, 1>(m, in, out);
 }
 
 }  // namespace
@@ -132,9 +140,11 @@ CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
   }
   m.outer = Nest<2>(outer);
   const bool narrow = std::min(m.rows, m.columns) < 8 && out.size() < (int64_t{1} << 31);
-  if (bytes == 4) return narrow ? launch_elements<uint32_t>(all, in, out) : launch_tiles<uint32_t, 1>(m, in, out);
-  if (narrow) return launch_elements<uint16_t>(all, in, out);
-  return pairs_fit(m, outer, in, out) ? launch_tiles<uint16_t, 2>(m, in, out) : launch_tiles<uint16_t, 1>(m, in, out);
+  const auto run = [&](auto e) {
+    using E = decltype(e);
+    return narrow ? launch_elements<E>(all, in, out) : launch_matrices<E>(m, outer, in, out);
+  };
+  return bytes == 4 ? run(uint32_t{}) : run(uint16_t{});
 }
 
 }  // namespace trainctl

@@ -23,7 +23,7 @@ using FinishedWord = volatile uint64_t;
 using PositionWord = volatile uint64_t;
 
 /// Of steps that are enqueued as one.
-inline constexpr int kMostStepsAtOnce = 16;
+inline constexpr int kMostStepsAtOnce = 32;
 
 /// Device memory: how far this process's steps are.
 struct StepCounter {

@@ -69,6 +69,9 @@ void add_rows(std::vector<OpCase>& rows) {
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
+  // More rows than blocks: a row comes to shared memory while the one before goes. In f32 not all of it has room there.
+  rows.push_back({"softmax", {{{134, 114001}}}, dim(1), {{134, 114001}}});
+  rows.push_back({"softmax_cross_entropy", {{{134, 114001}}, ids({134}, 114001)}, {{"scale", 0.01}}, {{1}}});
   rows.push_back(batch_norm_case({3000, 64}, true));
   rows.push_back(batch_norm_case({700, 37}, false));
   rows.push_back(batch_norm_case({33, 24, 15, 16}, true));
@@ -91,6 +94,9 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // of one
   rows.push_back({"embedding", {ids({5000}, 7), {{9, 129}}}, {}, {{5000, 129}}});
   rows.push_back({"embedding", {ids({3000}, 1000), {{1000, 1100}}}, {}, {{3000, 1100}}});
+  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});  // windows that end with the list
+  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});  // one id; a wide gap behind it
+  rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
 }  // namespace

@@ -79,6 +79,12 @@ TEST_CASE("kernels that make gradients of parameters write them in bf16 too, and
   }
 }
 
+TEST_CASE("of many ids, those whose rows other ranks hold are left out on a GPU too") {
+  if (!gpu_is_here()) return;
+  const OpCase row{"embedding", {{{1100}, false, DType::i32, 60}, {{60, 8}}}, {}, {{1100, 8}}};
+  for (const CaseRun& run : runs()) check_cuts(row, run);
+}
+
 TEST_CASE("matrix products on a GPU pass all checks of the op cases") {
   check_all(check_forward, true);
   check_all(check_backward, true);
