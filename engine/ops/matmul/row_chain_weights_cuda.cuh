@@ -44,15 +44,17 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
     expect_copies<kWorkers>(on.shared + kRowsCame);
     expect_copies<32 * kFetchers>(on.shared + kSlabsCame);
   }
-  if (i < chain.count && chain.links[i].sent >= 0) {
-    const Link& l = chain.links[i];
-    const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
-    expect_bytes(on.shared + kResultsCame + 2 * i, floats * static_cast<int>(sizeof(float)),
-                 l.wide ? max(0, on.blocks - l.tiles) : 0);
-  }
+  const bool sent = i < chain.count && chain.links[i].sent >= 0;
+  const Link& l = chain.links[sent ? i : 0];
+  float* const results_came = on.shared + kResultsCame + 2 * i;
+  if (sent) prepare_notes(results_came, 1 + (l.wide ? max(0, on.blocks - l.tiles) : 0));
   for (int tile = i; tile < chain.stages * kWarps; tile += 32)
     prepare_announcements(on.shared + kTilesCame + 2 * tile);
-  if (i <= kMostStages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
+  if (i < kMostStages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
+  if (i == 0) prepare_notes(on.shared + kLossesCame, kWorkers);
+  __syncwarp();
+  const int floats = l.wide ? l.tiles * kRowTile : on.blocks * kRows * l.sent_pitch;
+  if (sent) announce_bytes(results_came, floats * static_cast<int>(sizeof(float)));
   publish_barriers();
   publish_to_copies();
   __syncwarp();
