@@ -10,14 +10,20 @@ namespace trainctl::cuda {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// By one thread, before others know of it: the barrier is passed once the copies of so many threads have come.
-template <int kThreads>
-__device__ void expect_copies(float* barrier) {
+/// By one thread, before others know of it: the barrier is passed once so many threads have noted something there, and
+/// again each time that they have.
+__device__ inline void prepare_notes(float* barrier, int threads) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "n"(kThreads) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
 #endif
 }
-/// By each thread, after its copies.
+/// By each of them: all that it did before is done.
+__device__ inline void note(float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+/// By each of them, after its copies: once they have come.
 __device__ inline void note_copies(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");

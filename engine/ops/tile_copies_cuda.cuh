@@ -43,23 +43,7 @@ struct TileMap {
 
 /// By one thread, before others know of it: a barrier that is passed again and again, each time that what was announced
 /// has come.
-__device__ inline void prepare_announcements(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
-/// The same for places that copies may go to: passed each time that so many threads have told that they have read what
-/// lay there.
-__device__ inline void prepare_notes(float* barrier, int threads) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
-#endif
-}
-__device__ inline void note_taken(float* barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-#endif
-}
+__device__ inline void prepare_announcements(float* barrier) { prepare_notes(barrier, 1); }
 /// After that, before the first copy.
 __device__ inline void publish_to_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

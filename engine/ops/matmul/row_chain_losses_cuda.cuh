@@ -93,7 +93,7 @@ __device__ __forceinline__ void make_loss(const Link& l, const Place& on, const 
   }
   if (on.block == 0) {
     reinterpret_cast<double*>(on.shared + kLosses)[threadIdx.x] = total;
-    note_taken(on.shared + kLossesCame);
+    note(on.shared + kLossesCame);
   }
   if (l.n > kCols) meet_workers();  // the next layer's warps take parts of all rows
 }

@@ -27,7 +27,7 @@ class Ring {
   /// By all lanes of a warp that has read its tile, or that has none.
   __device__ __forceinline__ void give_back(const Place& on) {
     __syncwarp();
-    if (on.lane == 0) note_taken(taken());
+    if (on.lane == 0) note(taken());
     advance();
   }
 
@@ -41,8 +41,8 @@ class Ring {
 __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
   const int i = on.lane;
   if (i == 0) {
-    expect_copies<kWorkers>(on.shared + kRowsCame);
-    expect_copies<32 * kFetchers>(on.shared + kSlabsCame);
+    prepare_notes(on.shared + kRowsCame, kWorkers);
+    prepare_notes(on.shared + kSlabsCame, 32 * kFetchers);
   }
   const bool sent = i < chain.count && chain.links[i].sent >= 0;
   const Link& l = chain.links[sent ? i : 0];
