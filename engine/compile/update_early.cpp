@@ -84,18 +84,18 @@ std::multimap<size_t, size_t> find_places(const Compiler& c, const std::vector<s
   std::map<std::string, double> reduced;  // when, by the name of the gradients: the last that was issued
   Clocks clocks(c);
   auto next = updates.begin();
+  size_t last_use = last_use_before(c, *next);
   const auto may_stand_before = [&](size_t i) {
     const auto found = reduced.find(c.code[*next].code.inputs[0].tensor);
-    return found != reduced.end() && found->second <= clocks.compute() && last_use_before(c, *next) < i;
+    return last_use < i && found != reduced.end() && found->second <= clocks.compute();
   };
   for (size_t i = 0; i < updates.front(); ++i) {
     const Instruction& code = c.code[i].code;
-    if (!reduces(c.code[i])) {
-      for (; next != updates.end() && may_stand_before(i); ++next) {
-        places.emplace(i - 1, *next);
-        clocks.issue(c.code[*next].code);
-        clocks.issue(c.code[*next + 1].code);
-      }
+    while (!reduces(c.code[i]) && next != updates.end() && may_stand_before(i)) {
+      places.emplace(i - 1, *next);
+      clocks.issue(c.code[*next].code);
+      clocks.issue(c.code[*next + 1].code);
+      if (++next != updates.end()) last_use = last_use_before(c, *next);
     }
     clocks.issue(code);
     if (reduces(c.code[i])) reduced[code.inputs[0].tensor] = clocks.wire();
