@@ -117,7 +117,7 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& 
     v += sum_of_tile(l, on, x + (i - on.row) * kRowTile, ring.tile(i), kCols);
   }
   if (left > 0) ring.give_back(on);
-  meet_workers();  // all have read the sums of the layer before: its results came, but no tool sees that that says so
+  meet_workers();  // all have read the sums of the layer before
   float* const of_warps = on.shared + kSums;
   float* const to = of_warps + on.row * kSumsOfWarp + lane.sums;
   const TileSums &first = sums[0][0], &second = sums[1][0];
