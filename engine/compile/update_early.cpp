@@ -15,7 +15,7 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/op_def.h"
+#include "engine/ops/elementwise.h"
 #include "engine/plan/cost_model.h"
 
 namespace trainctl {
@@ -50,12 +50,9 @@ Cost cost_of(const Instruction& code) {
     for (const Operand& o : operands) list.push_back({o.shape, o.dtype});
     return list;
   };
+  const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
   const OpDef* op = find_op(code.op);
-  if (op != nullptr && op->is_product) return op->cost(infos(code.inputs), infos(code.outputs), code.attrs);
-  Cost traffic;
-  for (const Operand& o : code.inputs) traffic.bytes += static_cast<double>(o.bytes());
-  for (const Operand& o : code.outputs) traffic.bytes += static_cast<double>(o.bytes());
-  return traffic;
+  return op != nullptr && op->is_product ? op->cost(inputs, outputs, code.attrs) : traffic_cost(inputs, outputs, 0);
 }
 
 /// When the streams are through with what was issued so far, in seconds.
@@ -66,9 +63,8 @@ class Clocks {
   void issue(const Instruction& code) {
     if (code.opcode == Opcode::kernel) compute_ += c_.cost.compute_seconds(cost_of(code));
     if (code.opcode != Opcode::collective) return;
-    const int64_t bytes = std::max(code.inputs[0].bytes(), code.outputs[0].bytes());
     const auto ranks = static_cast<int>(c_.program.groups[static_cast<size_t>(code.group)].size());
-    wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, bytes, ranks);
+    wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, code.bytes(), ranks);
   }
   double compute() const { return compute_; }
   double wire() const { return wire_; }
