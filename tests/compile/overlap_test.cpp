@@ -244,13 +244,36 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
             before_next += i < *next ? 1 : 0;
           }
         }
-        // The last but one stands behind the last gradient, since nothing else is left to hide it. At level 2 it is a
-        // sum over micro-batches that stands behind the next reduction.
+        // At level 2 it is a sum over micro-batches that stands behind the next reduction.
         const bool sums_up = level == 2 && micro_batches == "2";
-        CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 2));
+        CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
         CHECK(at_the_end == 1);
       }
     }
+  }
+}
+
+TEST_CASE("a gradient that is reduced is made before its layer's input's, unless other ranks wait for that") {
+  const auto place = [](const Program& p, const std::string& name) {
+    const auto found = std::find_if(p.instructions.begin(), p.instructions.end(),
+                                    [&](const Instruction& i) { return i.name == name; });
+    REQUIRE(found != p.instructions.end());
+    return found - p.instructions.begin();
+  };
+  const std::string weight = "h.2.dense.matmul.grad_weight", input = "h.2.dense.matmul.grad_in0";
+  for (int level = 0; level <= 3; ++level) {
+    const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");
+    CHECK_MESSAGE(place(p, weight) < place(p, input), "level ", level);
+    CHECK_MESSAGE(p.instructions[static_cast<size_t>(place(p, weight)) + 1].purpose == Purpose::gradient, "level ",
+                  level);
+  }
+  // Ranks have other units of a layer, and so a part each of the sum that its input's gradient is.
+  for (const std::string cuts : {"[[2, 1], [2, 1], [2]]", "[[1, 1], [4, 1], [4]]"}) {
+    const Program p = compiled(
+        0, {"parallel.micro_batches=1", "parallel.mode=semi_auto_parallel", "parallel.strategies.h.*=" + cuts}, "4096");
+    const auto sum = place(p, "reduce_scatter grad.h.1.dense");
+    CHECK(place(p, input) < sum);
+    CHECK(sum < place(p, weight));
   }
 }
 
