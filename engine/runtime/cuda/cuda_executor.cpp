@@ -17,7 +17,6 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/ops/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/capture.h"
@@ -28,6 +27,7 @@
 #include "engine/runtime/cuda/step_program.h"
 #include "engine/runtime/cuda/step_times.h"
 #include "engine/runtime/cuda/watchdog.h"
+#include "engine/runtime/workspace.h"
 
 namespace trainctl {
 
@@ -93,11 +93,11 @@ class CudaExecutor final : public Executor {
   const CudaExecutorOptions cuda_;
   const SampleTables tables_;
   const InputLayout inputs_;
-  const int64_t scalars_at_;  ///< in a slot of the staging memory
-  const int64_t stride_;
+  const Workspace workspace_;
+  const int64_t stride_;  ///< of a slot of the staging memory
   const int slots_;
 
-  DeviceMemory arena_, staging_, counter_;
+  DeviceMemory arena_, staging_, counter_, scratch_;
   PinnedMemory finished_memory_, position_memory_, printed_memory_;
   const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
@@ -117,12 +117,6 @@ class CudaExecutor final : public Executor {
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
-
-/// Steps in flight. More than two are for small ones: large inputs are not kept in many slots.
-int slots_for(int wanted, int64_t stride) {
-  constexpr int64_t kMostBytes = 64 << 20;
-  return std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(kMostBytes / stride, 2)));
-}
 
 /// Steps in one graph, of `slots` in flight. What has many instructions keeps a device busy by itself.
 int steps_of_graph(int slots, const Program& program) {
@@ -145,22 +139,17 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   return least;
 }
 
-int64_t aligned(int64_t bytes) {
-  constexpr int64_t kAlignment = 64;
-  return round_up(bytes, kAlignment);
-}
-
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                            const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers)
     : program_(program),
       ranks_(ranks),
       options_(options),
       cuda_(cuda),
-      tables_(program, options.tables),
+      tables_(program, options.tables, workspace_of(program, options.in_flight)),
       inputs_(input_layout(program, tables_.kept())),
-      scalars_at_(aligned(inputs_.bytes)),
-      stride_(scalars_at_ + aligned(sizeof(StepScalars))),
-      slots_(slots_for(options.in_flight, stride_)),
+      workspace_(workspace_with(inputs_, program, options.in_flight)),
+      stride_(workspace_.stride),
+      slots_(workspace_.slots),
       peers_(std::move(peers)),
       use_graph_(cuda.graph && !launches_block()),
       many_(steps_of_graph(slots_, program)),
@@ -178,7 +167,9 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.staging.slots = slots_;
   memory.staging.base = static_cast<const std::byte*>(staging_.get());
   memory.staging.stride = stride_;
-  memory.staging.scalars = scalars_at_;
+  memory.staging.scalars = workspace_.scalars;
+  memory.scratch = scratch_.get();
+  memory.scratch_bytes = workspace_.scratch;
   memory.finished = static_cast<FinishedWord*>(finished_memory_.get());
   if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
@@ -220,14 +211,16 @@ CudaExecutor::~CudaExecutor() {
 void CudaExecutor::allocate() {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  if (static_cast<int64_t>(free) < program_.arena_bytes) {
-    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + ", and " +
-                          format_bytes(static_cast<int64_t>(free)) + " of " +
-                          format_bytes(static_cast<int64_t>(total)) + " are free; see nvidia-smi for who has the rest");
+  if (static_cast<int64_t>(free) < program_.arena_bytes + workspace_.bytes()) {
+    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + " and the workspace " +
+                          format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
+                          " of " + format_bytes(static_cast<int64_t>(total)) +
+                          " are free; see nvidia-smi for who has the rest");
   }
   arena_ = make_device_memory(program_.arena_bytes);
-  staging_ = make_device_memory(stride_ * slots_);
-  counter_ = make_device_memory(sizeof(StepCounter));
+  staging_ = make_device_memory(workspace_.staging());
+  counter_ = make_device_memory(workspace_.counter);
+  scratch_ = make_device_memory(workspace_.scratch);
   finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(FinishedWord)) * slots_);
   position_memory_ = make_pinned_memory(sizeof(PositionWord));
   printed_memory_ = make_pinned_memory(StepProgram::printed_bytes(program_) * slots_);
@@ -284,8 +277,8 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
 /// The slot is free: its last step is finished. So is the block when this step is.
 void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scalars) {
   const auto slot = static_cast<size_t>(started_ % static_cast<uint64_t>(slots_));
-  std::byte* block = blocks_.sendable(inputs, scalars_at_, stride_, static_cast<int>(slot), slots_);
-  std::memcpy(block + scalars_at_, &scalars, sizeof(scalars));
+  std::byte* block = blocks_.sendable(inputs, workspace_.scalars, stride_, static_cast<int>(slot), slots_);
+  std::memcpy(block + workspace_.scalars, &scalars, sizeof(scalars));
   auto* to = static_cast<std::byte*>(staging_.get()) + static_cast<int64_t>(slot) * stride_;
   cuda_check(cudaMemcpyAsync(to, block, static_cast<size_t>(stride_), cudaMemcpyHostToDevice, copy_.get()),
              "cudaMemcpyAsync of the inputs");
