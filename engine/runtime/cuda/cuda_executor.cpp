@@ -1,10 +1,9 @@
 // Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
-// memory while earlier steps run; the step itself is one graph, which is captured when the second step starts. The
-// first is enqueued as it is: it makes the libraries load what they load lazily. Ranks capture the same graphs at the
-// same step, whatever holds up their hosts: NCCL may make all hosts meet for each collective that is captured.
+// memory while earlier steps run; the step itself is one graph (step_graphs.h), which is captured when the second step
+// starts. The first is enqueued as it is: it makes the libraries load what they load lazily.
 //
-// Where many steps may be in flight, half of them are one graph: the device goes from step to step without its host.
-// A step that was started waits until there are enough for it, or until it is to be finished.
+// Where many steps may be in flight, half of them are one graph. A step that was started waits until there are enough
+// for it, or until it is to be finished.
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
@@ -19,11 +18,11 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/cluster_limits_cuda.h"
-#include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"
 #include "engine/runtime/cuda/step_times.h"
 #include "engine/runtime/cuda/watchdog.h"
@@ -76,9 +75,6 @@ class CudaExecutor final : public Executor {
   void enqueue_waiting();
   void wait_for_inputs();
   void finish_all_started();
-  void capture_graphs();
-  bool launch(const GraphExec& graph);
-  GraphExec capture(const StepProgram::Issue& how, int steps);
   void print(int slot);
   void wait_for(uint64_t step);
   void synchronize();
@@ -107,9 +103,7 @@ class CudaExecutor final : public Executor {
 
   std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
-  GraphExec graph_, timed_graph_, many_graph_;
-  bool use_graph_;
-  int many_;         ///< steps of many_graph_
+  std::unique_ptr<StepGraphs> graphs_;
   int waiting_ = 0;  ///< started, and not enqueued
   Clock::time_point last_start_;
   StepTimes times_;
@@ -117,13 +111,6 @@ class CudaExecutor final : public Executor {
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
-
-/// Steps in one graph, of `slots` in flight. What has many instructions keeps a device busy by itself.
-int steps_of_graph(int slots, const Program& program) {
-  constexpr size_t kMostInstructions = 512;
-  const size_t fitting = kMostInstructions / std::max<size_t>(program.instructions.size(), 1);
-  return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
-}
 
 /// What the rank can do that can do the least: of each number, the least that any rank gives. Collective over all
 /// ranks.
@@ -151,14 +138,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       stride_(workspace_.stride),
       slots_(workspace_.slots),
       peers_(std::move(peers)),
-      use_graph_(cuda.graph && !launches_block()),
-      many_(steps_of_graph(slots_, program)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
   allocate();
   phase_ended(options.start_up, "memory");
+  int at_once = steps_of_graph(slots_, program);
   if (peers_) {
-    many_ = least_of_all(ranks, std::array<int32_t, 1>{many_})[0];
+    at_once = least_of_all(ranks, std::array<int32_t, 1>{at_once})[0];
     limit_clusters(least_of_all(ranks, count_clusters()));
   }
   StepMemory memory;
@@ -185,6 +171,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   synchronize();
   phase_ended(options.start_up, "weights");
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
+  StepGraphs::Options graphs;
+  graphs.in_use = cuda.graph && !launches_block();
+  graphs.at_once = at_once;
+  graphs.settle = [this] { synchronize(); };
+  graphs.notice = [this](const std::string& line) { notice(line); };
+  graphs.start_up = options.start_up;
+  graphs_ = std::make_unique<StepGraphs>(*step_, *watchdog_, std::move(graphs));
 }
 
 CudaExecutor::~CudaExecutor() {
@@ -202,9 +195,7 @@ CudaExecutor::~CudaExecutor() {
   watchdog_.reset();
   if (device_is_lost) return;
   cudaDeviceSynchronize();
-  graph_ = {};
-  many_graph_ = {};
-  timed_graph_ = {};  // all before the communicator, which waits for them
+  graphs_.reset();  // before the communicator, which waits for them
   peers_.reset();
 }
 
@@ -292,10 +283,10 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const Clock::time_point now = Clock::now();
   const bool late = now - last_start_ > kLate;
   last_start_ = now;
-  if (!first && !timed && !left_out && use_graph_) {
-    if (!graph_) capture_graphs();
+  if (!first && !timed && !left_out && graphs_->in_use()) {
+    graphs_->capture();
     ++waiting_;
-    if (waiting_ >= many_ || late) enqueue_waiting();
+    if (waiting_ >= graphs_->at_once() || late) enqueue_waiting();
     return;
   }
   enqueue_waiting();
@@ -309,59 +300,19 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
   wait_for_inputs();
-  if (timed && !first && !left_out && use_graph_) {
-    if (!timed_graph_) timed_graph_ = capture(how, 1);
-    if (launch(timed_graph_)) return;
-  }
+  if (timed && !first && !left_out && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);
 }
 
 void CudaExecutor::enqueue_waiting() {
   if (waiting_ == 0) return;
   wait_for_inputs();
-  if (waiting_ == many_ && launch(many_graph_)) waiting_ = 0;
-  for (; waiting_ > 0; --waiting_)
-    if (!launch(graph_)) step_->issue({});
+  graphs_->enqueue(waiting_);
+  waiting_ = 0;
 }
 
 void CudaExecutor::wait_for_inputs() {
   cuda_check(cudaStreamWaitEvent(step_->compute(), copied_.get()), "cudaStreamWaitEvent");
-}
-
-void CudaExecutor::capture_graphs() {
-  graph_ = capture({}, 1);
-  if (graph_ && many_ > 1) many_graph_ = capture({}, many_);
-  phase_ended(options_.start_up, "graph");
-}
-
-/// False where there is no such graph.
-bool CudaExecutor::launch(const GraphExec& graph) {
-  if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
-  return static_cast<bool>(graph);
-}
-
-/// Nothing where the step cannot be captured: then it is enqueued anew each time.
-GraphExec CudaExecutor::capture(const StepProgram::Issue& how, int steps) {
-  synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
-  phase_met_others(options_.start_up, "step");
-  try {
-    StepProgram::Issue capturing = how;
-    capturing.capturing = true;
-    return capture_graph(step_->compute(), [&] {
-      capturing.steps = steps;
-      for (capturing.at = 0; capturing.at < steps; ++capturing.at) step_->issue(capturing);
-    });
-  } catch (const EnvError& error) {
-    cudaGetLastError();
-    watchdog_->throw_if_given_up();
-    if (steps > 1) {
-      many_ = 1;
-      return {};
-    }
-    use_graph_ = false;
-    notice("the step cannot be captured as a CUDA graph, so it runs stream by stream: " + std::string(error.what()));
-    return {};
-  }
 }
 
 float CudaExecutor::finish_step() {
