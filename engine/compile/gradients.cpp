@@ -8,7 +8,6 @@
 // Ranges that are reduced may be bf16. Nothing adds up in them: a gradient of one contribution is written there,
 // several add up in an f32 range that is rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
-#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
@@ -252,12 +251,13 @@ std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucke
           l.c.flat(b.read(), piece.first, piece.elements, name, b.read_type())};
 }
 
-void gather_in_forward(Lowering& l, int bucket) {
+void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const Bucket& b = l.c.program.buckets[bucket];
   // f32 weights are whole when a step ends: whoever looks at them takes them from one rank.
   const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut();
   if (!may_be_late || spans_stages(l, bucket) || l.task.phase != Phase::forward) return;
-  if (!std::exchange(l.first_gathered, true)) return;
+  if (l.first_layer < 0) l.first_layer = layer;
+  if (layer == l.first_layer) return;
   l.c.buckets[bucket].gathered_in_forward = true;
   for (int p = 0; p < b.pieces; ++p) {
     const Bucket::Piece piece = b.piece(p);

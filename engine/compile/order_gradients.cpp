@@ -10,7 +10,16 @@
 //   early        x3 C3 g3 R3 x2 C2 g2 R2
 //
 // Where other ranks wait for the input's gradient, that goes ahead, and on its way at once.
+//
+//   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
+//   last two     x2 g1 R1 g2 R2 | U1 A1
+//
+// Weights with which the forward pass begins are gathered at the step's end; the product before theirs, whose weights
+// are gathered later, goes behind and hides that.
 #include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
@@ -66,19 +75,74 @@ void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t pl
   }
 }
 
+/// Behind the reductions of what the product makes.
+size_t end_of_reductions(const Compiler& c, size_t product) {
+  size_t end = product + 1;
+  while (end < c.code.size() && is_reduced_by(c, c.code[product], c.code[end])) ++end;
+  return end;
+}
+
+/// A product whose result is reduced at once.
+struct Reduced {
+  size_t product = 0, end = 0;         ///< it, and behind its last reduction
+  const RankBucket* bucket = nullptr;  ///< of the weight's gradient
+};
+
+/// The last one before `behind`.
+std::optional<Reduced> last_reduced(const Compiler& c, size_t behind) {
+  for (size_t i = behind; i-- > 0;) {
+    if (!is_product(c.code[i]) || end_of_reductions(c, i) == i + 1) continue;
+    Reduced found{i, end_of_reductions(c, i)};
+    for (size_t r = i + 1; r < found.end; ++r) {
+      if (c.code[r].inputs[0] != c.code[i].outputs[0]) continue;
+      for (size_t b = 0; b < c.buckets.size(); ++b)
+        if (c.code[r].code.inputs[0].tensor == "grad." + c.program.buckets[b].piece(0).name)
+          found.bucket = &c.buckets[b];
+    }
+    return found;
+  }
+  return std::nullopt;
+}
+
+void exchange_last_two(Compiler& c) {
+  const std::optional<Reduced> last = last_reduced(c, c.code.size());
+  const std::optional<Reduced> before = last ? last_reduced(c, last->product) : std::nullopt;
+  if (!before || last->bucket == nullptr || before->bucket == nullptr) return;
+  if (last->bucket->gathered_in_forward || !before->bucket->gathered_in_forward) return;
+  const auto at = [&](size_t i) { return c.code.begin() + static_cast<std::ptrdiff_t>(i); };
+  // Small gradients of both layers may be summed together, at once behind the last product: behind both now.
+  const auto needs_both = [&](const VirtualInstruction& v) { return conflict(v, c.code[before->product]); };
+  const auto end = std::stable_partition(at(last->product + 1), at(last->end), std::not_fn(needs_both));
+  const auto place = static_cast<size_t>(end - c.code.begin());
+  for (size_t i = before->product; i < before->end; ++i)
+    if (!can_move(c, c.code[i], before->end - 1, place)) return;
+  std::rotate(at(before->product), at(before->end), end);
+}
+
+/// A reduction stands where it may start: not behind products of which it needs nothing.
+void reduce_at_once(Compiler& c) {
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (!reduces(c.code[i])) continue;
+    size_t place = i;
+    while (place > 0 && is_product(c.code[place - 1]) && !conflict(c.code[place - 1], c.code[i])) --place;
+    if (place < i) move(c, i, place);
+  }
+}
+
 }  // namespace
 
 void order_gradients(Compiler& c) {
+  reduce_at_once(c);
   for (size_t input = 0; input + 1 < c.code.size(); ++input) {
     if (!is_product(c.code[input]) || !is_product(c.code[input + 1])) continue;
     if (const std::vector<size_t> way = way_out(c, input); !way.empty()) {
       move_behind(c, way, input);
       continue;
     }
-    size_t end = input + 2;
-    while (end < c.code.size() && is_reduced_by(c, c.code[input + 1], c.code[end])) ++end;
+    const size_t end = end_of_reductions(c, input + 1);
     if (end > input + 2 && can_move(c, c.code[input], input, end)) move(c, input, end - 1);
   }
+  exchange_last_two(c);
 }
 
 }  // namespace trainctl
