@@ -1,0 +1,412 @@
+"""Networks drawn at random: every layer of the job file but collectives, in shapes that fit, many of them odd.
+
+A Network keeps the shape of each tensor with the rows of one micro-batch as dim 0, and the letters of each layer's
+operands as the planner's rules have them, from which strategies.py draws cuts.
+"""
+
+import math
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 8, 11, 12, 13, 16, 16, 17, 24, 31, 32, 33, 48, 64]
+LARGE_SIZES = SIZES + [63, 65, 96, 127, 128, 129, 160, 255, 256, 257, 384]
+LETTERS = "abcdefgh"
+
+
+class Network:
+    def __init__(self, rng, rows, sizes=None, most_elements=1 << 14):
+        self.rng, self.rows, self.sizes, self.most_elements = rng, rows, sizes or SIZES, most_elements
+        self.layers = []    # as they stand in the job file
+        self.modules = {}
+        self.flat = []      # layers with those of modules, as the job has them once it is unrolled
+        self.shapes = {}    # of layers' outputs by name, and of data
+        self.rules = {}     # layer -> (letters of each operand, letters that stay whole)
+        self.weights = {}   # layer with an own weight that others may share -> its shape
+        # Whether micro-batches are other numbers than whole batches: statistics over rows, masks of dropout.
+        self.mixes_rows = False
+        self.integer_data = False
+        self.vocabulary = 0
+        self.at = "data"
+
+    # What stands where.
+
+    @property
+    def shape(self):
+        return self.shapes[self.at]
+
+    def size(self):
+        return self.rng.choice(self.sizes)
+
+    def fits(self, shape):
+        return math.prod(shape) <= self.most_elements * max(1, self.rows // 16)
+
+    def put(self, type, out, rule, inputs=None, **fields):
+        """A layer behind `inputs`, by default behind the last one; its name."""
+        name = f"{type}{len(self.flat)}"
+        layer = {"name": name, "type": type, **fields}
+        inputs = inputs or [self.at]
+        before = self.flat[-1]["name"] if self.flat else "data"
+        if inputs != [before] or self.rng.random() < 0.1:
+            layer["inputs"] = inputs
+        self.layers.append(layer)
+        return self.know(name, type, out, rule, inputs, units=fields.get("units"), vocab=fields.get("vocab"),
+                         turned=fields.get("transpose_b"))
+
+    def know(self, name, type, out, rule, inputs, **fields):
+        self.flat.append({"name": name, "type": type, "inputs": inputs, **fields})
+        self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
+        return name
+
+    def letters(self, shape, used=""):
+        return "".join([c for c in LETTERS if c not in used][:len(shape)])
+
+    def elementwise(self, type, **fields):
+        row = self.letters(self.shape)
+        return self.put(type, self.shape, ([row], ""), **fields)
+
+    # Layers, one a function; each returns False where the shape does not suit it.
+
+    def dense(self, units=None, bias=None, **fields):
+        if len(self.shape) < 2:
+            return False
+        features, units = self.shape[-1], units or self.size()
+        bias = self.rng.random() < 0.7 if bias is None else bias
+        owners = [name for name, shape in self.weights.items() if shape == (units, features)]
+        if owners and "init_std" not in fields and self.rng.random() < 0.5:
+            fields["share"] = self.rng.choice(owners)
+        elif self.rng.random() < 0.2:
+            fields.setdefault("init_std", self.rng.choice([0.05, 0.3]))
+        out = self.shape[:-1] + (units,)
+        if not self.fits(out):
+            return False
+        rows = self.letters(out[:-1])
+        rule = ([rows + "k", "nk"] + (["n"] if bias else []), "")
+        name = self.put("dense", out, rule, units=units, **({} if bias else {"bias": False}), **fields)
+        if "share" not in fields:
+            self.weights[name] = (units, features)
+        return True
+
+    def matmul(self):
+        if len(self.shape) < 2:
+            return False
+        out = self.shape[:-1] + (self.size(),)
+        if not self.fits(out):
+            return False
+        turned = self.rng.random() < 0.3
+        rule = ([self.letters(out[:-1]) + "k", "nk" if turned else "kn"], "")
+        self.put("matmul", out, rule, units=out[-1], **({"transpose_b": True} if turned else {}))
+        return True
+
+    def activation(self):
+        type = self.rng.choice(["relu", "relu", "sigmoid", "tanh", "gelu", "gelu"])
+        fields = {"approximate": "tanh"} if type == "gelu" and self.rng.random() < 0.5 else {}
+        return bool(self.elementwise(type, **fields))
+
+    def dropout(self):
+        self.mixes_rows = True
+        return bool(self.elementwise("dropout", p=self.rng.choice([0, 0.1, 0.3, 0.5])))
+
+    def softmax(self, dim=None):
+        dims = len(self.shape)
+        dim = self.rng.randrange(0 if self.rng.random() < 0.15 else min(1, dims - 1), dims) if dim is None else dim
+        self.mixes_rows |= dim == 0
+        row = self.letters(self.shape)
+        self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        return True
+
+    def layer_norm(self):
+        if len(self.shape) < 2 or self.shape[-1] < 3:  # of 1 or 2 numbers hardly more than signs are left
+            return False
+        row = self.letters(self.shape[:-1], "d")
+        affine = self.rng.random() < 0.7
+        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), "d"),
+                 eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
+        return True
+
+    def batch_norm(self):
+        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3:
+            return False
+        self.mixes_rows = True
+        row = "nc" + self.letters(self.shape[2:], "nc")
+        affine = self.rng.random() < 0.7
+        self.put("batch_norm", self.shape, ([row] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
+                 **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        return True
+
+    def reshape(self):
+        sample = math.prod(self.shape[1:])
+        if len(self.shape) < 2 or self.rng.random() < 0.3:
+            if len(self.shape) > 2:
+                return bool(self.put("flatten", (self.shape[0], sample), ([self.letters(self.shape)], "")))
+        parts, left = [], sample
+        for _ in range(self.rng.choice([0, 1, 1, 2])):
+            part = self.rng.choice([d for d in range(1, left + 1) if left % d == 0])
+            parts.append(part)
+            left //= part
+        parts.append(left)
+        self.rng.shuffle(parts)
+        shape = list(parts)
+        if self.rng.random() < 0.3:
+            shape[self.rng.randrange(len(shape))] = -1
+        self.put("reshape", (self.shape[0], *parts), ([self.letters(self.shape)], ""), shape=shape)
+        return True
+
+    def transpose(self):
+        dims = len(self.shape)
+        if dims < 3:
+            return False
+        perm = list(range(1, dims))
+        self.rng.shuffle(perm)
+        return self.turn([0] + perm)
+
+    def turn(self, perm):
+        row = self.letters(self.shape)
+        self.put("transpose", [self.shape[d] for d in perm], ([row], ""), perm=perm)
+        return True
+
+    def reduce(self):
+        dims = len(self.shape)
+        if dims < 2:
+            return False
+        over = sorted(self.rng.sample(range(1, dims), self.rng.randint(1, min(2, dims - 1))))
+        keep = self.rng.random() < 0.5 or dims - len(over) < 2
+        out = [1 if d in over else size for d, size in enumerate(self.shape) if keep or d not in over]
+        self.put(self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean"]), out, ([self.letters(self.shape)], ""),
+                 dims=[self.rng.choice([d, d - dims]) for d in over], **({"keep_dims": True} if keep else {}))
+        return True
+
+    def broadcast_with(self, other):
+        a, b = self.shape, self.shapes[other]
+        size = max(len(a), len(b))
+        a, b = (1,) * (size - len(a)) + a, (1,) * (size - len(b)) + b
+        if any(x != y and 1 not in (x, y) for x, y in zip(a, b)):
+            return None
+        return tuple(max(x, y) for x, y in zip(a, b))
+
+    def combine(self):
+        """add or mul with any tensor before it that broadcasts, the data among them."""
+        others = [name for name in self.shapes if name != self.at and not (name == "data" and self.integer_data)]
+        self.rng.shuffle(others)
+        if self.rng.random() < 0.1:
+            others.insert(0, self.at)
+        for other in others:
+            out = self.broadcast_with(other)
+            if out is None or out[0] != self.rows or not self.fits(out):
+                continue
+            self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows lie over another dim
+            row = self.letters(out)
+            of = lambda shape: "".join("-" if size == 1 and whole != 1 else letter
+                                       for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
+            inputs = [self.at, other]
+            self.rng.shuffle(inputs)
+            self.put(self.rng.choice(["add", "add", "mul"]), out, ([of(self.shapes[i]) for i in inputs], ""), inputs)
+            return True
+        return False
+
+    # Several layers that belong together.
+
+    def residual(self):
+        if len(self.shape) < 2:
+            return False
+        start, features = self.at, self.shape[-1]
+        if self.rng.random() < 0.5:
+            self.layer_norm()
+        if not self.dense() or not self.activation() or not self.dense(units=features):
+            return True
+        row = self.letters(self.shape)
+        return bool(self.put("add", self.shape, ([row, row], ""), [self.at, start]))
+
+    def attention(self):
+        """Heads by reshape and transpose, or one head without."""
+        if len(self.shape) != 3:
+            return False
+        rows, length, features = self.shape
+        heads, width = self.rng.choice([(1, 5), (1, 8), (2, 4), (2, 3), (4, 8), (3, 2)])
+        if not self.fits((rows, heads, length, length)) or not self.fits((rows, length, heads * width)):
+            return False
+        start, parts = self.at, []
+        for _ in range(3):
+            self.at = start
+            self.dense(units=heads * width)
+            if heads > 1:
+                self.put("reshape", (rows, length, heads, width), (["abc"], ""), shape=[length, heads, width])
+                self.turn([0, 2, 1, 3])
+            parts.append(self.at)
+        lead = (rows, heads) if heads > 1 else (rows,)
+        row = self.letters(lead, "mkn")
+        self.put("matmul", lead + (length, length), ([row + "mk", row + "nk"], ""), parts[:2], transpose_b=True)
+        self.softmax(dim=len(self.shape) - 1)
+        if self.rng.random() < 0.3:
+            self.dropout()
+        self.put("matmul", lead + (length, width), ([row + "mk", row + "kn"], ""), [self.at, parts[2]])
+        if heads > 1:
+            self.turn([0, 2, 1, 3])
+            self.put("reshape", (rows, length, heads * width), (["abcd"], ""), shape=[length, -1])
+        if self.rng.random() < 0.7:
+            self.dense(units=features)
+            self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
+        return True
+
+    def module(self):
+        """Copies of a block, one behind another."""
+        if len(self.shape) < 2:
+            return False
+        rng, shape, units, norm = self.rng, self.shape, self.size(), self.rng.random() < 0.6 and self.shape[-1] > 2
+        if not self.fits(shape[:-1] + (units,)):
+            return False
+        row = self.letters(shape[:-1])
+        steps = [("norm", {"type": "layer_norm"}, shape, ([row + "d", "d", "d"], "d"))] if norm else []
+        steps += [("fc", {"type": "dense", "units": units}, shape[:-1] + (units,), ([row + "k", "nk", "n"], "")),
+                  ("act", {"type": rng.choice(["relu", "gelu", "tanh"])}, shape[:-1] + (units,), ([row + "n"], "")),
+                  ("out", {"type": "dense", "units": shape[-1]}, shape, ([row + "k", "nk", "n"], "")),
+                  ("sum", {"type": "add", "inputs": ["out", "input"]}, shape, ([row + "n", row + "n"], ""))]
+        block, name = f"block{len(self.modules)}", f"m{len(self.flat)}"
+        self.modules[block] = [{"name": layer, **fields} for layer, fields, _, _ in steps]
+        repeat = rng.choice([None, 1, 2, 3])
+        self.layers.append({"module": block, "name": name, "inputs": [self.at], **({"repeat": repeat} if repeat else {})})
+        for copy in range(repeat or 1):
+            prefix, taken = f"{name}.{copy}." if repeat else f"{name}.", self.at
+            for layer, fields, out, rule in steps:
+                inputs = [prefix + "out", taken] if layer == "sum" else [self.at]
+                self.know(prefix + layer, fields["type"], out, rule, inputs, units=fields.get("units"))
+        return True
+
+    def over_rows(self):
+        """Something of all rows, kept as one row or as a product of features, and back onto the rows."""
+        if len(self.shape) < 2:
+            return False
+        start = self.at
+        kind = self.rng.choice(["reduce", "product", "turned", "all"])
+        if kind == "product" and len(self.shape) == 2:  # x (x^T y), without a scale: after tanh and a mean
+            if not self.dense(units=self.rng.choice([2, 3, 4, 8])):
+                return False
+            other = self.at
+            self.softmax(dim=0)
+            weights = self.at
+            self.mixes_rows = True
+            width, features = self.shape[-1], self.shapes[start][-1]
+            self.put("matmul", (width, features), (["km", "kn"], ""), [weights, start], transpose_a=True)
+            self.put("matmul", (self.rows, features), (["mk", "kn"], ""), [other, self.at])
+            return True
+        if kind == "turned" and self.rng.random() < 0.5:
+            perm = list(range(len(self.shape)))
+            self.rng.shuffle(perm)
+            self.mixes_rows = True
+            self.turn(perm)
+            self.rng.choice([self.layer_norm, self.activation, self.softmax])()
+            self.at = self.flat[-1]["name"]
+            return self.turn([perm.index(d) for d in range(len(perm))])
+        self.mixes_rows = True
+        row = self.letters(self.shape)
+        if kind == "all":
+            self.put("reduce_mean", (1,), ([row], ""), dims=list(range(len(row))))
+            return bool(self.put("mul", self.shapes[start], ([row, "-"], ""), [start, self.at]))
+        self.put("reduce_mean", (1,) + self.shape[1:], ([row], ""), dims=[0], keep_dims=True)
+        part = "-" + row[1:]
+        return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
+
+    KINDS = [(dense, 8), (matmul, 3), (activation, 7), (dropout, 2), (softmax, 2), (layer_norm, 3), (batch_norm, 2),
+             (reshape, 2), (transpose, 2), (reduce, 1), (combine, 4), (residual, 3), (attention, 3), (over_rows, 1), (module, 2)]
+
+    def grow(self, count):
+        functions, weights = zip(*self.KINDS)
+        while count > 0:
+            count -= self.rng.choices(functions, weights)[0](self)
+
+    # The ends.
+
+    def digits(self, path):
+        """Real samples of 8 x 8 pixels, transformed; as fields of the data set."""
+        rng, transforms, side = self.rng, [], 8
+        if rng.random() < 0.5:
+            side = rng.choice([3, 5, 8, 12])
+            transforms.append({"resize": [side, side]})
+        self.integer_data = rng.random() < 0.2
+        if not self.integer_data:
+            transforms += [{"rescale": {"scale": 1 / 255}}, {"normalize": {"mean": [0.3], "std": [0.4]}}]
+        first = rng.random() < 0.5
+        if first:
+            transforms.append("hwc2chw")
+        sample = (1, side, side) if first else (side, side, 1)
+        self.shapes["data"] = (self.rows, *sample)
+        if self.integer_data:
+            transforms.append({"type_cast": "i32"})
+            self.put("embedding", self.shape + (4,), (["abcd", "vu"], ""), vocab=256, units=4)
+            self.put("flatten", (self.rows, 4 * side * side), (["abcde"], ""))
+        else:
+            self.put("flatten", (self.rows, side * side), (["abcd"], ""))
+        self.most_classes = 10
+        return {"type": "mnist", "path": path, "transforms": transforms}
+
+    def start(self):
+        """The data set's fields of shape and type."""
+        rng = self.rng
+        if rng.random() < 0.25:
+            self.integer_data = True
+            self.vocabulary = rng.choice([2, 3, 7, 12, 24, 64, 100])
+            length = [] if rng.random() < 0.2 else [rng.choice([1, 3, 4, 6, 7, 12])]
+            units = rng.choice([3, 4, 8, 12, 16, 24])
+            shape = length or [1]
+            self.shapes["data"] = (self.rows, *shape)
+            rule = ([self.letters(self.shape, "vd"), "vd"], "")
+            name = self.put("embedding", self.shape + (units,), rule, vocab=self.vocabulary, units=units,
+                            **({"init_std": 0.2} if rng.random() < 0.5 else {}))
+            self.weights[name] = (self.vocabulary, units)
+            return {"type": "random", "dtype": "i32", "shape": shape}
+        ranks = rng.choice([1, 1, 2, 2, 3])
+        while True:
+            shape = [self.size() for _ in range(ranks)]
+            if self.fits([self.rows] + shape) and math.prod(shape) > 1:
+                break
+        self.shapes["data"] = (self.rows, *shape)
+        if rng.random() < 0.3:
+            self.put("flatten", (self.rows, math.prod(shape)), (["abcd"[:ranks + 1]], ""))
+        if rng.random() < 0.04:
+            return {"type": "constant", "shape": shape, "value": 0.5, "label_value": 1}
+        return {"type": "random", "shape": shape}
+
+    def head(self):
+        """A layer whose output suits a loss, where the last one's does not or by chance."""
+        rng = self.rng
+        trains = any(layer["units"] for layer in self.flat)
+        if trains and rng.random() < 0.6 and len(self.shape) > 1 and math.prod(self.shape[1:]) <= 600 and not self.given_labels:
+            return
+        if len(self.shape) > 2 and (rng.random() < 0.7 or self.given_labels):
+            self.put("flatten", (self.rows, math.prod(self.shape[1:])), (["abcdefg"[:len(self.shape)]], ""))
+        if len(self.shape) < 2:
+            self.put("reshape", (self.rows, 1), (["a"], ""), shape=[1])
+        units = rng.choice([1, 1, 2, 3, 4, 5, 7, 10, 12, 16, 17, 24, 33])
+        if self.vocabulary and rng.random() < 0.5:
+            units = self.vocabulary
+        if self.given_labels:
+            units = rng.choice([1, 10, 12])
+        if not self.dense(units=units):
+            self.matmul()
+
+    def end(self, data):
+        """The loss; adds what it wants of labels to the fields of the data set."""
+        rng = self.rng
+        self.given_labels = data.get("type") == "mnist"
+        self.head()
+        sample = list(self.shape[1:])
+        row = self.letters(self.shape)
+        cross_entropy = self.shape[-1] > 1 and rng.random() < 0.4 and data.get("type") != "constant"
+        if self.given_labels:
+            cross_entropy = self.shape[-1] > 1
+            data["label_dtype"] = "i32" if cross_entropy else "f32"
+        elif cross_entropy:
+            classes = min(self.shape[-1], self.vocabulary) if self.vocabulary else self.shape[-1]
+            data.update(label_dtype="i32", label_shape=sample[:-1], classes=classes)
+        else:
+            data.update(label_dtype="f32", label_shape=[] if math.prod(sample) == 1 and rng.random() < 0.5 else sample)
+            if self.vocabulary:
+                data["classes"] = self.vocabulary
+            if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors as any other
+                self.put("mul", self.shape, ([row, row], ""), [self.at, "label"])
+        type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae"])
+        self.rules["loss"] = ([row, row[:-1]], row[-1]) if cross_entropy else ([row, row], "")
+        self.shapes["label"] = self.shape[:-1] if cross_entropy else self.shape
+        self.loss_inputs = [self.at, "label"]
+        if rng.random() < 0.08:  # layers that nobody reads, or that are only printed
+            loss = {"type": type, "input": self.at}
+            self.grow(rng.randint(1, 3))
+            return loss
+        return type
