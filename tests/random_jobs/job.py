@@ -198,7 +198,7 @@ def draw_launch(rng, ranks, device, modes):
     return launch
 
 
-def draw_job(rng, device, rank_counts, digits):
+def draw_job(rng, device, rank_counts, digits, large=0.25):
     """One that may yet be refused."""
     ranks = rng.choice(rank_counts)
     mode = rng.choice(["data_parallel", "semi_auto_parallel", "semi_auto_parallel", "semi_auto_parallel", "hybrid_parallel"])
@@ -206,7 +206,7 @@ def draw_job(rng, device, rank_counts, digits):
         mode = "stand_alone"
     stages = rng.choice([s for s in range(1, ranks + 1) if ranks % s == 0]) if mode != "stand_alone" and chance(rng, 0.4) else 1
     micro_batches = rng.choice([1, 1, 1, 2, 2, 3, 4])
-    large = chance(rng, 0.25)
+    large = chance(rng, large)
     rows = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24] + ([31, 48, 49, 64, 100, 128] if large else []))
     if mode != "semi_auto_parallel" or chance(rng, 0.5):  # rows that the ranks of a stage divide
         rows = math.ceil(rows / (ranks // stages)) * (ranks // stages)

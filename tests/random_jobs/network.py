@@ -22,6 +22,7 @@ class Network:
         self.weights = {}   # layer with an own weight that others may share -> its shape
         # Whether micro-batches are other numbers than whole batches: statistics over rows, masks of dropout.
         self.mixes_rows = False
+        self.flat_sums = set()  # tensors whose sums are 0 or 1 but for rounding, which is all that a sum of them would be
         self.integer_data = False
         self.vocabulary = 0
         self.at = "data"
@@ -53,6 +54,8 @@ class Network:
     def know(self, name, type, out, rule, inputs, **fields):
         self.flat.append({"name": name, "type": type, "inputs": inputs, **fields})
         self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
+        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose") and inputs[0] in self.flat_sums):
+            self.flat_sums.add(name)
         return name
 
     def letters(self, shape, used=""):
@@ -164,7 +167,7 @@ class Network:
 
     def reduce(self):
         dims = len(self.shape)
-        if dims < 2:
+        if dims < 2 or self.at in self.flat_sums:
             return False
         over = sorted(self.rng.sample(range(1, dims), self.rng.randint(1, min(2, dims - 1))))
         keep = self.rng.random() < 0.5 or dims - len(over) < 2
@@ -271,7 +274,7 @@ class Network:
 
     def over_rows(self):
         """Something of all rows, kept as one row or as a product of features, and back onto the rows."""
-        if len(self.shape) < 2:
+        if len(self.shape) < 2 or self.at in self.flat_sums:
             return False
         start = self.at
         kind = self.rng.choice(["reduce", "product", "turned", "all"])

@@ -47,13 +47,13 @@ def parse_arguments():
     parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after so many")
     parser.add_argument("--gpus", type=int, default=1, help="each job gets those it needs; so many jobs at once as fit")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
-    parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: --device cuda on the emulated GPU, one rank")
+    parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
     parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
     parser.add_argument("--write", help="folder: write the jobs there, run nothing")
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
     if options.emulated:
-        options.emulated, options.device, options.ranks, options.gpus = os.path.abspath(options.emulated), "cuda", "1", 1
+        options.emulated, options.device = os.path.abspath(options.emulated), "cuda"
     options.ranks = [int(count) for count in options.ranks.split(",")]
     return options
 
@@ -149,6 +149,8 @@ def nudged(job, size):
     yield [f"optimizer.weight_decay={optimizer.get('weight_decay', 0) + size!r}"]
     if "eps" in optimizer:
         yield [f"optimizer.eps={optimizer['eps'] * (1.5 if optimizer['eps'] < 1e-5 else 1 + size)!r}"]
+    if job.fields["launch"]["device"] == "cuda":  # sums in another order; on CPUs that is what is tested
+        yield ["launch.ranks=2", job.reference_overrides()[-1].replace("{", "{mode: semi_auto_parallel, ")]
 
 
 class Campaign:
@@ -175,7 +177,7 @@ class Campaign:
         """A legal job, its file and that of its reference."""
         for attempt in range(200):
             rng = random.Random(f"{self.options.seed}/{index}/{attempt}")
-            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS)
+            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, 0.05 if self.options.emulated else 0.25)
             path, reference = f"{self.folder}/{index}.yaml", f"{self.folder}/{index}.reference.yaml"
             with open(path, "w") as file:
                 file.write(job.text())
