@@ -2,7 +2,7 @@
 """Jobs drawn at random, each run under its plan and on one CPU rank: the losses of both must be the same.
 
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --jobs 300
-  python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --seconds 60
+  python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
 Fails where a legal job crashes, hangs, is not finite where the reference is, has other losses than it beyond TOLERANCE, or has other
 bits when it is run again. Prints what is needed to repeat each failure, and what `plan` refused, by message. Of one
@@ -46,6 +46,7 @@ def parse_arguments():
     parser.add_argument("--only", type=int, help="this job alone")
     parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after so many")
     parser.add_argument("--gpus", type=int, default=1, help="each job gets those it needs; so many jobs at once as fit")
+    parser.add_argument("--share", type=int, default=1, help="jobs at once on one GPU")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
     parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
@@ -63,20 +64,26 @@ class Failure(Exception):
 
 
 class Gpus:
-    """Those that are free; a job waits for as many as it has ranks."""
+    """Places on them; a job waits for one on as many as it has ranks."""
 
-    def __init__(self, count):
-        self.free, self.changed = list(range(count)), threading.Condition()
+    def __init__(self, count, share):
+        self.places, self.changed = [share] * count, threading.Condition()
+
+    def free(self):
+        return sorted((gpu for gpu, places in enumerate(self.places) if places), key=lambda gpu: -self.places[gpu])
 
     def take(self, count):
         with self.changed:
-            self.changed.wait_for(lambda: len(self.free) >= count)
-            taken, self.free = self.free[:count], self.free[count:]
+            self.changed.wait_for(lambda: len(self.free()) >= count)
+            taken = self.free()[:count]
+            for gpu in taken:
+                self.places[gpu] -= 1
             return taken
 
     def give(self, taken):
         with self.changed:
-            self.free = sorted(self.free + taken)
+            for gpu in taken:
+                self.places[gpu] += 1
             self.changed.notify_all()
 
 
@@ -160,7 +167,7 @@ class Campaign:
         self.examples = {}
         self.results = collections.Counter()
         self.worst = {}
-        self.gpus = Gpus(options.gpus) if options.device == "cuda" and not options.emulated else None
+        self.gpus = Gpus(options.gpus, options.share) if options.device == "cuda" and not options.emulated else None
         self.folder = tempfile.mkdtemp(prefix="trainctl-random-jobs-")
         self.lock = threading.Lock()
         self.end = time.monotonic() + options.seconds
@@ -255,12 +262,12 @@ class Campaign:
             if os.path.exists(f"{self.folder}/{name}"):
                 shutil.copy(f"{self.folder}/{name}", f"{options.keep}/{options.seed}.{name}")
         ranks = ",".join(map(str, options.ranks))
-        gpus = f" --gpus {options.gpus}" if options.device == "cuda" else ""
+        gpus = f" --emulated {options.emulated}" if options.emulated else f" --gpus {options.gpus}" if options.device == "cuda" else ""
         with self.lock:
             print(f"\njob {index} of seed {options.seed}: {text}")
             print(f"  repeat: random_jobs.py --trainctl {options.trainctl} --device {options.device} --ranks {ranks}{gpus} "
                   f"--seed {options.seed} --only {index}")
-            if job:
+            if job:  # else the file is the last that was drawn
                 file = f"{options.keep}/{options.seed}.{index}"
                 quoted = " ".join(f"'{word}'" for word in job.reference_overrides())
                 print(f"  by hand: trainctl run {file}.yaml; trainctl run {file}.reference.yaml {quoted}")
@@ -284,7 +291,7 @@ def main():
     numbers = [options.only] if options.only is not None else range(options.jobs)
     if options.write:
         os.makedirs(options.write, exist_ok=True)
-    workers = options.at_once if options.device == "cpu" or options.emulated else options.gpus + 1
+    workers = options.at_once if options.device == "cpu" or options.emulated else options.gpus * options.share + 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         list(pool.map(campaign.write if options.write else campaign.run, numbers))
     campaign.report(time.monotonic() - start)
