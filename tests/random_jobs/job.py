@@ -4,7 +4,7 @@ import math
 import re
 
 from hybrid import hybrid_network
-from network import LARGE_SIZES, Network
+from network import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES, Network
 
 PLAIN = re.compile(r"^[A-Za-z_][\w.-]*$")
 
@@ -198,15 +198,23 @@ def draw_launch(rng, ranks, device, modes):
     return launch
 
 
-def draw_job(rng, device, rank_counts, digits, large=0.25):
-    """One that may yet be refused."""
+def draw_network(rng, rows, large, huge):
+    if huge:  # large enough for libraries and copy engines of GPUs
+        return Network(rng, rows, HUGE_SIZES, 1 << 20, chain=True)
+    if chance(rng, 0.2):  # what GPUs may run as few launches
+        return Network(rng, rows, EVEN_SIZES, 1 << 14, chain=True)
+    return Network(rng, rows, LARGE_SIZES, 1 << 16) if large else Network(rng, rows)
+
+
+def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
+    """One that may yet be refused. `large`, `huge`: how many of them."""
     ranks = rng.choice(rank_counts)
     mode = rng.choice(["data_parallel", "semi_auto_parallel", "semi_auto_parallel", "semi_auto_parallel", "hybrid_parallel"])
     if ranks == 1 and chance(rng, 0.5):
         mode = "stand_alone"
     stages = rng.choice([s for s in range(1, ranks + 1) if ranks % s == 0]) if mode != "stand_alone" and chance(rng, 0.4) else 1
     micro_batches = rng.choice([1, 1, 1, 2, 2, 3, 4])
-    large = chance(rng, large)
+    large, huge = chance(rng, large), chance(rng, huge)
     rows = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24] + ([31, 48, 49, 64, 100, 128] if large else []))
     if mode != "semi_auto_parallel" or chance(rng, 0.5):  # rows that the ranks of a stage divide
         rows = math.ceil(rows / (ranks // stages)) * (ranks // stages)
@@ -215,9 +223,9 @@ def draw_job(rng, device, rank_counts, digits, large=0.25):
     launch = draw_launch(rng, ranks, device, mode)
     if mode == "hybrid_parallel":
         return draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages)
-    net = Network(rng, rows, LARGE_SIZES if large else None, (1 << 16) if large else (1 << 13))
+    net = draw_network(rng, rows, large, huge)
     dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
-    net.grow(rng.choice([0, 1, 2, 3, 5, 7, 10, 14]))
+    net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))
     loss = net.end(dataset)
     if dataset["type"] == "mnist":
         data.pop("samples")

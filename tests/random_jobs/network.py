@@ -8,12 +8,15 @@ import math
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 8, 11, 12, 13, 16, 16, 17, 24, 31, 32, 33, 48, 64]
 LARGE_SIZES = SIZES + [63, 65, 96, 127, 128, 129, 160, 255, 256, 257, 384]
+EVEN_SIZES = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256]
+HUGE_SIZES = [1000, 1023, 1024, 2048, 2048, 2050, 2304]
 LETTERS = "abcdefgh"
 
 
 class Network:
-    def __init__(self, rng, rows, sizes=None, most_elements=1 << 14):
+    def __init__(self, rng, rows, sizes=None, most_elements=1 << 13, chain=False):
         self.rng, self.rows, self.sizes, self.most_elements = rng, rows, sizes or SIZES, most_elements
+        self.kinds = self.CHAIN if chain else self.KINDS
         self.layers = []    # as they stand in the job file
         self.modules = {}
         self.flat = []      # layers with those of modules, as the job has them once it is unrolled
@@ -272,6 +275,23 @@ class Network:
                 self.know(prefix + layer, fields["type"], out, rule, inputs, units=fields.get("units"))
         return True
 
+    def product(self):
+        """Of a tensor with what an activation makes of it."""
+        if len(self.shape) < 3:
+            return False
+        lead, rows, columns = self.shape[:-2], self.shape[-2], self.shape[-1]
+        turned = self.rng.choice(["transpose_a", "transpose_b"])
+        size = columns if turned == "transpose_a" else rows
+        if not self.fits(lead + (size, size)):
+            return False
+        start, row = self.at, self.letters(lead, "mkn")
+        self.activation()
+        operands = ["km", "kn"] if turned == "transpose_a" else ["mk", "nk"]
+        inputs = [start, self.at]
+        self.rng.shuffle(inputs)
+        self.put("matmul", lead + (size, size), ([row + o for o in operands], ""), inputs, **{turned: True})
+        return self.softmax(dim=len(self.shape) - 1) if self.rng.random() < 0.5 else True
+
     def over_rows(self):
         """Something of all rows, kept as one row or as a product of features, and back onto the rows."""
         if len(self.shape) < 2 or self.at in self.flat_sums:
@@ -307,10 +327,11 @@ class Network:
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
     KINDS = [(dense, 8), (matmul, 3), (activation, 7), (dropout, 2), (softmax, 2), (layer_norm, 3), (batch_norm, 2),
-             (reshape, 2), (transpose, 2), (reduce, 1), (combine, 4), (residual, 3), (attention, 3), (over_rows, 1), (module, 2)]
+             (reshape, 2), (transpose, 2), (reduce, 1), (combine, 4), (residual, 3), (attention, 3), (product, 1), (over_rows, 1), (module, 2)]
+    CHAIN = [(dense, 6), (activation, 6), (layer_norm, 1), (dropout, 1), (residual, 1)]
 
     def grow(self, count):
-        functions, weights = zip(*self.KINDS)
+        functions, weights = zip(*self.kinds)
         while count > 0:
             count -= self.rng.choices(functions, weights)[0](self)
 
@@ -354,7 +375,7 @@ class Network:
                             **({"init_std": 0.2} if rng.random() < 0.5 else {}))
             self.weights[name] = (self.vocabulary, units)
             return {"type": "random", "dtype": "i32", "shape": shape}
-        ranks = rng.choice([1, 1, 2, 2, 3])
+        ranks = 1 if self.kinds is self.CHAIN else rng.choice([1, 1, 2, 2, 3])
         while True:
             shape = [self.size() for _ in range(ranks)]
             if self.fits([self.rows] + shape) and math.prod(shape) > 1:

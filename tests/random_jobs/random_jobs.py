@@ -163,6 +163,7 @@ def nudged(job, size):
 class Campaign:
     def __init__(self, options):
         self.options = options
+        self.sizes = (0.05, 0.0) if options.emulated else (0.25, 0.08) if options.device == "cuda" else (0.25, 0.0)
         self.refusals = collections.Counter()
         self.examples = {}
         self.results = collections.Counter()
@@ -184,7 +185,7 @@ class Campaign:
         """A legal job, its file and that of its reference."""
         for attempt in range(200):
             rng = random.Random(f"{self.options.seed}/{index}/{attempt}")
-            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, 0.05 if self.options.emulated else 0.25)
+            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, *self.sizes)
             path, reference = f"{self.folder}/{index}.yaml", f"{self.folder}/{index}.reference.yaml"
             with open(path, "w") as file:
                 file.write(job.text())
