@@ -4,7 +4,8 @@ import math
 import re
 
 from hybrid import hybrid_network
-from network import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES, Network
+from layers import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES
+from network import Network
 
 PLAIN = re.compile(r"^[A-Za-z_][\w.-]*$")
 
