@@ -89,7 +89,7 @@ TEST_CASE("bf16: memory shows the f32 weights apart, halves what kernels read, a
     CHECK(std::abs(2 * half.weights - whole.weights) <= 2 * slack);
     const int64_t kept = level == 1 || level == 2 ? whole.weights / 4 : whole.weights;
     CHECK(std::abs(half.master - kept) <= slack);
-    CHECK(half.total() == compiled({"precision=bf16", cut})[0].arena_bytes);
+    CHECK(half.arena() == compiled({"precision=bf16", cut})[0].arena_bytes);
   }
 }
 
