@@ -1,5 +1,6 @@
 """A whole job drawn at random: a network, how it is trained, and a plan for it."""
 
+import copy
 import math
 import re
 
@@ -46,6 +47,16 @@ class Job:
             else:
                 lines.append(f"{key}: {flow(value)}")
         return "\n".join(lines) + "\n"
+
+    def plain_fields(self):
+        """On one rank, without what another program cannot do the same: masks of dropout, and schedules."""
+        plain = copy.deepcopy({key: value for key, value in self.reference_fields.items() if key not in ("parallel", "print")})
+        for layer in plain["network"]:
+            if layer.get("type") == "dropout":
+                layer["p"] = 0
+        rate = plain["optimizer"]["learning_rate"]
+        plain["optimizer"]["learning_rate"] = rate["base"] if isinstance(rate, dict) else rate
+        return {**plain, "precision": "fp32", "launch": {"ranks": 1, "device": "cpu"}}
 
     def reference_overrides(self):
         """What makes one rank on the CPU of it."""

@@ -27,7 +27,7 @@ from job import draw_job
 
 # Of the largest loss so far. fp32 sums in another order: some 1e-7 a sum, more behind norms and over steps. tf32 and bf16 round each
 # operand to 11 and 8 bits.
-TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 5e-2}
+TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 6e-2}
 # What turns rounding into differences (signs of gradients that cancel, adam's division, norms of rows that are nearly equal) does so
 # with changes of this size of the learning rate and of the weights' decay too: a job that they move says nothing.
 NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
@@ -50,7 +50,7 @@ def parse_arguments():
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
     parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
-    parser.add_argument("--write", help="folder: write the jobs there, run nothing")
+    parser.add_argument("--write", help="folder: write the jobs there as torch_reference.py takes them, run nothing")
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
     if options.emulated:
@@ -165,7 +165,6 @@ class Campaign:
         self.options = options
         self.sizes = (0.05, 0.0) if options.emulated else (0.25, 0.08) if options.device == "cuda" else (0.25, 0.0)
         self.refusals = collections.Counter()
-        self.examples = {}
         self.results = collections.Counter()
         self.worst = {}
         self.gpus = Gpus(options.gpus, options.share) if options.device == "cuda" and not options.emulated else None
@@ -179,7 +178,6 @@ class Campaign:
         text = re.sub(r"\d+", "N", text)
         with self.lock:
             self.refusals[text] += 1
-            self.examples.setdefault(text, output.strip())
 
     def draw(self, index):
         """A legal job, its file and that of its reference."""
@@ -275,8 +273,9 @@ class Campaign:
                 print(job.text(), flush=True)
 
     def write(self, index):
-        job, path, _, _ = self.draw(index)
-        shutil.copy(path, f"{self.options.write}/{self.options.seed}.{index}.yaml")
+        with open(f"{self.options.write}/{self.options.seed}.{index}.yaml", "w") as file:
+            job = self.draw(index)[0]
+            file.write(job.text(job.plain_fields()))
 
     def report(self, seconds):
         for text, count in self.refusals.most_common():
