@@ -27,12 +27,12 @@ from job import draw_job
 
 # Of the largest loss so far. fp32 sums in another order: some 1e-7 a sum, more behind norms and over steps. tf32 and bf16 round each
 # operand to 11 and 8 bits.
-TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 6e-2}
+TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 8e-2}
 # What turns rounding into differences (signs of gradients that cancel, adam's division, norms of rows that are nearly equal) does so
 # with changes of this size of the learning rate and of the weights' decay too: a job that they move says nothing.
 NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
 EXPLODED = 100  # times the first loss: from there on only rounding is compared
-LIMIT_S = 90
+LIMIT_S = 90  # of one run, whose own launch.timeout is 30 s
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs/data/digits")
 
 
