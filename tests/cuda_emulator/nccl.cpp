@@ -1,5 +1,5 @@
-// A collective is work of its stream: every rank sends what the others need of it, then takes theirs and adds them up in
-// the group's order. What is sent waits in a queue, so nobody waits for those that receive.
+// A collective is work of its stream: every rank sends what the others need of it, then takes theirs and adds them up
+// in the group's order. What is sent waits in a queue, so nobody waits for those that receive.
 #include "tests/cuda_emulator/nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -10,11 +10,9 @@
 #include <cstdio>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -347,9 +345,10 @@ namespace trainctl {
 
 const NcclLibrary& nccl_library() {
   using namespace emulator;
-  static const NcclLibrary library = {version,   unique_id,  init_rank,    split,        abort_comm,  async_error,
-                                      error_string, last_error, group_start, group_end,  all_reduce,  all_gather,
-                                      reduce_scatter, broadcast, send, recv, NCCL_VERSION_CODE, "emulated"};
+  static const NcclLibrary library = {version,     unique_id,         init_rank,      split,       abort_comm,
+                                      async_error, error_string,      last_error,     group_start, group_end,
+                                      all_reduce,  all_gather,        reduce_scatter, broadcast,   send,
+                                      recv,        NCCL_VERSION_CODE, "emulated"};
   return library;
 }
 
