@@ -219,7 +219,9 @@ class BucketUpdates {
   Range kept(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
   }
+  /// Empty where there is none: bf16 weights that nobody updates have no f32 ones.
   static Range range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
+    if (offset < 0) return {};
     return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
   }
 

@@ -109,6 +109,19 @@ print: [a]
   for (const Variable& v : p.variables) CHECK(v.arena_offset == -1);
 }
 
+TEST_CASE("bf16: layers behind the loss's input have weights that nobody updates, beside those that are") {
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    for (const Program& p : compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
+                                      "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+      int updated = 0, kept = 0;
+      for (const Bucket& b : p.buckets) ++(b.weights_offset >= 0 ? updated : kept);
+      CHECK(updated > 0);
+      CHECK(kept > 0);
+    }
+  }
+}
+
 TEST_CASE("bf16: plain SGD is no part of the kernels that make gradients") {
   const std::vector<std::string> plain = {"optimizer={type: sgd, learning_rate: 0.1}", "launch.ranks=1",
                                           "network=[{type: dense, units: 64}, {type: relu}, {type: dense, units: 1}]"};
