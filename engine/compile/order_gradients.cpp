@@ -136,7 +136,8 @@ void order_gradients(Compiler& c) {
   for (size_t input = 0; input + 1 < c.code.size(); ++input) {
     if (!is_product(c.code[input]) || !is_product(c.code[input + 1])) continue;
     if (const std::vector<size_t> way = way_out(c, input); !way.empty()) {
-      move_behind(c, way, input);
+      // The peer receives what is sent in the order in which it was made.
+      if (c.code[way.back()].code.opcode == Opcode::collective) move_behind(c, way, input);
       continue;
     }
     const size_t end = end_of_reductions(c, input + 1);

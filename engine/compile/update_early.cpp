@@ -15,7 +15,6 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/elementwise.h"
 #include "engine/plan/cost_model.h"
 
 namespace trainctl {
@@ -37,22 +36,23 @@ std::vector<size_t> find_updates(const Compiler& c) {
   return updates;
 }
 
-/// The last instruction before `at` that touches what the one there touches.
+/// The last instruction before the update at `at` that touches what it or its gather touches.
 size_t last_use_before(const Compiler& c, size_t at) {
   for (size_t i = at; i-- > 0;)
-    if (touch_the_same(c.code[i], c.code[at])) return i;
+    if (touch_the_same(c.code[i], c.code[at]) || touch_the_same(c.code[i], c.code[at + 1])) return i;
   return 0;
 }
 
+/// Of products alone: they are the same on all ranks of a group, which must come to one order. Of a loss, say, one rank
+/// may count what others do not.
 Cost cost_of(const Instruction& code) {
   const auto infos = [](const std::vector<Operand>& operands) {
     std::vector<TensorInfo> list;
     for (const Operand& o : operands) list.push_back({o.shape, o.dtype});
     return list;
   };
-  const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
   const OpDef* op = find_op(code.op);
-  return op != nullptr && op->is_product ? op->cost(inputs, outputs, code.attrs) : traffic_cost(inputs, outputs, 0);
+  return op != nullptr && op->is_product ? op->cost(infos(code.inputs), infos(code.outputs), code.attrs) : Cost{};
 }
 
 /// When the streams are through with what was issued so far, in seconds.

@@ -73,6 +73,19 @@ network:
   - {name: d, type: dense, units: 8}
 loss: mse
 optimizer: {type: sgd, learning_rate: 0.1}
+)"},
+                                                      // Two products in a row make what a stage sends back.
+                                                      {"pairs", R"(
+dataset: {type: random, shape: [6], dtype: i32, label_shape: [], label_dtype: i32, classes: 12, batch: 48}
+network:
+  - {name: a, type: embedding, vocab: 24, units: 12}
+  - {name: act, type: gelu}
+  - {name: scores, type: matmul, inputs: [act, a], transpose_b: true}
+  - {name: weights, type: softmax}
+  - {name: flat, type: flatten}
+  - {name: d, type: dense, units: 12}
+loss: softmax_cross_entropy
+optimizer: {type: sgd, learning_rate: 0.1}
 )"}};
 
 struct Job {
@@ -195,6 +208,27 @@ TEST_CASE("cut batch, rows and columns in the same network") {
                 "parallel.strategies={bn: [[1, 4]], b: [[2, 2], [2, 2]]}", "parallel.strategies={b: [[1, 1], [4, 1]]}"},
                kLevels}));
   CHECK(norms > 20);
+}
+
+TEST_CASE("no bucket is gathered while a product still reads weights of it, be they in another rank's shard") {
+  CHECK_NOTHROW(compiled(R"(
+dataset: {type: random, shape: [11, 127], label_dtype: f32, batch: 48}
+network:
+  - {name: a, type: dense, units: 32}
+  - {name: b, type: dense, units: 127}
+  - {name: c, type: matmul, units: 129}
+  - {name: d, type: dense, units: 129}
+  - {type: flatten}
+  - {type: dense, units: 1}
+loss: mae
+optimizer: {type: adamw, learning_rate: 0.003}
+parallel:
+  mode: semi_auto_parallel
+  optimizer_shard: {level: 1, min_kb: 1}
+  strategies: {a: [[4, 1, 1]], b: [[2, 1, 2], [1, 2]], d: [[2, 1, 1], [1, 1]]}
+launch: {ranks: 4}
+)",
+                         {}));
 }
 
 TEST_CASE("hybrid_parallel: what the job cuts and moves itself") {
