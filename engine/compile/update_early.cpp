@@ -15,6 +15,7 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
+#include "engine/ops/elementwise.h"
 #include "engine/plan/cost_model.h"
 
 namespace trainctl {
@@ -43,16 +44,20 @@ size_t last_use_before(const Compiler& c, size_t at) {
   return 0;
 }
 
-/// Of products alone: they are the same on all ranks of a group, which must come to one order. Of a loss, say, one rank
-/// may count what others do not.
+bool is_update(const Instruction& code) { return code.op == "sgd_update" || code.op == "adam_update"; }
+
+/// Of products and updates alone: they are the same on all ranks of a stage, which must come to one order. Of a loss,
+/// say, one rank may count what others do not.
 Cost cost_of(const Instruction& code) {
   const auto infos = [](const std::vector<Operand>& operands) {
     std::vector<TensorInfo> list;
     for (const Operand& o : operands) list.push_back({o.shape, o.dtype});
     return list;
   };
+  const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
+  if (is_update(code)) return traffic_cost(inputs, outputs, 0);
   const OpDef* op = find_op(code.op);
-  return op != nullptr && op->is_product ? op->cost(infos(code.inputs), infos(code.outputs), code.attrs) : Cost{};
+  return op != nullptr && op->is_product ? op->cost(inputs, outputs, code.attrs) : Cost{};
 }
 
 /// When the streams are through with what was issued so far, in seconds.
@@ -81,11 +86,10 @@ class Placement {
       : c_(c), updates_(updates), placed_(c.code.size()), clocks_(c) {}
 
   std::vector<size_t> order() {
-    const auto is_update = [](const VirtualInstruction& v) { return v.code.op.ends_with("_update"); };
-    end_ = static_cast<size_t>(std::find_if(c_.code.begin(), c_.code.end(), is_update) - c_.code.begin());
+    while (end_ < c_.code.size() && !is_update(c_.code[end_].code)) ++end_;
     place_under_the_backward_pass();
     for (size_t i = end_; i < c_.code.size(); ++i)
-      if (!placed_[i] && is_update(c_.code[i]) && may_fill(i)) fillers_.push_back(i);
+      if (!placed_[i] && is_update(c_.code[i].code) && may_fill(i)) fillers_.push_back(i);
     place_at_the_end();
     return std::move(order_);
   }

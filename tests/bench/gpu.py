@@ -147,7 +147,7 @@ def scale(a, rounds, flops):
             their_one = their_one or statistics.median(peer)
             print(f"  {ranks} GPUs, PyTorch's FSDP: {spread(peer, 'ms', 2)}, {their_one / statistics.median(peer) * 100:.1f}% of weak scaling",
                   flush=True)
-            for level in (0, 1, 2) if ranks > 1 else (0,):
+            for level in (0, 2) if ranks > 1 else (0,):
                 ours = [layers_of_8192(a.trainctl, ranks, level, gradients) for _ in rounds]
                 ms = statistics.median(ours)
                 one = one or ms
