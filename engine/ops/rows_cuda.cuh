@@ -158,14 +158,23 @@ class RowOperand {
   /// The first packs of a row, or all that shared memory holds, and its edge.
   __device__ void start(const RowPart<V>& part) {
     row_ = from(x_, part.first);
+    if constexpr (V > 1) asm("" : "+l"(row_.p));  // else each pack's address is computed from the tensor's
     if constexpr (kCopies) {
       if (!ahead_) {
         for (int p = part.lane; p < part.packs; p += part.step) copy(part.first + part.head, p);
       }
+    } else if constexpr (kInRegisters) {
+      // One condition for all: with one each, which their uses share, loads wait for the first uses to end, as there are
+      // 7 registers for conditions. What is beyond the row is not used.
+      if (part.packs > 0) {
+#pragma unroll
+        for (int u = 0; u < kPacks; ++u)
+          raw_[u] = trainctl::fetch<V>(row_, part.place(min(part.lane + u * part.step, part.packs - 1)));
+      }
     } else {
       fetch(part, part.lane);
     }
-    if (part.edge >= 0) edge_ = value(row_, part.edge);
+    if (part.edge >= 0) edge_ = trainctl::fetch<1>(row_, part.edge);
   }
   __device__ void wait() {
     if constexpr (kCopies) {
@@ -205,7 +214,37 @@ class RowOperand {
     unpack(raw_[u], p.v);
     return p;
   }
-  __device__ Pack<1> edge(const RowPart<V>&) const { return {{edge_}}; }
+  __device__ Pack<1> edge(const RowPart<V>&) const {
+    Pack<1> p;
+    unpack(edge_, p.v);
+    return p;
+  }
+  /// Of a row in registers: the largest number that this thread has, or `least`.
+  __device__ float largest(const RowPart<V>& part, float least) const {
+    static_assert(kInRegisters);
+    float high = part.edge >= 0 ? fmaxf(least, edge(part).v[0]) : least;
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      if (part.lane + u * part.step < part.packs) high = largest_of(raw_[u], high);
+    }
+    return high;
+  }
+  /// Of a row in registers: element `place` becomes `by` where this thread has it; what it was, else 0.
+  __device__ float exchange(const RowPart<V>& part, int place, float by) {
+    static_assert(kInRegisters);
+    float was = 0;
+    const int from_mine = place - part.place(part.lane);
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      const int j = from_mine - u * part.step * V;
+      if (static_cast<unsigned>(j) < V && part.lane + u * part.step < part.packs) was = exchange_in(raw_[u], j, by);
+    }
+    if (place == part.edge) {
+      was = edge(part).v[0];
+      edge_ = raw_of<T>(by);
+    }
+    return was;
+  }
 
  private:
   __device__ void copy(int64_t first_pack, int pack) {
@@ -216,7 +255,7 @@ class RowOperand {
 
   Ref<T> x_, row_;
   Raw<T, V> raw_[kPacks];
-  float edge_ = 0;
+  Raw<T, 1> edge_;
   int stash_packs_;
   bool ahead_ = false;  ///< the row was copied while the one before was written
   Raw<T, V>* stash_ = nullptr;
@@ -315,18 +354,41 @@ __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out,
   }
 }
 
-/// use(part, row, valid) for the rows of this group; invalid ones are there so that all threads of a warp go along, and
-/// have no elements.
+/// start(part, row) and use(part, row, valid, go_on) for the rows of this group; invalid ones are there so that all
+/// threads of a warp go along, and have no elements. go_on() starts the next row: once, where the part is no more needed.
+template <int V, class Start, class Use>
+__device__ inline void over_rows_ahead(const RowGroup& group, const Rows& rows, Start start, Use use) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
+  int64_t first = static_cast<int64_t>(blockIdx.x) * group.of_block();
+  const auto row = [&] { return min(first + group.in_block(), rows.count - 1); };
+  const auto valid = [&] { return first + group.in_block() < rows.count; };
+  const auto part_of_row = [&] {
+    RowPart<V> part(rows, group, row());
+    if (!valid()) part.packs = 0, part.edge = -1;  // another group may write that row meanwhile
+    part.look_ahead(rows, first + group.in_block() + step);
+    return part;
+  };
+  if (first >= rows.count) return;
+  RowPart<V> part = part_of_row();
+  start(part, row());
+  while (first < rows.count) {
+    use(part, row(), valid(), [&] {
+      first += step;
+      if (first >= rows.count) return;
+      part = part_of_row();
+      start(part, row());
+    });
+  }
+}
+/// use(part, row, valid), which starts the row itself.
 template <int V, class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * group.of_block(); first < rows.count; first += step) {
-    const int64_t row = first + group.in_block(), there = min(row, rows.count - 1);
-    RowPart<V> part(rows, group, there);
-    if (row != there) part.packs = 0, part.edge = -1;  // another group may write that row meanwhile
-    part.look_ahead(rows, row + step);
-    use(part, there, row == there);
-  }
+  over_rows_ahead<V>(
+      group, rows, [](const auto&, int64_t) {},
+      [&](const RowPart<V>& part, int64_t row, bool valid, auto go_on) {
+        use(part, row, valid);
+        go_on();
+      });
 }
 
 // Launchers

@@ -7,6 +7,8 @@
 namespace trainctl {
 namespace {
 
+constexpr float kLn2 = 0.6931471805599453f;
+
 // Kernels
 
 /// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
@@ -20,11 +22,13 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBloc
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters, kGrad ? 1 : 0> x(logits, rows, group);
   double total = 0;
-  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
-    const int32_t label = labels[row];
+  int32_t label = 0;
+  const auto start = [&](const RowPart<V>& part, int64_t row) {
+    label = labels[row];
     x.start(part);  // before anybody waits for the label
+  };
+  over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
-    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
     const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
       float replaced = 0;
       if (static_cast<unsigned>(label - place) >= W) return replaced;
@@ -37,29 +41,40 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBloc
       return replaced;
     };
     Exponentials others;
-    read_row(
-        part,
-        [&](int place, auto a) {
-          of_label += replace_label(place, a, -INFINITY);
-          others.add(a.v);
-        },
-        x);
+    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
+    if constexpr (kInRegisters) {
+      of_label = x.exchange(part, label, -INFINITY);
+      others.add_row(part, x);
+      if constexpr (!kGrad) go_on();  // the next row comes while this one's threads meet
+    } else {
+      read_row(
+          part,
+          [&](int place, auto a) {
+            of_label += replace_label(place, a, -INFINITY);
+            others.add(a.v);
+          },
+          x);
+    }
     others.combine(group, of_label);
-    others.raise_top(of_label);
-    const float off = of_label - others.top, sum_of_others = others.sum;  // off <= 0: nothing cancels below
-    if (kLoss && valid && group.lane() == 0)
-      total += off == 0 ? log1pf(sum_of_others) : logf(sum_of_others + exponential(off)) - off;
+    const bool label_is_top = of_label >= others.top;
+    if (label_is_top) others.raise(of_label);
+    const float sum_of_others = others.sum, off = others.exponent(of_label);  // off <= 0: nothing cancels below
+    if (kLoss && valid && group.lane() == 0) {
+      total += label_is_top ? log1pf(sum_of_others * power_of_two(-off))
+                            : logf(sum_of_others + power_of_two(off)) - off * kLn2;
+    }
     if constexpr (kGrad) {
-      const float share = scale / (sum_of_others + exponential(off)), at_label = -share * sum_of_others;
+      const float share = scale / (sum_of_others + power_of_two(off)), at_label = -share * sum_of_others;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
-            for (float& v : a.v) v = exponential(v - others.top) * share;
+            for (float& v : a.v) v = others.of(v) * share;
             replace_label(place, a, at_label);
             return a;
           },
           x);
     }
+    if constexpr (kGrad || !kInRegisters) go_on();
   });
   if constexpr (!kLoss) return;
   total = sum_of_group(total, static_cast<int>(blockDim.x));
