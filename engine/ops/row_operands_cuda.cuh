@@ -150,11 +150,12 @@ class RowOperand {
       }
     } else if constexpr (kInRegisters) {
       // One condition for all: with one each, which their uses share, loads wait for the first uses to end, as there
-      // are 7 registers for conditions. What is beyond the row is not used.
-      if (part.packs > 0) {
+      // are 7 registers for conditions. Behind the row its own last pack comes again: another's may be written meanwhile.
+      if (part.lane < part.packs) {
+        const int last = part.lane + ((part.packs - 1 - part.lane) & -part.step);
 #pragma unroll
         for (int u = 0; u < kPacks; ++u)
-          raw_[u] = trainctl::fetch<V>(row_, part.place(min(part.lane + u * part.step, part.packs - 1)));
+          raw_[u] = trainctl::fetch<V>(row_, part.place(min(part.lane + u * part.step, last)));
       }
     } else {
       fetch(part, part.lane);
