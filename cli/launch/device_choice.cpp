@@ -15,8 +15,8 @@
 namespace trainctl {
 namespace {
 
-/// Beside a rank's arena: CUDA's own memory, NCCL's buffers, workspaces of matrix products.
-constexpr int64_t kBesideArena = int64_t{1} << 30;
+/// For what no plan knows, CUDA's own memory and NCCL's buffers.
+constexpr int64_t kOfLibraries = int64_t{1} << 30;
 
 std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
 
@@ -58,7 +58,7 @@ std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const std::vector<P
   const std::vector<CudaDevice> gpus(found.list.begin(), found.list.begin() + static_cast<int64_t>(programs.size()));
   for (size_t r = 0; r < programs.size(); ++r) {
     const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpus[r].index, gpus[r].name),
-                              std::max<int64_t>(gpus[r].free_bytes - kBesideArena, 1), "free beside CUDA's own"};
+                              std::max<int64_t>(gpus[r].free_bytes - kOfLibraries, 1), "free beside CUDA's own"};
     if (const auto message = over_memory_of(job, {programs[r]}, holder)) throw EnvError(*message);
   }
   return gpus;

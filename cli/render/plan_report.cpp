@@ -81,12 +81,16 @@ std::string redistributions(const Json& r) {
 }
 
 std::string memory(const Json& r) {
-  std::vector<std::string> kinds = {"weights", "gradients", "optimizer", "activations", "buffers", "total"};
   const Json& ranks = r["rank_programs"];
-  const bool bf16 = std::any_of(ranks.begin(), ranks.end(), [](const Json& rank) { return rank["memory"].contains("master"); });
-  if (bf16) kinds.insert(kinds.begin() + 1, "master");
+  std::vector<std::string> kinds;
+  for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace", "total", "data_set", "copy_engines"}) {
+    if (std::any_of(ranks.begin(), ranks.end(), [&](const Json& rank) { return rank["memory"].contains(kind); })) kinds.emplace_back(kind);
+  }
   std::vector<std::string> head = {">rank", ">stage"};
-  for (const std::string& kind : kinds) head.push_back(">" + kind);
+  for (std::string kind : kinds) {
+    std::replace(kind.begin(), kind.end(), '_', ' ');
+    head.push_back(">" + kind);
+  }
   Table table(head);
   for (const Json& rank : ranks) {
     const Json& m = rank["memory"];
@@ -94,7 +98,8 @@ std::string memory(const Json& r) {
     for (const std::string& kind : kinds) cells.push_back(format_bytes(m.value(kind, int64_t{0})));
     table.add(std::move(cells));
   }
-  return "\nmemory a rank\n" + table.str();
+  const bool more = kinds.back() != "total";
+  return "\nmemory a rank\n" + table.str() + (more ? "  what stands behind total is taken only where the GPU has room\n" : "");
 }
 
 std::string communication(const Json& r) {

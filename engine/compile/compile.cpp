@@ -19,6 +19,7 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
   fuse_update(c);
   fuse_bias_grad(c);
   fuse_elementwise(c);
+  order_gradients(c);
   make_in_pieces(c);
   update_early(c);
   group_launches(c);

@@ -60,6 +60,8 @@ struct RankBucket {
   BufferId gradients = -1;  ///< as the update reads them
   BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (adds_up_apart)
   std::vector<BufferId> optimizer;
+  /// Levels 1 and 2: the weights are gathered before their first use in the next step, not behind their update.
+  bool gathered_in_forward = false;
 
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }

@@ -133,13 +133,13 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (copied) outputs.push_back(read);
   l.c.emit(update_instruction(l, piece.name), inputs, outputs);
 
-  if (bucket.level != 1 && bucket.level != 2) return;
+  if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
   Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);
   gather.collective = Collective::all_gather;
   gather.group = bucket.shard_group;
   gather.purpose = Purpose::weights;
-  l.c.emit(std::move(gather), {read},
-           {l.c.flat(buffers.read(), piece.first, piece.elements, "weights." + piece.name, buffers.read_type())});
+  const auto [shard, whole] = shard_and_whole(l, b, piece);
+  l.c.emit(std::move(gather), {shard}, {whole});
 }
 
 /// Buckets in the order in which their gradients are summed: an update waits for its own sum alone, so while the last

@@ -29,7 +29,7 @@ void leave_out_repeated(Compiler& c) {
     for (BufferId& buffer : v.inputs)
       if (instead[buffer] >= 0) buffer = instead[buffer];
     if (gathers_weights(v.code) && before != nullptr && before->inputs == v.inputs &&
-        before->code.micro_batch == v.code.micro_batch) {
+        before->code.inputs[0].offset == v.code.inputs[0].offset && before->code.micro_batch == v.code.micro_batch) {
       instead[v.outputs[0]] = before->outputs[0];
       continue;
     }

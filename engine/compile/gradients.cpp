@@ -244,4 +244,27 @@ View gathered_weights(Lowering& l, int bucket) {
   return whole;
 }
 
+std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece) {
+  const RankBucket& b = l.c.buckets[bucket];
+  const std::string name = "weights." + piece.name;
+  return {l.c.flat(b.read(), piece.own_first, piece.own_elements, name, b.read_type()),
+          l.c.flat(b.read(), piece.first, piece.elements, name, b.read_type())};
+}
+
+void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
+  const Bucket& b = l.c.program.buckets[bucket];
+  // f32 weights are whole when a step ends: whoever looks at them takes them from one rank.
+  const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut();
+  if (!may_be_late || spans_stages(l, bucket) || l.task.phase != Phase::forward) return;
+  if (l.first_layer < 0) l.first_layer = layer;
+  if (layer == l.first_layer) return;
+  l.c.buckets[bucket].gathered_in_forward = true;
+  for (int p = 0; p < b.pieces; ++p) {
+    const Bucket::Piece piece = b.piece(p);
+    const auto [shard, whole] = shard_and_whole(l, bucket, piece);
+    l.emit_collective("all_gather weights." + piece.name, Collective::all_gather, b.shard_group, shard, whole,
+                      Purpose::weights);
+  }
+}
+
 }  // namespace trainctl

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -65,6 +66,8 @@ struct Lowering {
   std::vector<GradientState> gradients;  ///< by bucket
   std::vector<ScatteredShard> scattered;
   std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
+  std::set<int> used;              ///< buckets whose weights a task has used
+  LayerId first_layer = -1;        ///< of this stage's layers with sharded weights, the first; -1: none so far
   /// Where a gradient of the graph goes: (bucket, parameter in it).
   std::multimap<TensorId, std::pair<int, int>> destinations;
 
@@ -124,6 +127,12 @@ void add_up_shards(Lowering& l);
 /// The others: of several stages, or without a contribution.
 void reduce_remaining_buckets(Lowering& l);
 View gathered_weights(Lowering& l, int bucket);
+/// This rank's shard of a piece as kernels read it, and the whole piece: an all_gather's operands.
+std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
+/// To be called at the first use of a bucket's weights in a step, by this layer. Levels 1 and 2: where nobody reads
+/// them before that, they are gathered here, under the forward pass, rather than behind their update; but for the first
+/// layer's, which nothing would hide.
+void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // finish_step.cpp
 bool counts_loss(const Lowering& l);

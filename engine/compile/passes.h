@@ -21,6 +21,8 @@ void fuse_update(Compiler& c);
 void fuse_bias_grad(Compiler& c);
 /// Element-wise kernels that follow from one another become one.
 void fuse_elementwise(Compiler& c);
+/// Gradients that are reduced are made before those of their layers' inputs, but where other ranks wait for these.
+void order_gradients(Compiler& c);
 /// What is reduced in pieces is made in pieces, each before its reduction.
 void make_in_pieces(Compiler& c);
 /// Levels 1 and 2: updates, and the gathers of weights that follow them, under the rest of the backward pass.

@@ -208,7 +208,7 @@ void place_buffers(Compiler& c) {
   p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
   p.memory.activations = activation_peak(c, lives, buffers);
   p.memory.buffers = 0;
-  p.memory.buffers = p.arena_bytes - p.memory.total();
+  p.memory.buffers = p.arena_bytes - p.memory.arena();
   note_offsets(c);
 }
 

@@ -99,6 +99,10 @@ bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
   return bucket.type != DType::f32 && (several || (bucket.level < 2 && plan.micro_batches > 1));
 }
 
+bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
+  return gradients.size() == 1 && graph.nodes[graph.tensors[gradients[0]].producer].op == "matmul_weight_grad";
+}
+
 /// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in
 /// pieces, of which only the last is not hidden by the others.
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
@@ -106,10 +110,9 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   constexpr int64_t kMostPieces = 8;
   const auto& [stages, sum_axes, level, updated, layer] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
-  if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid() || parameter.gradients.size() != 1)
-    return 1;
+  if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid()) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
-  if (graph.nodes[graph.tensors[parameter.gradients[0]].producer].op != "matmul_weight_grad") return 1;
+  if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
   for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
     if (rows % pieces == 0 && parameter.elements % (pieces * ways * line_elements(plan.gradient_type)) == 0)
@@ -117,14 +120,20 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   return 1;
 }
 
-/// Of its stages' parameters the one whose gradient is made last.
-bool is_last(const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
-             const VariablePlan& variable) {
-  const auto first = std::find_if(plan.variables.begin(), plan.variables.end(), [&](const VariablePlan& v) {
-    const auto found = gradients.find(v.tensor);
-    return v.stages == variable.stages && found != gradients.end() && !found->second.empty();
-  });
-  return first != plan.variables.end() && first->tensor == variable.tensor;
+/// Of its stages' parameters the one whose gradient is made last; also the product's before it, where these two may
+/// change places (order_gradients).
+bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
+             const VariablePlan& variable, int level) {
+  const bool may_change = plan.copies_weights && (level == 1 || (level == 2 && plan.micro_batches == 1));
+  int found = 0;
+  for (const VariablePlan& v : plan.variables) {
+    const auto of = gradients.find(v.tensor);
+    if (v.stages != variable.stages || of == gradients.end() || of->second.empty()) continue;
+    if (found > 0 && !is_of_product(graph, of->second)) continue;
+    if (v.tensor == variable.tensor) return true;
+    if (++found == (may_change ? 2 : 1)) return false;
+  }
+  return false;
 }
 
 }  // namespace
@@ -150,9 +159,9 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
     auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
     int pieces = pieces_of(graph, plan, *variable, parameter, key);
-    if (pieces > 1 && !is_last(plan, gradients, *variable)) pieces = 1;
-    const auto found = open.find(key);
     const int level = std::get<2>(key);
+    if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
+    const auto found = open.find(key);
     const bool fits = pieces == 1 && found != open.end() && (level == 3 || takes(buckets[found->second], parameter));
     if (!fits) {
       open[key] = buckets.size();

@@ -80,19 +80,23 @@ std::string bucket_text(const Program& program, const Bucket& b) {
   return text + "\n";
 }
 
-}  // namespace
-
-std::string to_string(const Memory& m) {
+std::string arena_text(const Memory& m) {
   const std::string master = m.master > 0 ? "master " + format_bytes(m.master) + ", " : "";
   return fmt::format("weights {}, {}gradients {}, optimizer {}, activations {}, buffers {}", format_bytes(m.weights),
                      master, format_bytes(m.gradients), format_bytes(m.optimizer), format_bytes(m.activations),
                      format_bytes(m.buffers));
 }
 
+}  // namespace
+
+std::string to_string(const Memory& m) {
+  const std::string workspace = m.workspace > 0 ? ", workspace " + format_bytes(m.workspace) : "";
+  return arena_text(m) + workspace;
+}
+
 std::string to_string(const Program& program) {
-  const Memory& m = program.memory;
   std::string text = fmt::format("rank {}: stage {}, rank {} in it; arena {} ({})\n", program.rank, program.stage,
-                                 program.rank_in_stage, format_bytes(program.arena_bytes), to_string(m));
+                                 program.rank_in_stage, format_bytes(program.arena_bytes), arena_text(program.memory));
   for (const Bucket& b : program.buckets) text += bucket_text(program, b);
   std::vector<Row> rows = {{"", "stream", "task", "name", "op", "in -> out (shape @offset+bytes)", ""}};
   for (size_t i = 0; i < program.instructions.size(); ++i) rows.push_back(row_of(program, static_cast<int>(i)));

@@ -151,7 +151,15 @@ struct Memory {
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< the most that tensors of the forward and backward pass take at one time
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
-  int64_t total() const { return weights + master + gradients + optimizer + activations + buffers; }
+  int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
+
+  // Beside the arena, of ranks on GPUs; PlannedJob's compile() says it.
+  int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels hold while they run
+  int64_t data_set = 0;      ///< kept on the device, where it has room
+  int64_t copy_engines = 0;  ///< what collectives pull of other ranks and sum, where the device has room
+
+  /// Without what a rank does without where there is no room.
+  int64_t total() const { return arena() + workspace; }
 };
 
 struct Program {
@@ -170,7 +178,7 @@ struct Program {
 
 /// One line an instruction: `trainctl show program`.
 std::string to_string(const Program& program);
-/// "weights 24.1 GiB, gradients 24.1 GiB, …"; the master only where there is one.
+/// "weights 24.1 GiB, gradients 24.1 GiB, …": what total() adds up; master and workspace only where there are some.
 std::string to_string(const Memory& memory);
 
 }  // namespace trainctl

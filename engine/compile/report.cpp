@@ -155,7 +155,10 @@ Json memory_json(const Memory& m) {
   memory["optimizer"] = m.optimizer;
   memory["activations"] = m.activations;
   memory["buffers"] = m.buffers;
+  if (m.workspace > 0) memory["workspace"] = m.workspace;
   memory["total"] = m.total();
+  if (m.data_set > 0) memory["data_set"] = m.data_set;
+  if (m.copy_engines > 0) memory["copy_engines"] = m.copy_engines;
   return memory;
 }
 

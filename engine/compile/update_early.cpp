@@ -5,8 +5,8 @@
 //
 // The gathers then hide under compute as the reductions do. An update stands where its reduction should be over by the
 // cost model: not before, or the compute stream waits for it; nor later, or the gathers of the whole backward pass pile
-// up at its end, where nothing hides them. What has no gather (levels 0 and 3) stays at the end, where it runs beside
-// the last reduction: before that, it would only delay it.
+// up at its end, where nothing hides them. What has no gather behind it (levels 0 and 3, and what is gathered in the
+// forward pass) stays at the end, and fills the time until the last reductions are over.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -74,49 +74,83 @@ class Clocks {
   double compute_ = 0, wire_ = 0;
 };
 
-/// Behind which instruction each update goes, with its gather. Updates that are not among them stay.
-std::multimap<size_t, size_t> find_places(const Compiler& c, const std::vector<size_t>& updates) {
-  std::multimap<size_t, size_t> places;
-  std::map<std::string, double> reduced;  // when, by the name of the gradients: the last that was issued
-  Clocks clocks(c);
-  auto next = updates.begin();
-  size_t last_use = last_use_before(c, *next);
-  const auto may_stand_before = [&](size_t i) {
-    const auto found = reduced.find(c.code[*next].code.inputs[0].tensor);
-    return last_use < i && found != reduced.end() && found->second <= clocks.compute();
-  };
-  for (size_t i = 0; i < updates.front(); ++i) {
-    const Instruction& code = c.code[i].code;
-    while (!reduces(c.code[i]) && next != updates.end() && may_stand_before(i)) {
-      places.emplace(i - 1, *next);
-      clocks.issue(c.code[*next].code);
-      clocks.issue(c.code[*next + 1].code);
-      if (++next != updates.end()) last_use = last_use_before(c, *next);
-    }
-    clocks.issue(code);
-    if (reduces(c.code[i])) reduced[code.inputs[0].tensor] = clocks.wire();
+/// The instructions in their new order.
+class Placement {
+ public:
+  Placement(const Compiler& c, const std::vector<size_t>& updates)
+      : c_(c), updates_(updates), placed_(c.code.size()), clocks_(c) {}
+
+  std::vector<size_t> order() {
+    const auto is_update = [](const VirtualInstruction& v) { return v.code.op.ends_with("_update"); };
+    end_ = static_cast<size_t>(std::find_if(c_.code.begin(), c_.code.end(), is_update) - c_.code.begin());
+    place_under_the_backward_pass();
+    for (size_t i = end_; i < c_.code.size(); ++i)
+      if (!placed_[i] && is_update(c_.code[i]) && may_fill(i)) fillers_.push_back(i);
+    place_at_the_end();
+    return std::move(order_);
   }
-  return places;
-}
+
+ private:
+  void place_under_the_backward_pass() {
+    auto next = updates_.begin();
+    size_t last_use = last_use_before(c_, *next);
+    for (size_t i = 0; i < end_; ++i) {
+      while (!reduces(c_.code[i]) && next != updates_.end() && last_use < i && is_reduced(*next)) {
+        place(*next);
+        place(*next + 1);
+        if (++next != updates_.end()) last_use = last_use_before(c_, *next);
+      }
+      place(i);
+    }
+  }
+
+  /// While the sum for an update with a gather is under way, there is time for those that have none.
+  void place_at_the_end() {
+    auto filler = fillers_.begin();
+    for (size_t i = end_; i < c_.code.size(); ++i) {
+      if (placed_[i] || std::find(fillers_.begin(), fillers_.end(), i) != fillers_.end()) continue;
+      const bool has_gather = std::find(updates_.begin(), updates_.end(), i) != updates_.end();
+      while (has_gather && filler != fillers_.end() && !is_reduced(i) && is_reduced(*filler)) place(*filler++);
+      place(i);
+    }
+    while (filler != fillers_.end()) place(*filler++);
+  }
+
+  /// An update that no gather waits for, and that may stand anywhere among the last instructions.
+  bool may_fill(size_t at) const {
+    if (std::find(updates_.begin(), updates_.end(), at) != updates_.end()) return false;
+    return can_move(c_, c_.code[at], at, end_ - 1) && can_move(c_, c_.code[at], at, c_.code.size());
+  }
+
+  bool is_reduced(size_t update) const {
+    const auto found = reduced_.find(c_.code[update].code.inputs[0].tensor);
+    return found != reduced_.end() && found->second <= clocks_.compute();
+  }
+
+  void place(size_t at) {
+    order_.push_back(at);
+    placed_[at] = true;
+    clocks_.issue(c_.code[at].code);
+    if (reduces(c_.code[at])) reduced_[c_.code[at].code.inputs[0].tensor] = clocks_.wire();
+  }
+
+  const Compiler& c_;
+  const std::vector<size_t>& updates_;  ///< those with a gather behind them
+  size_t end_ = 0;                      ///< where updates begin, as lowered
+  std::vector<size_t> order_, fillers_;
+  std::vector<bool> placed_;
+  std::map<std::string, double> reduced_;  ///< when, by the name of the gradients: the last that was issued
+  Clocks clocks_;
+};
 
 }  // namespace
 
 void update_early(Compiler& c) {
   const std::vector<size_t> updates = find_updates(c);
   if (updates.empty()) return;
-  const std::multimap<size_t, size_t> moved = find_places(c, updates);
-  std::vector<bool> gone(c.code.size());
-  for (const auto& [behind, update] : moved) gone[update] = gone[update + 1] = true;
   std::vector<VirtualInstruction> ordered;
   ordered.reserve(c.code.size());
-  for (size_t i = 0; i < c.code.size(); ++i) {
-    if (gone[i]) continue;
-    ordered.push_back(std::move(c.code[i]));
-    for (auto [it, end] = moved.equal_range(i); it != end; ++it) {
-      ordered.push_back(std::move(c.code[it->second]));
-      ordered.push_back(std::move(c.code[it->second + 1]));
-    }
-  }
+  for (size_t i : Placement(c, updates).order()) ordered.push_back(std::move(c.code[i]));
   c.code = std::move(ordered);
 }
 

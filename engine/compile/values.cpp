@@ -27,6 +27,10 @@ Located variable_value(Lowering& l, TensorId tensor) {
   View view{l.c.states[index], l.c.operand(tensor, layout)};
   if (variable.bucket >= 0) {
     const bool gathered = l.c.program.buckets[variable.bucket].level == 3;
+    if (l.used.insert(variable.bucket).second) {
+      const NodeId user = l.c.graph.consumers(tensor).front();
+      gather_in_forward(l, variable.bucket, l.c.graph.nodes[user].layer);
+    }
     view.buffer = gathered ? gathered_weights(l, variable.bucket).buffer : l.c.buckets[variable.bucket].read();
     view.operand.offset = variable.bucket_element * byte_size(view.operand.dtype);
   }

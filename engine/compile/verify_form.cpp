@@ -42,8 +42,8 @@ class Form {
         if (r < 0 || r >= num_ranks_) fault("a group has rank " + std::to_string(r) + ", which there is not");
       }
     }
-    if (p_.memory.total() != p_.arena_bytes)
-      fault("memory adds up to " + std::to_string(p_.memory.total()) + " bytes, the arena has " +
+    if (p_.memory.arena() != p_.arena_bytes)
+      fault("memory adds up to " + std::to_string(p_.memory.arena()) + " bytes, the arena has " +
             std::to_string(p_.arena_bytes));
     for (size_t r = 0; r < regions_.size(); ++r) {
       const Region& region = regions_[r];

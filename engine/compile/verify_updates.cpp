@@ -49,13 +49,13 @@ class BucketUpdates {
     if (b_.updated_by_parts) return verify_parts();
     for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
       const Instruction& i = p_.instructions[index_];
-      if (updates_ > 0) read_updated(i);
+      updates_ > 0 ? read_updated(i) : read_old(i);
       if (is_update(i) && weights_.touches(i.outputs[0])) {
         update(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
         reduce(i);
       } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && read_.is(i.outputs[0])) {
-        gathers_ += updates_ > 0;
+        gather(i);
       } else if (b_.gradients_offset >= 0) {
         contribute(i);
       }
@@ -140,6 +140,20 @@ class BucketUpdates {
     if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");
   }
 
+  /// Behind the update, or ahead of the weights' first use in the step where nobody looks at them between steps.
+  void gather(const Instruction& i) {
+    ++gathers_;
+    if (updates_ > 0) return;
+    if (!b_.weights_are_cut()) fault(i.name + " leaves " + b_.name + " with old weights at the end of the step");
+    if (!early_reader_.empty()) fault(early_reader_ + " reads weights of " + b_.name + " before they are gathered");
+  }
+
+  void read_old(const Instruction& i) {
+    if (gathers_ > 0 || !early_reader_.empty() || (i.opcode == Opcode::collective && i.purpose == Purpose::weights))
+      return;
+    if (read_.touches(i.inputs)) early_reader_ = i.name;
+  }
+
   /// What reads weights after their update computes with those of the next step.
   void read_updated(const Instruction& i) {
     const bool gathers = i.opcode == Opcode::collective && i.purpose == Purpose::weights;
@@ -181,8 +195,7 @@ class BucketUpdates {
     if (updates_ == 0) fault(b_.name + " is never updated");
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(gradient_name() + " is never reduced");
     if ((b_.level == 1 || b_.level == 2) && gathers_ != 1)
-      fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) +
-            " times after the update, not once");
+      fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) + " times in a step, not once");
     if (b_.level < 2) return;
     if (additions_ != reduces_)
       fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are made, " + std::to_string(additions_) +
@@ -206,7 +219,9 @@ class BucketUpdates {
   Range kept(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
   }
+  /// Empty where there is none: bf16 weights that nobody updates have no f32 ones.
   static Range range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
+    if (offset < 0) return {};
     return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
   }
 
@@ -222,6 +237,7 @@ class BucketUpdates {
   Range weights_, updated_;  ///< what is kept, and of that what this rank updates
   Range read_, copied_;      ///< what kernels read, and of a bf16 copy what this rank's update writes
   int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0;
+  std::string early_reader_;  ///< of the weights before they are gathered
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
 };

@@ -29,6 +29,7 @@ Plan plan_header(const JobSpec& spec) {
   plan.optimizer_shard_level = parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
+  plan.copies_weights = spec.precision == Precision::bf16;
   if (plan.mode == ParallelMode::auto_parallel) {
     throw SpecError(spec.position("parallel.mode"), "parallel.mode", "auto_parallel is not there yet",
                     "semi_auto_parallel propagates from the strategies of a few layers");

@@ -51,6 +51,7 @@ struct Plan {
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
   DType gradient_type = DType::f32;  ///< in which gradients of parameters are summed over ranks: f32 or bf16
+  bool copies_weights = false;       ///< precision bf16: kernels read copies of the f32 weights
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
   std::vector<LayerPlan> layers;         ///< one a layer of the graph

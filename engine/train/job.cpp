@@ -1,12 +1,29 @@
 // See the header.
 #include "engine/train/job.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "engine/runtime/copied_collectives.h"
+#include "engine/runtime/workspace.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
 
 namespace trainctl {
+namespace {
+
+Program with_device_memory(const PlannedJob& job, Program program) {
+  if (job.spec.launch.device != Device::cuda) return program;
+  Memory& m = program.memory;
+  m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
+  m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
+  for (const SampleTable& table : sample_tables(job.shapes, job.samples, program))
+    if (loads_whole_samples(program, table)) m.data_set += table.bytes();
+  return program;
+}
+
+}  // namespace
 
 SpecError with_positions(const SpecError& error, const JobSpec& spec) {
   std::vector<Diagnostic> diagnostics = error.diagnostics();
@@ -22,7 +39,8 @@ PlannedJob plan_job(JobSpec spec) {
   job.cost = job.spec.launch.device == Device::cuda ? CostModel::cuda(job.spec.precision) : CostModel::cpu();
   try {
     job.shapes = read_data_shapes(job.spec.dataset);
-    check_epoch_has_steps(job.spec.dataset, read_data_size(job.spec.dataset));
+    job.samples = read_data_size(job.spec.dataset);
+    check_epoch_has_steps(job.spec.dataset, job.samples);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
@@ -36,8 +54,19 @@ void require_precision(const JobSpec& spec) {
   throw EnvError("precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
 }
 
-Program compile(const PlannedJob& job, int rank) { return compile(job.graph, job.plan, job.spec, job.cost, rank); }
+int steps_in_flight(const TrainSpec& spec) {
+  constexpr int64_t kLeast = 2, kMost = 64;
+  return static_cast<int>(std::clamp(spec.sink_steps, kLeast, kMost));
+}
 
-std::vector<Program> compile_all(const PlannedJob& job) { return compile_all(job.graph, job.plan, job.spec, job.cost); }
+Program compile(const PlannedJob& job, int rank) {
+  return with_device_memory(job, compile(job.graph, job.plan, job.spec, job.cost, rank));
+}
+
+std::vector<Program> compile_all(const PlannedJob& job) {
+  std::vector<Program> programs = compile_all(job.graph, job.plan, job.spec, job.cost);
+  for (Program& program : programs) program = with_device_memory(job, std::move(program));
+  return programs;
+}
 
 }  // namespace trainctl

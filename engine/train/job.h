@@ -16,6 +16,7 @@ namespace trainctl {
 struct PlannedJob {
   JobSpec spec;
   DataShapes shapes;
+  int64_t samples = 0;  ///< of the data set
   Graph graph;
   Plan plan;
   CostModel cost;
@@ -27,7 +28,11 @@ PlannedJob plan_job(JobSpec spec);
 /// Throws an EnvError where the device that the job is to run on cannot compute in its precision.
 void require_precision(const JobSpec& spec);
 
-/// compile and compile_all (engine/compile/compile.h) of a planned job.
+/// Steps that a device is asked to have in flight.
+int steps_in_flight(const TrainSpec& spec);
+
+/// compile and compile_all (engine/compile/compile.h) of a planned job. Where it runs on GPUs, Memory also says what
+/// lies beside the arena.
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
 

@@ -11,8 +11,6 @@
 namespace trainctl {
 namespace {
 
-constexpr int kMostInFlight = 64;
-
 std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
   try {
     return open_dataset(spec.dataset, spec.seed);
@@ -58,11 +56,10 @@ int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
 Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
                  const TrainOptions& options)
     : job_(job), program_(program), hooks_(std::move(hooks)), start_up_(options.start_up) {
-  const auto sink_steps = static_cast<int>(std::min<int64_t>(job.spec.train.sink_steps, kMostInFlight));
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
-  executor_options.in_flight = std::max(sink_steps, 2);
+  executor_options.in_flight = steps_in_flight(job.spec.train);
   executor_options.print = hooks_.print;
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;

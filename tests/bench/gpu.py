@@ -4,13 +4,13 @@
 
   step        the reference MLP in fp32, data on the GPU, against PyTorch's captured CUDA graph of the same step
   scaling     eight layers of 8192 in bf16, batch 8192 a GPU, on 1, 2, 4 … N GPUs, with whole optimizers and with shards
-              of them, gradients in fp32 and in bf16, beside a large matrix product
+              of them, gradients in fp32 and in bf16, against PyTorch's FSDP, beside a large matrix product
   all_reduce  256 MiB of f32, against PyTorch's NCCL
   start-up    from the command to the first finished step, and to the end of a one-step run, against torchrun and its
               hello world; then where the time went, of each rank of the last round
 Medians over rounds, lowest and highest in brackets. Needs PyTorch with CUDA.
 """
-import argparse, json, pathlib, re, statistics, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
 
 here = pathlib.Path(__file__).resolve().parent
 GRAPH = """
@@ -51,6 +51,37 @@ dist.all_reduce(one)
 print("hello", int(one.item()))
 dist.destroy_process_group()
 """
+# Weights and gradients in bf16, f32 masters, gradients and optimizer in shards, weights kept from forward to backward.
+SCALING = """
+import os, sys, time, torch, torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("nccl")
+torch.manual_seed(1)
+layers = [m for i in range(8) for m in (torch.nn.Linear(8192, 8192), torch.nn.ReLU(inplace=True))][:-1]
+net = torch.nn.Sequential(*layers).cuda()
+for m in net:
+    if isinstance(m, torch.nn.Linear): torch.nn.init.normal_(m.weight, std=0.01)
+kept = dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=getattr(torch, sys.argv[1])),
+            reshard_after_forward=False)
+for m in net:
+    if isinstance(m, torch.nn.Linear): fully_shard(m, **kept)
+fully_shard(net, **kept)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+x, y = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16), torch.randint(0, 8192, (8192,), device="cuda")
+def run(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimizer.step()
+    torch.cuda.synchronize()
+    dist.barrier()
+run(30)
+start = time.perf_counter()
+run(90)
+if dist.get_rank() == 0: print("ms", (time.perf_counter() - start) / 90 * 1e3)
+dist.destroy_process_group()
+"""
 REDUCE = """
 import os, statistics, torch, torch.distributed as dist
 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -65,27 +96,64 @@ dist.destroy_process_group()
 """
 
 
-def sh(*command):
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+def sh(*command, **environment):
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env={**os.environ, **environment})
     if done.returncode != 0:
         sys.exit(f"failed: {' '.join(map(str, command))}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return done.stdout
 
 
-def torchrun(ranks, program):
+def torchrun(ranks, program, *arguments):
     with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
         script.write(program)
         script.flush()
-        return sh("torchrun", "--nproc-per-node", ranks, script.name)
+        return sh("torchrun", "--nproc-per-node", ranks, script.name, *arguments)
 
 
-def train(binary, job, *overrides):
+def ms_of(text):
+    return float(re.search(r"ms ([\d.]+)", text).group(1))
+
+
+def train(binary, job, *overrides, **environment):
     """Mean step in us, the first quarter left out."""
     with tempfile.TemporaryDirectory() as logs:
-        sh(binary, "run", here / job, "launch.device=cuda", f"launch.log_dir={logs}/l", *overrides)
+        sh(binary, "run", here / job, "launch.device=cuda", f"launch.log_dir={logs}/l", *overrides, **environment)
         rows = [json.loads(line) for line in open(f"{logs}/l/1/metrics.jsonl")]
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     return statistics.mean(seconds[len(seconds) // 4:]) * 1e6
+
+
+def layers_of_8192(binary, ranks, level, gradients, **environment):
+    """ms a step."""
+    mode = "data_parallel" if ranks > 1 else "stand_alone"
+    return train(binary, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}", f"parallel.mode={mode}",
+                 f"parallel.optimizer_shard={level}", f"gradient_precision={gradients}", "train.epochs=60", **environment) / 1e3
+
+
+def scale(a, rounds, flops):
+    """Weak scaling, against one GPU. Cards differ, and a step waits for the slowest: so also against that one alone."""
+    cards = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(a.ranks)))).split(",")[:a.ranks]
+    for gradients, theirs in (("fp32", "float32"), ("bf16", "bfloat16")):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            alone = [statistics.median(of_card) for of_card in zip(*(
+                list(pool.map(lambda card: layers_of_8192(a.trainctl, 1, 0, gradients, CUDA_VISIBLE_DEVICES=card), cards))
+                for _ in rounds))]
+        print(f"8 x 8192, gradients in {gradients}, each card alone: {' '.join(f'{ms:.2f}' for ms in alone)} ms", flush=True)
+        one = their_one = None
+        for ranks in (1, 2, 4, 8):
+            if ranks > a.ranks:
+                break
+            peer = [ms_of(torchrun(ranks, SCALING, theirs)) for _ in rounds]
+            their_one = their_one or statistics.median(peer)
+            print(f"  {ranks} GPUs, PyTorch's FSDP: {spread(peer, 'ms', 2)}, {their_one / statistics.median(peer) * 100:.1f}% of weak scaling",
+                  flush=True)
+            for level in (0, 1, 2) if ranks > 1 else (0,):
+                ours = [layers_of_8192(a.trainctl, ranks, level, gradients) for _ in rounds]
+                ms = statistics.median(ours)
+                one = one or ms
+                print(f"  {ranks} GPUs, optimizer_shard {level}: {spread(ours, 'ms', 2)}, {flops / ms / 1e9:.0f} TFLOP/s a GPU, "
+                      f"{one / ms * 100:.1f}% of weak scaling, {max(alone[:ranks]) / ms * 100:.1f}% of the slowest card alone, "
+                      f"{statistics.median(peer) / ms:.2f}x PyTorch", flush=True)
 
 
 def one_step(binary, ranks):
@@ -119,23 +187,11 @@ def main():
     peak = json.loads(sh(a.trainctl, "bench", "op", "matmul", "--shape", shape, "--dtype", "bf16", "--device", "cuda", "--json"))
     print("matrix product 8192^3 in bf16:", json.dumps(peak)[:400], flush=True)
     flops = (3 * 8 - 1) * 2 * 8192**3  # a step's products: all but the slope of the data
-    one = {}  # by the type of the gradients
-    for ranks in (1, 2, 4, 8):
-        if ranks > a.ranks:
-            break
-        # optimizer_shard's level, gradient_precision
-        for level, gradients in ((0, "fp32"), (2, "fp32"), (2, "bf16")) if ranks > 1 else ((0, "fp32"), (0, "bf16")):
-            us = [train(a.trainctl, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}",
-                        f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", f"parallel.optimizer_shard={level}",
-                        f"gradient_precision={gradients}", "train.epochs=60") for _ in rounds]
-            one.setdefault(gradients, statistics.median(us))
-            print(f"8 x 8192, {ranks} GPUs, optimizer_shard {level}, gradients in {gradients}: "
-                  f"{spread([u / 1e3 for u in us], 'ms', 2)}, {flops / statistics.median(us) / 1e6:.0f} TFLOP/s a GPU, "
-                  f"{one[gradients] / statistics.median(us) * 100:.1f}% of weak scaling", flush=True)
+    scale(a, rounds, flops)
     if a.ranks > 1:
         table = sh(a.trainctl, "bench", "collective", "all_reduce", "--ranks", a.ranks, "--bytes", "256M", "--device", "cuda")
         print(table.strip(), flush=True)
-        ms = float(re.search(r"ms ([\d.]+)", torchrun(a.ranks, REDUCE)).group(1))
+        ms = ms_of(torchrun(a.ranks, REDUCE))
         print(f"PyTorch's NCCL: {256 * 2**20 / ms / 1e6 * 2 * (a.ranks - 1) / a.ranks:.1f} bus GB/s", flush=True)
     first, ours, theirs = [], [], []
     for _ in rounds:

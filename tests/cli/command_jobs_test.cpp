@@ -214,6 +214,26 @@ TEST_CASE("plan shows the binding and the threads of a network's ranks too") {
   CHECK(json["launch"]["ranks"].size() == 2);
 }
 
+TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only where there is room") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const auto plan = [&](const char* more, const char* device) {
+    return trainctl_command(scratch.path(), {"plan", "job.yaml", more, device}).out;
+  };
+  CHECK_FALSE(contains(plan("seed=1", "launch.device=cpu"), "workspace"));
+  const std::string shown = plan("seed=1", "launch.device=cuda");
+  CHECK(contains(shown, "workspace     total  data set\n"));
+  CHECK(contains(shown, "what stands behind total is taken only where the GPU has room"));
+  const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_programs"][0]["memory"];
+  CHECK(memory["workspace"] > 32 << 20);
+  CHECK(memory["data_set"] > 0);
+  CHECK_FALSE(memory.contains("copy_engines"));
+  int64_t sum = 0;
+  for (const char* kind : {"weights", "gradients", "optimizer", "activations", "buffers", "workspace"})
+    sum += memory[kind].get<int64_t>();
+  CHECK(memory["total"] == sum);
+}
+
 TEST_CASE("20 jobs at once on one host: each has a run and a port of its own") {
   const Scratch scratch;
   const std::string configs = TRAINCTL_SOURCE_DIR "/configs/any_program.yaml";

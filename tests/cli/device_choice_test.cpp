@@ -74,6 +74,16 @@ TEST_CASE("a rank that does not fit in what its GPU has free is refused with wha
   CHECK(said.starts_with("plan: rank 0 needs "));
   CHECK(said.find("gpu 0 (NVIDIA H200) has") != std::string::npos);
   CHECK(said.find("weights") != std::string::npos);
+  CHECK(said.find("workspace 32.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("the workspace counts beside 1 GiB for CUDA and NCCL, what a rank can do without does not") {
+  const std::vector<std::string> cuda = {"launch.device=cuda"};
+  const Memory memory = compile_all(plan_job(spec_of(cuda)))[0].memory;
+  CHECK(memory.data_set > 0);
+  const int64_t enough = memory.arena() + memory.workspace + (int64_t{1} << 30);
+  CHECK(refusal(cuda, host(2, enough)).empty());
+  CHECK_FALSE(refusal(cuda, host(2, enough - 1)).empty());
 }
 
 TEST_CASE("the first lines of a run say what it runs on") {

@@ -19,7 +19,7 @@ TEST_CASE("the kinds of memory add up to the arena") {
       Plan plan = data_parallel_plan(kMlp, ranks, 1, 2);
       plan.optimizer_shard_level = level;
       for (const Program& p : programs_of(kMlp, plan)) {
-        CHECK(p.memory.total() == p.arena_bytes);
+        CHECK(p.memory.arena() == p.arena_bytes);
         CHECK(p.memory.buffers >= 0);
       }
     }

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/compile/compile.h"
+#include "engine/compile/verify_programs.h"
 #include "engine/model/model.h"
 #include "engine/spec/parse.h"
 #include "tests/compile/sketch.h"
@@ -13,8 +14,8 @@ using namespace trainctl;
 namespace {
 
 /// Four equal layers on four ranks, each a bucket of its own at level 3; of 4096 units, at the other levels too.
-Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64",
-                 int64_t piece_bytes = 0) {
+std::vector<Program> compiled_all(int level, const std::vector<std::string>& more, const std::string& units,
+                                  int64_t piece_bytes = 0) {
   std::vector<std::string> overrides = {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const JobSpec spec = parse_job(R"(
@@ -35,7 +36,11 @@ launch: {ranks: 4}
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
   Plan plan = make_plan(graph, spec, CostModel::cpu());
   if (piece_bytes > 0) plan.gradient_piece_bytes = piece_bytes;
-  return compile_all(graph, plan, spec, CostModel::cpu())[0];
+  return compile_all(graph, plan, spec, CostModel::cpu());
+}
+Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64",
+                 int64_t piece_bytes = 0) {
+  return compiled_all(level, more, units, piece_bytes)[0];
 }
 
 bool overlap(const Operand& a, const Operand& b) {
@@ -128,11 +133,13 @@ TEST_CASE("the last large gradient is made and reduced in pieces: while one is r
       CAPTURE(more);
       const Program p = compiled(level, {more}, "64", 4096);  // 16 KiB
       const auto in_pieces =
-          std::find_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; });
-      REQUIRE(in_pieces != p.buckets.end());
+          std::find_if(p.buckets.rbegin(), p.buckets.rend(), [](const Bucket& b) { return b.pieces > 1; });
+      REQUIRE(in_pieces != p.buckets.rend());
       CHECK(in_pieces->pieces == 4);
       CHECK(in_pieces->elements == 64 * 64);
-      CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; }) == 1);
+      const bool exchanged = level == 1 && more == "precision=bf16";  // the last two, see below
+      CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; }) ==
+            (exchanged ? 2 : 1));
       int before = -1, updates = 0;
       for (int piece = 0; piece < 4; ++piece) {
         const Bucket::Piece range = in_pieces->piece(piece);
@@ -220,37 +227,143 @@ TEST_CASE("all updates but the last bucket's stand before the first wait for the
 TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is reduced, where compute hides both") {
   for (int level = 1; level <= 2; ++level) {
     for (const std::string micro_batches : {"1", "2"}) {
-      for (const std::string precision : {"fp32", "bf16"}) {
-        const Program p = compiled(
-            level, {"parallel.micro_batches=" + micro_batches, "precision=" + precision, "dataset.batch=1024"}, "4096");
-        CAPTURE(level);
-        CAPTURE(micro_batches);
-        CAPTURE(precision);
-        const std::vector<int> sums = reductions(p);
-        int before_next = 0, at_the_end = 0;
-        for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
-          const Instruction& code = p.instructions[static_cast<size_t>(i)];
-          if (!is_update(code)) continue;
-          const std::string bucket = code.inputs[0].tensor.substr(5);
-          CHECK(p.instructions[static_cast<size_t>(i) + 1].name == "all_gather weights." + bucket);
-          const auto own = std::find(sums.begin(), sums.end(), last_reduction(p, bucket));
-          const auto next = std::find_if(own, sums.end(), [&](int sum) {
-            const Instruction& made_before = p.instructions[static_cast<size_t>(sum) - 1];
-            return sum > *own && made_before.opcode != Opcode::collective;
-          });
-          if (next == sums.end()) {
-            ++at_the_end;
-          } else {
-            before_next += i < *next ? 1 : 0;
-          }
+      const Program p = compiled(level, {"parallel.micro_batches=" + micro_batches, "dataset.batch=1024"}, "4096");
+      CAPTURE(level);
+      CAPTURE(micro_batches);
+      const std::vector<int> sums = reductions(p);
+      int before_next = 0, at_the_end = 0;
+      for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+        const Instruction& code = p.instructions[static_cast<size_t>(i)];
+        if (!is_update(code)) continue;
+        const std::string bucket = code.inputs[0].tensor.substr(5);
+        CHECK(p.instructions[static_cast<size_t>(i) + 1].name == "all_gather weights." + bucket);
+        const auto own = std::find(sums.begin(), sums.end(), last_reduction(p, bucket));
+        const auto next = std::find_if(own, sums.end(), [&](int sum) {
+          const Instruction& made_before = p.instructions[static_cast<size_t>(sum) - 1];
+          return sum > *own && made_before.opcode != Opcode::collective;
+        });
+        if (next == sums.end()) {
+          ++at_the_end;
+        } else {
+          before_next += i < *next ? 1 : 0;
         }
-        // The last but one stands behind the last gradient, since nothing else is left to hide it. At level 2 it is a
-        // sum over micro-batches that stands behind the next reduction.
-        const bool sums_up = level == 2 && micro_batches == "2";
-        CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 2));
-        CHECK(at_the_end == 1);
       }
+      // At level 2 it is a sum over micro-batches that stands behind the next reduction.
+      const bool sums_up = level == 2 && micro_batches == "2";
+      CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
+      CHECK(at_the_end == 1);
     }
+  }
+}
+
+TEST_CASE("levels 1 and 2 in bf16: weights are gathered under the forward pass, but those that it begins with") {
+  for (int level = 1; level <= 2; ++level) {
+    for (const std::string micro_batches : {"1", "2"}) {
+      CAPTURE(level);
+      CAPTURE(micro_batches);
+      const Program p =
+          compiled(level, {"parallel.micro_batches=" + micro_batches, "precision=bf16", "dataset.batch=1024"}, "4096");
+      const int first = std::find_if(p.variables.begin(), p.variables.end(), [](const Variable& v) {
+                          return v.name == "h.0.dense.weight";
+                        })->bucket;
+      std::vector<int> gathered(p.buckets.size());
+      for (const Instruction& code : p.instructions) {
+        if (code.opcode != Opcode::collective || code.purpose != Purpose::weights) continue;
+        const auto bucket = std::find_if(p.buckets.begin(), p.buckets.end(),
+                                         [&](const Bucket& b) { return code.name == "all_gather weights." + b.name; });
+        REQUIRE(bucket != p.buckets.end());
+        const auto b = static_cast<int>(bucket - p.buckets.begin());
+        ++gathered[static_cast<size_t>(b)];
+        CHECK(code.micro_batch == (b == first ? -1 : 0));
+        if (b != first) CHECK(code.phase == Phase::forward);
+      }
+      CHECK(std::count(gathered.begin(), gathered.end(), 1) == static_cast<int>(p.buckets.size()));
+      // The first product waits for nothing.
+      const auto product = std::find_if(p.instructions.begin(), p.instructions.end(),
+                                        [](const Instruction& code) { return code.op.starts_with("matmul"); });
+      CHECK(product->waits.empty());
+    }
+  }
+}
+
+TEST_CASE("in bf16 a program that reads weights before it gathers them is wrong") {
+  std::vector<Program> programs =
+      compiled_all(2, {"parallel.micro_batches=1", "precision=bf16", "dataset.batch=1024"}, "4096");
+  for (Program& p : programs) {
+    const auto gather = std::find_if(p.instructions.begin(), p.instructions.end(),
+                                     [](const Instruction& code) { return code.purpose == Purpose::weights; });
+    const auto reader = std::find_if(gather, p.instructions.end(), [&](const Instruction& code) {
+      return code.opcode == Opcode::kernel &&
+             std::any_of(code.inputs.begin(), code.inputs.end(),
+                         [&](const Operand& in) { return overlap(in, gather->outputs[0]); });
+    });
+    REQUIRE(reader != p.instructions.end());
+    move_instruction(p, static_cast<int>(gather - p.instructions.begin()),
+                     static_cast<int>(reader - p.instructions.begin()));
+  }
+  const std::vector<ProgramFault> faults = verify_programs(programs);
+  CHECK(std::any_of(faults.begin(), faults.end(), [](const ProgramFault& fault) {
+    return fault.message.find("before they are gathered") != std::string::npos;
+  }));
+}
+
+TEST_CASE("levels 1 and 2 in bf16: updates that no gather waits for fill the time of the last reductions") {
+  for (int level = 1; level <= 2; ++level) {
+    const Program p = compiled(level, {"parallel.micro_batches=1", "precision=bf16", "dataset.batch=1024"}, "4096",
+                               int64_t{16} << 20);
+    const int last = reductions(p).back();
+    const std::string awaited = p.instructions[static_cast<size_t>(last)].inputs[0].tensor;
+    int before = 0, after = 0;
+    bool seen = false;
+    for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+      const Instruction& code = p.instructions[static_cast<size_t>(i)];
+      if (!is_update(code)) continue;
+      const bool fills = p.instructions[static_cast<size_t>(i) + 1].purpose != Purpose::weights;
+      if (fills) CHECK(i > last);
+      seen |= code.inputs[0].tensor == awaited;
+      if (fills) ++(seen ? after : before);
+    }
+    CHECK(seen);
+    CHECK(before >= 1);
+    CHECK(before + after == 2 + 1 + 4);  // two layers' whole, one's bias, and its weight in pieces
+  }
+}
+
+TEST_CASE("levels 1 and 2 in bf16: the gradient made last is of weights that are gathered later") {
+  for (int level = 0; level <= 2; ++level) {
+    for (const std::string precision : {"fp32", "bf16"}) {
+      const Program p = compiled(level, {"parallel.micro_batches=1", "precision=" + precision, "dataset.batch=1024"},
+                                 "4096", int64_t{16} << 20);
+      const auto last = std::find_if(p.instructions.rbegin(), p.instructions.rend(),
+                                     [](const Instruction& code) { return code.op == "matmul_weight_grad"; });
+      REQUIRE(last != p.instructions.rend());
+      CHECK(last->name ==
+            (level > 0 && precision == "bf16" ? "h.1.dense.matmul.grad_weight.3" : "h.0.dense.matmul.grad_weight.3"));
+    }
+  }
+}
+
+TEST_CASE("a gradient that is reduced is made before its layer's input's, unless other ranks wait for that") {
+  const auto place = [](const Program& p, const std::string& name) {
+    const auto found = std::find_if(p.instructions.begin(), p.instructions.end(),
+                                    [&](const Instruction& i) { return i.name == name; });
+    REQUIRE(found != p.instructions.end());
+    return found - p.instructions.begin();
+  };
+  const std::string weight = "h.2.dense.matmul.grad_weight", input = "h.2.dense.matmul.grad_in0";
+  for (int level = 0; level <= 3; ++level) {
+    const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");
+    CHECK_MESSAGE(place(p, weight) < place(p, input), "level ", level);
+    CHECK_MESSAGE(p.instructions[static_cast<size_t>(place(p, weight)) + 1].purpose == Purpose::gradient, "level ",
+                  level);
+  }
+  // Ranks have other units of a layer, and so a part each of the sum that its input's gradient is.
+  for (const std::string cuts : {"[[2, 1], [2, 1], [2]]", "[[1, 1], [4, 1], [4]]"}) {
+    const Program p = compiled(
+        0, {"parallel.micro_batches=1", "parallel.mode=semi_auto_parallel", "parallel.strategies.h.*=" + cuts}, "4096");
+    const auto sum = place(p, "reduce_scatter grad.h.1.dense");
+    CHECK(place(p, input) < sum);
+    CHECK(sum < place(p, weight));
   }
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("bf16: memory shows the f32 weights apart, halves what kernels read, a
     CHECK(std::abs(2 * half.weights - whole.weights) <= 2 * slack);
     const int64_t kept = level == 1 || level == 2 ? whole.weights / 4 : whole.weights;
     CHECK(std::abs(half.master - kept) <= slack);
-    CHECK(half.total() == compiled({"precision=bf16", cut})[0].arena_bytes);
+    CHECK(half.arena() == compiled({"precision=bf16", cut})[0].arena_bytes);
   }
 }
 
@@ -107,6 +107,19 @@ print: [a]
   CHECK(p.memory.master == 0);
   CHECK(p.memory.weights == (32 * 64 + 64) * 2);
   for (const Variable& v : p.variables) CHECK(v.arena_offset == -1);
+}
+
+TEST_CASE("bf16: layers behind the loss's input have weights that nobody updates, beside those that are") {
+  for (int level = 0; level <= 3; ++level) {
+    CAPTURE(level);
+    for (const Program& p : compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
+                                      "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
+      int updated = 0, kept = 0;
+      for (const Bucket& b : p.buckets) ++(b.weights_offset >= 0 ? updated : kept);
+      CHECK(updated > 0);
+      CHECK(kept > 0);
+    }
+  }
 }
 
 TEST_CASE("bf16: plain SGD is no part of the kernels that make gradients") {

@@ -200,4 +200,21 @@ std::vector<int> find_all(const Program& program, Opcode opcode, std::string_vie
   return found;
 }
 
+void move_instruction(Program& program, int from, int to) {
+  const auto at = [&](int i) { return program.instructions.begin() + i; };
+  if (from < to)
+    std::rotate(at(from), at(from + 1), at(to + 1));
+  else
+    std::rotate(at(to), at(from), at(from + 1));
+  const auto place = [&](int i) {
+    if (i == from) return to;
+    return i + (i >= to && i < from ? 1 : 0) - (i > from && i <= to ? 1 : 0);
+  };
+  for (int i = 0; i < static_cast<int>(program.instructions.size()); ++i) {
+    std::vector<int>& waits = program.instructions[static_cast<size_t>(i)].waits;
+    for (int& w : waits) w = place(w);
+    std::erase_if(waits, [&](int w) { return w >= i; });
+  }
+}
+
 }  // namespace trainctl

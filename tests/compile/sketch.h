@@ -42,5 +42,7 @@ std::vector<Program> programs_of(const Graph& graph, const Plan& plan, const Job
 std::vector<const Instruction*> collectives(const Program& program, Purpose purpose);
 /// Indices of the instructions with this opcode and, where given, name.
 std::vector<int> find_all(const Program& program, Opcode opcode, std::string_view name = "");
+/// Puts an instruction at another place. Waits follow; those for what is later then are left out.
+void move_instruction(Program& program, int from, int to);
 
 }  // namespace trainctl

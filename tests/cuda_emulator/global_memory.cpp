@@ -14,7 +14,8 @@ void* GlobalMemory::allocate(size_t bytes, bool of_host) {
   if (!of_host) made->written.reset(new uint8_t[bytes + 1]());
   auto* at = reinterpret_cast<void*>(made->first);
   std::memset(at, 0xff, bytes);  // NaNs
-  in_use_ += bytes;
+  made->of_device = !of_host;
+  if (made->of_device) in_use_ += bytes;
   by_first_[made->first] = std::move(made);
   return at;
 }
@@ -22,7 +23,7 @@ void* GlobalMemory::allocate(size_t bytes, bool of_host) {
 bool GlobalMemory::free(void* memory) {
   const auto found = by_first_.find(reinterpret_cast<uint64_t>(memory));
   if (found == by_first_.end()) return false;
-  if (found->second->memory != nullptr) in_use_ -= found->second->bytes;
+  if (found->second->of_device) in_use_ -= found->second->bytes;
   by_first_.erase(found);
   last_ = nullptr;
   return true;

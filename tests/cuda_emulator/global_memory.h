@@ -27,7 +27,7 @@ struct Allocation {
   std::unique_ptr<uint8_t[]> written;      ///< 1: written; null: all are, the host writes there too
   std::unique_ptr<std::byte[]> memory;     ///< null: not ours
   std::unique_ptr<GlobalCell[]> accesses;  ///< of each word; null: none yet
-  bool read_only = false;
+  bool read_only = false, of_device = false;
   uint64_t written_by = 0, read_by = 0;  ///< the last launch that did
 
   bool holds(uint64_t address, uint64_t n) const { return address - first < bytes && n <= bytes - (address - first); }
@@ -44,6 +44,7 @@ class GlobalMemory {
   void forget(const void* memory) { free(const_cast<void*>(memory)); }
   /// Null: nobody's.
   Allocation* find(uint64_t address);
+  /// Of the device.
   size_t bytes_in_use() const { return in_use_; }
 
  private:

@@ -43,9 +43,25 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
 }
 
+TEST_CASE("on GPUs the workspace counts, and the refusal names it; what a rank can do without does not count") {
+  const std::vector<std::string> gpus = {"launch.device=cuda"};
+  const PlannedJob any = planned("0", gpus);
+  const Memory memory = compile_all(any)[0].memory;
+  CHECK(memory.total() == memory.arena() + memory.workspace);
+  CHECK(memory.data_set > 0);
+  const PlannedJob fits = planned(std::to_string(memory.total()), gpus);
+  CHECK_FALSE(over_memory_limit(fits, compile_all(fits)));
+  const PlannedJob job = planned(std::to_string(memory.total() - 1), gpus);
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find(", workspace 32.") != std::string::npos);
+  CHECK(compile_all(planned("0"))[0].memory.workspace == 0);
+}
+
 TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
   const std::vector<std::string> gpus = {"launch.device=cuda", "dataset.batch=4096"};
-  const PlannedJob job = planned("4MiB", gpus), on_cpus = planned("4MiB", {gpus[1]});
+  const PlannedJob job = planned("37MiB", gpus), on_cpus = planned("4MiB", {gpus[1]});
   const auto message = over_memory_limit(job, compile_all(job));
   REQUIRE(message);
   INFO(*message);

@@ -10,20 +10,14 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/base/round_up.h"
 #include "engine/ops/driver_function_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
 namespace {
 
-constexpr int64_t kFlagStride = 64, kAlignment = 256;
-/// A whole piece of what cudaMalloc hands out, so that nothing else of this process is shared along.
-constexpr int64_t kLeastOwn = int64_t{2} << 20;
 /// Left for what libraries allocate later.
 constexpr int64_t kLeftFree = int64_t{1} << 30;
-
-int64_t aligned(int64_t n) { return round_up(n, kAlignment); }
 
 /// Null: the driver has none.
 decltype(&cuStreamBatchMemOp) memory_operations() {
@@ -37,17 +31,7 @@ bool peers_are_off() {
   return text != nullptr && std::strcmp(text, "0") != 0;
 }
 
-/// Elements that member i of `members` sums.
-struct Share {
-  int64_t first = 0, count = 0;
-  Share(int64_t all, int i, int members) {
-    const int64_t each = aligned(ceil_div(all, members));
-    first = std::min(i * each, all);
-    count = std::min(first + each, all) - first;
-  }
-};
-
-bool sums(Collective kind) { return kind == Collective::all_reduce || kind == Collective::reduce_scatter; }
+static_assert(kMostCopyingRanks <= kMostSummands);
 
 void pull(void* to, const std::byte* from, int64_t bytes, CudaStream stream) {
   if (bytes == 0 || to == from) return;
@@ -65,7 +49,7 @@ PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t
   sum.count = count;
   sum.dtype = dtype;
   sum.in[static_cast<size_t>(me)] = from[static_cast<size_t>(me)] + at;
-  for (int i = 1; i < members; ++i, scratch += aligned(bytes)) {
+  for (int i = 1; i < members; ++i, scratch += align_pulled(bytes)) {
     const auto m = static_cast<size_t>((me + i) % members);  // so that no link carries everybody's
     pull(scratch, from[m] + at, bytes, stream);
     sum.in[m] = scratch;
@@ -76,9 +60,11 @@ PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t
 }  // namespace
 
 CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena)
-    : program_(program), ranks_(ranks), device_(device), arena_(arena) {
-  for (const Instruction& i : program.instructions)
-    if (wants(i)) scratch_bytes_ = std::max(scratch_bytes_, scratch_for(i));
+    : program_(program),
+      ranks_(ranks),
+      device_(device),
+      arena_(arena),
+      memory_(copy_memory(program, ranks.num_ranks())) {
   take_calls();
   if (calls_.empty()) {
     peers_.clear();
@@ -89,32 +75,13 @@ CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device
   load_kernels();
 }
 
-bool CopyEngines::wants(const Instruction& instruction) const {
-  if (instruction.opcode != Opcode::collective || instruction.bytes() < kLeastBytes) return false;
-  const size_t members = program_.groups[static_cast<size_t>(instruction.group)].size();
-  const bool floats = instruction.inputs[0].dtype == DType::f32 || instruction.inputs[0].dtype == DType::bf16;
-  return members > 1 && members <= kMostSummands && (floats || !sums(instruction.collective));
-}
-
-/// What a sum's other summands take.
-int64_t CopyEngines::scratch_for(const Instruction& instruction) const {
-  if (!sums(instruction.collective)) return 0;
-  const auto members = static_cast<int>(program_.groups[static_cast<size_t>(instruction.group)].size());
-  const BoundMove move = bind_move(instruction, program_, arena_);
-  const bool shared = instruction.collective == Collective::all_reduce;
-  const int64_t count = shared ? Share(move.count, 0, members).count : move.count;
-  return (members - 1) * aligned(count * byte_size(move.dtype));
-}
-
-int64_t CopyEngines::flag_bytes() const { return aligned(kMeetings * kFlagStride * ranks_.num_ranks()); }
-
 /// False where it would leave too little memory for others.
 bool CopyEngines::allocate_own() {
   if (own_) return true;
-  const int64_t bytes = std::max(flag_bytes() + scratch_bytes_, kLeastOwn);
   size_t free = 0, total = 0;
-  if (cudaMemGetInfo(&free, &total) != cudaSuccess || static_cast<int64_t>(free) < bytes + kLeftFree) return false;
-  own_ = make_device_memory(bytes);
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || static_cast<int64_t>(free) < memory_.bytes + kLeftFree)
+    return false;
+  own_ = make_device_memory(memory_.bytes);
   return cudaDeviceSynchronize() == cudaSuccess;
 }
 
@@ -123,7 +90,7 @@ bool CopyEngines::allocate_own() {
 void CopyEngines::take_calls() {
   std::map<std::vector<int>, std::vector<const Instruction*>> by_group;
   for (const Instruction& i : program_.instructions)
-    if (wants(i)) by_group[program_.groups[static_cast<size_t>(i.group)]].push_back(&i);
+    if (may_be_copied(program_, i)) by_group[program_.groups[static_cast<size_t>(i.group)]].push_back(&i);
   for (const auto& [ranks, instructions] : by_group)
     take_group(program_.groups[static_cast<size_t>(instructions[0]->group)], instructions);
 }
@@ -136,11 +103,7 @@ void CopyEngines::take_group(const std::vector<int>& group, const std::vector<co
     ranks_.all_gather(id, &word, words.data(), 1, DType::i32);
     return std::find(words.begin(), words.end(), 0) == words.end();
   };
-  const std::vector<Instruction>& code = program_.instructions;
-  const bool messages = std::any_of(code.begin(), code.end(), [](const Instruction& i) {
-    return i.opcode == Opcode::send || i.opcode == Opcode::recv;
-  });
-  if (!all_say(!messages && !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
+  if (!all_say(!has_messages(program_) && !peers_are_off() && memory_operations() != nullptr && allocate_own())) return;
   if (!all_say(open_peers(id, group))) return;
 
   std::vector<int64_t> offsets;
@@ -185,7 +148,7 @@ bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
 /// A kernel is loaded when it is first launched, which may wait for the device: never while another rank waits for it.
 void CopyEngines::load_kernels() const {
   for (const auto& [instruction, call] : calls_) {
-    if (!sums(instruction->collective)) continue;
+    if (!makes_sums(instruction->collective)) continue;
     PeerSum sum;
     sum.summands = static_cast<int>(call.group->size());
     sum.in.fill(scratch());  // not the flags, which others write to by now
@@ -205,7 +168,7 @@ bool CopyEngines::takes(const Instruction& instruction, const BoundMove& move) c
   const bool of_blocks =
       instruction.collective != Collective::all_reduce && instruction.collective != Collective::broadcast;
   const auto blocks = static_cast<int64_t>(of_blocks ? found->second.group->size() : 1);
-  return blocks * move.count * byte_size(move.dtype) >= kLeastBytes;
+  return blocks * move.count * byte_size(move.dtype) >= kLeastCopiedBytes;
 }
 
 void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
@@ -265,7 +228,7 @@ void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaSt
   enqueue_sum(sum, stream);
 }
 
-std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + flag_bytes(); }
+std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + memory_.flags; }
 
 std::byte* CopyEngines::flag_of(std::byte* own, Meeting meeting, int rank) const {
   return own + (int64_t{meeting} * ranks_.num_ranks() + rank) * kFlagStride;
@@ -300,7 +263,7 @@ void CopyEngines::meet(const Call& call, Meeting meeting, CudaStream stream) con
 /// Waits that are reached later, by what still runs, are let go too.
 void CopyEngines::abort() {
   if (calls_.empty() || aborted_.exchange(true)) return;
-  std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(flag_bytes()),
+  std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(memory_.flags),
                stream = rescue_.get()] {
     constexpr std::chrono::seconds kLong{10};
     constexpr std::chrono::milliseconds kBetween{1};

@@ -24,6 +24,7 @@
 #include "engine/ops/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/communicator.h"
+#include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/peer_memory.h"
 
@@ -31,15 +32,10 @@ namespace trainctl::cuda {
 
 class CopyEngines {
  public:
-  /// Bytes (Instruction::bytes) of the smallest collective that is taken; smaller ones are NCCL's, which needs fewer
-  /// steps for them.
-  static constexpr int64_t kLeastBytes = int64_t{16} << 20;
-
-  /// Collective over all ranks of the job. Takes those large collectives of the program whose ranks are processes that
-  /// all reach each other's arenas, and have memory left for what they pull and sum. None of a program with sends: a
-  /// stream that waits for a flag may hold up another stream, and then only ranks that go through all collectives in
-  /// one order always come. None either with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current device,
-  /// `device`.
+  /// Collective over all ranks of the job. Takes those of the program's collectives that may be copied, whose ranks are
+  /// processes that all reach each other's arenas, and have memory left for what they pull and sum (copy_memory()).
+  /// None of a program with messages, and none with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current
+  /// device, `device`.
   CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena);
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
@@ -56,7 +52,8 @@ class CopyEngines {
 
  private:
   /// A meeting of a group within a collective has flags of its own.
-  enum Meeting : int { kReady, kSummed, kDone, kMeetings };
+  enum Meeting : int { kReady, kSummed, kDone };
+  static_assert(kDone + 1 == kMeetings);
 
   struct Peer {
     std::unique_ptr<PeerMemory> arena, own;
@@ -69,8 +66,6 @@ class CopyEngines {
     std::vector<const std::byte*> out;  ///< by member
   };
 
-  bool wants(const Instruction& instruction) const;
-  int64_t scratch_for(const Instruction& instruction) const;
   bool allocate_own();
   void take_calls();
   void take_group(const std::vector<int>& group, const std::vector<const Instruction*>& instructions);
@@ -82,14 +77,13 @@ class CopyEngines {
   void reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const;
   std::byte* scratch() const;
   std::byte* flag_of(std::byte* own, Meeting meeting, int rank) const;
-  int64_t flag_bytes() const;
 
   const Program& program_;
   Communicator& ranks_;
   const int device_;
   std::byte* const arena_;
-  int64_t scratch_bytes_ = 0;
-  DeviceMemory own_;           ///< flags, then what was pulled and is to be summed
+  const CopyMemory memory_;
+  DeviceMemory own_;           ///< as CopyMemory says
   std::map<int, Peer> peers_;  ///< by rank
   std::map<const Instruction*, Call> calls_;
   Stream rescue_;  ///< of abort(), which nothing else may hold up

@@ -1,10 +1,9 @@
 // Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
-// memory while earlier steps run; the step itself is one graph, which is captured when the second step starts. The
-// first is enqueued as it is: it makes the libraries load what they load lazily. Ranks capture the same graphs at the
-// same step, whatever holds up their hosts: NCCL may make all hosts meet for each collective that is captured.
+// memory while earlier steps run; the step itself is one graph (step_graphs.h), which is captured when the second step
+// starts. The first is enqueued as it is: it makes the libraries load what they load lazily.
 //
-// Where many steps may be in flight, half of them are one graph: the device goes from step to step without its host.
-// A step that was started waits until there are enough for it, or until it is to be finished.
+// Where many steps may be in flight, half of them are one graph. A step that was started waits until there are enough
+// for it, or until it is to be finished.
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
@@ -17,17 +16,17 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/base/round_up.h"
 #include "engine/base/text.h"
 #include "engine/ops/cluster_limits_cuda.h"
-#include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"
 #include "engine/runtime/cuda/step_times.h"
 #include "engine/runtime/cuda/watchdog.h"
+#include "engine/runtime/workspace.h"
 
 namespace trainctl {
 
@@ -76,9 +75,6 @@ class CudaExecutor final : public Executor {
   void enqueue_waiting();
   void wait_for_inputs();
   void finish_all_started();
-  void capture_graphs();
-  bool launch(const GraphExec& graph);
-  GraphExec capture(const StepProgram::Issue& how, int steps);
   void print(int slot);
   void wait_for(uint64_t step);
   void synchronize();
@@ -93,11 +89,11 @@ class CudaExecutor final : public Executor {
   const CudaExecutorOptions cuda_;
   const SampleTables tables_;
   const InputLayout inputs_;
-  const int64_t scalars_at_;  ///< in a slot of the staging memory
-  const int64_t stride_;
+  const Workspace workspace_;
+  const int64_t stride_;  ///< of a slot of the staging memory
   const int slots_;
 
-  DeviceMemory arena_, staging_, counter_;
+  DeviceMemory arena_, staging_, counter_, scratch_;
   PinnedMemory finished_memory_, position_memory_, printed_memory_;
   const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
@@ -107,9 +103,7 @@ class CudaExecutor final : public Executor {
 
   std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
-  GraphExec graph_, timed_graph_, many_graph_;
-  bool use_graph_;
-  int many_;         ///< steps of many_graph_
+  std::unique_ptr<StepGraphs> graphs_;
   int waiting_ = 0;  ///< started, and not enqueued
   Clock::time_point last_start_;
   StepTimes times_;
@@ -117,19 +111,6 @@ class CudaExecutor final : public Executor {
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
-
-/// Steps in flight. More than two are for small ones: large inputs are not kept in many slots.
-int slots_for(int wanted, int64_t stride) {
-  constexpr int64_t kMostBytes = 64 << 20;
-  return std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(kMostBytes / stride, 2)));
-}
-
-/// Steps in one graph, of `slots` in flight. What has many instructions keeps a device busy by itself.
-int steps_of_graph(int slots, const Program& program) {
-  constexpr size_t kMostInstructions = 512;
-  const size_t fitting = kMostInstructions / std::max<size_t>(program.instructions.size(), 1);
-  return std::clamp(slots / 2, 1, std::clamp(static_cast<int>(fitting), 1, kMostStepsAtOnce));
-}
 
 /// What the rank can do that can do the least: of each number, the least that any rank gives. Collective over all
 /// ranks.
@@ -145,31 +126,25 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
   return least;
 }
 
-int64_t aligned(int64_t bytes) {
-  constexpr int64_t kAlignment = 64;
-  return round_up(bytes, kAlignment);
-}
-
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                            const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers)
     : program_(program),
       ranks_(ranks),
       options_(options),
       cuda_(cuda),
-      tables_(program, options.tables),
+      tables_(program, options.tables, workspace_of(program, options.in_flight)),
       inputs_(input_layout(program, tables_.kept())),
-      scalars_at_(aligned(inputs_.bytes)),
-      stride_(scalars_at_ + aligned(sizeof(StepScalars))),
-      slots_(slots_for(options.in_flight, stride_)),
+      workspace_(workspace_with(inputs_, program, options.in_flight)),
+      stride_(workspace_.stride),
+      slots_(workspace_.slots),
       peers_(std::move(peers)),
-      use_graph_(cuda.graph && !launches_block()),
-      many_(steps_of_graph(slots_, program)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
   allocate();
   phase_ended(options.start_up, "memory");
+  int at_once = steps_of_graph(slots_, program);
   if (peers_) {
-    many_ = least_of_all(ranks, std::array<int32_t, 1>{many_})[0];
+    at_once = least_of_all(ranks, std::array<int32_t, 1>{at_once})[0];
     limit_clusters(least_of_all(ranks, count_clusters()));
   }
   StepMemory memory;
@@ -178,7 +153,9 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.staging.slots = slots_;
   memory.staging.base = static_cast<const std::byte*>(staging_.get());
   memory.staging.stride = stride_;
-  memory.staging.scalars = scalars_at_;
+  memory.staging.scalars = workspace_.scalars;
+  memory.scratch = scratch_.get();
+  memory.scratch_bytes = workspace_.scratch;
   memory.finished = static_cast<FinishedWord*>(finished_memory_.get());
   if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
@@ -194,6 +171,13 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   synchronize();
   phase_ended(options.start_up, "weights");
   watchdog_ = std::make_unique<Watchdog>(program, ranks, peers_.get(), position_, cuda.timeout_seconds);
+  StepGraphs::Options graphs;
+  graphs.in_use = cuda.graph && !launches_block();
+  graphs.at_once = at_once;
+  graphs.settle = [this] { synchronize(); };
+  graphs.notice = [this](const std::string& line) { notice(line); };
+  graphs.start_up = options.start_up;
+  graphs_ = std::make_unique<StepGraphs>(*step_, *watchdog_, std::move(graphs));
 }
 
 CudaExecutor::~CudaExecutor() {
@@ -211,23 +195,23 @@ CudaExecutor::~CudaExecutor() {
   watchdog_.reset();
   if (device_is_lost) return;
   cudaDeviceSynchronize();
-  graph_ = {};
-  many_graph_ = {};
-  timed_graph_ = {};  // all before the communicator, which waits for them
+  graphs_.reset();  // before the communicator, which waits for them
   peers_.reset();
 }
 
 void CudaExecutor::allocate() {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  if (static_cast<int64_t>(free) < program_.arena_bytes) {
-    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + ", and " +
-                          format_bytes(static_cast<int64_t>(free)) + " of " +
-                          format_bytes(static_cast<int64_t>(total)) + " are free; see nvidia-smi for who has the rest");
+  if (static_cast<int64_t>(free) < program_.arena_bytes + workspace_.bytes()) {
+    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + " and the workspace " +
+                          format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
+                          " of " + format_bytes(static_cast<int64_t>(total)) +
+                          " are free; see nvidia-smi for who has the rest");
   }
   arena_ = make_device_memory(program_.arena_bytes);
-  staging_ = make_device_memory(stride_ * slots_);
-  counter_ = make_device_memory(sizeof(StepCounter));
+  staging_ = make_device_memory(workspace_.staging());
+  counter_ = make_device_memory(workspace_.counter);
+  scratch_ = make_device_memory(workspace_.scratch);
   finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(FinishedWord)) * slots_);
   position_memory_ = make_pinned_memory(sizeof(PositionWord));
   printed_memory_ = make_pinned_memory(StepProgram::printed_bytes(program_) * slots_);
@@ -284,8 +268,8 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
 /// The slot is free: its last step is finished. So is the block when this step is.
 void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scalars) {
   const auto slot = static_cast<size_t>(started_ % static_cast<uint64_t>(slots_));
-  std::byte* block = blocks_.sendable(inputs, scalars_at_, stride_, static_cast<int>(slot), slots_);
-  std::memcpy(block + scalars_at_, &scalars, sizeof(scalars));
+  std::byte* block = blocks_.sendable(inputs, workspace_.scalars, stride_, static_cast<int>(slot), slots_);
+  std::memcpy(block + workspace_.scalars, &scalars, sizeof(scalars));
   auto* to = static_cast<std::byte*>(staging_.get()) + static_cast<int64_t>(slot) * stride_;
   cuda_check(cudaMemcpyAsync(to, block, static_cast<size_t>(stride_), cudaMemcpyHostToDevice, copy_.get()),
              "cudaMemcpyAsync of the inputs");
@@ -299,10 +283,10 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   const Clock::time_point now = Clock::now();
   const bool late = now - last_start_ > kLate;
   last_start_ = now;
-  if (!first && !timed && !left_out && use_graph_) {
-    if (!graph_) capture_graphs();
+  if (!first && !timed && !left_out && graphs_->in_use()) {
+    graphs_->capture();
     ++waiting_;
-    if (waiting_ >= many_ || late) enqueue_waiting();
+    if (waiting_ >= graphs_->at_once() || late) enqueue_waiting();
     return;
   }
   enqueue_waiting();
@@ -316,59 +300,19 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   if (timed) how.times = &times_.events();
   if (left_out) how.left_out = options_.left_out->instruction;
   wait_for_inputs();
-  if (timed && !first && !left_out && use_graph_) {
-    if (!timed_graph_) timed_graph_ = capture(how, 1);
-    if (launch(timed_graph_)) return;
-  }
+  if (timed && !first && !left_out && graphs_->in_use()) return graphs_->enqueue_timed(how);
   step_->issue(how);
 }
 
 void CudaExecutor::enqueue_waiting() {
   if (waiting_ == 0) return;
   wait_for_inputs();
-  if (waiting_ == many_ && launch(many_graph_)) waiting_ = 0;
-  for (; waiting_ > 0; --waiting_)
-    if (!launch(graph_)) step_->issue({});
+  graphs_->enqueue(waiting_);
+  waiting_ = 0;
 }
 
 void CudaExecutor::wait_for_inputs() {
   cuda_check(cudaStreamWaitEvent(step_->compute(), copied_.get()), "cudaStreamWaitEvent");
-}
-
-void CudaExecutor::capture_graphs() {
-  graph_ = capture({}, 1);
-  if (graph_ && many_ > 1) many_graph_ = capture({}, many_);
-  phase_ended(options_.start_up, "graph");
-}
-
-/// False where there is no such graph.
-bool CudaExecutor::launch(const GraphExec& graph) {
-  if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_->compute()), "cudaGraphLaunch");
-  return static_cast<bool>(graph);
-}
-
-/// Nothing where the step cannot be captured: then it is enqueued anew each time.
-GraphExec CudaExecutor::capture(const StepProgram::Issue& how, int steps) {
-  synchronize();  // to make a graph may wait for the device, with a lock that ranks of one process share
-  phase_met_others(options_.start_up, "step");
-  try {
-    StepProgram::Issue capturing = how;
-    capturing.capturing = true;
-    return capture_graph(step_->compute(), [&] {
-      capturing.steps = steps;
-      for (capturing.at = 0; capturing.at < steps; ++capturing.at) step_->issue(capturing);
-    });
-  } catch (const EnvError& error) {
-    cudaGetLastError();
-    watchdog_->throw_if_given_up();
-    if (steps > 1) {
-      many_ = 1;
-      return {};
-    }
-    use_graph_ = false;
-    notice("the step cannot be captured as a CUDA graph, so it runs stream by stream: " + std::string(error.what()));
-    return {};
-  }
 }
 
 float CudaExecutor::finish_step() {

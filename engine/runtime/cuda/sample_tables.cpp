@@ -21,10 +21,10 @@ void fill(const SampleTable& table, std::byte* memory, std::byte* chunk) {
 
 }  // namespace
 
-SampleTables::SampleTables(const Program& program, const std::vector<SampleTable>& tables) {
+SampleTables::SampleTables(const Program& program, const std::vector<SampleTable>& tables, const Workspace& workspace) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  int64_t room = (static_cast<int64_t>(free) - program.arena_bytes) / 4;
+  int64_t room = (static_cast<int64_t>(free) - program.arena_bytes - workspace.bytes()) / 4;
   for (const SampleTable& table : tables) {
     if (table.bytes() > room || !loads_whole_samples(program, table)) continue;
     room -= table.bytes();

@@ -6,14 +6,15 @@
 #include "engine/compile/program.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/input_layout.h"
+#include "engine/runtime/workspace.h"
 
 namespace trainctl::cuda {
 
 class SampleTables {
  public:
-  /// Of `tables` those whose loads take whole samples, as long as they take no more than a quarter of what the
-  /// program leaves of the current device's free memory.
-  SampleTables(const Program& program, const std::vector<SampleTable>& tables);
+  /// Of `tables` those whose loads take whole samples, as long as they take no more than a quarter of what arena and
+  /// workspace leave of the current device's free memory.
+  SampleTables(const Program& program, const std::vector<SampleTable>& tables, const Workspace& workspace);
 
   const std::vector<SampleTable>& kept() const { return kept_; }
   /// Of the tensor, in the device's memory; null where it is not kept.

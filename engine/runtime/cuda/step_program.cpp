@@ -46,8 +46,8 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   bind_launches();
   bind_waits();
   bind_first_loads();
-  scratch_memory_ = make_device_memory(scratch_.bytes());
-  scratch_.set_memory(scratch_memory_.get());
+  check(scratch_.bytes() <= memory.scratch_bytes, "no kernel asks for more scratch than most_cuda_scratch() says");
+  scratch_.set_memory(memory.scratch);
 }
 
 StepScalars* StepProgram::scalars() const {

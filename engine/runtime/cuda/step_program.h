@@ -32,6 +32,8 @@ struct StepMemory {
   PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate
   std::byte* printed = nullptr;      ///< pinned: a slot's tensors one after another
   int64_t printed_stride = 0;
+  void* scratch = nullptr;  ///< device: what kernels of the compute stream hold while they run
+  int64_t scratch_bytes = 0;
 };
 
 /// An instruction's times in the step that was issued with them.
@@ -113,7 +115,6 @@ class StepProgram {
   std::vector<Bound> bound_;
   FirstCopies first_copies_;
   CudaScratch scratch_;
-  DeviceMemory scratch_memory_;
   int64_t printed_ = 0;
 };
 

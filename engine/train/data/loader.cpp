@@ -31,25 +31,39 @@ void convert(const std::byte* from, DType to_type, int64_t elements, std::byte* 
   std::transform(values, values + elements, reinterpret_cast<uint16_t*>(to), to_bf16);
 }
 
+/// Null: the program does not load it.
+const Operand* loaded(const Program& program, DataTensor which) {
+  const auto load = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
+    return i.opcode == Opcode::load && i.op == to_string(which);
+  });
+  return load == program.instructions.end() ? nullptr : &load->outputs[0];
+}
+
 }  // namespace
 
-std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
+std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program) {
   std::vector<SampleTable> tables;
   for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
-    const auto load = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
-      return i.opcode == Opcode::load && i.op == to_string(which);
-    });
-    if (load == program.instructions.end() || set.size() > INT32_MAX) continue;
-    const DType type = load->outputs[0].dtype;
-    const int64_t elements = set.elements(which);
-    const auto read = [&set, which, type, elements](int64_t first, int64_t count, std::byte* out) {
+    const Operand* part = loaded(program, which);
+    if (part == nullptr || samples > INT32_MAX) continue;
+    const int64_t elements = num_elements(which == DataTensor::data ? shapes.data : shapes.label);
+    tables.push_back({std::string(to_string(which)), samples, elements * byte_size(part->dtype), {}});
+  }
+  return tables;
+}
+
+std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
+  std::vector<SampleTable> tables = sample_tables(set.shapes(), set.size(), program);
+  for (SampleTable& table : tables) {
+    const DataTensor which = data_tensor(table.tensor);
+    table.read = [&set, which, type = loaded(program, which)->dtype, elements = set.elements(which)](
+                     int64_t first, int64_t count, std::byte* out) {
       std::vector<std::byte> sample(static_cast<size_t>(elements * kElementBytes));
       for (int64_t i = 0; i < count; ++i) {
         set.read(which, first + i, sample.data());
         convert(sample.data(), type, elements, out + i * elements * byte_size(type));
       }
     };
-    tables.push_back({std::string(to_string(which)), set.size(), elements * byte_size(type), read});
   }
   return tables;
 }

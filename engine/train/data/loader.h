@@ -33,7 +33,9 @@ struct LoaderOptions {
   const InputLayout* layout = nullptr;               ///< of the batches (Executor::inputs); null: input_layout(program)
 };
 
-/// The set's tensors that the program loads, as a device could keep them. Reads from `set`.
+/// The tensors of a set of so many samples that the program loads, as a device could keep them; without `read`.
+std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
+/// Those of the set. Reads from it.
 std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
 
 class Loader {

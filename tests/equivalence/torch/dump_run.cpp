@@ -33,6 +33,7 @@ Json job_json(const JobSpec& spec) {
   const OptimizerSpec& o = spec.optimizer;
   return {{"network", layers},
           {"loss", spec.loss->type},
+          {"loss_input", spec.loss->input},
           {"optimizer",
            {{"type", o.type},
             {"learning_rate", o.learning_rate.base},

@@ -11,12 +11,19 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda_scratch.h"
 
 namespace trainctl {
 namespace {
 
 void must(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) check(false, what + ": " + cudaGetErrorString(status));
+}
+
+std::vector<Shape> shapes_of(const std::vector<TensorArg>& args) {
+  std::vector<Shape> shapes;
+  for (const TensorArg& arg : args) shapes.push_back(arg.shape);
+  return shapes;
 }
 
 constexpr size_t kBorder = 64;
@@ -69,6 +76,8 @@ class DeviceRun {
     const CudaKernelDef* kernel = find_cuda_kernel(op);
     if (kernel == nullptr) check(false, "no CUDA kernel of op " + op);
     run_ = kernel->prepare(call);
+    check(scratch_.bytes() <= most_cuda_scratch(op, shapes_of(call.in), shapes_of(call.out)),
+          op + " asks for more scratch than most_cuda_scratch() says");
     if (scratch_.bytes() == 0) return;
     void* memory = nullptr;
     must(cudaMalloc(&memory, static_cast<size_t>(scratch_.bytes())), "cudaMalloc");

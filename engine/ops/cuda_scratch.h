@@ -1,0 +1,16 @@
+// How much CudaScratch (cuda_kernel.h) a kernel may ask for, said without CUDA: so that a plan can show it, and the
+// executor takes what was shown.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "engine/graph/shape.h"
+
+namespace trainctl {
+
+/// The most that the CUDA kernel of the name asks for on any card, for operands of these shapes.
+int64_t most_cuda_scratch(std::string_view kernel, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs);
+
+}  // namespace trainctl

@@ -1,0 +1,68 @@
+// See the header.
+#include "engine/runtime/copied_collectives.h"
+
+#include <algorithm>
+
+#include "engine/base/round_up.h"
+
+namespace trainctl {
+namespace {
+
+/// A whole piece of what cudaMalloc hands out, so that nothing else of a process is shared along.
+constexpr int64_t kLeastBytes = int64_t{2} << 20;
+
+/// The other members' part of what this rank sums.
+int64_t pulled_bytes(const Program& program, const Instruction& instruction) {
+  if (!makes_sums(instruction.collective)) return 0;
+  const auto members = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
+  const Operand& all = instruction.inputs[0];
+  const int64_t elements = num_elements(all.shape);
+  const int64_t count =
+      instruction.collective == Collective::all_reduce ? Share(elements, 0, members).count : elements / members;
+  return (members - 1) * align_pulled(count * byte_size(all.dtype));
+}
+
+}  // namespace
+
+bool makes_sums(Collective kind) { return kind == Collective::all_reduce || kind == Collective::reduce_scatter; }
+
+int64_t align_pulled(int64_t bytes) {
+  constexpr int64_t kAlignment = 256;
+  return round_up(bytes, kAlignment);
+}
+
+Share::Share(int64_t all, int i, int members) {
+  const int64_t each = align_pulled((all + members - 1) / members);
+  first = std::min(i * each, all);
+  count = std::min(first + each, all) - first;
+}
+
+bool may_be_copied(const Program& program, const Instruction& instruction) {
+  if (instruction.opcode != Opcode::collective || instruction.bytes() < kLeastCopiedBytes) return false;
+  const auto members = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());
+  const bool floats = instruction.inputs[0].dtype == DType::f32 || instruction.inputs[0].dtype == DType::bf16;
+  return members > 1 && members <= kMostCopyingRanks && (floats || !makes_sums(instruction.collective));
+}
+
+bool has_messages(const Program& program) {
+  return std::any_of(program.instructions.begin(), program.instructions.end(),
+                     [](const Instruction& i) { return i.opcode == Opcode::send || i.opcode == Opcode::recv; });
+}
+
+CopyMemory copy_memory(const Program& program, int num_ranks) {
+  CopyMemory memory;
+  if (has_messages(program)) return memory;
+  bool any = false;
+  int64_t pulled = 0;
+  for (const Instruction& i : program.instructions) {
+    if (!may_be_copied(program, i)) continue;
+    any = true;
+    pulled = std::max(pulled, pulled_bytes(program, i));
+  }
+  if (!any) return memory;
+  memory.flags = align_pulled(kMeetings * kFlagStride * num_ranks);
+  memory.bytes = std::max(memory.flags + pulled, kLeastBytes);
+  return memory;
+}
+
+}  // namespace trainctl

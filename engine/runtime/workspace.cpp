@@ -1,0 +1,50 @@
+// See the header.
+#include "engine/runtime/workspace.h"
+
+#include <algorithm>
+
+#include "engine/base/round_up.h"
+#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/kernel.h"
+#include "engine/runtime/cuda/step_kernels.h"
+
+namespace trainctl {
+namespace {
+
+/// More than two steps are in flight where inputs are small: large ones are not kept in many slots.
+constexpr int64_t kMostStaging = 64 << 20;
+
+/// Slots for such inputs: as many as are wanted, and fit in `room`.
+void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) {
+  constexpr int64_t kAlignment = 64;
+  w.scalars = round_up(input_bytes, kAlignment);
+  w.stride = w.scalars + round_up(static_cast<int64_t>(sizeof(StepScalars)), kAlignment);
+  w.slots = std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(room / w.stride, 2)));
+}
+
+/// Of all kernels that are launched as one, each says enough.
+int64_t scratch_of(const Instruction& i) {
+  if (i.opcode != Opcode::kernel) return 0;
+  std::vector<Shape> inputs, outputs;
+  for (const Operand& operand : i.inputs) inputs.push_back(operand.shape);
+  for (const Operand& operand : i.outputs) outputs.push_back(operand.shape);
+  return most_cuda_scratch(i.op, inputs, outputs);
+}
+
+}  // namespace
+
+Workspace workspace_of(const Program& program, int in_flight) {
+  Workspace w;
+  lay_out_slots(w, input_layout(program).bytes, in_flight, kMostStaging);
+  w.counter = sizeof(cuda::StepCounter);
+  for (const Instruction& i : program.instructions) w.scratch = std::max(w.scratch, scratch_of(i));
+  return w;
+}
+
+Workspace workspace_with(const InputLayout& inputs, const Program& program, int in_flight) {
+  Workspace w = workspace_of(program, in_flight);
+  lay_out_slots(w, inputs.bytes, in_flight, w.staging());
+  return w;
+}
+
+}  // namespace trainctl

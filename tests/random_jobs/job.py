@@ -1,0 +1,275 @@
+"""A whole job drawn at random: a network, how it is trained, and a plan for it."""
+
+import copy
+import math
+import re
+
+from hybrid import hybrid_network
+from layers import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES
+from network import Network
+
+PLAIN = re.compile(r"^[A-Za-z_][\w.-]*$")
+
+
+def flow(value):
+    """As YAML on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{flow(k)}: {flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(flow, value)) + "]"
+    text = str(value)
+    return text if not isinstance(value, str) or PLAIN.match(text) else f"'{text}'"
+
+
+class Job:
+    def __init__(self, fields, reference=None, same_micro_batches=True, precision="fp32"):
+        self.fields = fields
+        self.reference_fields = reference or fields
+        self.same_micro_batches = same_micro_batches
+        self.precision = precision
+
+    @property
+    def ranks(self):
+        return self.fields["launch"]["ranks"]
+
+    def text(self, fields=None):
+        fields = self.fields if fields is None else fields
+        lines = []
+        for key, value in fields.items():
+            if key == "network":
+                lines += ["network:"] + [f"  - {flow(layer)}" for layer in value]
+            elif key == "modules":
+                lines.append("modules:")
+                for name, layers in value.items():
+                    lines += [f"  {name}:"] + [f"    - {flow(layer)}" for layer in layers]
+            else:
+                lines.append(f"{key}: {flow(value)}")
+        return "\n".join(lines) + "\n"
+
+    def plain_fields(self):
+        """On one rank, without what another program cannot do the same: masks of dropout, and schedules."""
+        plain = copy.deepcopy({key: value for key, value in self.reference_fields.items() if key not in ("parallel", "print")})
+        for layer in plain["network"]:
+            if layer.get("type") == "dropout":
+                layer["p"] = 0
+        rate = plain["optimizer"]["learning_rate"]
+        plain["optimizer"]["learning_rate"] = rate["base"] if isinstance(rate, dict) else rate
+        return {**plain, "precision": "fp32", "launch": {"ranks": 1, "device": "cpu"}}
+
+    def reference_overrides(self):
+        """What makes one rank on the CPU of it."""
+        micro = self.fields["parallel"].get("micro_batches", 1) if self.same_micro_batches else 1
+        return ["launch.ranks=1", "launch.device=cpu", "launch.comm=auto", "precision=fp32", "gradient_precision=fp32",
+                "train.sink_steps=1", f"parallel={{micro_batches: {micro}}}"]
+
+
+def chance(rng, probability):
+    return rng.random() < probability
+
+
+def draw_optimizer(rng, loss, most_rate=0.5):
+    kind = rng.choice(["sgd", "sgd", "adam", "adamw"])
+    base = rng.choice([0.001, 0.01, 0.1, most_rate] if kind == "sgd" else [0.0003, 0.003, 0.01])
+    rate = base
+    schedule = rng.random()
+    if schedule < 0.15:
+        rate = {"type": "step", "base": base, "step_size": rng.randint(1, 4), "gamma": 0.5}
+    elif schedule < 0.3:
+        rate = {"type": "cosine", "base": base, "warmup_steps": rng.randint(0, 3), "min": base / 10}
+        if chance(rng, 0.5):
+            rate["total_steps"] = rng.randint(4, 9)
+    elif schedule < 0.4:
+        rate = {"base": base, "warmup_steps": rng.randint(0, 5)}
+    optimizer = {"type": kind, "learning_rate": rate}
+    if kind == "sgd" and chance(rng, 0.5):
+        optimizer["momentum"] = rng.choice([0.5, 0.9])
+        if chance(rng, 0.4):
+            optimizer["nesterov"] = True
+    if kind != "sgd":
+        # Without a large eps adam makes whole steps of gradients that are rounding alone, as sums of mae's signs are.
+        optimizer["eps"] = rng.choice([1e-3, 1e-4, 1e-8] if "mae" not in str(loss) else [1e-3])
+        if chance(rng, 0.3):
+            optimizer["betas"] = [rng.choice([0, 0.5, 0.9]), rng.choice([0.9, 0.99])]
+    if chance(rng, 0.3):
+        optimizer["weight_decay"] = rng.choice([0.001, 0.1])
+    if chance(rng, 0.35):
+        optimizer["clip_norm"] = rng.choice([0.01, 0.3, 5.0])
+    return optimizer
+
+
+def draw_strategy(rng, rule, shapes, ranks):
+    """Cuts that agree with the rule most of the time."""
+    operands, whole = rule
+    left, ways = ranks, {}
+    sizes = {}
+    for letters, shape in zip(operands, shapes):
+        for letter, size in zip(letters, shape):
+            sizes.setdefault(letter, size)
+    order = [letter for letter in sizes if letter != "-" and letter not in whole]
+    rng.shuffle(order)
+    for letter in order:
+        legal = [c for c in range(1, left + 1) if left % c == 0 and sizes[letter] % c == 0]
+        ways[letter] = rng.choice(legal if chance(rng, 0.7) else [legal[-1]])
+        left //= ways[letter]
+    count = rng.randint(1, len(shapes))
+    return [[ways.get(letter, 1) for letter in letters] for letters in operands[:count]]
+
+
+def operand_shapes(net, layer):
+    """Of those operands whose shapes the network knows: tensors and weights."""
+    shapes = [net.shapes[i] for i in layer["inputs"]]
+    features, units = shapes[0][-1], layer.get("units")
+    if layer["type"] == "embedding":
+        shapes.append((layer["vocab"], units))
+    elif units:
+        shapes.append((units, features) if layer["type"] == "dense" or layer["turned"] else (features, units))
+    return shapes
+
+
+def draw_strategies(rng, net, ranks):
+    strategies = {}
+    probability = rng.choice([0, 0.2, 0.5, 0.9])
+    for layer in net.flat + [{"name": "loss", "type": "loss", "inputs": net.loss_inputs}]:
+        if chance(rng, probability):
+            cuts = draw_strategy(rng, net.rules[layer["name"]], operand_shapes(net, layer), ranks)
+            if chance(rng, 0.02):
+                cuts[-1][-1] = rng.choice([2, 3, 4])  # legal or not
+            strategies[layer["name"]] = cuts
+    return strategies
+
+
+def draw_stages(rng, net, stages):
+    """stage_config in the order of the layers; sometimes of some layers alone."""
+    count = len(net.flat)
+    cuts = sorted(rng.sample(range(1, count), min(stages - 1, count - 1)))
+    stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
+    if chance(rng, 0.1):  # to and fro
+        stage = {name: rng.randrange(stages) for name in stage}
+    if chance(rng, 0.2):
+        stage = {name: s for name, s in stage.items() if chance(rng, 0.6) or s == stages - 1}
+    return stage
+
+
+def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
+    parallel = {"mode": mode}
+    if stages > 1:
+        parallel["stages"] = stages
+        if chance(rng, 0.6):
+            parallel["stage_config"] = draw_stages(rng, net, stages)
+    if micro_batches > 1:
+        parallel["micro_batches"] = micro_batches
+    if chance(rng, 0.4):
+        parallel["schedule"] = rng.choice(["gpipe", "1f1b"])
+    if mode == "semi_auto_parallel":
+        strategies = draw_strategies(rng, net, ranks // stages)
+        if strategies:
+            parallel["strategies"] = strategies
+    if chance(rng, 0.3):
+        names = [layer["name"] for layer in net.flat]
+        parallel["recompute"] = rng.choice([rng.sample(names, rng.randint(1, len(names))), names[:1], ["*"], ["*1*", *names[-1:]]])
+        if "*1*" in parallel["recompute"] and not any("1" in name for name in names):
+            parallel["recompute"] = ["*"]
+    level = rng.randrange(4)
+    if level:
+        parallel["optimizer_shard"] = {"level": level, "min_kb": rng.choice([0, 0, 0, 1, 4])}
+    if chance(rng, 0.2):
+        parallel["full_batch"] = True
+    return parallel
+
+
+def draw_train(rng, batch):
+    samples = batch * rng.randint(1, 3) + rng.choice([0, 0, rng.randint(0, batch)])
+    if chance(rng, 0.03):
+        samples = rng.randint(1, batch)
+    data = {"batch": batch, "samples": samples}
+    for field in ("shuffle", "drop_last"):
+        if chance(rng, 0.2):
+            data[field] = False
+    if chance(rng, 0.1):
+        data["repeat"] = 2
+    train = {"epochs": rng.randint(5, 8), "steps": rng.randint(5, 14)}
+    if chance(rng, 0.2):
+        train["log_every"] = rng.randint(2, 3)
+    if chance(rng, 0.4):
+        train["sink_steps"] = rng.choice([2, 3, 4, 7, 16])
+    return data, train
+
+
+def draw_precision(rng, device):
+    precision = rng.choice(["fp32", "fp32", "fp32", "tf32", "bf16", "bf16"]) if device == "cuda" else rng.choice(["fp32"] * 9 + ["tf32"])
+    more = {"gradient_precision": "bf16"} if precision == "bf16" and chance(rng, 0.4) else {}
+    return {"precision": precision, **more}
+
+
+def draw_launch(rng, ranks, device, modes):
+    launch = {"ranks": ranks, "device": device, "timeout": "30s", "grace": "1s"}
+    if device == "cpu" and chance(rng, 0.15):
+        launch["comm"] = rng.choice(["shm", "gloo"])
+    return launch
+
+
+def draw_network(rng, rows, large, huge):
+    if huge:  # large enough for libraries and copy engines of GPUs
+        return Network(rng, rows, HUGE_SIZES, 1 << 20, chain=True)
+    if chance(rng, 0.2):  # what GPUs may run as few launches
+        return Network(rng, rows, EVEN_SIZES, 1 << 14, chain=True)
+    return Network(rng, rows, LARGE_SIZES, 1 << 16) if large else Network(rng, rows)
+
+
+def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
+    """One that may yet be refused. `large`, `huge`: how many of them."""
+    ranks = rng.choice(rank_counts)
+    mode = rng.choice(["data_parallel", "semi_auto_parallel", "semi_auto_parallel", "semi_auto_parallel", "hybrid_parallel"])
+    if ranks == 1 and chance(rng, 0.5):
+        mode = "stand_alone"
+    stages = rng.choice([s for s in range(1, ranks + 1) if ranks % s == 0]) if mode != "stand_alone" and chance(rng, 0.4) else 1
+    micro_batches = rng.choice([1, 1, 1, 2, 2, 3, 4])
+    large, huge = chance(rng, large), chance(rng, huge)
+    rows = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24] + ([31, 48, 49, 64, 100, 128] if large else []))
+    if mode != "semi_auto_parallel" or chance(rng, 0.5):  # rows that the ranks of a stage divide
+        rows = math.ceil(rows / (ranks // stages)) * (ranks // stages)
+    fields = {"name": "random", "seed": rng.randrange(1000), **draw_precision(rng, device)}
+    data, train = draw_train(rng, rows * micro_batches)
+    launch = draw_launch(rng, ranks, device, mode)
+    if mode == "hybrid_parallel":
+        return draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages)
+    net = draw_network(rng, rows, large, huge)
+    dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
+    net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))
+    loss = net.end(dataset)
+    if dataset["type"] == "mnist":
+        data.pop("samples")
+    fields["dataset"] = {**dataset, **data}
+    if net.modules:
+        fields["modules"] = net.modules
+    fields["network"] = net.layers
+    fields["loss"] = loss
+    fields["optimizer"] = draw_optimizer(rng, loss)
+    fields["train"] = train
+    fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
+    fields["launch"] = launch
+    if chance(rng, 0.05):
+        fields["print"] = [rng.choice(net.flat)["name"]]
+    return Job(fields, None, net.mixes_rows, fields["precision"])
+
+
+def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
+    ranks = launch["ranks"] // stages
+    full = chance(rng, 0.5)
+    net = hybrid_network(rng, rows if full else rows // ranks, ranks, full)
+    dataset = {"type": "random", "shape": [net.features]}
+    loss = net.end(dataset)
+    common = {**fields, "dataset": {**dataset, **data}}
+    rest = {"loss": loss, "optimizer": draw_optimizer(rng, loss), "train": train}
+    parallel = draw_parallel(rng, net, launch["ranks"], micro_batches, "hybrid_parallel", stages)
+    parallel.pop("full_batch", None)
+    if full:
+        parallel["full_batch"] = True
+    if net.strategies:
+        parallel["strategies"] = net.strategies
+    whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) else loss
+    reference = {**common, "network": net.whole_layers, **rest, "loss": whole_loss, "parallel": {}, "launch": {}}
+    return Job({**common, "network": net.layers, **rest, "parallel": parallel, "launch": launch}, reference,
+               net.mixes_rows, fields["precision"])

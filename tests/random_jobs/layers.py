@@ -1,0 +1,207 @@
+"""Layers of the job file, drawn at random in shapes that fit, many of them odd.
+
+Layers keeps the shape of each tensor with the rows of one micro-batch as dim 0, and the letters of each layer's operands as
+the planner's rules have them, from which job.py draws cuts.
+"""
+
+import math
+
+SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 8, 11, 12, 13, 16, 16, 17, 24, 31, 32, 33, 48, 64]
+LARGE_SIZES = SIZES + [63, 65, 96, 127, 128, 129, 160, 255, 256, 257, 384]
+EVEN_SIZES = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256]
+HUGE_SIZES = [1000, 1023, 1024, 2048, 2048, 2050, 2304]
+LETTERS = "abcdefgh"
+
+
+class Layers:
+    def __init__(self, rng, rows, sizes=None, most_elements=1 << 13):
+        self.rng, self.rows, self.sizes, self.most_elements = rng, rows, sizes or SIZES, most_elements
+        self.layers = []    # as they stand in the job file
+        self.modules = {}
+        self.flat = []      # layers with those of modules, as the job has them once it is unrolled
+        self.shapes = {}    # of layers' outputs by name, and of data
+        self.rules = {}     # layer -> (letters of each operand, letters that stay whole)
+        self.weights = {}   # layer with an own weight that others may share -> its shape
+        # Whether micro-batches are other numbers than whole batches: statistics over rows, masks of dropout.
+        self.mixes_rows = False
+        self.flat_sums = set()  # tensors whose sums are 0 or 1 but for rounding, which is all that a sum of them would be
+        self.integer_data = False
+        self.vocabulary = 0
+        self.at = "data"
+
+    # What stands where.
+
+    @property
+    def shape(self):
+        return self.shapes[self.at]
+
+    def size(self):
+        return self.rng.choice(self.sizes)
+
+    def fits(self, shape):
+        return math.prod(shape) <= self.most_elements * max(1, self.rows // 16)
+
+    def put(self, type, out, rule, inputs=None, **fields):
+        """A layer behind `inputs`, by default behind the last one; its name."""
+        name = f"{type}{len(self.flat)}"
+        layer = {"name": name, "type": type, **fields}
+        inputs = inputs or [self.at]
+        before = self.flat[-1]["name"] if self.flat else "data"
+        if inputs != [before] or self.rng.random() < 0.1:
+            layer["inputs"] = inputs
+        self.layers.append(layer)
+        return self.know(name, type, out, rule, inputs, units=fields.get("units"), vocab=fields.get("vocab"),
+                         turned=fields.get("transpose_b"))
+
+    def know(self, name, type, out, rule, inputs, **fields):
+        self.flat.append({"name": name, "type": type, "inputs": inputs, **fields})
+        self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
+        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose") and inputs[0] in self.flat_sums):
+            self.flat_sums.add(name)
+        return name
+
+    def letters(self, shape, used=""):
+        return "".join([c for c in LETTERS if c not in used][:len(shape)])
+
+    def elementwise(self, type, **fields):
+        row = self.letters(self.shape)
+        return self.put(type, self.shape, ([row], ""), **fields)
+
+    # Layers, one a function; each returns False where the shape does not suit it.
+
+    def dense(self, units=None, bias=None, **fields):
+        if len(self.shape) < 2:
+            return False
+        features, units = self.shape[-1], units or self.size()
+        bias = self.rng.random() < 0.7 if bias is None else bias
+        owners = [name for name, shape in self.weights.items() if shape == (units, features)]
+        if owners and "init_std" not in fields and self.rng.random() < 0.5:
+            fields["share"] = self.rng.choice(owners)
+        elif self.rng.random() < 0.2:
+            fields.setdefault("init_std", self.rng.choice([0.05, 0.3]))
+        out = self.shape[:-1] + (units,)
+        if not self.fits(out):
+            return False
+        rows = self.letters(out[:-1])
+        rule = ([rows + "k", "nk"] + (["n"] if bias else []), "")
+        name = self.put("dense", out, rule, units=units, **({} if bias else {"bias": False}), **fields)
+        if "share" not in fields:
+            self.weights[name] = (units, features)
+        return True
+
+    def matmul(self):
+        if len(self.shape) < 2:
+            return False
+        out = self.shape[:-1] + (self.size(),)
+        if not self.fits(out):
+            return False
+        turned = self.rng.random() < 0.3
+        rule = ([self.letters(out[:-1]) + "k", "nk" if turned else "kn"], "")
+        self.put("matmul", out, rule, units=out[-1], **({"transpose_b": True} if turned else {}))
+        return True
+
+    def activation(self):
+        type = self.rng.choice(["relu", "relu", "sigmoid", "tanh", "gelu", "gelu"])
+        fields = {"approximate": "tanh"} if type == "gelu" and self.rng.random() < 0.5 else {}
+        return bool(self.elementwise(type, **fields))
+
+    def dropout(self):
+        self.mixes_rows = True
+        return bool(self.elementwise("dropout", p=self.rng.choice([0, 0.1, 0.3, 0.5])))
+
+    def softmax(self, dim=None):
+        dims = len(self.shape)
+        dim = self.rng.randrange(0 if self.rng.random() < 0.15 else min(1, dims - 1), dims) if dim is None else dim
+        self.mixes_rows |= dim == 0
+        row = self.letters(self.shape)
+        self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        return True
+
+    def layer_norm(self):
+        if len(self.shape) < 2 or self.shape[-1] < 3:  # of 1 or 2 numbers hardly more than signs are left
+            return False
+        row = self.letters(self.shape[:-1], "d")
+        affine = self.rng.random() < 0.7
+        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), "d"),
+                 eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
+        return True
+
+    def batch_norm(self):
+        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3:
+            return False
+        self.mixes_rows = True
+        row = "nc" + self.letters(self.shape[2:], "nc")
+        affine = self.rng.random() < 0.7
+        self.put("batch_norm", self.shape, ([row] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
+                 **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        return True
+
+    def reshape(self):
+        sample = math.prod(self.shape[1:])
+        if len(self.shape) < 2 or self.rng.random() < 0.3:
+            if len(self.shape) > 2:
+                return bool(self.put("flatten", (self.shape[0], sample), ([self.letters(self.shape)], "")))
+        parts, left = [], sample
+        for _ in range(self.rng.choice([0, 1, 1, 2])):
+            part = self.rng.choice([d for d in range(1, left + 1) if left % d == 0])
+            parts.append(part)
+            left //= part
+        parts.append(left)
+        self.rng.shuffle(parts)
+        shape = list(parts)
+        if self.rng.random() < 0.3:
+            shape[self.rng.randrange(len(shape))] = -1
+        self.put("reshape", (self.shape[0], *parts), ([self.letters(self.shape)], ""), shape=shape)
+        return True
+
+    def transpose(self):
+        dims = len(self.shape)
+        if dims < 3:
+            return False
+        perm = list(range(1, dims))
+        self.rng.shuffle(perm)
+        return self.turn([0] + perm)
+
+    def turn(self, perm):
+        row = self.letters(self.shape)
+        self.put("transpose", [self.shape[d] for d in perm], ([row], ""), perm=perm)
+        return True
+
+    def reduce(self):
+        dims = len(self.shape)
+        if dims < 2 or self.at in self.flat_sums:
+            return False
+        over = sorted(self.rng.sample(range(1, dims), self.rng.randint(1, min(2, dims - 1))))
+        keep = self.rng.random() < 0.5 or dims - len(over) < 2
+        out = [1 if d in over else size for d, size in enumerate(self.shape) if keep or d not in over]
+        self.put(self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean"]), out, ([self.letters(self.shape)], ""),
+                 dims=[self.rng.choice([d, d - dims]) for d in over], **({"keep_dims": True} if keep else {}))
+        return True
+
+    def broadcast_with(self, other):
+        a, b = self.shape, self.shapes[other]
+        size = max(len(a), len(b))
+        a, b = (1,) * (size - len(a)) + a, (1,) * (size - len(b)) + b
+        if any(x != y and 1 not in (x, y) for x, y in zip(a, b)):
+            return None
+        return tuple(max(x, y) for x, y in zip(a, b))
+
+    def combine(self):
+        """add or mul with any tensor before it that broadcasts, the data among them."""
+        others = [name for name in self.shapes if name != self.at and not (name == "data" and self.integer_data)]
+        self.rng.shuffle(others)
+        if self.rng.random() < 0.1:
+            others.insert(0, self.at)
+        for other in others:
+            out = self.broadcast_with(other)
+            if out is None or out[0] != self.rows or not self.fits(out):
+                continue
+            self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows lie over another dim
+            row = self.letters(out)
+            of = lambda shape: "".join("-" if size == 1 and whole != 1 else letter
+                                       for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
+            inputs = [self.at, other]
+            self.rng.shuffle(inputs)
+            self.put(self.rng.choice(["add", "add", "mul"]), out, ([of(self.shapes[i]) for i in inputs], ""), inputs)
+            return True
+        return False

@@ -1,0 +1,303 @@
+#!/usr/bin/env python3
+"""Jobs drawn at random, each run under its plan and on one CPU rank: the losses of both must be the same.
+
+  python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --jobs 300
+  python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
+
+Fails where a legal job crashes, hangs, is not finite where the reference is, has other losses than it beyond TOLERANCE, or has other
+bits when it is run again. Prints what is needed to repeat each failure, and what `plan` refused, by message. Of one
+seed, job N is always the same: --only N.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from job import draw_job
+
+# Of the largest loss so far. fp32 sums in another order: some 1e-7 a sum, more behind norms and over steps. tf32 and bf16 round each
+# operand to 11 and 8 bits.
+TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 8e-2}
+# What turns rounding into differences (signs of gradients that cancel, adam's division, norms of rows that are nearly equal) does so
+# with changes of this size of the learning rate and of the weights' decay too: a job that they move says nothing.
+NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
+EXPLODED = 100  # times the first loss: from there on only rounding is compared
+LIMIT_S = 90  # of one run, whose own launch.timeout is 30 s
+DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs/data/digits")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--ranks", default="1,2,2,3,4,4,6,8", help="drawn from; on GPUs no more than --gpus")
+    parser.add_argument("--jobs", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="this job alone")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after so many")
+    parser.add_argument("--gpus", type=int, default=1, help="each job gets those it needs; so many jobs at once as fit")
+    parser.add_argument("--share", type=int, default=1, help="jobs at once on one GPU")
+    parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
+    parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
+    parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
+    parser.add_argument("--write", help="folder: write the jobs there as torch_reference.py takes them, run nothing")
+    options = parser.parse_args()
+    options.trainctl = os.path.abspath(options.trainctl)
+    if options.emulated:
+        options.emulated, options.device = os.path.abspath(options.emulated), "cuda"
+    options.ranks = [int(count) for count in options.ranks.split(",")]
+    return options
+
+
+class Failure(Exception):
+    pass
+
+
+class Gpus:
+    """Places on them; a job waits for one on as many as it has ranks."""
+
+    def __init__(self, count, share):
+        self.places, self.changed = [share] * count, threading.Condition()
+
+    def free(self):
+        return sorted((gpu for gpu, places in enumerate(self.places) if places), key=lambda gpu: -self.places[gpu])
+
+    def take(self, count):
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.free()) >= count)
+            taken = self.free()[:count]
+            for gpu in taken:
+                self.places[gpu] -= 1
+            return taken
+
+    def give(self, taken):
+        with self.changed:
+            for gpu in taken:
+                self.places[gpu] += 1
+            self.changed.notify_all()
+
+
+def call(words, env=None):
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=env, check=False)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"hangs: no end after {LIMIT_S} s: {' '.join(words)}") from None
+    return done.returncode, done.stdout + done.stderr
+
+
+def losses_of(options, path, overrides, env=None):
+    """{step of the run: loss}"""
+    with tempfile.TemporaryDirectory(prefix="trainctl-random-") as logs:
+        code, output = call([options.trainctl, "run", path, *overrides, f"launch.log_dir={logs}"], env)
+        if code != 0:
+            raise Failure(f"exit code {code} of run {' '.join(overrides)}\n{output[-3000:]}")
+        return read_losses(f"{logs}/1/metrics.jsonl")
+
+
+def emulated_losses(options, path):
+    with tempfile.TemporaryDirectory(prefix="trainctl-random-") as folder:
+        losses = f"{folder}/losses.jsonl"
+        code, output = call([options.emulated, "-tc=the job of the file*"], {**os.environ, "TRAINCTL_JOB": path, "TRAINCTL_LOSSES": losses})
+        if code != 0:
+            raise Failure(f"exit code {code} of the emulator\n{output[-3000:]}")
+        return read_losses(losses)
+
+
+def read_losses(path):
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
+    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line}
+
+
+def finite(loss):
+    return abs(loss) < 1e30
+
+
+def comparable(reference):
+    """Steps before the reference explodes."""
+    steps, first = [], None
+    for step in sorted(reference):
+        loss = reference[step]
+        first = loss if first is None else first
+        if not finite(loss) or abs(loss) > EXPLODED * max(abs(first), 1e-3):
+            break
+        steps.append(step)
+    return steps
+
+
+def difference(found, reference, steps):
+    """The largest, in parts of the largest loss so far, and its step."""
+    worst, at, largest = 0.0, None, 1e-6
+    for step in steps:
+        largest = max(largest, abs(reference[step]))
+        apart = abs(found[step] - reference[step]) / largest if finite(found[step]) else float("inf")
+        if apart > worst:
+            worst, at = apart, step
+    return worst, at
+
+
+def nudged(job, size):
+    """Overrides that change the learning rate, or pull at each weight, by next to nothing; adam's smallest division."""
+    optimizer = job.fields["optimizer"]
+    rate = optimizer["learning_rate"]
+    path = "optimizer.learning_rate" + (".base" if isinstance(rate, dict) else "")
+    base = rate["base"] if isinstance(rate, dict) else rate
+    yield [f"{path}={base * (1 + 10 * size)!r}"]
+    yield [f"optimizer.weight_decay={optimizer.get('weight_decay', 0) + size!r}"]
+    if "eps" in optimizer:
+        yield [f"optimizer.eps={optimizer['eps'] * (1.5 if optimizer['eps'] < 1e-5 else 1 + size)!r}"]
+    if job.fields["launch"]["device"] == "cuda":  # sums in another order; on CPUs that is what is tested
+        yield ["launch.ranks=2", job.reference_overrides()[-1].replace("{", "{mode: semi_auto_parallel, ")]
+
+
+class Campaign:
+    def __init__(self, options):
+        self.options = options
+        self.sizes = (0.05, 0.0) if options.emulated else (0.25, 0.08) if options.device == "cuda" else (0.25, 0.0)
+        self.refusals = collections.Counter()
+        self.results = collections.Counter()
+        self.worst = {}
+        self.gpus = Gpus(options.gpus, options.share) if options.device == "cuda" and not options.emulated else None
+        self.folder = tempfile.mkdtemp(prefix="trainctl-random-jobs-")
+        self.lock = threading.Lock()
+        self.end = time.monotonic() + options.seconds
+
+    def refuse(self, output):
+        line = next((l for l in output.splitlines() if ": " in l), output).split(": ", 1)[-1]
+        text = re.sub(r"\b[a-z_]+\d+\b", "L", line)
+        text = re.sub(r"\d+", "N", text)
+        with self.lock:
+            self.refusals[text] += 1
+
+    def draw(self, index):
+        """A legal job, its file and that of its reference."""
+        for attempt in range(200):
+            rng = random.Random(f"{self.options.seed}/{index}/{attempt}")
+            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, *self.sizes)
+            path, reference = f"{self.folder}/{index}.yaml", f"{self.folder}/{index}.reference.yaml"
+            with open(path, "w") as file:
+                file.write(job.text())
+            with open(reference, "w") as file:
+                file.write(job.text(job.reference_fields))
+            code, output = call([self.options.trainctl, "plan", path])
+            if code == 0:
+                return job, path, reference, rng
+            if code != 2:
+                raise Failure(f"exit code {code} of plan\n{output[-3000:]}")
+            self.refuse(output)
+        raise Failure("refused 200 times")
+
+    def run_plan(self, path, job):
+        if self.options.emulated:
+            return emulated_losses(self.options, path)
+        if not self.gpus:
+            return losses_of(self.options, path, [])
+        taken = self.gpus.take(job.ranks)
+        try:
+            return losses_of(self.options, path, [], {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, taken))})
+        finally:
+            self.gpus.give(taken)
+
+    def compare(self, job, path, reference_path, rng):
+        options = self.options
+        reference = losses_of(options, reference_path, job.reference_overrides())
+        if not reference:
+            raise Failure("no losses")
+        found = self.run_plan(path, job)
+        again = self.run_plan(path, job) if rng.random() < 0.33 else found
+        if repr(again) != repr(found):  # of nan too
+            raise Failure(f"other bits when run again: {found} and {again}")
+        if options.emulated:
+            found = {step: found[step] for step in reference}
+        if sorted(found) != sorted(reference):
+            raise Failure(f"other steps: {sorted(found)}, the reference has {sorted(reference)}")
+        steps = comparable(reference)
+        worst, at = difference(found, reference, steps)
+        precision = job.precision if options.device == "cuda" else "fp32"  # CPUs take tf32 as fp32
+        tolerance = TOLERANCE[precision]
+        if worst <= tolerance:
+            with self.lock:
+                self.worst[precision] = max(worst, self.worst.get(precision, 0))
+            return "same" if len(steps) > 1 else "explodes"
+        moved = 0.0
+        for nudge in nudged(job, NUDGE[precision]):
+            other = losses_of(options, reference_path, job.reference_overrides() + nudge)
+            moved = max(moved, difference(other, reference, steps)[0])
+        if moved > tolerance / 3 and worst < 30 * moved:
+            return "says nothing"
+        raise Failure(f"the loss is {worst:.2g} apart at step {at} (moved by next to nothing: {moved:.2g}):\n"
+                      f"  {found}\n  {reference}")
+
+    def run(self, index):
+        if time.monotonic() > self.end:
+            return
+        job = None
+        try:
+            job, path, reference, rng = self.draw(index)
+            result = self.compare(job, path, reference, rng)
+        except Failure as failure:
+            result = "FAILED"
+            self.tell(index, job, str(failure))
+        with self.lock:
+            self.results[result] += 1
+        for name in (f"{index}.yaml", f"{index}.reference.yaml"):
+            if os.path.exists(f"{self.folder}/{name}"):
+                os.remove(f"{self.folder}/{name}")
+
+    def tell(self, index, job, text):
+        options = self.options
+        os.makedirs(options.keep, exist_ok=True)
+        for name in (f"{index}.yaml", f"{index}.reference.yaml"):
+            if os.path.exists(f"{self.folder}/{name}"):
+                shutil.copy(f"{self.folder}/{name}", f"{options.keep}/{options.seed}.{name}")
+        ranks = ",".join(map(str, options.ranks))
+        gpus = f" --emulated {options.emulated}" if options.emulated else f" --gpus {options.gpus}" if options.device == "cuda" else ""
+        with self.lock:
+            print(f"\njob {index} of seed {options.seed}: {text}")
+            print(f"  repeat: random_jobs.py --trainctl {options.trainctl} --device {options.device} --ranks {ranks}{gpus} "
+                  f"--seed {options.seed} --only {index}")
+            if job:  # else the file is the last that was drawn
+                file = f"{options.keep}/{options.seed}.{index}"
+                quoted = " ".join(f"'{word}'" for word in job.reference_overrides())
+                print(f"  by hand: trainctl run {file}.yaml; trainctl run {file}.reference.yaml {quoted}")
+                print(job.text(), flush=True)
+
+    def write(self, index):
+        with open(f"{self.options.write}/{self.options.seed}.{index}.yaml", "w") as file:
+            job = self.draw(index)[0]
+            file.write(job.text(job.plain_fields()))
+
+    def report(self, seconds):
+        for text, count in self.refusals.most_common():
+            print(f"refused {count:>4}  {text}")
+        worst = ", ".join(f"{precision} {value:.1g}" for precision, value in sorted(self.worst.items()))
+        counts = ", ".join(f"{count} {result}" for result, count in sorted(self.results.items()))
+        print(f"{sum(self.results.values())} jobs in {seconds:.0f} s: {counts}; largest difference: {worst or '-'}")
+
+
+def main():
+    options = parse_arguments()
+    campaign, start = Campaign(options), time.monotonic()
+    numbers = [options.only] if options.only is not None else range(options.jobs)
+    if options.write:
+        os.makedirs(options.write, exist_ok=True)
+    workers = options.at_once if options.device == "cpu" or options.emulated else options.gpus * options.share + 1
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        list(pool.map(campaign.write if options.write else campaign.run, numbers))
+    campaign.report(time.monotonic() - start)
+    shutil.rmtree(campaign.folder)
+    return 1 if campaign.results["FAILED"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
