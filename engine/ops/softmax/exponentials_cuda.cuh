@@ -14,26 +14,29 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-inline constexpr float kLowest = -2.3e38f;  // finite, and in powers of two: -inf - -inf is no number
+inline constexpr float kFar = 1e38f;  // so far from 0 two numbers are equal, or e to their difference is 0 or infinite
+inline constexpr float kAhead = 2;
+inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is no number
 
-/// Sum of e^x relative to e^top (Milakov and Gimelshein 2018): top is the largest so far, and is taken in powers of two
-/// as f32 has it, so that one fused operation makes an exponent.
+/// Sum of e^x relative to e^top (Milakov and Gimelshein 2018): top is the largest so far, or a little more. An exponent
+/// of 2 is one fused operation: x * log2e less top * log2e as f32 has it. Of a top so far from 0 that f32 might not have
+/// that, it is x - top: where the power can only be 1 or 0, its base does not matter.
 struct Exponentials {
   float top = kLowest;
   float sum = 0;
 
   /// x is at most the top, so that the error of the approximate power stays under 1e-6 of the largest.
   __device__ float of(float x) const { return power_of_two(exponent(x)); }
-  /// log2 of that.
-  __device__ float exponent(float x) const { return fmaf(x, kLog2e, -in_twos(top)); }
+  /// log2 of that; of a far top, 0 or something below -1e30.
+  __device__ float exponent(float x) const { return fmaf(x, unit_, -top_in_units_); }
 
-  /// Of packs as they come.
+  /// Of packs as they come. The top goes ahead of them, so that few of the next ones raise it.
   template <int V>
   __device__ void add(const float (&v)[V]) {
     float high = top;
 #pragma unroll
     for (int j = 0; j < V; ++j) high = fmaxf(high, v[j]);
-    if (high > top) raise(high);
+    if (high > top) [[unlikely]] raise(high + kAhead);
     add_below_top(v);
   }
   /// None of which is above the top.
@@ -46,7 +49,7 @@ struct Exponentials {
   template <int V, class Operand>
   __device__ void add_row(const RowPart<V>& part, Operand& row) {
     if constexpr (Operand::kInRegisters) {
-      top = row.largest(part, top);
+      set_top(row.largest(part, top));
       read_row(part, [&](int, const auto& a) { add_below_top(a.v); }, row);
     } else {
       read_row(part, [&](int, const auto& a) { add(a.v); }, row);
@@ -65,12 +68,19 @@ struct Exponentials {
   }
   /// Makes it relative to what is not below the top.
   __device__ void raise(float high) {
-    sum *= power_of_two(in_twos(top) - in_twos(high));
-    top = high;
+    const float before = top;
+    set_top(high);
+    sum *= power_of_two(__fmul_rn(before, unit_) - top_in_units_);  // rounded as the top is: equal ones give 1
   }
 
  private:
-  __device__ static float in_twos(float x) { return __fmul_rn(x, kLog2e); }  // rounded: never part of a fused operation
+  __device__ void set_top(float high) {
+    top = high;
+    unit_ = fabsf(high) > kFar ? 1.0f : kLog2e;
+    top_in_units_ = __fmul_rn(high, unit_);
+  }
+
+  float unit_ = 1, top_in_units_ = kLowest;
 };
 
 }  // namespace trainctl

@@ -11,10 +11,15 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // Kernels
 
+/// At most, of a block. The loss alone of rows in registers is never launched with so many: it says that 80 registers
+/// have to do, with which six blocks of warps run at once.
+template <int V, bool kInRegisters, bool kGrad>
+inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRowThreads<kInRegisters, 1>;
+
 /// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
 /// is left out of the others' sum, so that a probability near 1 loses no digits.
 template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
+__global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
                 float scale) {
   wait_for_kernel_before();
@@ -56,15 +61,16 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBloc
           x);
     }
     others.combine(group, of_label);
-    const bool label_is_top = of_label >= others.top;
-    if (label_is_top) others.raise(of_label);
-    const float sum_of_others = others.sum, off = others.exponent(of_label);  // off <= 0: nothing cancels below
+    if (of_label > others.top) others.raise(of_label);
+    const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
     if (kLoss && valid && group.lane() == 0) {
-      total += label_is_top ? log1pf(sum_of_others * power_of_two(-off))
-                            : logf(sum_of_others + power_of_two(off)) - off * kLn2;
+      // Of a label that is likely nothing cancels; off may be beyond f32, or in no powers of two.
+      const double below_top = off < -1e30f ? double{others.top} - of_label : double{-off * kLn2};
+      total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
+                                              : logf(sum_of_others + power_of_label) + below_top;
     }
     if constexpr (kGrad) {
-      const float share = scale / (sum_of_others + power_of_two(off)), at_label = -share * sum_of_others;
+      const float share = scale / (sum_of_others + power_of_label), at_label = -share * sum_of_others;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
