@@ -14,21 +14,23 @@ __device__ inline float power_of_two(float x) {
   return y;
 }
 
-inline constexpr float kFar = 1e38f;  // so far from 0 two numbers are equal, or e to their difference is 0 or infinite
+inline constexpr float kFar = 0x1p29f;  // f32 has no two numbers beyond it that are less than 32 apart
 inline constexpr float kAhead = 2;
 inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is no number
 
 /// Sum of e^x relative to e^top (Milakov and Gimelshein 2018): top is the largest so far, or a little more. An exponent
-/// of 2 is one fused operation: x * log2e less top * log2e as f32 has it. Of a top so far from 0 that f32 might not have
-/// that, it is x - top: where the power can only be 1 or 0, its base does not matter.
+/// of 2 is one fused operation: x * log2e less top * log2e as f32 has it. What the rounding takes from one it takes from
+/// all; but of a top far from 0 that is more than there are powers of two, or there is no such product. There it is
+/// x - top: 0, or so far below that the base does not matter.
 struct Exponentials {
   float top = kLowest;
   float sum = 0;
 
   /// x is at most the top, so that the error of the approximate power stays under 1e-6 of the largest.
   __device__ float of(float x) const { return power_of_two(exponent(x)); }
-  /// log2 of that; of a far top, 0 or something below -1e30.
+  /// log2 of that, where top is not far.
   __device__ float exponent(float x) const { return fmaf(x, unit_, -top_in_units_); }
+  __device__ bool far() const { return fabsf(top) > kFar; }
 
   /// Of packs as they come. The top goes ahead of them, so that few of the next ones raise it.
   template <int V>
@@ -76,7 +78,7 @@ struct Exponentials {
  private:
   __device__ void set_top(float high) {
     top = high;
-    unit_ = fabsf(high) > kFar ? 1.0f : kLog2e;
+    unit_ = far() ? 1.0f : kLog2e;
     top_in_units_ = __fmul_rn(high, unit_);
   }
 

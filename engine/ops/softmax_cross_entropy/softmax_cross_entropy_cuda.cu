@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     if (of_label > others.top) others.raise(of_label);
     const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
     if (kLoss && valid && group.lane() == 0) {
-      // Of a label that is likely nothing cancels; off may be beyond f32, or in no powers of two.
-      const double below_top = off < -1e30f ? double{others.top} - of_label : double{-off * kLn2};
+      // Of a label that is likely nothing cancels. Far from 0, off is in no powers of two or beyond f32.
+      const bool far = others.far() || off < -1e30f;
+      const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
       total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
                                               : logf(sum_of_others + power_of_label) + below_top;
     }
