@@ -65,10 +65,16 @@ struct DropoutMask {
   /// v = v or 0, from element `index` of the whole on; a Philox block makes the numbers of four neighbours.
   template <int V>
   __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
+    drop(step_and_batch, index, v, [this](int round) { return philox_round_key(key, round); });
+  }
+
+ protected:
+  template <int V, class KeyOf>
+  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V], KeyOf key_of) const {
     if (V > 1 && (index & 3) == 0) {
 #pragma unroll
       for (int j = 0; j < V; j += 4) {
-        const Philox4 bits = philox(key, (index + j) >> 2, step_and_batch);
+        const Philox4 bits = philox_rounds(key_of, (index + j) >> 2, step_and_batch);
 #pragma unroll
         for (int k = 0; k < 4 && j + k < V; ++k) v[j + k] = keep(bits.v[k], v[j + k]);
       }
@@ -78,10 +84,24 @@ struct DropoutMask {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const uint64_t at = index + j;
-      if (j == 0 || (at & 3) == 0) bits = philox(key, at >> 2, step_and_batch);
+      if (j == 0 || (at & 3) == 0) bits = philox_rounds(key_of, at >> 2, step_and_batch);
       const uint32_t k = at & 3;
       v[j] = keep(k < 2 ? (k == 0 ? bits.v[0] : bits.v[1]) : (k == 2 ? bits.v[2] : bits.v[3]), v[j]);
     }
+  }
+};
+
+/// A parameter of a kernel: a round's key is an operand in constant memory, which costs no instruction. (In a register,
+/// keys cost a fifth of all instructions, which are what bounds dropout in bf16.)
+struct MaskOfKernel : DropoutMask {
+  PhiloxRoundKey keys[kPhiloxRounds];
+
+  explicit MaskOfKernel(const DropoutMask& mask) : DropoutMask(mask) {
+    for (int round = 0; round < kPhiloxRounds; ++round) keys[round] = philox_round_key(key, round);
+  }
+  template <int V>
+  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
+    DropoutMask::drop(step_and_batch, index, v, [this](int round) { return keys[round]; });
   }
 };
 

@@ -28,22 +28,37 @@ TRAINCTL_HOST_DEVICE inline void wide_product(uint32_t a, uint32_t b, uint32_t& 
 #endif
 }
 
-TRAINCTL_HOST_DEVICE inline Philox4 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+inline constexpr int kPhiloxRounds = 10;
+
+/// The two words that a round takes of the key.
+struct PhiloxRoundKey {
+  uint32_t k0, k1;
+};
+TRAINCTL_HOST_DEVICE inline PhiloxRoundKey philox_round_key(uint64_t key, int round) {
+  const auto r = static_cast<uint32_t>(round);
+  return {static_cast<uint32_t>(key) + r * 0x9E3779B9u, static_cast<uint32_t>(key >> 32) + r * 0xBB67AE85u};
+}
+
+/// key_of(round) is the round's key.
+template <class KeyOf>
+TRAINCTL_HOST_DEVICE inline Philox4 philox_rounds(KeyOf key_of, uint64_t counter_low, uint64_t counter_high) {
   uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
   uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const PhiloxRoundKey key = key_of(round);
     uint32_t high0, low0, high1, low1;
     wide_product(0xD2511F53u, c0, high0, low0);
     wide_product(0xCD9E8D57u, c2, high1, low1);
-    c0 = high1 ^ c1 ^ k0;
-    c2 = high0 ^ c3 ^ k1;
+    c0 = high1 ^ c1 ^ key.k0;
+    c2 = high0 ^ c3 ^ key.k1;
     c1 = low1;
     c3 = low0;
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
   }
   return {{c0, c1, c2, c3}};
+}
+TRAINCTL_HOST_DEVICE inline Philox4 philox(uint64_t key, uint64_t counter_low, uint64_t counter_high) {
+  const auto key_of = [key](int round) { return philox_round_key(key, round); };
+  return philox_rounds(key_of, counter_low, counter_high);
 }
 
 /// Uniform in [0, 1) with 24 bits, for element `index` of the stream (key, high).

@@ -38,6 +38,12 @@ struct Nest {
     check(count < (int64_t{1} << 31), "CUDA kernels take up to 2^31 rows");
   }
   __device__ void add_offsets(uint32_t index, int64_t (&at)[N]) const {
+    if (ndim == 1) {
+#pragma unroll
+      for (int k = 0; k < N; ++k) at[k] += index * stride[0][k];
+      return;
+    }
+#pragma unroll 1
     for (int d = ndim - 1; d >= 0; --d) {
       const uint32_t outer = d == 0 ? 0 : size[d].quotient(index);
       const int64_t here = index - outer * size[d].by;
@@ -59,9 +65,72 @@ struct Sides {
   std::array<Along, S> along;
   Nest<S> outer;      ///< over rows
   Divisor row_packs;  ///< packs of a row
-  int64_t packs = 0;  ///< of all rows
+  uint32_t step_rows = 0, step_packs = 0;  ///< that a block's threads are: rows, and packs of one more
+  int64_t packs = 0;                       ///< of all rows
 };
 
+/// Packs that a thread has in flight.
+template <int V, int F, int S>
+inline constexpr int kStridedUnroll = V == 1 || F + S == 1 ? 4 : 2;
+
+/// What memory has of a side operand for a pack: one number, the pack's bytes, or each number in a word. All that a
+/// thread needs is fetched before any is converted.
+template <int V>
+struct SideWords {
+  uint32_t w[V];
+};
+__device__ inline uint32_t word_of(Ref<Mixed> r, int64_t at) {
+  return r.is_bf16 ? static_cast<const uint16_t*>(r.p)[at] : static_cast<const uint32_t*>(r.p)[at];
+}
+/// Of the row that begins at `first`, from `column` on.
+template <Along kAlong, int V>
+__device__ inline SideWords<V> fetch_side(Ref<Mixed> r, int64_t first, int64_t column) {
+  SideWords<V> to;
+  if constexpr (kAlong == Along::same) {
+    to.w[0] = word_of(r, first);
+  } else if constexpr (kAlong == Along::elements || V == 1) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) to.w[j] = word_of(r, first + column + j);
+  } else if (r.is_bf16) {
+    const auto* from = static_cast<const uint16_t*>(r.p) + first + column;
+    if constexpr (V == 8) {
+      const uint4 q = load_16(from);
+      to.w[0] = q.x, to.w[1] = q.y, to.w[2] = q.z, to.w[3] = q.w;
+    } else {
+      const auto q = *reinterpret_cast<const uint2*>(from);
+      to.w[0] = q.x, to.w[1] = q.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      const uint4 q = load_16(static_cast<const uint32_t*>(r.p) + first + column + i);
+      to.w[i] = q.x, to.w[i + 1] = q.y, to.w[i + 2] = q.z, to.w[i + 3] = q.w;
+    }
+  }
+  return to;
+}
+template <int V>
+__device__ inline void unpack_side(const SideWords<V>& from, Along along, bool is_bf16, float (&v)[V]) {
+  if (along == Along::same) {
+    const float one = __uint_as_float(is_bf16 ? from.w[0] << 16 : from.w[0]);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = one;
+  } else if (V > 1 && along == Along::packs && is_bf16) {
+#pragma unroll
+    for (int j = 0; j + 1 < V; j += 2) halves(from.w[j / 2], v[j], v[j + 1]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[j] = __uint_as_float(is_bf16 ? from.w[j] << 16 : from.w[j]);
+  }
+}
+/// fetch(way) with the way that the side goes as a constant.
+template <class Fetch>
+__device__ inline void with_along(Along along, Fetch fetch) {
+  if (along == Along::same) return fetch(std::integral_constant<Along, Along::same>{});
+  if (along == Along::packs) return fetch(std::integral_constant<Along, Along::packs>{});
+  fetch(std::integral_constant<Along, Along::elements>{});
+}
+/// One pack at once.
 template <int V>
 __device__ inline void load_side(Ref<Mixed> r, Along along, int64_t at, int64_t column, float (&v)[V]) {
   if (along == Along::packs) {
@@ -77,41 +146,62 @@ __device__ inline void load_side(Ref<Mixed> r, Along along, int64_t at, int64_t 
 template <int V, class T, int F, int S, class Op>
 __global__ void __launch_bounds__(kMapThreads)
     strided_map_kernel(std::array<Ref<T>, F> full, Sides<S> sides, Ref<T> out, Op op) {
-  constexpr int kUnroll = V == 1 ? 4 : 2;
+  constexpr int kUnroll = kStridedUnroll<V, F, S>;
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t base = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
-  const int64_t base_row =
-      base < (int64_t{1} << 31) ? sides.row_packs.quotient(static_cast<uint32_t>(base)) : base / sides.row_packs.by;
-  const auto base_column = static_cast<uint32_t>(base - base_row * sides.row_packs.by);
-  float v[kUnroll][F == 0 ? 1 : F][V], s[kUnroll][S][V];
+  const auto left = static_cast<int>(min(sides.packs - base, int64_t{kUnroll * kMapThreads}));
+  const auto there = [&](int u) { return static_cast<int>(threadIdx.x) + u * kMapThreads < left; };
+  Raw<T, V> raw[kUnroll][F == 0 ? 1 : F];
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const uint32_t local = threadIdx.x + u * kMapThreads;
-    if (base + local >= sides.packs) continue;
 #pragma unroll
-    for (int k = 0; k < F; ++k) load(full[k], (base + local) * V, v[u][k]);
-    const uint32_t rows = sides.row_packs.quotient(base_column + local);
-    const int64_t column = static_cast<int64_t>(base_column + local - rows * sides.row_packs.by) * V;
-    int64_t at[S] = {};
-    sides.outer.add_offsets(static_cast<uint32_t>(base_row) + rows, at);
+    for (int k = 0; k < F; ++k) {
+      if (there(u)) raw[u][k] = fetch<V>(full[k], (base + threadIdx.x + u * kMapThreads) * V);
+    }
+  }
+  const int64_t base_row =
+      base < (int64_t{1} << 31) ? sides.row_packs.quotient(static_cast<uint32_t>(base)) : base / sides.row_packs.by;
+  uint32_t pack = static_cast<uint32_t>(base - base_row * sides.row_packs.by) + threadIdx.x;
+  uint32_t row = sides.row_packs.quotient(pack);
+  pack -= row * sides.row_packs.by;
+  row += static_cast<uint32_t>(base_row);
+  int64_t at[kUnroll][S] = {}, column[kUnroll];
 #pragma unroll
-    for (int k = 0; k < S; ++k) load_side(sides.ref[k], sides.along[k], at[k], column, s[u][k]);
+  for (int u = 0; u < kUnroll; ++u) {
+    sides.outer.add_offsets(row, at[u]);
+    column[u] = int64_t{pack} * V;
+    row += sides.step_rows;
+    pack += sides.step_packs;
+    if (pack >= sides.row_packs.by) pack -= sides.row_packs.by, ++row;
+  }
+  SideWords<V> words[kUnroll][S];
+#pragma unroll
+  for (int k = 0; k < S; ++k) {
+    with_along(sides.along[k], [&](auto way) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) {
+        if (there(u)) words[u][k] = fetch_side<way(), V>(sides.ref[k], at[u][k], column[u]);
+      }
+    });
   }
 #pragma unroll
   for (int u = 0; u < kUnroll; ++u) {
-    const uint32_t local = threadIdx.x + u * kMapThreads;
-    if (base + local >= sides.packs) continue;
-    float y[V];
+    if (!there(u)) continue;
+    float v[F == 0 ? 1 : F][V], s[S][V], y[V];
+#pragma unroll
+    for (int k = 0; k < F; ++k) unpack(raw[u][k], v[k]);
+#pragma unroll
+    for (int k = 0; k < S; ++k) unpack_side(words[u][k], sides.along[k], sides.ref[k].is_bf16, s[k]);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       std::array<float, F> of_full;
       std::array<float, S> of_side;
-      for (int k = 0; k < F; ++k) of_full[k] = v[u][k][j];
-      for (int k = 0; k < S; ++k) of_side[k] = s[u][k][j];
+      for (int k = 0; k < F; ++k) of_full[k] = v[k][j];
+      for (int k = 0; k < S; ++k) of_side[k] = s[k][j];
       y[j] = op(of_full, of_side);
     }
-    store(out, (base + local) * V, y);
+    store(out, (base + threadIdx.x + u * kMapThreads) * V, y);
   }
 }
 
@@ -121,8 +211,10 @@ template <int V, class T, int F, int S, class Op>
 CudaKernel launch_strided(const std::array<Ref<T>, F>& full, Sides<S> sides, Ref<T> out, int64_t row, Op op,
                           const char* name) {
   sides.row_packs = Divisor(row / V);
+  sides.step_rows = kMapThreads / sides.row_packs.by;
+  sides.step_packs = kMapThreads % sides.row_packs.by;
   sides.packs = sides.outer.count * (row / V);
-  const auto blocks = static_cast<unsigned>(ceil_div(sides.packs, (V == 1 ? 4 : 2) * kMapThreads));
+  const auto blocks = static_cast<unsigned>(ceil_div(sides.packs, kStridedUnroll<V, F, S> * kMapThreads));
   return [=](CudaStream stream) {
     launch(strided_map_kernel<V, T, F, S, Op>, blocks, kMapThreads, 0, stream, name, full, sides, out, op);
   };

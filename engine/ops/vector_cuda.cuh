@@ -122,6 +122,10 @@ struct Raw<bf16, 8> {
   uint4 q;
 };
 template <>
+struct Raw<bf16, 1> {
+  bf16 v;
+};
+template <>
 struct Raw<Mixed, 8> {
   uint4 q[2];
   bool is_bf16;
@@ -150,6 +154,8 @@ __device__ inline Raw<T, V> fetch(Ref<T> r, int64_t at) {
     const auto* from = reinterpret_cast<const uint4*>(static_cast<const char*>(r.p) + at * (r.is_bf16 ? 2 : 4));
     raw.q[0] = load_16(from);
     raw.q[1] = load_16(from + (r.is_bf16 ? 0 : 1));
+  } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
+    raw.v = r.p[at];
   } else {
     load(r, at, raw.v);
   }
@@ -162,10 +168,54 @@ __device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
   } else if constexpr (V == 8 && std::is_same_v<T, Mixed>) {
     eight(raw.q[0], v);
     if (!raw.is_bf16) memcpy(v, raw.q, sizeof v);
+  } else if constexpr (V == 1 && std::is_same_v<T, bf16>) {
+    v[0] = to_f32(raw.v);
   } else {
 #pragma unroll
     for (int j = 0; j < V; ++j) v[j] = raw.v[j];
   }
+}
+
+/// A single number as memory has it.
+template <class T>
+__device__ inline Raw<T, 1> raw_of(float v) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return {from_f32<bf16>(v)};
+  } else {
+    return {{v}};
+  }
+}
+/// The largest number of a pack, or `least`. Of bf16, two at a time.
+__device__ inline float largest_of(const Raw<float, 4>& raw, float least) {
+  return fmaxf(fmaxf(fmaxf(raw.v[0], raw.v[1]), fmaxf(raw.v[2], raw.v[3])), least);
+}
+__device__ inline float largest_of(const Raw<bf16, 8>& raw, float least) {
+  __nv_bfloat162 pairs[4];
+  memcpy(pairs, &raw.q, sizeof pairs);
+  const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
+  return fmaxf(fmaxf(__low2float(high), __high2float(high)), least);
+}
+/// Element j of a pack becomes `by`, which bf16 has too; what it was.
+__device__ inline float exchange_in(Raw<float, 4>& raw, int j, float by) {
+  float was = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {  // read in any case: else the compiler reads raw.v[j], from local memory
+    const float v = raw.v[i];
+    was = i == j ? v : was;
+    raw.v[i] = i == j ? by : v;
+  }
+  return was;
+}
+__device__ inline float exchange_in(Raw<bf16, 8>& raw, int j, float by) {
+  uint32_t words[4] = {raw.q.x, raw.q.y, raw.q.z, raw.q.w}, was = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t word = words[i], changed = __byte_perm(word, __float_as_uint(by), j % 2 == 0 ? 0x3276 : 0x7610);
+    was = i == j / 2 ? word : was;
+    words[i] = i == j / 2 ? changed : word;
+  }
+  raw.q = make_uint4(words[0], words[1], words[2], words[3]);
+  return __uint_as_float(j % 2 == 0 ? was << 16 : was & 0xffff0000u);
 }
 
 template <int V>

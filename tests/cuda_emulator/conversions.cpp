@@ -1,4 +1,4 @@
-// cvt and cvta.
+// cvt and cvta, and what there is on pairs of bf16.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -23,6 +23,16 @@ struct ToBf16 {
 };
 struct ToBf16Pair {
   uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); }
+};
+struct LargerBf16Pair {
+  uint32_t operator()(uint32_t a, uint32_t b) const {
+    const FromBf16 wide;
+    const auto larger = [&](uint32_t shift) {
+      const auto of = [&](uint32_t v) { return wide(static_cast<uint16_t>(v >> shift)); };
+      return static_cast<uint32_t>(bf16_of(std::fmax(of(a), of(b)))) << shift;
+    };
+    return larger(16) | larger(0);
+  }
 };
 struct Saturate {
   float operator()(float v) const { return v >= 1 ? 1.0f : v > 0 ? v : 0.0f; }
@@ -155,6 +165,13 @@ bool decode_address_space(Decoder& d, const Statement& s, Instruction& in) {
 
 bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
   if (decode_address_space(d, s, in)) return true;
+  if (s.opcode == "max.bf16x2") {
+    in.to[0] = d.target(s.arguments.at(0), 4);
+    in.from[0] = d.source(s.arguments.at(1), 4);
+    in.from[1] = d.source(s.arguments.at(2), 4);
+    in.run = binary<uint32_t, uint32_t, uint32_t, LargerBf16Pair>;
+    return true;
+  }
   if (s.words[0] != "cvt" || s.words.size() < 3) return false;
   const std::string_view to = s.words[s.words.size() - 2], from = s.words.back();
   if (s.opcode == "cvt.f32.bf16" || s.opcode == "cvt.rn.bf16.f32" || s.opcode == "cvt.sat.f32.f32") {

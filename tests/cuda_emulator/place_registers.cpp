@@ -49,7 +49,8 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
       grew = false;
       for (const auto& [begin, end] : loops) {
         if (life.last < begin || life.first > end) continue;
-        const int first = life.carried() ? std::min(life.first, begin) : life.first;
+        const bool alive_at_end = life.carried() || life.last > end;
+        const int first = alive_at_end ? std::min(life.first, begin) : life.first;
         const int last = life.carried() || first < begin ? std::max(life.last, end) : life.last;
         grew |= first != life.first || last != life.last;
         life.first = first;

@@ -12,7 +12,7 @@ constexpr int kUnroll = 4;
 
 template <int V, class T>
 __global__ void __launch_bounds__(kMapThreads)
-    dropout_kernel(DropoutMask mask, PlaceInWhole place, const StepScalars* scalars, int micro_batch, Ref<T> x,
+    dropout_kernel(MaskOfKernel mask, PlaceInWhole place, const StepScalars* scalars, int micro_batch, Ref<T> x,
                    Ref<T> y, int64_t packs) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMapThreads)
 CudaKernel prepare_dropout_cuda(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   if (y.size() == 0) return [](CudaStream) {};
-  const DropoutMask mask(call.seed, call.attrs.number("p"), call.attrs.integer("key"));
+  const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"))};
   PlaceInWhole place(y);
   return with_common_type({&x, &y}, [&](auto t) {
     using T = decltype(t);

@@ -19,13 +19,13 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t, bool valid) {
     from.start(part);
     Exponentials e;
-    read_row(part, [&](int, const auto& a) { e.add(a.v); }, from);
+    e.add_row(part, from);
     e.combine(group);
     const float scale = 1.0f / e.sum;
     write_row(
         part, valid, y,
         [&](int, auto a) {
-          for (float& v : a.v) v = exponential(v - e.top) * scale;
+          for (float& v : a.v) v = e.of(v) * scale;
           return a;
         },
         from);
@@ -93,10 +93,10 @@ __global__ void __launch_bounds__(kColumns* kDown) softmax_columns(Columns c, Re
     const float v[1] = {value(x, first + k * c.inner)};
     e.add(v);
   }
-  const float top = down_the_column(e.top, [](float a, float b) { return fmaxf(a, b); });
-  const float sum = down_the_column(e.sum * exponential(e.top - top), [](float a, float b) { return a + b; });
+  e.raise(down_the_column(e.top, [](float a, float b) { return fmaxf(a, b); }));
+  const float sum = down_the_column(e.sum, [](float a, float b) { return a + b; });
   for (int64_t k = threadIdx.y; k < n; k += kDown) {
-    set(y, first + k * c.inner, exponential(value(x, first + k * c.inner) - top) / sum);
+    set(y, first + k * c.inner, e.of(value(x, first + k * c.inner)) / sum);
   }
 }
 

@@ -37,7 +37,7 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
   const auto share = static_cast<float>(scale / sum);
   for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
   dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
-  return std::log(sum) + top - correct;
+  return std::log(sum) + (double{top} - correct);  // a top far from 0 takes all digits
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
       const float* x = logits + r * rows.classes;
       const float top = cpu::largest(x, rows.classes);
       const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
-      total += std::log(sum) + top - x[class_of(labels[r], rows.classes)];
+      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]);
     }
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };

@@ -7,12 +7,19 @@
 namespace trainctl {
 namespace {
 
+constexpr float kLn2 = 0.6931471805599453f;
+
 // Kernels
+
+/// At most, of a block. The loss alone of rows in registers is never launched with so many: it says that 80 registers
+/// have to do, with which six blocks of warps run at once.
+template <int V, bool kInRegisters, bool kGrad>
+inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRowThreads<kInRegisters, 1>;
 
 /// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
 /// is left out of the others' sum, so that a probability near 1 loses no digits.
 template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
-__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
+__global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
                 float scale) {
   wait_for_kernel_before();
@@ -20,11 +27,13 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBloc
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters, kGrad ? 1 : 0> x(logits, rows, group);
   double total = 0;
-  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
-    const int32_t label = labels[row];
+  int32_t label = 0;
+  const auto start = [&](const RowPart<V>& part, int64_t row) {
+    label = labels[row];
     x.start(part);  // before anybody waits for the label
+  };
+  over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
-    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
     const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
       float replaced = 0;
       if (static_cast<unsigned>(label - place) >= W) return replaced;
@@ -37,29 +46,42 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kGrad ? kRowBloc
       return replaced;
     };
     Exponentials others;
-    read_row(
-        part,
-        [&](int place, auto a) {
-          of_label += replace_label(place, a, -INFINITY);
-          others.add(a.v);
-        },
-        x);
+    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
+    if constexpr (kInRegisters) {
+      of_label = x.exchange(part, label, -INFINITY);
+      others.add_row(part, x);
+      if constexpr (!kGrad) go_on();  // the next row comes while this one's threads meet
+    } else {
+      read_row(
+          part,
+          [&](int place, auto a) {
+            of_label += replace_label(place, a, -INFINITY);
+            others.add(a.v);
+          },
+          x);
+    }
     others.combine(group, of_label);
-    others.raise_top(of_label);
-    const float off = of_label - others.top, sum_of_others = others.sum;  // off <= 0: nothing cancels below
-    if (kLoss && valid && group.lane() == 0)
-      total += off == 0 ? log1pf(sum_of_others) : logf(sum_of_others + exponential(off)) - off;
+    if (of_label > others.top) others.raise(of_label);
+    const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
+    if (kLoss && valid && group.lane() == 0) {
+      // Of a label that is likely nothing cancels. Far from 0, off is in no powers of two or beyond f32.
+      const bool far = others.far() || off < -1e30f;
+      const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
+      total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
+                                              : logf(sum_of_others + power_of_label) + below_top;
+    }
     if constexpr (kGrad) {
-      const float share = scale / (sum_of_others + exponential(off)), at_label = -share * sum_of_others;
+      const float share = scale / (sum_of_others + power_of_label), at_label = -share * sum_of_others;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
-            for (float& v : a.v) v = exponential(v - others.top) * share;
+            for (float& v : a.v) v = others.of(v) * share;
             replace_label(place, a, at_label);
             return a;
           },
           x);
     }
+    if constexpr (kGrad || !kInRegisters) go_on();
   });
   if constexpr (!kLoss) return;
   total = sum_of_group(total, static_cast<int>(blockDim.x));

@@ -2,6 +2,7 @@
 // that both sides are walked along their rows.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/moves_cuda.cuh"
+#include "engine/ops/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -54,6 +55,64 @@ __global__ void __launch_bounds__(256) transpose_tiles(Matrices m, const E* x, E
   }
 }
 
+constexpr int kPackColumns = 64;  ///< of a tile of packs
+
+/// Elements of 2 bytes in packs of 8 on both sides. A tile is kRows of y's rows, and kPackColumns. Two columns' packs
+/// become 8 pairs, each of one row of y:
+///
+///   column c      a0 a1 a2 ..        row r      a0 b0
+///   column c + 1  b0 b1 b2 ..        row r + 1  a1 b1   ..
+///
+/// Pack q of the tile's row lies in the place of q ^ (row / 8 % 8): neither side has bank conflicts.
+template <int kRows>
+__global__ void __launch_bounds__(256) transpose_packs(Matrices m, const uint16_t* x, uint16_t* y) {
+  constexpr int kPack = 8, kPacks = kPackColumns / kPack;
+  constexpr int kParts = kRows / 64, kTasks = kParts;  // 8 lanes read 64 elements of a column; pairs of a thread
+  static_assert(kPacks == 8 && kRows * kPackColumns == 256 * 2 * kPack * kTasks);
+  __shared__ uint4 tile[kRows][kPacks];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const uint32_t of_rows = m.column_tiles.quotient(blockIdx.x), matrix = m.row_tiles.quotient(of_rows);
+  const int64_t r0 = static_cast<int64_t>(of_rows - matrix * m.row_tiles.by) * kRows;
+  const int64_t c0 = static_cast<int64_t>(blockIdx.x - of_rows * m.column_tiles.by) * kPackColumns;
+  int64_t at[2] = {};
+  m.outer.add_offsets(matrix, at);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int down = warp % kParts * 8 + lane % 8;
+  const auto pair_of = [&](int task) { return (warp / kParts + task * (8 / kParts)) * 4 + lane / 8; };
+  const int64_t r = r0 + down * kPack;
+  uint4 of_column[kTasks][2];
+#pragma unroll
+  for (int t = 0; t < kTasks; ++t) {
+    const int64_t c = c0 + 2 * pair_of(t);
+    if (r >= m.rows || c >= m.columns) continue;
+    const uint16_t* const from = x + at[0] + c * m.from_row + r;
+    of_column[t][0] = load_16(from);
+    of_column[t][1] = load_16(from + m.from_row);
+  }
+#pragma unroll
+  for (int t = 0; t < kTasks; ++t) {
+    const int pair = pair_of(t);
+    const uint4 &a = of_column[t][0], &b = of_column[t][1];
+    const uint32_t words[4][2] = {{a.x, b.x}, {a.y, b.y}, {a.z, b.z}, {a.w, b.w}};
+    auto* const to = reinterpret_cast<uint32_t*>(&tile[down * kPack][pair / 4 ^ down % 8]) + pair % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      to[(2 * i) * (kPackColumns / 2)] = __byte_perm(words[i][0], words[i][1], 0x5410);
+      to[(2 * i + 1) * (kPackColumns / 2)] = __byte_perm(words[i][0], words[i][1], 0x7632);
+    }
+  }
+  __syncthreads();
+  const int along = lane % 8;
+  if (c0 + along * kPack >= m.columns) return;
+#pragma unroll
+  for (int i = 0; i < kRows / 32; ++i) {
+    const int row = static_cast<int>(threadIdx.x) / kPacks + i * 32;
+    if (r0 + row < m.rows)
+      store_16(y + at[1] + (r0 + row) * m.to_row + c0 + along * kPack, tile[row][along ^ row / kPack % 8]);
+  }
+}
+
 /// Where a side of the matrices is too narrow for tiles: in y's order, x through the caches.
 template <class E>
 __global__ void __launch_bounds__(256) transpose_elements(Nest<1> from, const E* x, E* y) {
@@ -68,15 +127,20 @@ __global__ void __launch_bounds__(256) transpose_elements(Nest<1> from, const E*
 
 // Launchers
 
-template <class E, int W>
-CudaKernel launch_tiles(Matrices m, const TensorArg& in, const TensorArg& out) {
-  m.row_tiles = Divisor(ceil_div(m.rows, 32 * W));
-  m.column_tiles = Divisor(ceil_div(m.columns, 32 * W));
+template <class E>
+CudaKernel launch_tiles(void (*kernel)(Matrices, const E*, E*), int tile_rows, int tile_columns, Matrices m,
+                        const TensorArg& in, const TensorArg& out) {
+  m.row_tiles = Divisor(ceil_div(m.rows, tile_rows));
+  m.column_tiles = Divisor(ceil_div(m.columns, tile_columns));
   const int64_t blocks = m.outer.count * m.row_tiles.by * m.column_tiles.by;
   check(blocks < (int64_t{1} << 31), "transpose takes up to 2^31 tiles");
   return [=, x = in.as<E>(), y = out.as<E>()](CudaStream stream) {
-    launch(transpose_tiles<E, W>, static_cast<unsigned>(blocks), 256, 0, stream, "transpose", m, x, y);
+    launch(kernel, static_cast<unsigned>(blocks), 256, 0, stream, "transpose", m, x, y);
   };
+}
+template <class E, int W>
+CudaKernel launch_tiles(const Matrices& m, const TensorArg& in, const TensorArg& out) {
+  return launch_tiles<E>(transpose_tiles<E, W>, 32 * W, 32 * W, m, in, out);
 }
 
 template <class E>
@@ -90,18 +154,25 @@ CudaKernel launch_elements(const cpu::Loops<2>& loops, const TensorArg& in, cons
   };
 }
 
-/// Two elements a word, where all places are even.
-bool pairs_fit(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
-  int64_t odd = m.rows | m.columns | m.from_row | m.to_row;
-  for (int d = 0; d < outer.ndim; ++d) odd |= outer.stride[d][0] | outer.stride[d][1];
+/// Whether `elements` make a word, 2 or a pack: all places are multiples of it.
+bool words_fit(int elements, const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
+  int64_t bits = m.rows | m.columns | m.from_row | m.to_row;
+  for (int d = 0; d < outer.ndim; ++d) bits |= outer.stride[d][0] | outer.stride[d][1];
   const uintptr_t places = reinterpret_cast<uintptr_t>(in.data) | reinterpret_cast<uintptr_t>(out.data);
-  return odd % 2 == 0 && places % static_cast<uintptr_t>(2 * byte_size(in.dtype)) == 0;
+  return bits % elements == 0 && places % static_cast<uintptr_t>(elements * byte_size(in.dtype)) == 0;
 }
 
 template <class E>
 CudaKernel launch_matrices(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
-  // Words of 4 bytes are too little in flight; with sides under a tile of pairs, most of its threads would be idle.
-  const bool pairs = pairs_fit(m, outer, in, out) && (sizeof(E) == 2 || std::min(m.rows, m.columns) >= 64);
+  // With sides under a tile of packs, or of pairs, most of its threads would be idle.
+  if constexpr (sizeof(E) == 2) {
+    if (std::min(m.rows, m.columns) >= 64 && words_fit(8, m, outer, in, out)) {
+      return m.rows % 128 == 0 ? launch_tiles<E>(transpose_packs<128>, 128, kPackColumns, m, in, out)
+                               : launch_tiles<E>(transpose_packs<64>, 64, kPackColumns, m, in, out);
+    }
+  }
+  // Words of 4 bytes are too little in flight.
+  const bool pairs = words_fit(2, m, outer, in, out) && (sizeof(E) == 2 || std::min(m.rows, m.columns) >= 64);
   return pairs ? launch_tiles<E, 2>(m, in, out) : launch_tiles<E, 1>(m, in, out);
 }
 

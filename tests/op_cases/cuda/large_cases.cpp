@@ -33,6 +33,9 @@ void add_shapes(std::vector<OpCase>& rows) {
   rows.push_back({"transpose", {{{3, 40, 6, 32}}}, perm({0, 2, 1, 3}), {{3, 6, 40, 32}}});
   rows.push_back({"transpose", {{{2, 65, 3, 66}}}, perm({0, 2, 3, 1}), {{2, 3, 66, 65}}});
   rows.push_back({"transpose", {{{5000, 3}}}, perm({1, 0}), {{3, 5000}}});
+  rows.push_back({"transpose", {{{200, 136}}}, perm({1, 0}), {{136, 200}}});  // bf16: packs, tiles that are not full
+  rows.push_back({"transpose", {{{3, 72, 256}}}, perm({0, 2, 1}), {{3, 256, 72}}});
+  rows.push_back({"transpose", {{{2, 64, 3, 64}}}, perm({0, 2, 3, 1}), {{2, 3, 64, 64}}});
   rows.push_back({"reduce_sum", {{{70001}}}, dims({0}), {{1}}});
   rows.push_back({"reduce_sum", {{{600, 512}}}, dims({0}), {{512}}});
   rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({0}), {{3}}});
@@ -69,6 +72,8 @@ void add_rows(std::vector<OpCase>& rows) {
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
+  // More rows than groups of threads: one row's threads meet while the next comes.
+  rows.push_back({"softmax_cross_entropy", {{{30011, 70}}, ids({30011}, 70)}, {{"scale", 0.01}}, {{1}}});
   // More rows than blocks: a row comes to shared memory while the one before goes. In f32 not all of it has room there.
   rows.push_back({"softmax", {{{134, 114001}}}, dim(1), {{134, 114001}}});
   rows.push_back({"softmax_cross_entropy", {{{134, 114001}}, ids({134}, 114001)}, {{"scale", 0.01}}, {{1}}});

@@ -1,0 +1,26 @@
+// Softmax and its loss of rows far from 0, on a GPU: rows of a warp and of a block, in registers and in shared memory,
+// in packs and in single elements.
+#include <doctest/doctest.h>
+
+#include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/op_cases/far_rows.h"
+
+namespace trainctl {
+
+TEST_CASE("a softmax and its loss have masked rows and numbers far from 0 on a GPU as double has them") {
+  if (!gpu_is_here()) return;
+  for (const DType type : {DType::f32, DType::bf16}) {
+    CAPTURE(to_string(type));
+    for (const int64_t n : {1, 2, 7, 37, 64, 65, 130, 1023, 1024, 8192, 50257}) {
+      CAPTURE(n);
+      check_far_rows(cuda_device(), type, n);
+      if (n < 8192) check_far_columns(cuda_device(), type, n);
+    }
+    for (const int64_t n : {64, 1023, 4099}) {
+      CAPTURE(n);
+      check_far_rows(cuda_device(4), type, n);
+    }
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,15 @@
+#include "tests/op_cases/far_rows.h"
+
+#include <doctest/doctest.h>
+
+namespace trainctl {
+
+TEST_CASE("a softmax and its loss have masked rows and numbers far from 0 as double has them") {
+  for (const int64_t n : {1, 2, 37, 64, 1023, 50257}) {
+    CAPTURE(n);
+    check_far_rows(cpu_device(), DType::f32, n);
+    check_far_columns(cpu_device(), DType::f32, n);
+  }
+}
+
+}  // namespace trainctl
