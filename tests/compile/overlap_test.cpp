@@ -67,6 +67,11 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
 
 bool is_update(const Instruction& code) { return code.op == "adam_update" || code.op == "sgd_update"; }
 
+/// Whether a gather of weights stands behind it.
+bool is_gathered(const Program& p, size_t update) {
+  return update + 1 < p.instructions.size() && p.instructions[update + 1].purpose == Purpose::weights;
+}
+
 /// Collectives on gradients, in list order.
 std::vector<int> reductions(const Program& p) {
   std::vector<int> found;
@@ -201,7 +206,7 @@ TEST_CASE("updates stand in the order in which their gradients are summed") {
       for (size_t i = 0; i < p.instructions.size(); ++i) {
         const Instruction& code = p.instructions[i];
         if (!is_update(code)) continue;
-        const bool gathered = i + 1 < p.instructions.size() && p.instructions[i + 1].purpose == Purpose::weights;
+        const bool gathered = is_gathered(p, i);
         const int reduction = last_reduction(p, code.inputs[0].tensor.substr(5));
         CHECK_MESSAGE(reduction > before[gathered], code.name, ", level ", level, ", min_kb ", min_kb);
         before[gathered] = reduction;
@@ -322,7 +327,7 @@ TEST_CASE("levels 1 and 2 in bf16: updates that no gather waits for fill the tim
     for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
       const Instruction& code = p.instructions[static_cast<size_t>(i)];
       if (!is_update(code)) continue;
-      const bool fills = p.instructions[static_cast<size_t>(i) + 1].purpose != Purpose::weights;
+      const bool fills = !is_gathered(p, static_cast<size_t>(i));
       if (fills) CHECK(i > last);
       seen |= code.inputs[0].tensor == awaited;
       if (fills) ++(seen ? after : before);
