@@ -17,7 +17,7 @@
 
 namespace trainctl::cuda {
 
-/// Milliseconds of a run of a candidate, one sample; below zero: it could not be run.
+/// Milliseconds of a run of a candidate; below zero: it could not be run.
 using MeasureAlgorithm = std::function<float(const cublasLtMatmulHeuristicResult_t& candidate)>;
 
 /// Index of the one to take. `product` says all that a choice may depend on. Candidates are the library's

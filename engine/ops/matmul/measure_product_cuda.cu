@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <vector>
 
 #include "engine/ops/launch_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
@@ -80,16 +81,19 @@ class Trial {
   float milliseconds(const TryProduct& run, const cublasLtMatmulHeuristicResult_t& candidate) {
     if (!fits_ || !once(run, candidate)) return -1;
     if (cudaStreamSynchronize(stream_) != cudaSuccess) return -1;
-    // So many that the clock's grain does not show.
-    const int runs = product_.m * product_.n * product_.k > int64_t{1} << 34 ? 3 : 10;
-    cuda_check(cudaEventRecord(start_, stream_), "cudaEventRecord");
-    for (int i = 0; i < runs; ++i)
-      if (!once(run, candidate)) return -1;
-    cuda_check(cudaEventRecord(end_, stream_), "cudaEventRecord");
-    cuda_check(cudaEventSynchronize(end_), "a trial product");
-    float time = 0;
-    cuda_check(cudaEventElapsedTime(&time, start_, end_), "cudaEventElapsedTime");
-    return time / static_cast<float>(runs);
+    // Enough runs in each sample that the clock's grain does not show, and the median of a few samples.
+    const int runs = product_.m * product_.n * product_.k > int64_t{1} << 34 ? 1 : 10;
+    std::vector<float> samples(5);
+    for (float& sample : samples) {
+      cuda_check(cudaEventRecord(start_, stream_), "cudaEventRecord");
+      for (int i = 0; i < runs; ++i)
+        if (!once(run, candidate)) return -1;
+      cuda_check(cudaEventRecord(end_, stream_), "cudaEventRecord");
+      cuda_check(cudaEventSynchronize(end_), "a trial product");
+      cuda_check(cudaEventElapsedTime(&sample, start_, end_), "cudaEventElapsedTime");
+    }
+    std::sort(samples.begin(), samples.end());
+    return samples[samples.size() / 2];
   }
 
  private:
