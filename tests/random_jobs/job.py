@@ -235,10 +235,12 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     launch = draw_launch(rng, ranks, device, mode)
     if mode == "hybrid_parallel":
         return draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages)
-    net = draw_network(rng, rows, large, huge)
-    dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
-    net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))
-    loss = net.end(dataset)
+    net = None
+    while net is None or not net.flat:  # a loss alone is no network
+        net = draw_network(rng, rows, large, huge)
+        dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
+        net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))
+        loss = net.end(dataset)
     if dataset["type"] == "mnist":
         data.pop("samples")
     fields["dataset"] = {**dataset, **data}
