@@ -52,4 +52,12 @@ bool can_move(const Compiler& c, const VirtualInstruction& v, size_t from, size_
   return true;
 }
 
+void move_instruction(Compiler& c, size_t from, size_t to) {
+  const auto at = [&](size_t i) { return c.code.begin() + static_cast<std::ptrdiff_t>(i); };
+  if (from < to)
+    std::rotate(at(from), at(from + 1), at(to + 1));
+  else
+    std::rotate(at(to), at(from), at(from + 1));
+}
+
 }  // namespace trainctl

@@ -14,4 +14,7 @@ bool conflict(const VirtualInstruction& a, const VirtualInstruction& b);
 /// Whether `v`, which stands at one of two places, conflicts with nothing between them.
 bool can_move(const Compiler& c, const VirtualInstruction& v, size_t from, size_t to);
 
+/// Takes the instruction at `from` to the place `to`; those between move up or down by one.
+void move_instruction(Compiler& c, size_t from, size_t to);
+
 }  // namespace trainctl

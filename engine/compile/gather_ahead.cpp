@@ -1,5 +1,6 @@
-// Level 3: each gather of weights goes one layer ahead, so that the comm stream brings the next layer's weights
-// while the compute stream is at this one's. Two layers' weights are there at a time, and no more.
+// Level 3, and what levels 1 and 2 gather in the forward pass: each gather of weights goes one layer ahead, so that the
+// comm stream brings the next layer's weights while the compute stream is at this one's. At level 3 two layers' weights
+// are there at a time, and no more.
 //
 //   as lowered   G1 c1 G2 c2 G3 c3
 //   ahead        G1 G2 c1 G3 c2 c3

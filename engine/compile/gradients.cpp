@@ -21,11 +21,6 @@ bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucke
 /// Of the range that contributions go to.
 DType target_type(const BucketPlan& plan) { return plan.adds_up_apart ? DType::f32 : plan.type; }
 
-/// A copy from one type to another, or to where nothing was added yet.
-Attrs copy_of(int64_t elements) {
-  return {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", elements}};
-}
-
 int64_t used_elements(const BucketPlan& plan) {
   return plan.parameters.back().first_element + plan.parameters.back().elements;
 }

@@ -189,8 +189,7 @@ void delay_weight_grad(Compiler& c, size_t at) {
          c.code[behind].code.micro_batch == c.code[at].code.micro_batch && !conflict(c.code[at], c.code[behind]))
     ++behind;
   if (behind == at + 1 || behind == c.code.size() || !is_small_weight_grad(c.code[behind])) return;
-  const auto first = c.code.begin() + static_cast<std::ptrdiff_t>(at);
-  std::rotate(first, first + 1, c.code.begin() + static_cast<std::ptrdiff_t>(behind));
+  move_instruction(c, at, behind - 1);
 }
 
 /// The last ones first, so that all come together.
@@ -217,9 +216,7 @@ void load_early(Compiler& c) {
     size_t to = 0;
     while (to < i && (c.code[to].code.opcode != Opcode::load || c.code[to].code.micro_batch != load.code.micro_batch))
       ++to;
-    if (to + 1 >= i) continue;
-    std::rotate(c.code.begin() + static_cast<std::ptrdiff_t>(to) + 1, c.code.begin() + static_cast<std::ptrdiff_t>(i),
-                c.code.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    if (to + 1 < i) move_instruction(c, i, to + 1);
   }
 }
 

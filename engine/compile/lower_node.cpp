@@ -33,9 +33,7 @@ void add_to_loss(Lowering& l, TensorId tensor, const OpDef& op) {
   const View& made = l.have(tensor).front().view;
   const View sum = step_loss(l);
   if (sum.operand.accumulate) return l.emit_kernel("accumulate loss", "accumulate", {}, {made}, {sum});
-  l.emit_kernel("copy loss", "copy_slice",
-                {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", int64_t{1}}}, {made},
-                {sum});
+  l.emit_kernel("copy loss", "copy_slice", copy_of(1), {made}, {sum});
 }
 
 void print(Lowering& l, const Node& node) {

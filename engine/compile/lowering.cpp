@@ -103,6 +103,10 @@ void Lowering::emit_collective(std::string name, Collective kind, int group, con
   emit(std::move(i), {input}, {output});
 }
 
+Attrs copy_of(int64_t elements) {
+  return {{"outer", int64_t{1}}, {"parts", int64_t{1}}, {"index", int64_t{0}}, {"inner", elements}};
+}
+
 View Lowering::new_tensor(TensorId tensor, LayoutId layout_id) {
   Operand operand = c.operand(tensor, layout(layout_id));
   const BufferId buffer = c.new_buffer(BufferKind::activation, operand.bytes());

@@ -92,6 +92,9 @@ struct Lowering {
   std::map<std::tuple<TensorId, LayoutId, LayoutId>, Way> ways_;
 };
 
+/// Of copy_slice: all elements, as they lie; from one type to another, or to where nothing was added yet.
+Attrs copy_of(int64_t elements);
+
 // values.cpp
 /// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or
 /// made again.

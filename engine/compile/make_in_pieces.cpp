@@ -74,8 +74,7 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
 void reduce_others_later(Compiler& c, size_t from, size_t first_piece, size_t last) {
   for (size_t i = from; i < first_piece;) {
     if (reduces(c.code[i]) && can_move(c, c.code[i], i, last)) {
-      const auto at = c.code.begin() + static_cast<std::ptrdiff_t>(i);
-      std::rotate(at, at + 1, c.code.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+      move_instruction(c, i, last);
       --first_piece;
     } else {
       ++i;

@@ -52,14 +52,6 @@ std::vector<size_t> way_out(const Compiler& c, size_t at) {
   return way;
 }
 
-void move(Compiler& c, size_t from, size_t to) {
-  const auto at = [&](size_t i) { return c.code.begin() + static_cast<std::ptrdiff_t>(i); };
-  if (from < to)
-    std::rotate(at(from), at(from + 1), at(to + 1));
-  else
-    std::rotate(at(to), at(from), at(from + 1));
-}
-
 /// By ranks of this stage alone: those of others may wait for what this stage makes next.
 bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const VirtualInstruction& v) {
   if (!reduces(v) || !touch_the_same(made, v)) return false;
@@ -71,7 +63,7 @@ bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const Virt
 void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t place) {
   for (size_t i : instructions) {
     if (!can_move(c, c.code[i], i, place)) return;
-    move(c, i, ++place);
+    move_instruction(c, i, ++place);
   }
 }
 
@@ -125,7 +117,7 @@ void reduce_at_once(Compiler& c) {
     if (!reduces(c.code[i])) continue;
     size_t place = i;
     while (place > 0 && is_product(c.code[place - 1]) && !conflict(c.code[place - 1], c.code[i])) --place;
-    if (place < i) move(c, i, place);
+    if (place < i) move_instruction(c, i, place);
   }
 }
 
@@ -141,7 +133,7 @@ void order_gradients(Compiler& c) {
       continue;
     }
     const size_t end = end_of_reductions(c, input + 1);
-    if (end > input + 2 && can_move(c, c.code[input], input, end)) move(c, input, end - 1);
+    if (end > input + 2 && can_move(c, c.code[input], input, end)) move_instruction(c, input, end - 1);
   }
   exchange_last_two(c);
 }

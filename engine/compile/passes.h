@@ -9,7 +9,7 @@ namespace trainctl {
 void lay_out_variables(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
-/// Level 3: weights are gathered one layer ahead of their use.
+/// Weights that are gathered in a task, at level 3 and in bf16, are one layer ahead of their use.
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);

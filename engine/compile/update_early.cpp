@@ -83,13 +83,14 @@ class Clocks {
 class Placement {
  public:
   Placement(const Compiler& c, const std::vector<size_t>& updates)
-      : c_(c), updates_(updates), placed_(c.code.size()), clocks_(c) {}
+      : c_(c), updates_(updates), is_gathered_(c.code.size()), taken_(c.code.size()), clocks_(c) {
+    for (size_t update : updates) is_gathered_[update] = true;
+  }
 
   std::vector<size_t> order() {
     while (end_ < c_.code.size() && !is_update(c_.code[end_].code)) ++end_;
     place_under_the_backward_pass();
-    for (size_t i = end_; i < c_.code.size(); ++i)
-      if (!placed_[i] && is_update(c_.code[i].code) && may_fill(i)) fillers_.push_back(i);
+    find_fillers();
     place_at_the_end();
     return std::move(order_);
   }
@@ -108,22 +109,25 @@ class Placement {
     }
   }
 
+  /// Updates that no gather waits for, and that may stand anywhere among the last instructions.
+  void find_fillers() {
+    for (size_t i = end_; i < c_.code.size(); ++i) {
+      if (is_gathered_[i] || !is_update(c_.code[i].code)) continue;
+      if (!can_move(c_, c_.code[i], i, end_ - 1) || !can_move(c_, c_.code[i], i, c_.code.size())) continue;
+      fillers_.push_back(i);
+      taken_[i] = true;
+    }
+  }
+
   /// While the sum for an update with a gather is under way, there is time for those that have none.
   void place_at_the_end() {
     auto filler = fillers_.begin();
     for (size_t i = end_; i < c_.code.size(); ++i) {
-      if (placed_[i] || std::find(fillers_.begin(), fillers_.end(), i) != fillers_.end()) continue;
-      const bool has_gather = std::find(updates_.begin(), updates_.end(), i) != updates_.end();
-      while (has_gather && filler != fillers_.end() && !is_reduced(i) && is_reduced(*filler)) place(*filler++);
+      if (taken_[i]) continue;
+      while (is_gathered_[i] && filler != fillers_.end() && !is_reduced(i) && is_reduced(*filler)) place(*filler++);
       place(i);
     }
     while (filler != fillers_.end()) place(*filler++);
-  }
-
-  /// An update that no gather waits for, and that may stand anywhere among the last instructions.
-  bool may_fill(size_t at) const {
-    if (std::find(updates_.begin(), updates_.end(), at) != updates_.end()) return false;
-    return can_move(c_, c_.code[at], at, end_ - 1) && can_move(c_, c_.code[at], at, c_.code.size());
   }
 
   bool is_reduced(size_t update) const {
@@ -133,7 +137,7 @@ class Placement {
 
   void place(size_t at) {
     order_.push_back(at);
-    placed_[at] = true;
+    taken_[at] = true;
     clocks_.issue(c_.code[at].code);
     if (reduces(c_.code[at])) reduced_[c_.code[at].code.inputs[0].tensor] = clocks_.wire();
   }
@@ -142,7 +146,8 @@ class Placement {
   const std::vector<size_t>& updates_;  ///< those with a gather behind them
   size_t end_ = 0;                      ///< where updates begin, as lowered
   std::vector<size_t> order_, fillers_;
-  std::vector<bool> placed_;
+  std::vector<bool> is_gathered_;          ///< by instruction: an update with a gather behind it
+  std::vector<bool> taken_;                ///< placed, or a filler
   std::map<std::string, double> reduced_;  ///< when, by the name of the gradients: the last that was issued
   Clocks clocks_;
 };

@@ -11,7 +11,7 @@ namespace {
 /// Sums that blocks share (split_sums_cuda.cuh): up to 2 KiB of each block that a card runs at once, for 2,048 of them.
 constexpr int64_t kOfSums = 4 << 20;
 /// The library's workspace and two factors (cublas_product_cuda.cpp).
-constexpr int64_t kOfProducts = (32 << 20) + 256;
+constexpr int64_t kOfProducts = kProductWorkspace + 256;
 
 /// Sorted tokens with their counts, where each row's begin, and sums of rows over windows of 512 tokens.
 int64_t of_embedding_grad(int64_t tokens, const Shape& table) {

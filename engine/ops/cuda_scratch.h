@@ -10,6 +10,9 @@
 
 namespace trainctl {
 
+/// cuBLASLt's workspace, as its manual advises for Hopper.
+inline constexpr int64_t kProductWorkspace = int64_t{32} << 20;
+
 /// The most that the CUDA kernel of the name asks for on any card, for operands of these shapes.
 int64_t most_cuda_scratch(std::string_view kernel, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs);
 

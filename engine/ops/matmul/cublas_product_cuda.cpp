@@ -3,6 +3,7 @@
 #include <array>
 #include <memory>
 
+#include "engine/ops/cuda_scratch.h"
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
 #include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
@@ -10,8 +11,8 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr size_t kScalarBytes = 256;       ///< of the scratch: alpha and beta
-constexpr size_t kWorkspace = 32u << 20u;  ///< as the library's manual advises for Hopper
+constexpr size_t kScalarBytes = 256;  ///< of the scratch: alpha and beta
+constexpr size_t kWorkspace = kProductWorkspace;
 constexpr int kCandidates = 8;
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
 
