@@ -34,12 +34,16 @@ void join(Compiler& c, size_t bias, size_t weight, size_t place) {
 }  // namespace
 
 void fuse_bias_grad(Compiler& c) {
+  std::vector<std::vector<size_t>> weights(c.buffers.size());  // by dy: the weight gradients made of it
+  for (size_t i = 0; i < c.code.size(); ++i)
+    if (is_kernel(c.code[i], "matmul_weight_grad")) weights[static_cast<size_t>(c.code[i].inputs[1])].push_back(i);
   for (size_t bias = 0; bias < c.code.size(); ++bias) {
     if (!is_kernel(c.code[bias], "bias_grad")) continue;
-    const auto found = std::find_if(c.code.begin(), c.code.end(),
-                                    [&](const VirtualInstruction& v) { return belong_together(c.code[bias], v); });
-    if (found == c.code.end()) continue;
-    const auto weight = static_cast<size_t>(found - c.code.begin());
+    const std::vector<size_t>& of_dy = weights[static_cast<size_t>(c.code[bias].inputs[0])];
+    const auto found =
+        std::find_if(of_dy.begin(), of_dy.end(), [&](size_t i) { return belong_together(c.code[bias], c.code[i]); });
+    if (found == of_dy.end()) continue;
+    const size_t weight = *found;
     // At the later place of the two if it can be: the gradient of the layer's input, on which the rest of the
     // backward pass waits, comes first then.
     const size_t later = std::max(bias, weight), sooner = std::min(bias, weight);

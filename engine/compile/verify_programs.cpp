@@ -1,9 +1,41 @@
 // The proof as a table of contents.
 #include "engine/compile/verify_programs.h"
 
+#include <algorithm>
+
+#include "engine/base/error.h"
 #include "engine/compile/verify.h"
 
 namespace trainctl {
+namespace {
+
+constexpr size_t kMostFaultsShown = 20;
+
+bool has_own_parts(const Program& program, OwnPart kind) {
+  const auto of_kind = [kind](const Operand& o) { return o.own == kind; };
+  return std::any_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
+    return std::any_of(i.inputs.begin(), i.inputs.end(), of_kind) ||
+           std::any_of(i.outputs.begin(), i.outputs.end(), of_kind);
+  });
+}
+
+void verify_bytes(const Program& program, Faults& faults) {
+  verify_contents(program, faults);
+  verify_order(program, faults);
+}
+
+/// What happens to a byte depends on whether it is of this rank's own part alone. So a program in which all bytes are, and
+/// one in which none is, show what happens to any byte of any rank. What a rank counts is within its shard.
+void verify_bytes_of_class(const Program& program, Faults& faults) {
+  const bool shards = has_own_parts(program, OwnPart::shard), counted = has_own_parts(program, OwnPart::counted);
+  if (!shards && !counted) return verify_bytes(program, faults);
+  const size_t before = faults.size();
+  verify_bytes(with_own_parts(program, {OwnPart::shard, OwnPart::counted}), faults);
+  if (faults.size() == before) verify_bytes(with_own_parts(program, {}), faults);
+  if (faults.size() == before && shards && counted) verify_bytes(with_own_parts(program, {OwnPart::shard}), faults);
+}
+
+}  // namespace
 
 std::string to_string(const ProgramFault& fault) {
   std::string text = "rank " + std::to_string(fault.rank);
@@ -11,20 +43,47 @@ std::string to_string(const ProgramFault& fault) {
   return text + ": " + fault.message;
 }
 
-std::vector<ProgramFault> verify_programs(const std::vector<Program>& programs) {
+Program with_own_parts(const Program& program, const std::vector<OwnPart>& whole) {
+  Program changed = program;
+  for (Instruction& i : changed.instructions) {
+    for (std::vector<Operand>* operands : {&i.inputs, &i.outputs}) {
+      for (Operand& o : *operands) {
+        if (o.own == OwnPart::none) continue;
+        o.offset = o.reach_begin();
+        o.shape = {std::find(whole.begin(), whole.end(), o.own) != whole.end() ? o.global_shape[0] : 0};
+        o.global_offset = {0};
+      }
+    }
+  }
+  return changed;
+}
+
+std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
   std::vector<ProgramFault> faults;
-  for (const Program& program : programs) verify_form(program, static_cast<int>(programs.size()), faults);
+  for (const Program& program : classes.programs) verify_form(program, classes.num_ranks(), faults);
   if (!faults.empty()) return faults;  // the rest takes indices and offsets for granted
-  for (const Program& program : programs) {
-    verify_contents(program, faults);
-    verify_order(program, faults);
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
+    classes.ranks[c].size() == 1 ? verify_bytes(program, faults) : verify_bytes_of_class(program, faults);
     verify_updates(program, faults);
   }
   const size_t before = faults.size();
-  verify_messages(programs, faults);
-  verify_collectives(programs, faults);
-  if (faults.size() == before) verify_progress(programs, faults);  // else it only repeats what is missing
+  verify_messages(classes, faults);
+  verify_collectives(classes, faults);
+  if (faults.size() == before) verify_progress(classes, faults);  // else it only repeats what is missing
   return faults;
+}
+
+std::vector<ProgramFault> verify_programs(const std::vector<Program>& programs) {
+  return verify_classes(each_by_itself(programs));
+}
+
+void require_verified(const RankClasses& classes) {
+  const std::vector<ProgramFault> faults = verify_classes(classes);
+  if (faults.empty()) return;
+  std::string text = "the compiled programs are wrong:";
+  for (size_t i = 0; i < faults.size() && i < kMostFaultsShown; ++i) text += "\n  " + to_string(faults[i]);
+  check(false, text);
 }
 
 }  // namespace trainctl

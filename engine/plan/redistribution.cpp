@@ -100,17 +100,29 @@ class Moves {
     }
   }
 
-  // all_reduce: any of the axes that the target is not partial over.
+  // all_reduce: any of the axes that the target is not partial over. Those that it does not cut a dim by either can be
+  // nothing but all_reduced, and of several such steps one for all is the cheapest: so they go together. Else a tensor
+  // that is partial over 9 axes would have 512 ways to go on.
   void sum_up() {
-    const Axes open = without(now_.partial, target_.partial);
-    check(open.size() < 16, "a mesh has few axes");
-    for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
+    Axes scattered, summed;  // what may become a cut, and what may not
+    for (Axis axis : without(now_.partial, target_.partial))
+      (target_.uses(axis) ? scattered : summed).push_back(axis);
+    check(scattered.size() < 16, "a mesh has few axes");
+    for (unsigned subset = 0; subset < (1u << scattered.size()); ++subset) {
       Axes axes;
-      for (size_t i = 0; i < open.size(); ++i) {
-        if (subset >> i & 1u) axes.push_back(open[i]);
+      for (size_t i = 0; i < scattered.size(); ++i) {
+        if (subset >> i & 1u) axes.push_back(scattered[i]);
       }
-      add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
+      if (!axes.empty()) add_sum(axes);
+      if (summed.empty()) continue;
+      axes.insert(axes.end(), summed.begin(), summed.end());
+      std::sort(axes.begin(), axes.end());
+      add_sum(axes);
     }
+  }
+
+  void add_sum(const Axes& axes) {
+    add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
   }
 
   bool wants_next(int d, const Axes& axes) const {

@@ -22,13 +22,13 @@ parallel: {mode: data_parallel}
 launch: {ranks: 4}
 )",
                                       "job.yaml"));
-  std::vector<Program> programs = compile_all(job);
+  RankClasses classes = compile_classes(job);
   std::shared_ptr<SharedMemory> memory = SharedMemory::create({64, 64, 64, 64});
-  RankStates states{programs};
+  RankStates states{classes};
   int collective = 0;
 
   FourRanks() {
-    const std::vector<Instruction>& all = programs[0].instructions;
+    const std::vector<Instruction>& all = classes.programs[0].instructions;
     const auto first =
         std::find_if(all.begin(), all.end(), [](const Instruction& i) { return i.opcode == Opcode::collective; });
     REQUIRE(first != all.end());
@@ -40,7 +40,7 @@ launch: {ranks: 4}
       memory->status(rank).instruction = rank == 3 ? collective - 1 : collective;
     }
   }
-  const Instruction& at(int index) const { return programs[0].instructions[static_cast<size_t>(index)]; }
+  const Instruction& at(int index) const { return classes.programs[0].instructions[static_cast<size_t>(index)]; }
 };
 
 }  // namespace
@@ -73,9 +73,9 @@ parallel: {mode: semi_auto_parallel, stages: 2, stage_config: {fc: 0, out: 1}, m
 launch: {ranks: 2}
 )",
                                             "job.yaml"));
-  const std::vector<Program> programs = compile_all(job);
+  const RankClasses classes = compile_classes(job);
   const auto memory = SharedMemory::create({64, 64});
-  RankStates states(programs);
+  RankStates states(classes);
   const auto last = [&](int rank, Opcode opcode) {
     const std::vector<Instruction>& all = programs[static_cast<size_t>(rank)].instructions;
     int found = -1;
