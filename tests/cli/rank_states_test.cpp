@@ -77,7 +77,7 @@ launch: {ranks: 2}
   const auto memory = SharedMemory::create({64, 64});
   RankStates states(classes);
   const auto last = [&](int rank, Opcode opcode) {
-    const std::vector<Instruction>& all = programs[static_cast<size_t>(rank)].instructions;
+    const std::vector<Instruction>& all = classes.program_of(rank).instructions;
     int found = -1;
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].opcode == opcode) found = static_cast<int>(i);
@@ -93,7 +93,7 @@ launch: {ranks: 2}
   memory->status(1).instruction = receives;
   memory->status(0).instruction = sends - 1;  // those of the micro-batches before have been sent
   states.describe(*memory, 1);
-  const std::string name = programs[1].instructions[static_cast<size_t>(receives)].name;
+  const std::string name = classes.program_of(1).instructions[static_cast<size_t>(receives)].name;
   CHECK(states.describe(*memory, 3)[1] == "waiting in " + name + " for 0");
   memory->status(0).instruction = sends;
   states.describe(*memory, 3);
