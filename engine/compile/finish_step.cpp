@@ -41,8 +41,8 @@ View sum_of_squares(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
-    const RankOfPlan rank{l.c.plan, l.c.stage, l.c.rank_in_stage};
-    for (const CountedPart& counted : counted_parts(rank, *l.c.buckets[b].plan)) {
+    const CountedBucket of_bucket(l.c.plan, *l.c.buckets[b].plan);
+    for (const CountedPart& counted : of_bucket.parts(l.c.stage, l.c.rank_in_stage)) {
       const View part = Compiler::own_part(
           l.c.flat(l.c.buckets[b].gradients, counted.at, counted.elements, "grad." + bucket.name, bucket.kept_type),
           OwnPart::counted, counted.whole, counted.first);

@@ -5,7 +5,6 @@
 #include <map>
 #include <numeric>
 
-#include "engine/compile/program.h"
 #include "engine/ops/op_def.h"
 
 namespace trainctl {
@@ -21,18 +20,6 @@ struct Range {
   }
   Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
 };
-
-/// The bucket's cuts on this rank; its buffers have no place yet.
-Bucket cuts_of(const RankOfPlan& rank, const BucketPlan& plan) {
-  Bucket b;
-  b.elements = plan.elements;
-  b.level = plan.level;
-  b.pieces = plan.pieces;
-  if (plan.level == 0) return b;
-  b.shards = plan.num_reduce_ranks(rank.plan.mesh);
-  b.shard = plan.reduce_index(rank.plan.mesh, rank.stage, rank.rank_in_stage);
-  return b;
-}
 
 /// The lists of ranks in stage that an attribute names; empty: it names none.
 const std::vector<Ints>* lists_of(const Node& node) {
@@ -99,35 +86,36 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank) {
                      [&](Axis axis) { return rank.plan.mesh.coordinate(rank.rank_in_stage, axis) == 0; });
 }
 
-std::vector<CountedPart> counted_parts(const RankOfPlan& rank, const BucketPlan& plan) {
-  const Mesh& mesh = rank.plan.mesh;
-  const Bucket b = cuts_of(rank, plan);
+CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_(plan), bucket_(bucket) {
+  for (const BucketParameter& p : bucket.parameters) {
+    Axes replicas = p.gradient_layout.replica_axes(plan.mesh);
+    if (stretches_.empty() || stretches_.back().replicas != replicas)
+      stretches_.push_back({p.first_element, p.first_element, std::move(replicas)});
+    stretches_.back().end = p.first_element + p.elements;
+  }
+}
+
+std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) const {
+  const Mesh& mesh = plan_.mesh;
+  const int64_t shard = bucket_.reduce_index(mesh, stage, rank_in_stage), shards = bucket_.num_reduce_ranks(mesh);
   std::vector<CountedPart> counted;
-  for (size_t first = 0, next; first < plan.parameters.size(); first = next) {
-    const Axes replicas = plan.parameters[first].gradient_layout.replica_axes(mesh);
-    for (next = first + 1; next < plan.parameters.size(); ++next) {
-      if (plan.parameters[next].gradient_layout.replica_axes(mesh) != replicas) break;
-    }
-    const BucketParameter& last = plan.parameters[next - 1];
-    const Range stretch{plan.parameters[first].first_element, last.first_element + last.elements};
-    // What a rank keeps of a piece begins at element `kept`, and in the bucket's range at `not_kept` more.
+  for (const Stretch& stretch : stretches_) {
+    // What a rank keeps of a piece begins at `kept`, and in the bucket's range at `not_kept` more.
     const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
       if (mine.begin >= mine.end) return;
-      const Range part = mine.part(mesh.index(rank.rank_in_stage, replicas), mesh.ways(replicas));
+      const Range part = mine.part(mesh.index(rank_in_stage, stretch.replicas), mesh.ways(stretch.replicas));
       if (part.begin >= part.end) return;
       const int64_t at = part.begin - not_kept;
       counted.push_back({piece, at, part.end - part.begin, at - kept.begin, kept.end - kept.begin});
     };
-    if (plan.level == 0) {
-      const int64_t index = plan.reduce_index(mesh, rank.stage, rank.rank_in_stage);
-      count(stretch.part(index, plan.num_reduce_ranks(mesh)), 0, 0, {0, b.elements});
-    }
-    for (int p = 0; plan.level > 0 && p < b.pieces; ++p) {
-      const Bucket::Piece piece = b.piece(p);
-      const Range own{piece.own_first, piece.own_first + piece.own_elements};
-      const Range kept = plan.level >= 2 ? Range{piece.kept_first, piece.kept_first + piece.own_elements}
-                                         : Range{piece.first, piece.first + piece.elements};
-      count(stretch.intersected(own), p, plan.level >= 2 ? piece.own_first - piece.kept_first : 0, kept);
+    const Range all{stretch.begin, stretch.end};
+    if (bucket_.level == 0) count(all.part(shard, shards), 0, 0, {0, bucket_.elements});
+    for (int p = 0; bucket_.level > 0 && p < bucket_.pieces; ++p) {
+      const int64_t elements = bucket_.elements / bucket_.pieces, own = elements / shards;
+      const int64_t first = p * elements, own_first = first + shard * own, kept_first = p * own;
+      const bool cut = bucket_.level >= 2;
+      count(all.intersected({own_first, own_first + own}), p, cut ? own_first - kept_first : 0,
+            cut ? Range{kept_first, kept_first + own} : Range{first, first + elements});
     }
   }
   return counted;
@@ -136,16 +124,20 @@ std::vector<CountedPart> counted_parts(const RankOfPlan& rank, const BucketPlan&
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
   const bool trains = graph.loss >= 0, clips = trains && spec.optimizer.clip_norm > 0;
   const std::vector<BucketPlan> buckets = clips ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
+  std::vector<CountedBucket> counted;
+  for (const BucketPlan& bucket : buckets)
+    if (bucket.updated) counted.emplace_back(plan, bucket);
   std::vector<RankTraits> all(static_cast<size_t>(plan.ranks));
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
     traits.counts_loss = trains && counts_loss(graph, of);
-    for (const BucketPlan& bucket : buckets) {
-      if (!bucket.updated || !bucket.in_stage(of.stage)) continue;
-      std::vector<int> of_pieces(static_cast<size_t>(bucket.pieces));
-      for (const CountedPart& part : counted_parts(of, bucket)) ++of_pieces[static_cast<size_t>(part.piece)];
+    for (const CountedBucket& bucket : counted) {
+      if (!bucket.bucket().in_stage(of.stage)) continue;
+      std::vector<int> of_pieces(static_cast<size_t>(bucket.bucket().pieces));
+      for (const CountedPart& part : bucket.parts(of.stage, of.rank_in_stage))
+        ++of_pieces[static_cast<size_t>(part.piece)];
       traits.counted.insert(traits.counted.end(), of_pieces.begin(), of_pieces.end());
     }
   }

@@ -25,11 +25,27 @@ struct CountedPart {
   int64_t first = 0, whole = 0;    ///< the same in the piece as the rank keeps it, and that one's elements
 };
 
-/// What of a bucket the rank adds. Each stretch of parameters is cut by the same axes; ranks that hold the same elements of
-/// it share the work evenly:
+/// What of a bucket each rank adds. A stretch of parameters is cut by the same axes; ranks that hold the same elements of it
+/// share the work evenly:
 ///  - those that summed it together, by shards where it is sharded;
 ///  - those along axes that neither cut the parameter nor summed its gradient.
-std::vector<CountedPart> counted_parts(const RankOfPlan& rank, const BucketPlan& bucket);
+class CountedBucket {
+ public:
+  CountedBucket(const Plan& plan, const BucketPlan& bucket);
+
+  const BucketPlan& bucket() const { return bucket_; }
+  std::vector<CountedPart> parts(int stage, int rank_in_stage) const;
+
+ private:
+  struct Stretch {
+    int64_t begin = 0, end = 0;  ///< elements
+    Axes replicas;
+  };
+
+  const Plan& plan_;
+  const BucketPlan& bucket_;
+  std::vector<Stretch> stretches_;
+};
 
 /// Ranks with equal traits have the same program but for numbers: peers, members of groups, offsets of their parts of
 /// tensors and buckets.

@@ -235,9 +235,10 @@ Json call_json(const Instruction& i) {
           {"bytes", i.bytes()}};
 }
 
-Json class_json(const RankClasses& classes, size_t of_class, GroupTable& table) {
+/// A class's collectives, sends and recvs in order.
+Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) {
   const Program& program = classes.programs[of_class];
-  Json communication = Json::array();
+  Json calls = Json::array();
   for (const Instruction& i : program.instructions) {
     if (!communicates(i)) continue;
     Json row = call_json(i);
@@ -247,15 +248,20 @@ Json class_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
       row["peer_stage"] = i.peer / classes.mesh.size();
     else
       row["peer"] = i.peer;
-    communication.push_back(std::move(row));
+    calls.push_back(std::move(row));
   }
+  return calls;
+}
+
+Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
+  const Program& program = classes.programs[of_class];
   return {{"ranks", range_text(classes.ranks[of_class])},
           {"count", classes.ranks[of_class].size()},
           {"stage", program.stage},
           {"arena_bytes", program.arena_bytes},
           {"memory", memory_json(program.memory)},
           {"instructions", program.instructions.size()},
-          {"communication", std::move(communication)}};
+          {"calls", calls}};
 }
 
 }  // namespace
@@ -274,7 +280,13 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
   GroupTable table(classes);
   Json redistributions = redistributions_json(classes, table);
-  for (size_t c = 0; c < classes.programs.size(); ++c) of_classes.push_back(class_json(classes, c, table));
+  std::vector<Json> calls;  // classes that differ in kernels alone have the same
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    Json of_class = calls_json(classes, c, table);
+    const auto known = std::find(calls.begin(), calls.end(), of_class);
+    of_classes.push_back(class_json(classes, c, static_cast<size_t>(known - calls.begin())));
+    if (known == calls.end()) calls.push_back(std::move(of_class));
+  }
   return {{"job", spec.name},
           {"mode", to_string(plan.mode)},
           {"ranks", plan.ranks},
@@ -292,6 +304,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
           {"redistributions", std::move(redistributions)},
           {"communication", communication_totals(classes)},
           {"rank_classes", std::move(of_classes)},
+          {"calls", std::move(calls)},
           {"notes", plan.notes}};
 }
 

@@ -51,7 +51,7 @@ struct MetChannel {
 };
 std::vector<MetChannel> met_channels(const RankClasses& classes);
 
-/// A program of the class in which every own part of these kinds is the whole range that it is of, and others are empty.
-Program with_own_parts(const Program& program, const std::vector<OwnPart>& whole);
+/// The program with every own part as the whole range that it is of; or with empty shards.
+Program with_own_parts(const Program& program, bool whole_shards);
 
 }  // namespace trainctl

@@ -11,12 +11,8 @@ namespace {
 
 constexpr size_t kMostFaultsShown = 20;
 
-bool has_own_parts(const Program& program, OwnPart kind) {
-  const auto of_kind = [kind](const Operand& o) { return o.own == kind; };
-  return std::any_of(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
-    return std::any_of(i.inputs.begin(), i.inputs.end(), of_kind) ||
-           std::any_of(i.outputs.begin(), i.outputs.end(), of_kind);
-  });
+bool has_shards(const std::vector<Operand>& operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const Operand& o) { return o.own == OwnPart::shard; });
 }
 
 void verify_bytes(const Program& program, Faults& faults) {
@@ -24,15 +20,16 @@ void verify_bytes(const Program& program, Faults& faults) {
   verify_order(program, faults);
 }
 
-/// What happens to a byte depends on whether it is of this rank's own part alone. So a program in which all bytes are, and
-/// one in which none is, show what happens to any byte of any rank. What a rank counts is within its shard.
+/// What happens to a byte depends on whether it is of this rank's own shard alone. So a program in which all bytes are, and
+/// one in which none is, show what happens to any byte of any rank. What a rank counts is only read, and within what it may
+/// be: to read all of that asks for more.
 void verify_bytes_of_class(const Program& program, Faults& faults) {
-  const bool shards = has_own_parts(program, OwnPart::shard), counted = has_own_parts(program, OwnPart::counted);
-  if (!shards && !counted) return verify_bytes(program, faults);
   const size_t before = faults.size();
-  verify_bytes(with_own_parts(program, {OwnPart::shard, OwnPart::counted}), faults);
-  if (faults.size() == before) verify_bytes(with_own_parts(program, {}), faults);
-  if (faults.size() == before && shards && counted) verify_bytes(with_own_parts(program, {OwnPart::shard}), faults);
+  verify_bytes(with_own_parts(program, true), faults);
+  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
+    return has_shards(i.inputs) || has_shards(i.outputs);
+  });
+  if (shards && faults.size() == before) verify_bytes(with_own_parts(program, false), faults);
 }
 
 }  // namespace
@@ -43,14 +40,14 @@ std::string to_string(const ProgramFault& fault) {
   return text + ": " + fault.message;
 }
 
-Program with_own_parts(const Program& program, const std::vector<OwnPart>& whole) {
+Program with_own_parts(const Program& program, bool whole_shards) {
   Program changed = program;
   for (Instruction& i : changed.instructions) {
     for (std::vector<Operand>* operands : {&i.inputs, &i.outputs}) {
       for (Operand& o : *operands) {
         if (o.own == OwnPart::none) continue;
         o.offset = o.reach_begin();
-        o.shape = {std::find(whole.begin(), whole.end(), o.own) != whole.end() ? o.global_shape[0] : 0};
+        o.shape = {whole_shards || o.own != OwnPart::shard ? o.global_shape[0] : 0};
         o.global_offset = {0};
       }
     }
