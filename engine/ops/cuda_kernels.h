@@ -1,7 +1,7 @@
 // The prepare function of every CUDA kernel, by op folder. all_cuda_kernels.cpp gives them their names.
 #pragma once
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
 

@@ -1,5 +1,5 @@
 // A build without CUDA has no CUDA kernels.
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
 

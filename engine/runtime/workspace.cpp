@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/round_up.h"
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/cuda/step_kernels.h"
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/spec/parse.h"

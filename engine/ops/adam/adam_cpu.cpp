@@ -2,8 +2,8 @@
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
 #include <cmath>
 
-#include "engine/ops/cpu_bf16_copy.h"
-#include "engine/ops/cpu_clip.h"
+#include "engine/ops/cpu/bf16_copy_cpu.h"
+#include "engine/ops/cpu/clip_cpu.h"
 #include "engine/ops/cpu_kernels.h"
 
 namespace trainctl {

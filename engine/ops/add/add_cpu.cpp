@@ -1,5 +1,5 @@
 // y = a + b with numpy broadcasting.
-#include "engine/ops/cpu_broadcast.h"
+#include "engine/ops/cpu/broadcast_cpu.h"
 #include "engine/ops/cpu_kernels.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 

@@ -1,6 +1,6 @@
 // y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy.
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
 
 namespace trainctl {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
 
 namespace trainctl {
 namespace {

@@ -3,7 +3,7 @@
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {

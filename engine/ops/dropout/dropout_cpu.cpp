@@ -1,7 +1,7 @@
 // y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
 // step and the micro-batch alone, so every cut and every recompute draws the same mask. Backward: the same on dy.
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/random.h"
 

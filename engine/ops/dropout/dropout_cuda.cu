@@ -1,7 +1,7 @@
 // y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
 // step and the micro-batch alone: the same bits as on the CPU. Backward: the same on dy.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/dropout_cuda.cuh"
+#include "engine/ops/cuda/dropout_cuda.cuh"
 
 namespace trainctl {
 namespace {

@@ -1,8 +1,8 @@
 // A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, walks the tokens of
 // the expression with a stack in registers, and writes.
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/dropout_cuda.cuh"
+#include "engine/ops/cuda/dropout_cuda.cuh"
 #include "engine/ops/elementwise/expression.h"
 
 namespace trainctl {

@@ -1,7 +1,7 @@
 // y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/embedding/table_rows_cuda.cuh"
-#include "engine/ops/strided_cuda.cuh"
+#include "engine/ops/cuda/strided_cuda.cuh"
 
 namespace trainctl {
 namespace {

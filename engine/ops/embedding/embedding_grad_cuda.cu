@@ -4,7 +4,7 @@
 // each of which is a block's: common words have neighbouring ids, so that no part of the table may be one block's work.
 #include "engine/ops/cuda_kernels.h"
 #include "engine/ops/embedding/token_runs_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {

@@ -1,7 +1,7 @@
 // gelu(x) = x * Phi(x), Phi the normal distribution; approximate=tanh (Hendrycks and Gimpel 2016):
 // x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {

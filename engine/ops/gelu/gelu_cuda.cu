@@ -1,8 +1,8 @@
 // gelu(x) = x * Phi(x), Phi the normal distribution; approximate=tanh (Hendrycks and Gimpel 2016):
 // x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
 namespace {

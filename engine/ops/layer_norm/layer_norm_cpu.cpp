@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 namespace {

@@ -1,8 +1,8 @@
 // Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
 //   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/rows_cuda.cuh"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {

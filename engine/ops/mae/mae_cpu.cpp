@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_loss_with_grad.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/loss_with_grad_cpu.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 

@@ -1,6 +1,6 @@
 // loss = scale * sum |p - l|.  dp = scale * sign(p - l), 0 where they are equal.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/pair_loss_cuda.cuh"
+#include "engine/ops/cuda/pair_loss_cuda.cuh"
 
 namespace trainctl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <optional>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
 

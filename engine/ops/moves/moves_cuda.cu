@@ -1,7 +1,7 @@
 // Moves of parts of tensors on the device, sums of gradients and zeros: kernels that only compiled programs use.
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/moves_cuda.cuh"
+#include "engine/ops/cuda/moves_cuda.cuh"
 
 namespace trainctl {
 namespace {

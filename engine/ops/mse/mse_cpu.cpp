@@ -1,7 +1,7 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_loss_with_grad.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/loss_with_grad_cpu.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 

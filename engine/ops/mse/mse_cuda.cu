@@ -1,6 +1,6 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/pair_loss_cuda.cuh"
+#include "engine/ops/cuda/pair_loss_cuda.cuh"
 
 namespace trainctl {
 namespace {

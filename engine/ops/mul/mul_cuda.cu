@@ -1,5 +1,5 @@
 // y = a * b with numpy broadcasting.
-#include "engine/ops/broadcast_cuda.cuh"
+#include "engine/ops/cuda/broadcast_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
 
 namespace trainctl {

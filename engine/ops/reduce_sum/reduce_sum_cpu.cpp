@@ -1,6 +1,6 @@
 // y = scale * sum of x over dims (scale = 1/count makes it the mean); broadcast_to is its backward.
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
 
 namespace trainctl {
 

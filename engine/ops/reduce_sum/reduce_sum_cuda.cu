@@ -1,6 +1,6 @@
 // y = scale * sum of x over dims (scale = 1/count makes it the mean); broadcast_to is its backward.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {

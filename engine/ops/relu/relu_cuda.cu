@@ -1,7 +1,7 @@
 // y = max(x, 0); a NaN stays one.  dx = dy where y > 0.
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
 

@@ -1,7 +1,7 @@
 // As torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g; w -= lr * (nesterov ? g + momentum * buf : buf).
 // buf starts as 0, so the first step's buf is g.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/optimizer_cuda.cuh"
+#include "engine/ops/cuda/optimizer_cuda.cuh"
 
 namespace trainctl {
 namespace {

@@ -1,6 +1,6 @@
 // y = 1 / (1 + e^-x).  dx = dy * y * (1 - y).
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {

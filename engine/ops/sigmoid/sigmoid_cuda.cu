@@ -1,7 +1,7 @@
 // y = 1 / (1 + e^-x).  dx = dy * y * (1 - y).
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
 

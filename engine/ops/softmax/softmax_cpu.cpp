@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 namespace {

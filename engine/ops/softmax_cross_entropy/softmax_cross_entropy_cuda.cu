@@ -1,8 +1,8 @@
 // loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/data_check_cuda.cuh"
+#include "engine/ops/cuda/data_check_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {

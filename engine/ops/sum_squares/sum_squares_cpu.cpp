@@ -1,6 +1,6 @@
 // out[1] = sum of in^2: this rank's term of the squared global norm.
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 

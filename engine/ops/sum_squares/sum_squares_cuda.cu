@@ -1,6 +1,6 @@
 // out[1] = sum of in^2: this rank's term of the squared global norm.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {

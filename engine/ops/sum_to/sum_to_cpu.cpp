@@ -1,6 +1,6 @@
 // Undoes a broadcast: y = sum of x over the dims in which y's shape is 1 or missing.
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
 
 namespace trainctl {
 

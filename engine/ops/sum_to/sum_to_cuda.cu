@@ -1,7 +1,7 @@
 // Undoes a broadcast: y = sum of x over the dims in which y's shape is 1 or missing. With the attr descend it is the
 // gradient of a bias, and the step of SGD.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 

@@ -1,6 +1,6 @@
 // y = tanh x.  dx = dy * (1 - y^2).
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/elementwise/span_kernels_cpu.h"
 
 namespace trainctl {

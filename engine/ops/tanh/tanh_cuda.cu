@@ -1,7 +1,7 @@
 // y = tanh x.  dx = dy * (1 - y^2).
-#include "engine/ops/activations_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
 

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
 
 namespace trainctl {
 namespace {

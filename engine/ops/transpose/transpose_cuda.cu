@@ -1,8 +1,8 @@
 // y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x. Tiles go through shared memory, so
 // that both sides are walked along their rows.
 #include "engine/ops/cuda_kernels.h"
-#include "engine/ops/moves_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
+#include "engine/ops/cuda/moves_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 
 namespace trainctl::cuda {
