@@ -11,8 +11,6 @@
 
 namespace trainctl {
 
-using Infos = std::span<const TensorInfo>;
-
 /// The first n letters that are not in `except`: "abc".
 std::string letters(size_t n, std::string_view except = "");
 

@@ -3,7 +3,7 @@
 
 namespace trainctl {
 
-std::span<const CudaKernelDef> all_cuda_kernels() { return {}; }
+bool has_cuda_kernels() { return false; }
 const CudaKernelDef* find_cuda_kernel(std::string_view) { return nullptr; }
 
 }  // namespace trainctl

@@ -1,10 +1,10 @@
 // Workers that sleep between kernels: each run is a new number in `round_`, and the last worker to finish wakes
 // the caller.
+#include "engine/ops/cpu/threads_cpu.h"
+
 #include <atomic>
 #include <thread>
 #include <vector>
-
-#include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <span>
+#include <initializer_list>
 #include <string_view>
 
 #include "engine/ops/kernel.h"
@@ -46,13 +46,16 @@ using CudaKernel = std::function<void(CudaStream stream)>;
 using PrepareCudaKernel = CudaKernel (*)(const CudaKernelCall& call);
 
 struct CudaKernelDef {
-  const char* name;  ///< as the CPU kernel's: kernel.h has the list and the attrs
+  const char* name;  ///< as its KernelDef
   PrepareCudaKernel prepare;
 };
+/// Those of one family; all_cuda_kernels.cpp has them by name.
+using CudaKernels = std::initializer_list<CudaKernelDef>;
 
-/// Every CUDA kernel, from the list in all_cuda_kernels.cpp; none in a build without CUDA.
-/// The operands of one kernel may be f32 or bf16 as their dtype says; arithmetic is in f32.
-std::span<const CudaKernelDef> all_cuda_kernels();
+/// Null when there is none of that name, as in a build without CUDA. The operands of one kernel may be f32 or bf16 as
+/// their dtype says; arithmetic is in f32.
 const CudaKernelDef* find_cuda_kernel(std::string_view name);
+/// Whether this build has CUDA kernels.
+bool has_cuda_kernels();
 
 }  // namespace trainctl

@@ -2,18 +2,19 @@
 // executor takes what was shown.
 #pragma once
 
-#include <cstdint>
-#include <string_view>
-#include <vector>
-
-#include "engine/graph/shape.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
 /// cuBLASLt's workspace, as its manual advises for Hopper.
 inline constexpr int64_t kProductWorkspace = int64_t{32} << 20;
+/// Sums that blocks share (split_sums_cuda.cuh): up to 2 KiB of each block that a card runs at once, for 2,048 of them.
+inline constexpr int64_t kSumsScratch = 4 << 20;
 
-/// The most that the CUDA kernel of the name asks for on any card, for operands of these shapes.
-int64_t most_cuda_scratch(std::string_view kernel, const std::vector<Shape>& inputs, const std::vector<Shape>& outputs);
+/// The most that the CUDA kernel asks for on any card, for operands of these shapes.
+inline int64_t most_cuda_scratch(const KernelDef& kernel, const std::vector<Shape>& inputs,
+                                 const std::vector<Shape>& outputs) {
+  return kernel.most_cuda_scratch != nullptr ? kernel.most_cuda_scratch(inputs, outputs) : kSumsScratch;
+}
 
 }  // namespace trainctl

@@ -357,7 +357,7 @@ struct SumOutput {
 
   static SumOutput of(const CudaKernelCall& call, int index, double scale) {
     const TensorArg& arg = call.out[static_cast<size_t>(index)];
-    const bool descend = call.attrs.flag("descend");
+    const bool descend = epilogue_of(call.attrs).descend;
     return {ref<Mixed>(arg), arg.accumulate, scale, descend ? &call.scalars->learning_rate : nullptr};
   }
   __device__ void write(int64_t k, double total) const {

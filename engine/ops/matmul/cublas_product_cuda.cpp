@@ -5,8 +5,8 @@
 
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
-#include "engine/ops/small_step/finish_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
+#include "engine/ops/small_step/finish_cuda.h"
 
 namespace trainctl::cuda {
 namespace {

@@ -10,11 +10,11 @@
 #include <bit>
 
 #include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
+#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/finish_cuda.h"
 #include "engine/ops/small_step/groups_cuda.h"
-#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/row_losses_cuda.cuh"
-#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl::cuda {
 namespace {
@@ -243,7 +243,7 @@ __device__ __forceinline__ LaneLoss make_loss(const Head<T>& h, int lane, float 
 
 /// Of a multiprocessor, at least: few enough that nothing leaves the registers.
 template <class T, int kN>
-constexpr int kBlocks = kN * kPack<T> > 96 ? 1 : 2;
+constexpr int kBlocks = kN* kPack<T> > 96 ? 1 : 2;
 
 template <class T, int kN>
 __global__ void __launch_bounds__(32 * kWarps, kBlocks<T, kN>)
@@ -338,8 +338,9 @@ std::optional<CudaKernel> prepare_for_outputs(const CudaKernelCall& loss, const 
 /// Of the product forward, or backward; null where it is more than a product with bias or slope.
 std::optional<Product> plain_product(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
-  if (kernel.op != "matmul" || call.out.size() != 1 || call.out[0].accumulate || call.in[1].shape.size() != 2 ||
-      call.attrs.flag("transpose_a") || call.attrs.has("activation"))
+  if (kernel.kernel->launch_role != LaunchRole::product || call.out.size() != 1 || call.out[0].accumulate ||
+      call.in[1].shape.size() != 2 || call.attrs.flag("transpose_a") ||
+      epilogue_of(call.attrs).activation != Activation::none)
     return std::nullopt;
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
   if (a.dtype != b.dtype || a.dtype != c.dtype) return std::nullopt;
@@ -351,7 +352,7 @@ std::optional<Product> plain_product(const GroupedKernel& kernel) {
 /// Whether `back` is the product backward through the weights of `p`, of which a vector lies so or transposed.
 bool is_backward_of(const Product& back, const Product& p, const CudaKernelCall& call) {
   return back.b == p.b && back.operands == p.operands && back.m == p.m && back.k == p.n && back.n == p.k &&
-         (!back.transpose_b || back.k == 1) && !call.attrs.flag("bias");
+         (!back.transpose_b || back.k == 1) && !epilogue_of(call.attrs).bias;
 }
 
 template <class T>
@@ -363,7 +364,7 @@ std::optional<CudaKernel> prepare_head_of(std::span<const GroupedKernel> kernels
   Head<T> h;
   h.x = ref<T>(forward.in[0]);
   h.w = ref<T>(forward.in[1]);
-  if (forward.attrs.flag("bias")) h.bias = ref<Mixed>(forward.in[2]);
+  if (epilogue_of(forward.attrs).bias) h.bias = ref<Mixed>(forward.in[2]);
   h.y = ref<T>(y);
   h.dy = ref<T>(dy);
   h.kind = loss.kind;
@@ -379,7 +380,7 @@ std::optional<CudaKernel> prepare_head_of(std::span<const GroupedKernel> kernels
   if (kernels.size() > 2) {
     const CudaKernelCall& backward = kernels[2].call;
     h.dx = ref<T>(backward.out[0]);
-    h.slope = activation_of(backward.attrs, "activation_grad");
+    h.slope = epilogue_of(backward.attrs).slope;
     if (h.slope != Activation::none) {
       const TensorArg& at = backward.in.back();
       if (at.dtype != backward.out[0].dtype || at.data == y.data || at.data == dy.data) return std::nullopt;
@@ -395,8 +396,8 @@ std::optional<CudaKernel> prepare_head_of(std::span<const GroupedKernel> kernels
 std::optional<CudaKernel> prepare_head(std::span<const GroupedKernel> kernels) {
   if (kernels.size() < 2 || kernels.size() > 3) return std::nullopt;
   const std::optional<Product> p = plain_product(kernels[0]);
-  const std::optional<RowLoss> loss = row_loss_of(kernels[1].op, kernels[1].call);
-  if (!p || !loss || kernels[0].call.attrs.has("activation_grad") || !(p->transpose_b || p->n == 1))
+  const std::optional<RowLoss> loss = row_loss_of(kernels[1]);
+  if (!p || !loss || epilogue_of(kernels[0].call.attrs).slope != Activation::none || !(p->transpose_b || p->n == 1))
     return std::nullopt;
   const TensorArg &predictions = kernels[1].call.in[0], &labels = kernels[1].call.in[1];
   const bool classes = loss->kind == LossKind::softmax_cross_entropy;

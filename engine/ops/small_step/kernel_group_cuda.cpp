@@ -2,6 +2,7 @@
 #include "engine/ops/small_step/kernel_group_cuda.h"
 
 #include "engine/ops/small_step/groups_cuda.h"
+#include "engine/ops/small_step/small_step.h"
 
 namespace trainctl {
 namespace {
@@ -30,7 +31,7 @@ bool written_apart(std::span<const GroupedKernel> kernels) {
 }  // namespace
 
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels) {
-  if (!written_apart(kernels)) return std::nullopt;
+  if (!small_step_kernels() || !written_apart(kernels)) return std::nullopt;
   if (std::optional<CudaKernel> chain = cuda::prepare_row_chain(kernels)) return chain;
   if (std::optional<CudaKernel> head = cuda::prepare_head(kernels)) return head;
   return cuda::prepare_weight_grads(kernels);

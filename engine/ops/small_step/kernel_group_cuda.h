@@ -4,14 +4,14 @@
 
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
 struct GroupedKernel {
-  std::string_view op;
+  const KernelDef* kernel;
   CudaKernelCall call;
 };
 

@@ -21,9 +21,9 @@
 #include <array>
 #include <utility>
 
+#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/finish_cuda.h"
 #include "engine/ops/small_step/groups_cuda.h"
-#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/row_chain_losses_cuda.cuh"
 #include "engine/ops/small_step/row_chain_products_cuda.cuh"
 #include "engine/ops/small_step/tickets_cuda.h"
@@ -83,11 +83,12 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
 
 std::optional<Link> product_link(const CudaKernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  const std::string activation = call.attrs.text("activation"), slope = call.attrs.text("activation_grad");
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  const auto is_relu_or_none = [](Activation a) { return a == Activation::none || a == Activation::relu; };
   const bool plain = a.dtype == DType::f32 && b.dtype == DType::f32 && c.dtype == DType::f32 && !call.tf32 &&
                      !call.attrs.flag("tf32") && !c.accumulate && call.out.size() == 1 && b.shape.size() == 2 &&
-                     !call.attrs.flag("transpose_a") && (activation.empty() || activation == "relu") &&
-                     (slope.empty() || slope == "relu");
+                     !call.attrs.flag("transpose_a") && is_relu_or_none(epilogue.activation) &&
+                     is_relu_or_none(epilogue.slope);
   if (!plain) return std::nullopt;
   Product p;
   set_matmul_shape(call, p);
@@ -95,17 +96,17 @@ std::optional<Link> product_link(const CudaKernelCall& call) {
   if (p.batch != 1 || p.m == 0 || p.n == 0 || p.k == 0 || p.n > kMost || p.k > kMost) return std::nullopt;
   Link l;
   l.along = p.transpose_b;
-  l.relu = !activation.empty();
+  l.relu = epilogue.activation == Activation::relu;
   l.k = static_cast<int>(p.k);
   l.n = static_cast<int>(p.n);
   l.x = a.as<float>();
   l.w = b.as<float>();
   l.y = c.as<float>();
-  if (call.attrs.flag("bias")) {
+  if (epilogue.bias) {
     if (call.in[2].dtype != DType::f32) return std::nullopt;
     l.bias = call.in[2].as<float>();
   }
-  if (!slope.empty()) {
+  if (epilogue.slope == Activation::relu) {
     if (call.in.back().dtype != DType::f32) return std::nullopt;
     l.relu_result = call.in.back().as<float>();
   }
@@ -114,8 +115,9 @@ std::optional<Link> product_link(const CudaKernelCall& call) {
   return is_aligned(l.w) ? std::optional(l) : std::nullopt;
 }
 
-std::optional<Link> loss_link(std::string_view op, const CudaKernelCall& call) {
-  const std::optional<RowLoss> loss = row_loss_of(op, call);
+std::optional<Link> loss_link(const GroupedKernel& kernel) {
+  const CudaKernelCall& call = kernel.call;
+  const std::optional<RowLoss> loss = row_loss_of(kernel);
   if (!loss || loss->type != DType::f32) return std::nullopt;
   if (loss->kind == LossKind::softmax_cross_entropy && loss->n > kMostClasses) return std::nullopt;
   Link l;
@@ -205,9 +207,8 @@ std::optional<int> place(Chain& chain, int most_floats) {
     if (l.sent >= 0) l.sent = places[l.sent];
     const bool taken_whole = l.wide && l.sent >= 0, last = i + 1 == links.size();
     const bool everywhere = l.form == Form::everywhere;
-    const bool for_slope = std::any_of(links.begin(), links.end(), [&](const Link& o) {
-      return o.relu_result == l.y && o.form != Form::everywhere;
-    });
+    const bool for_slope = std::any_of(
+        links.begin(), links.end(), [&](const Link& o) { return o.relu_result == l.y && o.form != Form::everywhere; });
     if ((!last && !taken_whole) || for_slope)
       l.kept = take((l.wide && !everywhere ? own(l.tiles) : l.tiles) * kRowTile);
     for (const Link& made : links.first(i))
@@ -271,8 +272,8 @@ std::optional<CudaKernel> prepare_row_chain(std::span<const GroupedKernel> kerne
   Chain chain;
   int64_t rows = 0;
   for (const GroupedKernel& kernel : kernels) {
-    const bool product = kernel.op == "matmul";
-    const std::optional<Link> link = product ? product_link(kernel.call) : loss_link(kernel.op, kernel.call);
+    const bool product = kernel.kernel->launch_role == LaunchRole::product;
+    const std::optional<Link> link = product ? product_link(kernel.call) : loss_link(kernel);
     if (!link) return std::nullopt;
     const int64_t own_rows = kernel.call.in[0].size() / (product ? link->k : link->n);
     if (chain.count > 0 && own_rows != rows) return std::nullopt;

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <optional>
-#include <string_view>
 
 #include "engine/ops/cuda/data_check_cuda.cuh"
 #include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/program_kernels.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 
 namespace trainctl::cuda {
 
@@ -20,13 +21,14 @@ struct RowLoss {
 };
 
 /// Null where it is no loss with gradient, or one of nothing.
-inline std::optional<RowLoss> row_loss_of(std::string_view op, const CudaKernelCall& call) {
+inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
+  const CudaKernelCall& call = kernel.call;
   RowLoss l;
-  if (op == "mae_with_grad") {
+  if (kernel.kernel == &mae_with_grad_kernel) {
     l.kind = LossKind::mae;
-  } else if (op == "mse_with_grad") {
+  } else if (kernel.kernel == &mse_with_grad_kernel) {
     l.kind = LossKind::mse;
-  } else if (op == "softmax_cross_entropy_with_grad") {
+  } else if (kernel.kernel == &softmax_cross_entropy_with_grad_kernel) {
     l.kind = LossKind::softmax_cross_entropy;
   } else {
     return std::nullopt;

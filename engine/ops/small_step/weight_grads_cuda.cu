@@ -2,9 +2,9 @@
 // few rows in A and B. A block makes a tile of one of them (grad_tile_cuda.cuh); where those would be few, or rows do
 // not lie in packs of 16 bytes, a block or a cluster makes another (tensor_tile_cuda.cuh). Bias gradients are sums over
 // the tile's operands on the way. A gradient that is a vector gets blocks of its own.
+#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/grad_tile_cuda.cuh"
 #include "engine/ops/small_step/groups_cuda.h"
-#include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/tile_choice_cuda.cuh"
 
 namespace trainctl::cuda {
@@ -151,7 +151,8 @@ __global__ void __launch_bounds__(GradTile::kThreads, 1) copied_weight_grads(con
 
 std::optional<TileProduct> grad_of(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
-  if (kernel.op != "matmul_weight_grad" || call.tf32 || call.attrs.flag("tf32") || call.attrs.has("first_row"))
+  if (kernel.kernel->launch_role != LaunchRole::weight_grad || call.tf32 || call.attrs.flag("tf32") ||
+      call.attrs.has("first_row"))
     return std::nullopt;
   for (const std::vector<TensorArg>* args : {&call.in, &call.out})
     for (const TensorArg& arg : *args)
