@@ -5,7 +5,7 @@
 #include <set>
 
 #include "engine/base/error.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

@@ -1,5 +1,6 @@
 // y[.., n] = x[.., n] + b[n]; db[n] = dy summed over everything before n.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

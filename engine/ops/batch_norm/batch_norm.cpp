@@ -2,6 +2,7 @@
 // The statistics are ops of their own, so that where the batch is cut they come out as partial sums
 // and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

@@ -1,5 +1,6 @@
 // y = x * Phi(x); attr approximate: "tanh" takes the tanh form of Phi, "none" (the default) the exact one.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

@@ -1,6 +1,7 @@
 // y = (x - mean) * rstd (* gamma + beta), mean and rstd = 1 / sqrt(var + eps) over the last dim.
 // x [.., d] -> y, mean [..], rstd [..]
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

@@ -1,6 +1,8 @@
 // loss[1] = scale * sum |p - label|; dp = scale * sign(p - label), 0 where they are equal.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/pair_loss.h"
 
 namespace trainctl {
 

@@ -1,6 +1,8 @@
 // loss[1] = scale * sum (p - label)^2; dp = 2 * scale * (p - label).
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/pair_loss.h"
 
 namespace trainctl {
 

@@ -6,6 +6,7 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

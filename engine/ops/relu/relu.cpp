@@ -1,5 +1,6 @@
 // y = max(x, 0); dx = dy where y > 0.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 

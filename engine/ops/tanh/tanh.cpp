@@ -1,5 +1,6 @@
 // y = tanh(x); dx = dy * (1 - y^2).
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {

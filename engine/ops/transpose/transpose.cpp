@@ -5,6 +5,7 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 
 namespace trainctl {
