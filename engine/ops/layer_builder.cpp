@@ -1,4 +1,6 @@
 // LayerBuilder: forward nodes, and the factors of a layer from its ops' letters.
+#include "engine/ops/layer_builder.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/expect.h"
-#include "engine/ops/grad_builder.h"
 
 namespace trainctl {
 namespace {
