@@ -1,6 +1,7 @@
 // y[.., n] = x[.., n] + b[n]; db[n] = dy summed over everything before n.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

@@ -3,6 +3,7 @@
 // and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

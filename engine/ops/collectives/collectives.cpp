@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

@@ -1,6 +1,7 @@
 // y = x * Phi(x); attr approximate: "tanh" takes the tanh form of Phi, "none" (the default) the exact one.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

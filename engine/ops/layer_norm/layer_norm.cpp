@@ -2,6 +2,7 @@
 // x [.., d] -> y, mean [..], rstd [..]
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

@@ -1,8 +1,10 @@
 // loss[1] = scale * sum |p - label|; dp = scale * sign(p - label), 0 where they are equal.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/pair_loss.h"
 #include "engine/ops/program_kernels.h"
 
 namespace trainctl {

@@ -1,8 +1,10 @@
 // loss[1] = scale * sum (p - label)^2; dp = 2 * scale * (p - label).
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/pair_loss.h"
 #include "engine/ops/program_kernels.h"
 
 namespace trainctl {

@@ -1,6 +1,7 @@
 // c = a * b with numpy broadcasting. A gradient is summed to the shape of its operand.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

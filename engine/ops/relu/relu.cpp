@@ -1,6 +1,7 @@
 // y = max(x, 0); dx = dy where y > 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

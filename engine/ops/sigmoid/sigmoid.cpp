@@ -1,6 +1,7 @@
 // y = 1 / (1 + exp(-x)); dx = dy * y * (1 - y).
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 

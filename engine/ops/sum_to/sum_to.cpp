@@ -3,6 +3,7 @@
 
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {

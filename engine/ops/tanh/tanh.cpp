@@ -1,6 +1,7 @@
 // y = tanh(x); dx = dy * (1 - y^2).
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/op_family.h"
 
