@@ -1,10 +1,10 @@
-#include "tests/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/decoder.h"
 
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
-#include "tests/cuda_emulator/place_registers.h"
+#include "tools/cuda_emulator/place_registers.h"
 
 namespace trainctl::emulator {
 void Decoder::fail(const std::string& what) const {

@@ -1,7 +1,7 @@
 // Loops over the lanes of a warp, written so that the compiler makes vector instructions of them.
 #pragma once
 
-#include "tests/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/machine.h"
 
 namespace trainctl::emulator {
 

@@ -1,6 +1,6 @@
 // PTX has as many registers as it has values. Those that are never alive at the same time share a place, so that the
 // register files of a block fit into the processor's cache.
-#include "tests/cuda_emulator/place_registers.h"
+#include "tools/cuda_emulator/place_registers.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,9 +1,9 @@
 // Loads, stores, atomics, and copies that go on by themselves.
 #include <cstring>
 
-#include "tests/cuda_emulator/decoder.h"
-#include "tests/cuda_emulator/global_races.h"
-#include "tests/cuda_emulator/lanes.h"
+#include "tools/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/global_races.h"
+#include "tools/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
 namespace {

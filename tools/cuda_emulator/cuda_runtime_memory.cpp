@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "tests/cuda_emulator/device_limits.h"
-#include "tests/cuda_emulator/global_memory.h"
-#include "tests/cuda_emulator/runtime_state.h"
+#include "tools/cuda_emulator/device_limits.h"
+#include "tools/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/runtime_state.h"
 
 namespace trainctl::emulator {
 namespace {

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/machine.h"
 
 namespace trainctl::emulator {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/cuda_emulator/decoder.h"
-#include "tests/cuda_emulator/lanes.h"
+#include "tools/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
 namespace {

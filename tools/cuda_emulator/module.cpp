@@ -1,9 +1,9 @@
-#include "tests/cuda_emulator/module.h"
+#include "tools/cuda_emulator/module.h"
 
 #include <cstring>
 #include <stdexcept>
 
-#include "tests/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/global_memory.h"
 
 namespace trainctl::emulator {
 

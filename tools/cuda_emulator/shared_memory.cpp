@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tests/cuda_emulator/global_races.h"
-#include "tests/cuda_emulator/machine.h"
-#include "tests/cuda_emulator/tensor_map.h"
+#include "tools/cuda_emulator/global_races.h"
+#include "tools/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/tensor_map.h"
 
 namespace trainctl::emulator {
 namespace {

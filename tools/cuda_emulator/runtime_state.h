@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "tests/cuda_emulator/module.h"
+#include "tools/cuda_emulator/module.h"
 
 namespace trainctl::emulator {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "tests/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/decoder.h"
 
 namespace trainctl::emulator {
 

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/cuda_emulator/faults.h"
-#include "tests/cuda_emulator/global_memory.h"
-#include "tests/cuda_emulator/instruction.h"
-#include "tests/cuda_emulator/shared_checks.h"
+#include "tools/cuda_emulator/faults.h"
+#include "tools/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/instruction.h"
+#include "tools/cuda_emulator/shared_checks.h"
 
 namespace trainctl::emulator {
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "tests/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/machine.h"
 
 namespace trainctl::emulator {
 

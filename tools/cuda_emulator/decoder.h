@@ -7,8 +7,8 @@
 #include <string>
 #include <unordered_map>
 
-#include "tests/cuda_emulator/instruction.h"
-#include "tests/cuda_emulator/ptx_text.h"
+#include "tools/cuda_emulator/instruction.h"
+#include "tools/cuda_emulator/ptx_text.h"
 
 namespace trainctl::emulator {
 

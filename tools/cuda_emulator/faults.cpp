@@ -1,4 +1,4 @@
-#include "tests/cuda_emulator/faults.h"
+#include "tools/cuda_emulator/faults.h"
 
 #include <cstdio>
 #include <cstdlib>

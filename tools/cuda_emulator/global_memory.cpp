@@ -1,4 +1,4 @@
-#include "tests/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/global_memory.h"
 
 #include <cstring>
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "tests/cuda_emulator/instruction.h"
+#include "tools/cuda_emulator/instruction.h"
 
 namespace trainctl::emulator {
 

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "tests/cuda_emulator/decoder.h"
-#include "tests/cuda_emulator/lanes.h"
-#include "tests/cuda_emulator/operators.h"
+#include "tools/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/lanes.h"
+#include "tools/cuda_emulator/operators.h"
 
 namespace trainctl::emulator {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/machine.h"
 
 #include <cxxabi.h>
 
@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "tests/cuda_emulator/tensor_map.h"
+#include "tools/cuda_emulator/tensor_map.h"
 
 namespace trainctl::emulator {
 namespace {

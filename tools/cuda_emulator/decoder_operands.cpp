@@ -1,7 +1,7 @@
 // Operands as places in a register file.
 #include <cstring>
 
-#include "tests/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/decoder.h"
 
 namespace trainctl::emulator {
 

@@ -1,4 +1,4 @@
-#include "tests/cuda_emulator/ptx_text.h"
+#include "tools/cuda_emulator/ptx_text.h"
 
 #include <algorithm>
 #include <charconv>

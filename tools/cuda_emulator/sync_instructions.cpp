@@ -1,9 +1,9 @@
 // Barriers, and what lanes of a warp tell each other.
 #include <cstring>
 
-#include "tests/cuda_emulator/decoder.h"
-#include "tests/cuda_emulator/global_races.h"
-#include "tests/cuda_emulator/lanes.h"
+#include "tools/cuda_emulator/decoder.h"
+#include "tools/cuda_emulator/global_races.h"
+#include "tools/cuda_emulator/lanes.h"
 
 namespace trainctl::emulator {
 namespace {

@@ -12,11 +12,11 @@
 #include <thread>
 #include <utility>
 
-#include "tests/cuda_emulator/device_limits.h"
-#include "tests/cuda_emulator/faults.h"
-#include "tests/cuda_emulator/machine.h"
-#include "tests/cuda_emulator/runtime_state.h"
-#include "tests/cuda_emulator/tensor_map.h"
+#include "tools/cuda_emulator/device_limits.h"
+#include "tools/cuda_emulator/faults.h"
+#include "tools/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/runtime_state.h"
+#include "tools/cuda_emulator/tensor_map.h"
 
 namespace trainctl::emulator {
 

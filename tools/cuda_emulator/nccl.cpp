@@ -1,6 +1,6 @@
 // A collective is work of its stream: every rank sends what the others need of it, then takes theirs and adds them up
 // in the group's order. What is sent waits in a queue, so nobody waits for those that receive.
-#include "tests/cuda_emulator/nccl.h"
+#include "tools/cuda_emulator/nccl.h"
 
 #include <cuda_runtime_api.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 
 #include "engine/graph/bf16.h"
 #include "engine/runtime/comm/nccl_library.h"
-#include "tests/cuda_emulator/runtime_state.h"
+#include "tools/cuda_emulator/runtime_state.h"
 
 struct ncclComm {
   uint64_t id = 0;
