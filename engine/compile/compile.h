@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 
