@@ -12,12 +12,14 @@
 namespace trainctl {
 namespace {
 
-/// Text that another YAML reader could take for a number, a date or a flag. The emitter sees to the rest.
-bool looks_like_another_type(const std::string& text) {
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
-  if (text.empty() || !(letter(text[0]) || text[0] == '_' || text[0] == '/')) return true;
+/// Text that any YAML reader takes for the same text without quotes: no number, date or flag, and no punctuation. (By
+/// itself the emitter leaves out the quotes of `true`, of `a:` as a key, and of a carriage return.)
+bool needs_no_quotes(const std::string& text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/'; };
+  const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '*'; };
   bool flag = false;
-  return YAML::convert<bool>::decode(YAML::Node(text), flag);
+  return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), inner) &&
+         !YAML::convert<bool>::decode(YAML::Node(text), flag);
 }
 
 class Writer {
@@ -32,7 +34,7 @@ class Writer {
 
  private:
   void scalar(const std::string& text) {
-    if (looks_like_another_type(text)) out_ << YAML::DoubleQuoted;
+    if (!needs_no_quotes(text)) out_ << YAML::DoubleQuoted;
     out_ << text;
   }
 

@@ -187,7 +187,8 @@ TEST_CASE("any text that a job may hold reads back as it was, as a word, a value
       "\"quoted\"", "a\"b", "\\", "a\\nb", "C:\\x", "-", "- a", "---", "...", "?", "? a", "[", "]", "[a]", "{",
       "}", "{a: b}", ",", "a, b", "a,b", "&a", "*a", "h.*.fc", "!", "!!str a", "|", ">", "%", "@", "`",
       "\x01\x1f", "\x7f", "\xc2\x80", "\xc2\x85", "\xc2\xa0", "\xe2\x80\xa8", "\xef\xbb\xbf",
-      "\xc3\xa4\xc3\xb6", "\xe6\x97\xa5", "\xf0\x9f\x98\x80", "$HOME", "a  b", "%YAML 1.2", "text"
+      "\xc3\xa4\xc3\xb6", "\xe6\x97\xa5", "\xf0\x9f\x98\x80", "$HOME", "a  b", "%YAML 1.2",
+      "text", "a\xc2\x85" "b", "a\rb", "a\xef\xbb\xbf" "b", "aq:"
   };
   // clang-format on
   JobSpec job = parse_job("command: [true]", "/folder/job.yaml");
