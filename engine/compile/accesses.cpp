@@ -1,13 +1,14 @@
 #include "engine/compile/accesses.h"
 
 #include "engine/ops/op_def.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
 std::vector<Access> accesses(const Instruction& instruction) {
   const bool kernel = instruction.opcode == Opcode::kernel;
   const OpDef* op = kernel ? find_op(instruction.op) : nullptr;
-  const bool updates = kernel && (instruction.op == "sgd_update" || instruction.op == "adam_update");
+  const bool updates = kernel && is_update_kernel(instruction.op);
   std::vector<Access> list;
   list.reserve(instruction.inputs.size() + instruction.outputs.size());
   for (size_t i = 0; i < instruction.inputs.size(); ++i) {

@@ -4,15 +4,14 @@
 
 #include "engine/compile/accesses.h"
 #include "engine/compile/verify.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
 
-bool is_update(const Instruction& i) {
-  return i.opcode == Opcode::kernel && (i.op == "sgd_update" || i.op == "adam_update");
-}
+bool is_update(const Instruction& i) { return i.opcode == Opcode::kernel && is_update_kernel(i.op); }
 
 struct Range {
   int64_t begin = 0, end = 0;

@@ -104,9 +104,10 @@ class Writer {
       default:
         break;
     }
-    const Value value = field.get(object);
-    const auto* text = std::get_if<std::string>(&value);
-    if (!text || !text->empty()) line(indent, field.name + ": " + scalar(value));
+    const std::optional<Value> value = value_of(field, object);
+    if (!value) return;
+    const auto* text = std::get_if<std::string>(&*value);
+    if (!text || !text->empty()) line(indent, field.name + ": " + scalar(*value));
   }
 
   void subsection(const Field& field, const void* object, int indent) {

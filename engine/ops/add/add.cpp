@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -25,6 +26,14 @@ extern const OpDef add_op = {
             }
           }
         },
+};
+
+extern const LayerDef add_layer = {
+    .name = "add",
+    .doc = "Sum of two inputs, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("add"); },
 };
 
 }  // namespace trainctl

@@ -1,9 +1,13 @@
 // y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
 // The statistics are ops of their own, so that where the batch is cut they come out as partial sums
 // and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
+#include <fmt/format.h>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 
 namespace trainctl {
 namespace {
@@ -35,6 +39,26 @@ void backward(GradBuilder& g) {
   all.insert(all.end(), sums.begin(), sums.end());
   if (affine) all.push_back(g.in(3));
   g.set_in_grad(0, "batch_norm_grad", all, attrs);
+}
+
+TensorId emit_batch_norm(LayerContext& layer) {
+  LayerBuilder& b = layer.builder;
+  const Shape in = layer.shape();
+  if (in.size() < 2) shape_error(fmt::format("batch_norm needs features in dim 1, its input is {}", to_string(in)));
+  const int64_t features = in[1], count = num_elements(in) / features;
+  const TensorId x = layer.inputs[0];
+  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}}, "mean")[0];
+  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}}, "var")[0];
+  const TensorId running_mean = b.state("running_mean", {features}, 0),
+                 running_var = b.state("running_var", {features}, 1);
+  b.emit("batch_norm_running", {mean, var, running_mean, running_var},
+         {{"momentum", layer.attrs.number("momentum")}, {"count", count}}, "running");
+  std::vector<TensorId> inputs = {x, mean, var};
+  if (layer.attrs.flag("affine")) {
+    inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
+    inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
+  }
+  return b.emit("batch_norm", inputs, {{"count", count}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
 }  // namespace
@@ -108,6 +132,16 @@ extern const OpDef batch_norm_grad_op = {
       return {in[1]};
     },
     .cost = elementwise_cost<8>,
+};
+
+extern const LayerDef batch_norm_layer = {
+    .name = "batch_norm",
+    .doc = "Normalises each feature (dim 1) over the batch, over all ranks that share it.",
+    .fields =
+        {eps_field(),
+         number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
+         affine_field()},
+    .emit = emit_batch_norm,
 };
 
 }  // namespace trainctl

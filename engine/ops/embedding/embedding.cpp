@@ -5,6 +5,8 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 
 namespace trainctl {
 
@@ -54,6 +56,19 @@ extern const OpDef embedding_grad_op = {
           return cost;
         },
     .can_accumulate = 1,
+};
+
+extern const LayerDef embedding_layer = {
+    .name = "embedding",
+    .doc = "Rows of a table, chosen by integers.",
+    .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
+               units_field().required(), share_field(), init_std_field()},
+    .emit =
+        [](LayerContext& layer) {
+          const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};
+          const TensorId table = layer.weight(shape, {Init::Kind::normal, 1.0});
+          return layer.builder.emit("embedding", {layer.inputs[0], table})[0];
+        },
 };
 
 }  // namespace trainctl

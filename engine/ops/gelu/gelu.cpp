@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -23,6 +24,14 @@ extern const OpDef gelu_grad_op = {
     .rule = elementwise_rule,
     .cost = elementwise_cost<25>,
     .in_place = true,
+};
+
+extern const LayerDef gelu_layer = {
+    .name = "gelu",
+    .doc = "x times the normal distribution function.",
+    .fields =
+        {text("approximate", "tanh: the usual approximation.").one_of({"none", "tanh"}).defaults(std::string("none"))},
+    .emit = [](LayerContext& layer) { return layer.emit("gelu", layer.attrs); },
 };
 
 }  // namespace trainctl

@@ -3,6 +3,8 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 
 namespace trainctl {
 namespace {
@@ -64,6 +66,21 @@ extern const OpDef layer_norm_param_grad_op = {
           return cost;
         },
     .can_accumulate = 3,
+};
+
+extern const LayerDef layer_norm_layer = {
+    .name = "layer_norm",
+    .doc = "Normalises the last dim.",
+    .fields = {eps_field(), affine_field()},
+    .emit =
+        [](LayerContext& layer) {
+          std::vector<TensorId> inputs = {layer.inputs[0]};
+          if (layer.attrs.flag("affine")) {
+            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
+            inputs.push_back(layer.builder.parameter("bias", {layer.shape().back()}, constant_init(0)));
+          }
+          return layer.builder.emit("layer_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+        },
 };
 
 }  // namespace trainctl

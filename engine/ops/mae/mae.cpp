@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/pair_loss.h"
 
 namespace trainctl {
@@ -23,6 +24,14 @@ extern const OpDef mae_grad_op = {
     .name = "mae_grad",
     .infer = [](Infos in, const Attrs&) { return infer_pair_loss_grad("mae_grad", in); },
     .cost = elementwise_cost<3>,
+};
+
+extern const LossDef mae_loss = {
+    .name = "mae",
+    .doc = "mean |p - l|",
+    .op = "mae",
+    .grad_op = "mae_grad",
+    .op_with_grad = "mae_with_grad",
 };
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/pair_loss.h"
 
 namespace trainctl {
@@ -23,6 +24,14 @@ extern const OpDef mse_grad_op = {
     .name = "mse_grad",
     .infer = [](Infos in, const Attrs&) { return infer_pair_loss_grad("mse_grad", in); },
     .cost = elementwise_cost<3>,
+};
+
+extern const LossDef mse_loss = {
+    .name = "mse",
+    .doc = "mean (p - l)^2",
+    .op = "mse",
+    .grad_op = "mse_grad",
+    .op_with_grad = "mse_with_grad",
 };
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -28,6 +29,14 @@ extern const OpDef mul_op = {
             g.set_in_grad(i, "sum_to", product, {{"shape", shape}});
           }
         },
+};
+
+extern const LayerDef mul_layer = {
+    .name = "mul",
+    .doc = "Product of two inputs, element by element, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("mul"); },
 };
 
 }  // namespace trainctl

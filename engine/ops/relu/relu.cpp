@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -24,6 +25,12 @@ extern const OpDef relu_grad_op = {
     .rule = elementwise_rule,
     .cost = elementwise_cost<1>,
     .in_place = true,
+};
+
+extern const LayerDef relu_layer = {
+    .name = "relu",
+    .doc = "max(x, 0).",
+    .emit = [](LayerContext& layer) { return layer.emit("relu"); },
 };
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -24,6 +25,12 @@ extern const OpDef sigmoid_grad_op = {
     .rule = elementwise_rule,
     .cost = elementwise_cost<3>,
     .in_place = true,
+};
+
+extern const LayerDef sigmoid_layer = {
+    .name = "sigmoid",
+    .doc = "1 / (1 + exp(-x)).",
+    .emit = [](LayerContext& layer) { return layer.emit("sigmoid"); },
 };
 
 }  // namespace trainctl

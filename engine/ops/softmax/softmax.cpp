@@ -4,6 +4,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 
@@ -35,6 +36,16 @@ extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
     .cost = elementwise_cost<4>,
+};
+
+extern const LayerDef softmax_layer = {
+    .name = "softmax",
+    .doc = "exp(x) / sum exp(x).",
+    .fields = {integer("dim", "The dim that adds up to 1.").defaults(int64_t{-1})},
+    .emit =
+        [](LayerContext& layer) {
+          return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});
+        },
 };
 
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 
 namespace trainctl {
 namespace {
@@ -50,6 +51,15 @@ extern const OpDef softmax_cross_entropy_grad_op = {
       return {in[0]};
     },
     .cost = elementwise_cost<14>,
+};
+
+extern const LossDef softmax_cross_entropy_loss = {
+    .name = "softmax_cross_entropy",
+    .doc = "over integer labels",
+    .op = "softmax_cross_entropy",
+    .grad_op = "softmax_cross_entropy_grad",
+    .op_with_grad = "softmax_cross_entropy_with_grad",
+    .labels_are_classes = true,
 };
 
 }  // namespace trainctl
