@@ -93,6 +93,21 @@ Ints Attrs::ints(std::string_view name) const {
   return value ? *value : Ints{};
 }
 
+std::vector<Ints> Attrs::int_lists(std::string_view name) const {
+  const auto* value = get<std::vector<Ints>>(items_, name);
+  return value ? *value : std::vector<Ints>{};
+}
+
+std::vector<double> Attrs::numbers(std::string_view name) const {
+  const auto* value = get<std::vector<double>>(items_, name);
+  return value ? *value : std::vector<double>{};
+}
+
+const Value* Attrs::find(std::string_view name) const {
+  const auto it = items_.find(name);
+  return it == items_.end() ? nullptr : &it->second;
+}
+
 int64_t Attrs::integer(std::string_view name) const {
   if (!has(name)) missing(name);
   return integer(name, 0);

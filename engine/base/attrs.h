@@ -29,7 +29,12 @@ class Attrs {
   int64_t integer(std::string_view name, int64_t otherwise) const;
   double number(std::string_view name, double otherwise) const;
   std::string text(std::string_view name, std::string_view otherwise = "") const;
+  /// The list, or an empty one where the name is absent.
   Ints ints(std::string_view name) const;
+  std::vector<Ints> int_lists(std::string_view name) const;
+  std::vector<double> numbers(std::string_view name) const;
+  /// The value, or null where the name is absent.
+  const Value* find(std::string_view name) const;
 
   /// As above, but the name must be there.
   int64_t integer(std::string_view name) const;

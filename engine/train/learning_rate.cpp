@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
@@ -25,13 +26,11 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
 }
 
 StepScalars step_scalars(const OptimizerSpec& optimizer, int64_t step, int64_t epoch, int64_t run_steps) {
-  const auto updates = static_cast<double>(step + 1);
   StepScalars scalars;
   scalars.learning_rate = static_cast<float>(learning_rate(optimizer.learning_rate, step, run_steps));
-  scalars.adam_bias1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, updates));
-  scalars.adam_bias2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, updates));
   scalars.step = static_cast<uint32_t>(step);
   scalars.epoch = static_cast<uint32_t>(epoch);
+  Optimizer(optimizer.type, optimizer.attrs).fill_scalars(step + 1, scalars);
   return scalars;
 }
 

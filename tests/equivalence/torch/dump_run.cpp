@@ -30,20 +30,11 @@ Json job_json(const JobSpec& spec) {
     layers.push_back(
         {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"attrs", attrs_json(layer.attrs)}});
   }
-  const OptimizerSpec& o = spec.optimizer;
-  return {{"network", layers},
-          {"loss", spec.loss->type},
-          {"loss_input", spec.loss->input},
-          {"optimizer",
-           {{"type", o.type},
-            {"learning_rate", o.learning_rate.base},
-            {"momentum", o.momentum},
-            {"nesterov", o.nesterov},
-            {"weight_decay", o.weight_decay},
-            {"beta1", o.beta1},
-            {"beta2", o.beta2},
-            {"eps", o.eps},
-            {"clip_norm", o.clip_norm}}}};
+  Json optimizer = attrs_json(spec.optimizer.attrs);
+  optimizer["type"] = spec.optimizer.type;
+  optimizer["learning_rate"] = spec.optimizer.learning_rate.base;
+  optimizer["clip_norm"] = spec.optimizer.clip_norm;
+  return {{"network", layers}, {"loss", spec.loss->type}, {"loss_input", spec.loss->input}, {"optimizer", optimizer}};
 }
 
 void dump_weights(const Program& program, uint64_t seed, const std::string& folder) {

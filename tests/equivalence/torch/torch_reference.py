@@ -173,7 +173,7 @@ def make_optimizer(options, parameters):
     if options["type"] == "sgd":
         return torch.optim.SGD(parameters, rate, options["momentum"], 0, decay, options["nesterov"])
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[options["type"]]
-    return kind(parameters, rate, (options["beta1"], options["beta2"]), options["eps"], decay)
+    return kind(parameters, rate, options["betas"], options["eps"], decay)
 
 
 def torch_losses(folder):
