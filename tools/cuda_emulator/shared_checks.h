@@ -64,7 +64,7 @@ inline const Access* race_of_write(Clocks& clocks, const Cell& cell, int warp, i
   return race_of_read(clocks, cell, warp, lane, atomic);
 }
 inline void note_read(Cell& cell, const Access& access) {
-  // Only two readers are kept: the first one's own slot, and the latest other; a race with a third may be missed.
+  // Two readers are kept, the first and the latest other one; a race with a third may be missed.
   Access& first = cell.reads[0];
   (first.clock == 0 || (first.warp == access.warp && first.lane == access.lane) ? first : cell.reads[1]) = access;
 }

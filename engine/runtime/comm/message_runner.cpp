@@ -23,14 +23,14 @@ MessageRunner::MessageRunner(const SharedMemory& memory, int rank, const Peers& 
       peers_(peers),
       waiter_(waiter),
       sent_(static_cast<size_t>(memory.num_ranks()), 0) {
-  // Numbers go on where an earlier Communicator of this rank left them: all that it sent has been taken.
+  // Continue the numbers of an earlier Communicator of this rank: all that it sent has been taken.
   for (int peer = 0; peer < memory.num_ranks(); ++peer) {
     sent_[static_cast<size_t>(peer)] = segment_.channel(rank, peer).messages_taken.load(std::memory_order_acquire);
   }
 }
 
 Channel& MessageRunner::to(int peer) const {
-  check(peer >= 0 && peer < segment_.num_ranks() && peer != rank_, "a message goes to another rank of the job");
+  check(peer >= 0 && peer < segment_.num_ranks() && peer != rank_, "a message must go to another rank of the job");
   return segment_.channel(rank_, peer);
 }
 
@@ -84,8 +84,8 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
 void MessageRunner::wait_send(int peer, int64_t sequence) {
   Channel& channel = to(peer);
   const int64_t sent = sent_[static_cast<size_t>(peer)];
-  check(sequence <= sent, "only a send that was made is waited for");
-  // The channel counts to 2^32 and round again; what is on its way is far less.
+  check(sequence <= sent, "only an issued send can be waited for");
+  // The channel's counter wraps at 2^32; far fewer messages are in flight.
   const auto taken = [&] {
     return sent -
            static_cast<int64_t>(static_cast<uint32_t>(sent) - channel.messages_taken.load(std::memory_order_acquire));
@@ -106,7 +106,7 @@ void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
         [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
-    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv is as long as its send");
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
     if (piece.bytes > 0) std::memcpy(data + done, segment_.at(piece.offset), static_cast<size_t>(piece.bytes));
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);
@@ -118,7 +118,7 @@ template <typename Ready, typename Describe>
 void MessageRunner::wait(Event& event, int peer, const Ready& ready, const Describe& describe) {
   waiter_.wait(event, ready, [&](double seconds) {
     const int lost = peers_.lost_rank([&](int rank) { return rank == peer; });
-    // It may have come just before its sender ended.
+    // It may have arrived just before its sender ended.
     if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
     throw peers_.give_up(describe(), lost, {peer});
   });
