@@ -42,8 +42,8 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// Tables that a device may keep whole if it has room; read only while the executor is constructed.
   std::vector<SampleTable> tables;
-  std::optional<LeftOut> left_out;   ///< for tests
-  Timeline* timeline = nullptr;  ///< decides once a step whether to time its instructions; must outlive the executor
+  std::optional<LeftOut> left_out;  ///< for tests
+  Timeline* timeline = nullptr;     ///< decides once a step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
 };
 

@@ -12,7 +12,7 @@ namespace trainctl {
 
 namespace {
 
-/// Without this a nan prints as "nan" or "-nan", whatever its sign bit happens to be.
+/// Without this a NaN prints as "nan" or "-nan", depending on its sign bit.
 double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
 std::string phases_json(const std::vector<StartUpClock::Phase>& phases) {
@@ -36,11 +36,11 @@ std::string epoch_line(const EpochReport& report) {
 std::string metrics_line(const StepReport& report) {
   std::string line =
       fmt::format(R"({{"epoch": {}, "step": {}, "run_step": {})", report.epoch, report.step, report.run_step);
-  // JSON has no nan or inf.
+  // JSON has no NaN or infinity.
   if (report.has_loss) {
     line += std::isfinite(report.loss) ? fmt::format(R"(, "loss": {})", report.loss) : R"(, "loss": null)";
   }
-  // As a float, which it was in the update, it prints as 0.01 and not as 0.00999999978.
+  // Printed as the float that the update used, so 0.01 and not 0.00999999978.
   return line + fmt::format(R"(, "learning_rate": {}, "seconds": {:.6f}}})", static_cast<float>(report.learning_rate),
                             report.seconds);
 }

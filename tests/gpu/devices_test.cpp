@@ -1,4 +1,4 @@
-// Which GPUs a process sees, and how the groups of a job become NCCL communicators. Neither needs a GPU.
+// Which GPUs a process sees, and how the groups of a job become NCCL communicators. Needs no GPU.
 #include <doctest/doctest.h>
 
 #include "engine/runtime/comm/nccl_splits.h"
