@@ -28,7 +28,19 @@ class MessageRunner {
     int64_t begin;   ///< bytes staged before it
   };
 
-  Channel& to(int peer) const;
+  struct Outgoing {
+    int peer;
+    Channel* channel;
+    int64_t sent;  ///< messages
+  };
+  struct Incoming {
+    int peer;
+    Channel* channel;
+  };
+
+  /// Checks that the segment was created with that route.
+  Outgoing& to(int peer);
+  Channel& from(int peer);
   void post(int peer, Piece piece);
   /// Returns the copy's offset from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
@@ -39,7 +51,8 @@ class MessageRunner {
   int rank_;
   const Peers& peers_;
   Waiter& waiter_;
-  std::vector<int64_t> sent_;  ///< messages, by peer
+  std::vector<Outgoing> outgoing_;  ///< by peer
+  std::vector<Incoming> incoming_;  ///< by peer
   std::deque<Staged> staged_;
   int64_t staging_end_ = 0;  ///< bytes staged so far; the area is a ring
 };
