@@ -147,7 +147,7 @@ TEST_CASE("steps are started ahead and finish in order, each with its own data, 
   }
 }
 
-TEST_CASE("inputs may lie in any memory, and the arena is read and written after the steps that were started") {
+TEST_CASE("inputs may be in any memory, and the arena is read and written after all started steps") {
   if (!have_gpus(1, "inputs anywhere")) return;
   const Program program = summing();
   OneRank rank(program);

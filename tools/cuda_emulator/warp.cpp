@@ -1,5 +1,4 @@
-// Control flow of a warp: the group of lanes that is furthest behind runs first, so that groups rejoin where paths
-// meet.
+// Control flow of a warp: the group of lanes furthest behind runs first, so that groups rejoin where paths meet.
 #include <algorithm>
 #include <climits>
 

@@ -28,7 +28,7 @@ std::vector<double> take_samples(const SecondsOf& seconds_of, const SampleOption
   return samples;
 }
 
-/// Of samples in any order: the median, and the 10th and 90th percentiles.
+/// The median, and the 10th and 90th percentiles, of samples in any order.
 struct Spread {
   double median = 0, low = 0, high = 0;
 };

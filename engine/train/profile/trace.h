@@ -19,7 +19,7 @@
 
 namespace trainctl {
 
-/// Of one rank, or of several ranks of one host.
+/// `profiles`: one rank, or several ranks of one host.
 void write_trace(std::ostream& out, std::span<const RankProfile> profiles, const std::string& job);
 
 /// The spans of a rank's trace written by write_trace. Throws EnvError if it is not such a trace.
