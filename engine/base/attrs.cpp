@@ -26,7 +26,7 @@ const T* get(const std::map<std::string, Value, std::less<>>& items, std::string
   check_failed("attribute '" + std::string(name) + "' is missing", std::source_location::current());
 }
 
-/// The shortest text that reads back as the same double, always told from an integer.
+/// The shortest text that reads back as the same double and never looks like an integer.
 std::string number_text(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";

@@ -23,8 +23,8 @@ class Attrs {
   void set(std::string_view name, Value value) { items_.insert_or_assign(std::string(name), std::move(value)); }
   void erase(std::string_view name);
 
-  /// The value, or `otherwise` where the name is absent. A present value of another type is our bug
-  /// (an int64_t is taken where a double is asked for).
+  /// The value, or `otherwise` if the name is absent. A present value of another type is our bug
+  /// (an int64_t is accepted for a double).
   bool flag(std::string_view name, bool otherwise = false) const;
   int64_t integer(std::string_view name, int64_t otherwise) const;
   double number(std::string_view name, double otherwise) const;

@@ -19,7 +19,7 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
     check(schedule.step_size > 0, "a step schedule has a step_size");
     return schedule.base * std::pow(schedule.gamma, static_cast<double>(since / schedule.step_size));
   }
-  check(schedule.type == "cosine", "schedules are constant, step and cosine");
+  check(schedule.type == "cosine", "a schedule must be constant, step or cosine");
   const int64_t total = (schedule.total_steps > 0 ? schedule.total_steps : run_steps) - warmup;
   const double done = total > 0 ? std::min(1.0, static_cast<double>(since) / static_cast<double>(total)) : 1.0;
   return schedule.min + (schedule.base - schedule.min) * (1.0 + std::cos(std::numbers::pi * done)) / 2.0;

@@ -51,7 +51,7 @@ dist.all_reduce(one)
 print("hello", int(one.item()))
 dist.destroy_process_group()
 """
-# Weights and gradients in bf16, f32 masters, gradients and optimizer in shards, weights kept from forward to backward.
+# Weights and gradients in bf16, f32 masters, sharded gradients and optimizer, weights kept from forward to backward.
 SCALING = """
 import os, sys, time, torch, torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

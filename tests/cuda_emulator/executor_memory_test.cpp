@@ -1,4 +1,4 @@
-// What the executor takes of its GPU, counted by the stand-in for CUDA's runtime: what the plan says.
+// What the executor allocates on its GPU, counted by the stand-in for the CUDA runtime: it must be what the plan says.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -25,7 +25,7 @@ struct Taken {
   InputLayout inputs;
 };
 
-/// By the executor of the only rank, with the tables as far as there is room.
+/// Allocations by the executor of the only rank, with as many tables as there is room for.
 Taken taken_by(const PlannedJob& job, const Program& program, std::vector<SampleTable> tables) {
   const auto memory = SharedMemory::create({program.arena_bytes});
   const auto comm = make_shared_memory_communicator(memory, 0, 60);
@@ -47,7 +47,7 @@ TEST_CASE("an executor takes the arena and the workspace that the plan shows, an
       CAPTURE(sink_steps);
       const Program program = compile_all(job)[0];
       const Memory& planned = program.memory;
-      taken_by(job, program, {});  // kernels are loaded, with the variables that they have
+      taken_by(job, program, {});  // loads the kernels, with their variables
       CHECK(taken_by(job, program, {}).bytes == planned.total());
       const auto set = open_dataset(job.spec.dataset, job.spec.seed);
       const Taken with_data = taken_by(job, program, sample_tables(*set, program));

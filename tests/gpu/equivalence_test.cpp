@@ -1,4 +1,4 @@
-// What runs on GPUs follows the CPU's one-rank loss curve, whatever the plan, and has the same bits each time.
+// Runs on GPUs follow the CPU's one-rank loss curve under every plan, and have the same bits each time.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ using namespace trainctl;
 namespace {
 
 constexpr double kTolerance = 1e-4;
-constexpr double kBf16Tolerance = 2e-2;  ///< where both round to bf16, each after sums of its own order
-const char* const kMse = "loss=mse";     // mae has slopes of one size, whose signs rounding turns
+constexpr double kBf16Tolerance = 2e-2;  ///< both round to bf16, each after sums in its own order
+const char* const kMse = "loss=mse";     // mae has slopes of one size; rounding flips their signs
 
 std::vector<std::string> all_overrides(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
@@ -93,7 +93,7 @@ TEST_CASE("a gradient that is made and reduced in pieces follows the CPU's curve
       job.plan.gradient_piece_bytes = 512;
       const RunResult found = run_job(std::move(job), {.cuda = true});
       const std::vector<Bucket>& buckets = found.programs[0].buckets;
-      const bool apart = buckets[0].sums_offset >= 0;  // what adds up apart is rounded as a whole
+      const bool apart = buckets[0].sums_offset >= 0;  // a sum kept apart is rounded as a whole
       CHECK(std::any_of(buckets.begin(), buckets.end(), [](const Bucket& b) { return b.pieces > 1; }) == !apart);
       CHECK(largest_difference(found.losses, expected.losses) < (half ? kBf16Tolerance : kTolerance));
     }
@@ -149,7 +149,7 @@ TEST_CASE("a captured step and one that runs stream by stream have the same bits
 TEST_CASE("train.sink_steps changes no loss") {
   if (!have_gpus(1, "sink_steps")) return;
   const RunResult one = run_job(jobs::kMlp, {}, {.cuda = true});
-  // Graphs of 1, 2, 5 and 25 steps, and what is left over.
+  // Graphs of 1, 2, 5 and 25 steps, and the remainder.
   for (const char* sink : {"train.sink_steps=3", "train.sink_steps=4", "train.sink_steps=11", "train.sink_steps=50"}) {
     CHECK(run_job(jobs::kMlp, {sink}, {.cuda = true}).losses == one.losses);
   }

@@ -1,4 +1,4 @@
-// The CUDA executor on programs made by hand, one rank.
+// The CUDA executor on handmade programs, one rank.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -57,9 +57,9 @@ Operand matrix(int64_t offset, int64_t rows, int64_t cols) {
   return operand;
 }
 
-constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; where tensors begin
+constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; start of the tensors
 
-/// Two layers, the loss and the product backward, marked as one launch; rows of 6 are no whole packs.
+/// Two layers, the loss and the backward product, marked as one launch; rows of 6 are not whole packs.
 Program thin_network() {
   Program p;
   p.arena_bytes = 8192;
@@ -108,7 +108,7 @@ CudaExecutorOptions graph(bool on) {
 
 TEST_CASE("steps are started ahead and finish in order, each with its own data, scalars, loss and prints") {
   if (!have_gpus(1, "steps in flight")) return;
-  for (const auto& [with_graph, ahead] : {std::pair{false, 3}, {true, 3}, {true, 8}}) {  // with 8, 4 are one graph
+  for (const auto& [with_graph, ahead] : {std::pair{false, 3}, {true, 3}, {true, 8}}) {  // with 8 ahead, a graph has 4
     CAPTURE(with_graph);
     CAPTURE(ahead);
     const Program program = summing();
@@ -147,7 +147,7 @@ TEST_CASE("steps are started ahead and finish in order, each with its own data, 
   }
 }
 
-TEST_CASE("inputs may lie in any memory, and the arena is read and written after the steps that were started") {
+TEST_CASE("inputs may be in any memory, and the arena is read and written after all started steps") {
   if (!have_gpus(1, "inputs anywhere")) return;
   const Program program = summing();
   OneRank rank(program);
@@ -155,7 +155,7 @@ TEST_CASE("inputs may lie in any memory, and the arena is read and written after
   float values[16] = {1, 2, 3};
   const auto* inputs = reinterpret_cast<const std::byte*>(values);
   executor->start_step(inputs, {});
-  values[0] = 5;  // it was copied
+  values[0] = 5;  // it has been copied
   executor->start_step(inputs, {.step = 1});
   float sum[3];
   executor->read(192, sum, sizeof(sum));
@@ -169,7 +169,7 @@ TEST_CASE("inputs may lie in any memory, and the arena is read and written after
   CHECK(executor->finish_step() == 105);
 }
 
-TEST_CASE("the executor tells what its start and its first steps take time for") {
+TEST_CASE("the executor records what its start and its first steps spend time on") {
   if (!have_gpus(1, "phases of the start")) return;
   const Program program = summing();
   OneRank rank(program);
@@ -187,7 +187,7 @@ TEST_CASE("the executor tells what its start and its first steps take time for")
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
 }
 
-TEST_CASE("of a launch that no kernel makes as a whole, those that are a head are one") {
+TEST_CASE("in a launch without a kernel of its own, the instructions of a head still run as one") {
   if (!have_gpus(1, "parts of a launch")) return;
   const Program program = thin_network();
   for (const bool with_graph : {false, true}) {

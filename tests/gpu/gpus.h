@@ -15,7 +15,7 @@ inline const CudaDevices& gpus() {
 
 inline int num_gpus() { return static_cast<int>(gpus().list.size()); }
 
-/// Whether there are so many. If not, prints what is skipped: a test that returns then has not checked anything.
+/// Whether there are `needed` GPUs. If not, prints what is skipped: a test that then returns has checked nothing.
 inline bool have_gpus(int needed, const std::string& test) {
   if (num_gpus() >= needed) return true;
   const std::string why =

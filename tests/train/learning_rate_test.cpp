@@ -1,4 +1,4 @@
-// Learning rates, the numbers of a step, and the lines that a run prints.
+// Learning rates, the scalars of a step, and the lines that a run prints.
 #include "engine/train/learning_rate.h"
 
 #include <doctest/doctest.h>

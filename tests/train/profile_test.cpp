@@ -1,4 +1,4 @@
-// Profiles: who waited for whom, where the time went, and the trace that viewers open.
+// Profiles: which rank waited for which, where the time went, and the trace for viewers.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -57,7 +57,7 @@ json trace_of(std::span<const RankProfile> profiles) {
   return json::parse(text.str(), nullptr, false);
 }
 
-/// What viewers and people may take for granted of every trace that we write.
+/// What viewers and users may rely on in every trace that we write.
 void check_trace(const json& trace, std::span<const RankProfile> profiles, int64_t steps) {
   REQUIRE(trace.is_object());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
@@ -106,7 +106,7 @@ TEST_CASE("a collective waits until the last of its group has come") {
   const Waiting waiting = find_waiting(profiles);
   CHECK(waiting.waited_ns[0][0] == 250);
   CHECK(waiting.waited_ns[1][0] == 0);
-  CHECK(find_waiting(std::span(profiles).first(1)).waited_ns[0][0] == 0);  // nobody knows
+  CHECK(find_waiting(std::span(profiles).first(1)).waited_ns[0][0] == 0);  // peers' profiles are missing
 }
 
 TEST_CASE("a recv waits for its send, and a send that is over has not waited for its recv") {

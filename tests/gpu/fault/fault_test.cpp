@@ -1,4 +1,4 @@
-// A program of its own: a device that has failed stays so for its process.
+// A separate program: after a device error a process cannot use the device again.
 #include <doctest/doctest.h>
 
 #include <chrono>
