@@ -315,7 +315,7 @@ TEST_CASE("redistributions and transfers of a skip over several stages reach the
   CHECK(to_last == 4);  // a and act, twice
 }
 
-TEST_CASE("dropout runs again in a recompute under the same key; running statistics do not") {
+TEST_CASE("dropout runs again in a recompute under the same key, and running statistics do not") {
   const Job j = job(kNetworks.at("norms"), {"launch.ranks=1", "parallel.recompute=['*']"});
   const Program p = compiled(j)[0];
   std::vector<std::string> masks;  // of chains that dropout is a part of

@@ -53,7 +53,7 @@ Program three_relus() {
 }  // namespace
 
 TEST_CASE("every instruction of a wanted step is told once, in order, at times of the host's clock") {
-  if (!have_gpus(1, "profiles")) return;
+  if (!have_gpus(1)) return;
   for (const bool graph : {false, true}) {
     CAPTURE(graph);
     const Program program = three_relus();
@@ -89,7 +89,7 @@ TEST_CASE("every instruction of a wanted step is told once, in order, at times o
 }
 
 TEST_CASE("a kernel of a GPU takes longer on more memory, and no longer than memory allows by far") {
-  if (!have_gpus(1, "times of kernels")) return;
+  if (!have_gpus(1)) return;
   const auto timer = make_cuda_kernel_timer();
   CHECK_FALSE(timer->device().empty());
   CHECK(timer->cache_bytes() > 0);

@@ -5,7 +5,7 @@
 
 namespace trainctl {
 
-/// Whether this machine has a GPU. Where not, says so in the test's output.
+/// Whether this machine has a GPU. If not, the test case is skipped and should return.
 bool gpu_is_here();
 
 /// Operands begin so many bytes past a 256-byte border, where that is whole elements: ranges of buckets begin at any
