@@ -6,25 +6,14 @@
 #include <cstdlib>
 
 #include "engine/base/error.h"
-#include "engine/spec/parse.h"
 #include "tests/cli/command.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/scratch.h"
 #include "tests/skip.h"
 
 using namespace trainctl;
 
 namespace {
-
-const std::string kJob = R"(
-name: small
-dataset: {type: random, shape: [3], label_dtype: f32, batch: 4, samples: 16}
-network:
-  - {name: out, type: dense, units: 1}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.1}
-parallel: {mode: data_parallel}
-launch: {ranks: 2}
-)";
 
 CudaDevices host(int gpus, int64_t free_bytes = int64_t{8} << 30) {
   CudaDevices found;
@@ -35,7 +24,10 @@ CudaDevices host(int gpus, int64_t free_bytes = int64_t{8} << 30) {
   return found;
 }
 
-JobSpec spec_of(const std::vector<std::string>& overrides = {}) { return parse_job(kJob, "small.yaml", overrides); }
+JobSpec spec_of(std::vector<std::string> overrides = {}) {
+  overrides.insert(overrides.begin(), {"parallel.mode=data_parallel", "launch.ranks=2"});
+  return job_spec("small", overrides);
+}
 
 std::string refusal(const std::vector<std::string>& overrides, const CudaDevices& found) {
   const PlannedJob job = plan_job(spec_of(overrides));

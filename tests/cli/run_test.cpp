@@ -12,6 +12,7 @@
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
 #include "tests/gpu/gpus.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -160,9 +161,9 @@ void check_left_out_collective(const std::string& device, const std::string& tim
   const Scratch scratch;
   setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
   const CommandResult result =
-      trainctl_command(scratch.path(), {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2",
-                                        "parallel.mode=data_parallel", "launch.timeout=" + timeout,
-                                        "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
+      trainctl_command(scratch.path(), {"run", job_file("bench_mlp"), "launch.ranks=2", "parallel.mode=data_parallel",
+                                        "launch.timeout=" + timeout, "launch.log_dir=" + scratch.path() + "/log_output",
+                                        "launch.device=" + device});
   unsetenv("TRAINCTL_TEST_FAULT");
   INFO(result.err);
   CHECK(result.exit_code == kExitRankFailed);

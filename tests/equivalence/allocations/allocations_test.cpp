@@ -3,11 +3,11 @@
 
 #include <barrier>
 
-#include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
 #include "tests/equivalence/allocations/count_allocations.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
+#include "tests/jobs/jobs.h"
 #include "tests/skip.h"
 
 using namespace trainctl;
@@ -18,7 +18,7 @@ namespace {
 AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
-  const PlannedJob job = plan_job(parse_job(plan.job, "allocations.yaml", overrides));
+  const PlannedJob job = plan_job(job_spec(plan.job, overrides));
   const std::vector<Program> programs = compile_all(job);
   AllocationCounts counts;
   std::barrier together(static_cast<std::ptrdiff_t>(programs.size()));
