@@ -1,11 +1,12 @@
-// main() of the test programs. doctest cannot skip a case while it runs, and passes where no case has the name that was
-// asked for; both are mended here (tests/skip.h).
+// main() of the test programs. doctest cannot skip a case while it runs, and passes cases that check nothing, and runs
+// where no case has the name that was asked for. Here a case can be skipped (tests/skip.h), and the others fail.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
 #include <cstdio>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "tests/skip.h"
 
@@ -15,6 +16,7 @@ struct Run {
   std::mutex mutex;  // a case's threads may skip it
   std::string test_case;
   std::map<std::string, std::string> skipped;  // case -> reason
+  std::set<std::string> empty;                 // cases without a check
   unsigned cases = 0;
 };
 
@@ -26,11 +28,14 @@ Run& run() {
 struct Listener : doctest::IReporter {
   explicit Listener(const doctest::ContextOptions&) {}
   void test_case_start(const doctest::TestCaseData& data) override { run().test_case = data.m_name; }
+  void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
+    const bool skipped = run().skipped.contains(run().test_case);
+    if (stats.numAssertsCurrentTest == 0 && stats.failure_flags == 0 && !skipped) run().empty.insert(run().test_case);
+  }
   void test_run_end(const doctest::TestRunStats& stats) override { run().cases = stats.numTestCasesPassingFilters; }
   void report_query(const doctest::QueryData&) override {}
   void test_run_start() override {}
   void test_case_reenter(const doctest::TestCaseData&) override {}
-  void test_case_end(const doctest::CurrentTestCaseStats&) override {}
   void test_case_exception(const doctest::TestCaseException&) override {}
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
@@ -45,6 +50,9 @@ int exit_code(int result) {
     std::fprintf(stderr, "no test case was run: none has a name that was asked for\n");
     return 1;
   }
+  for (const std::string& test_case : run().empty)
+    std::fprintf(stderr, "FAILED: the test case checks nothing: %s\n", test_case.c_str());
+  if (!run().empty.empty()) return 1;
   const auto skipped = static_cast<unsigned>(run().skipped.size());
   if (skipped == 0) return result;
   std::printf("SKIPPED %u of %u test cases\n", skipped, run().cases);

@@ -196,7 +196,9 @@ TEST_CASE("collectives between GPUs are right, and large ones the copy engines'"
                                         "--repeat", "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
-  for (const json& row : json::parse(result.out, nullptr, false)["results"]) {
+  const json results = json::parse(result.out, nullptr, false)["results"];
+  REQUIRE(results.size() == 5 * 4);  // collectives, sizes
+  for (const json& row : results) {
     CHECK(row["wrong_elements"] == 0);
     CHECK(row["by"] == (row["bytes"] >= 16 << 20 ? "copy engines" : "NCCL"));
   }
