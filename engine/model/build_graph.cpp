@@ -12,7 +12,7 @@
 #include "engine/model/layers.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 namespace {

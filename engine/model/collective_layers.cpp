@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "engine/base/text.h"
 #include "engine/model/collective_layers.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 namespace {

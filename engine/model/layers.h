@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_builder.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "engine/model/model.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 namespace {

@@ -7,7 +7,7 @@
 #include "engine/base/attrs.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
-#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_builder.h"
 
 namespace trainctl {
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/grad_builder.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/reference.h"
 
