@@ -90,7 +90,8 @@ const std::vector<Break> kBreaks = {
      }},
     {"a read is moved in front of everything", "order_gradients",
      [](Compiler& c) {
-       const int i = first(c, [](const VirtualInstruction& v) { return is_kernel(v, "matmul_weight_grad"); });
+       const int i =
+           first(c, [](const VirtualInstruction& v) { return is_kernel(v, *find_kernel("matmul_weight_grad")); });
        REQUIRE(i > 0);
        std::rotate(c.code.begin(), c.code.begin() + i, c.code.begin() + i + 1);
      }},
@@ -101,7 +102,8 @@ const std::vector<Break> kBreaks = {
      }},
     {"a gradient is written where another parameter's is", "fuse_bias_grad",
      [](Compiler& c) {
-       const int i = first(c, [](const VirtualInstruction& v) { return is_kernel(v, "matmul_weight_grad"); });
+       const int i =
+           first(c, [](const VirtualInstruction& v) { return is_kernel(v, *find_kernel("matmul_weight_grad")); });
        REQUIRE(i >= 0);
        Operand& gradient = c.code[i].code.outputs[0];
        gradient.offset = gradient.offset >= 64 ? gradient.offset - 64 : gradient.offset + 64;
@@ -164,7 +166,7 @@ const std::vector<Break> kBreaks = {
      }},
     {"a parameter is not updated", "fuse_loss",
      [](Compiler& c) {
-       const int i = first(c, [](const VirtualInstruction& v) { return is_kernel(v, "sgd_update"); });
+       const int i = first(c, [](const VirtualInstruction& v) { return is_kernel(v, *find_kernel("sgd_update")); });
        REQUIRE(i >= 0);
        c.code.erase(c.code.begin() + i);
      }},
