@@ -6,6 +6,7 @@
 #include "engine/plan/part_limits.h"
 #include "tests/compile/jobs.h"
 #include "tests/compile/sketch.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 using Words = std::vector<std::string>;
@@ -14,7 +15,7 @@ namespace {
 
 std::string spec_error(const std::string& text, const std::vector<std::string>& overrides) {
   try {
-    const Job j = job(text, overrides);
+    const Job j = job(parse_job(text, "job.yaml", overrides));
     for (int stage = 0; stage < j.plan.num_stages; ++stage)
       (void)compile(j.graph, j.plan, j.spec, CostModel::cpu(), stage * j.plan.mesh.size());
   } catch (const SpecError& error) {
@@ -41,7 +42,7 @@ TEST_CASE("any number of ranks that the field takes is planned and compiled, or 
           for (const std::string& o : overrides) said += o + " ";
           CAPTURE(said);
           try {
-            const std::string error = spec_error(kNetworks.at("norms"), overrides);
+            const std::string error = spec_error(job_text("norms"), overrides);
             ++(error.empty() ? compiled : refused);
           } catch (const std::exception& other) {
             FAIL_CHECK("not an error in the job: " << other.what());
@@ -56,7 +57,7 @@ TEST_CASE("any number of ranks that the field takes is planned and compiled, or 
 }
 
 TEST_CASE("a contraction that is cut 65,536 ways is summed and scattered") {
-  const Job j = job(R"(
+  const Job j = job(parse_job(R"(
 dataset: {type: random, shape: [65536], label_dtype: f32, label_shape: [2], batch: 65536}
 network:
   - {name: a, type: dense, units: 2, bias: false}
@@ -66,7 +67,7 @@ optimizer: {type: sgd, learning_rate: 0.1}
 parallel: {mode: semi_auto_parallel, strategies: {a: [[1, 65536], [1, 65536]], act: [[65536, 1]]}}
 launch: {ranks: 65536}
 )",
-                    {});
+                              "job.yaml", {}));
   CHECK(j.plan.mesh.num_axes() == 16);
   const Program p = compile(j.graph, j.plan, j.spec, CostModel::cpu(), 40000);
   std::vector<Collective> forward;
@@ -90,7 +91,7 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 TEST_CASE("a whole tensor may be far larger than any machine: only what one rank holds has a limit") {
   const Words data_parallel = {"parallel.mode=data_parallel", "launch.ranks=1024"};
-  const Job j = job(kLanguageModel, data_parallel);
+  const Job j = job(parse_job(kLanguageModel, "job.yaml", data_parallel));
   const TensorId logits = j.graph.find_tensor("head").value();
   CHECK(num_elements(j.graph.tensors[logits].shape) == int64_t{65536} * 1024 * 50257);
   const Program p = compile(j.graph, j.plan, j.spec, CostModel::cpu(), 1023);

@@ -8,7 +8,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/job.h"
-#include "tests/equivalence/jobs.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -40,9 +40,9 @@ Taken taken_by(const PlannedJob& job, const Program& program, std::vector<Sample
 }  // namespace
 
 TEST_CASE("an executor takes the arena and the workspace that the plan shows, and the data set beside them") {
-  for (const std::string* text : {&jobs::kMlp, &jobs::kClassifier, &jobs::kLanguage, &jobs::kAttention}) {
+  for (const char* name : {"mlp", "classifier", "language", "attention"}) {
     for (const char* sink_steps : {"train.sink_steps=1", "train.sink_steps=1000"}) {
-      const PlannedJob job = plan_job(parse_job(*text, "job.yaml", {"launch.device=cuda", sink_steps}));
+      const PlannedJob job = plan_job(job_spec(name, {"launch.device=cuda", sink_steps}));
       CAPTURE(job.spec.name);
       CAPTURE(sink_steps);
       const Program program = compile_all(job)[0];

@@ -53,7 +53,7 @@ Program three_relus() {
 }  // namespace
 
 TEST_CASE("every instruction of a wanted step is reported once, in order, at times of the host's clock") {
-  if (!have_gpus(1, "profiles")) return;
+  if (!have_gpus(1)) return;
   for (const bool graph : {false, true}) {
     CAPTURE(graph);
     const Program program = three_relus();
@@ -89,7 +89,7 @@ TEST_CASE("every instruction of a wanted step is reported once, in order, at tim
 }
 
 TEST_CASE("a GPU kernel takes longer on more memory, and not much longer than memory bandwidth allows") {
-  if (!have_gpus(1, "times of kernels")) return;
+  if (!have_gpus(1)) return;
   const auto timer = make_cuda_kernel_timer();
   CHECK_FALSE(timer->device().empty());
   CHECK(timer->cache_bytes() > 0);

@@ -88,7 +88,7 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
   }
 }
 
-TEST_CASE("bf16: what is computed is bf16; losses, statistics, states and gradients of parameters are f32") {
+TEST_CASE("bf16: what is computed is bf16, and losses, statistics, states and gradients of parameters are f32") {
   for (const Row& row : rows()) {
     CAPTURE(row.type);
     CAPTURE(row.fields);

@@ -130,6 +130,7 @@ inline void run_ranks(Transport& transport, const std::function<void(Communicato
     }
   }
   if (waited) std::rethrow_exception(waited);
+  CHECK_FALSE(waited);  // every rank came to the end of its body, where what differs from the expected throws
 }
 
 }  // namespace trainctl::test

@@ -174,8 +174,10 @@ TEST_CASE("an unused loader ends with its owner") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   for (int takes : {0, 1, 2}) {
-    Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1, {.num_steps = 100, .held = 2});
-    for (int i = 0; i < takes; ++i) loader.next_step();
+    auto loader = std::make_unique<Loader>(std::make_unique<Counting>(400), spec_of(4), program, 1,
+                                           LoaderOptions{.num_steps = 100, .held = 2});
+    for (int i = 0; i < takes; ++i) loader->next_step();
+    CHECK_NOTHROW(loader.reset());
   }
 }
 

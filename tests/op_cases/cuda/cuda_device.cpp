@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/cuda_scratch.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 namespace {
@@ -137,7 +138,7 @@ class CudaDevice final : public CaseDevice {
 bool gpu_is_here() {
   int count = 0;
   const bool here = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  if (!here) MESSAGE("skipped: no GPU here");
+  if (!here) skip_test("no GPU here");
   return here;
 }
 
