@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/dataset.h"
