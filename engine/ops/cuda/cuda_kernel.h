@@ -34,7 +34,7 @@ class CudaScratch {
   void* memory_ = nullptr;
 };
 
-/// All pointers, `scalars` too, are to device memory of the current device; `threads` is unused.
+/// All pointers, including `scalars`, are to memory of the current device; `threads` is unused.
 struct CudaKernelCall : KernelCall {
   CudaScratch* scratch = nullptr;
   bool tf32 = false;  ///< products of f32 may round their operands to TF32 (precision: tf32)

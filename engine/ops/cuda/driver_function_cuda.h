@@ -8,7 +8,7 @@ namespace trainctl {
 /// `Function`: the type that cuda.h declares. Null: the driver has no function of that name.
 template <class Function>
 Function* driver_function(const char* name) {
-  constexpr unsigned kVersion = 12000;  // of CUDA, that defines the function's signature
+  constexpr unsigned kVersion = 12000;  // the CUDA version that defines its signature
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
   const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &entry, kVersion, cudaEnableDefault, &found);

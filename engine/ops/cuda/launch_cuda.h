@@ -21,7 +21,7 @@ inline void cuda_check(cudaError_t status, const char* what) {
 /// Called after a launch: reports bad grids and missing code for this GPU.
 inline void cuda_check_launch(const char* kernel) { cuda_check(cudaGetLastError(), kernel); }
 
-/// Of the current device.
+/// The number of multiprocessors of the current device.
 inline int multiprocessors() {
   int device = 0, count = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");

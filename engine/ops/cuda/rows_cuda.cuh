@@ -139,8 +139,8 @@ inline int64_t most_shared_bytes() {
 }
 
 /// Calls run(V, in_registers, how), V the pack of T as a constant. V is 1 if the operands' 16-byte boundaries do not
-/// coincide, if dtypes differ (in no job), or if a row is hardly longer than its edges. `kept`: operands that are kept
-/// between passes; `sides`: operands [n].
+/// coincide, if dtypes differ (in no job), or if a row is hardly longer than its edges. `kept`: number of operands kept
+/// between passes; `sides`: of operands [n].
 template <class T, class Run>
 auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
   check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");

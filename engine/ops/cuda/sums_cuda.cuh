@@ -26,7 +26,7 @@ struct SumOfRows {
   Nest<1> kept;
   Nest<1> runs;
   Divisor run_packs;
-  int64_t packs = 0;  ///< of an output
+  int64_t packs = 0;  ///< an output
   int64_t split = 0;  ///< packs of one of gridDim.y blocks
   int64_t head = 0;   ///< single elements before the packs; only in a sum to one output
   int64_t tail = 0;   ///< and after them

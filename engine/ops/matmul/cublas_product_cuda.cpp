@@ -11,7 +11,7 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr size_t kScalarBytes = 256;  ///< of scratch, for alpha and beta
+constexpr size_t kScalarBytes = 256;  ///< scratch for alpha and beta
 constexpr size_t kWorkspace = kProductWorkspace;
 constexpr int kCandidates = 8;
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/matmul/product_cpu.h"
 
-extern "C" void omp_set_num_threads(int threads);  // of libgomp, which oneDNN uses; for the calling thread
+extern "C" void omp_set_num_threads(int threads);  // libgomp's, which oneDNN uses; per thread
 
 namespace trainctl::cpu {
 namespace {

@@ -66,7 +66,7 @@ struct View {
 struct Finish {
   bool add;           ///< adds the scaled sums to C
   float scale;        ///< 1 unless `add`
-  const float* bias;  ///< of the tile's first column of C; null: none
+  const float* bias;  ///< starts at the tile's first column of C; null: none
   bool relu;
 
   Finish from(int64_t column) const { return {add, scale, bias == nullptr ? nullptr : bias + column, relu}; }

@@ -28,7 +28,7 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static constexpr int kBarriers = kRate + 2;
   static constexpr int kShared = 4 * (kBarriers + 2 * kStages);
   static_assert(kM % kTileFloats == 0 && kRows == 2 && kCols == 11 && kWide == 1);
-  static constexpr int kWarps = kThreads / 32, kRowsOfWarp = kM / kWarps;  ///< of C to finish: every kWarps-th
+  static constexpr int kWarps = kThreads / 32, kRowsOfWarp = kM / kWarps;  ///< rows of C to finish: every kWarps-th
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 

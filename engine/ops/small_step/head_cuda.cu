@@ -40,7 +40,7 @@ struct Head {
   float scale = 1;
   SumOutput loss;
   int rows = 0, pairs = 0, n = 0;
-  int packs = 0;        ///< of k
+  int packs = 0;        ///< packs of k
   int log_threads = 5;  ///< log2 of the threads of a pair
 };
 
@@ -106,8 +106,8 @@ __device__ __forceinline__ int own_sum(int lane) {
 /// How the threads of a block share its pairs of rows.
 struct Place {
   int lane, warp;
-  int pair;             ///< of the block
-  int thread, threads;  ///< of the pair
+  int pair;             ///< index in the block
+  int thread, threads;  ///< index in the pair, and their number
   int first_warp;       ///< of the pair
   __device__ __forceinline__ explicit Place(int log_threads)
       : lane(threadIdx.x % 32),

@@ -237,7 +237,7 @@ bool set_tile_maps(Chain& chain) {
   return true;
 }
 
-/// In clusters of `blocks` blocks; null if the clusters do not all run at once.
+/// The chain's kernel in clusters of `blocks` blocks; null if the clusters do not all run at once.
 std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int blocks) {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");

@@ -66,7 +66,7 @@ struct Link {
 
   Form form = Form::loss;
   bool wide = false;  ///< n > 32: each block computes some of the tiles
-  int tiles = 0;      ///< of columns
+  int tiles = 0;      ///< tiles of columns
   int depth = 0;      ///< tiles of k
 
   // Offsets in shared memory, in floats; -1: none.
@@ -80,7 +80,7 @@ struct Link {
 };
 
 struct Chain {
-  TileMap tiles[kMostLinks];  ///< of the weights of deep layers
+  TileMap tiles[kMostLinks];  ///< for the weights of deep layers
   Link links[kMostLinks];
   int count = 0;
   int deep_count = 0;
@@ -97,8 +97,8 @@ struct Chain {
 /// A thread's part of the work.
 struct Place {
   float* shared;
-  int block, blocks;  ///< of the cluster
-  int row0, rows;     ///< of the batch, for the cluster
+  int block, blocks;  ///< index in the cluster, and its size
+  int row0, rows;     ///< the cluster's rows of the batch
   int row, lane;      ///< the warp's row, the lane's column of a tile
 };
 

@@ -207,7 +207,7 @@ __device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) 
   }
 }
 
-// What happens to sums
+// From sums to results
 
 /// Sends four lanes' adjacent values to all blocks of the cluster, whose `counter` counts them. Each block starts with
 /// itself, to spread the traffic.

@@ -25,7 +25,7 @@ struct TileProduct {
   float *a_sums = nullptr, *b_sums = nullptr;  ///< as in Product
   bool sums_accumulate = false;
   bool vectors = false;  ///< all operands may be accessed as aligned float4
-  int share = 0;         ///< of k that each block of a cluster takes: share_of
+  int share = 0;         ///< k that each block of a cluster takes: share_of
 };
 
 inline TileProduct tile_product_of(const Product& p) {
@@ -71,7 +71,7 @@ struct Tile : Size {
   static constexpr bool kSumsRows = !kAAlongK && !kBAlongK;  ///< only in the layout of a weight's gradient
   static constexpr int kPitch = Size::kN + B::kColumnsPad;
   static constexpr int kSums = Size::kGroups * Size::kM * kPitch;
-  /// What other blocks send has memory of its own: they may be ahead.
+  /// Data from other blocks has separate memory, because they may be ahead.
   static constexpr int kInbox = kSums > Size::kStages * kStageFloats ? kSums : Size::kStages * kStageFloats;
   static constexpr int kExtras = kInbox + Size::kM * Size::kN;  ///< operands of a share's epilogue
   static constexpr int kRowInbox = kExtras + Size::kM * Size::kN;

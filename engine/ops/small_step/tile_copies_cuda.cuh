@@ -10,7 +10,7 @@
 
 namespace trainctl::cuda {
 
-constexpr int kTileFloats = 32;  ///< of a line
+constexpr int kTileFloats = 32;  ///< in a line of a tile
 
 /// The copy engine's description of a matrix.
 struct TileMap {

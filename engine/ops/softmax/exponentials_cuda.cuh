@@ -20,8 +20,8 @@ inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is Na
 
 /// Sum of e^x relative to e^top (Milakov and Gimelshein 2018); top is the largest x so far, or a little more. The
 /// exponent of 2 is one fused operation, x * log2e - t, t = top * log2e rounded to f32. That rounding shifts all
-/// exponents alike; but if top is far from 0 the shift exceeds the range of exponents, or t overflows. Then the exponent
-/// is x - top: 0, or so far below 0 that the base does not matter.
+/// exponents alike; but if top is far() from 0 the shift exceeds the range of exponents, or t overflows. There the
+/// exponent is x - top: 0, or so far below 0 that the base does not matter.
 struct Exponentials {
   float top = kLowest;
   float sum = 0;
