@@ -65,7 +65,7 @@ struct SumOfColumns {
   int64_t columns = 0;
   Divisor tiles;       ///< number of tiles of columns
   uint32_t split = 0;  ///< rows of one of gridDim.y blocks
-  int lanes = 32;      ///< threads side by side, a power of 2
+  int lanes = 32;      ///< threads across columns, a power of 2
 
   /// Offsets of rows r, r + step, ..; computed before the first load, because loads do not overlap across a branch.
   template <int U>

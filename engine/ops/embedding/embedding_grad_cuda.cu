@@ -181,7 +181,7 @@ constexpr int kBatch = kThreads * kIdsOfThread;  ///< ids that a block scans at 
 /// The part of the table that a block of the kernel for few ids owns.
 struct Own {
   int rows = 1;
-  int lanes = 32;     ///< threads along the columns, a power of 2
+  int lanes = 32;     ///< threads across columns, a power of 2
   int64_t width = 0;  ///< of the table
 };
 

@@ -11,7 +11,7 @@ namespace trainctl::cuda {
 /// How many clusters of 2, 4, 8 and 16 blocks run at once, one block a multiprocessor; 0: the device runs none.
 using ClusterCounts = std::array<int32_t, 4>;
 
-/// On the current device.
+/// Counts them on the current device.
 ClusterCounts count_clusters();
 
 /// From now on this process chooses its kernels as if the device ran no more clusters than `counts`.

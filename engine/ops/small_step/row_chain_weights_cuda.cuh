@@ -102,7 +102,7 @@ __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& o
 template <int kPack>
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   const int first = l.whole_rows ? 0 : on.block, apart = (l.whole_rows ? 1 : on.blocks) * kCols;
-  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at once
+  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at a time
   const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
   float* to = on.shared + l.rows + tile * kRowTile + place_in_rows(on.row, col);
 #pragma unroll 2

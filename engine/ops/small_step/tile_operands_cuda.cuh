@@ -27,7 +27,7 @@ struct Part {
   static constexpr int kFloats = kAlongK ? kRows * kPitch : kStage * kPitch;
   static_assert(kRows % 8 == 0 && kStage % 32 == 0);
 
-  // A thread copies the same kStep neighbours of every kDown-th line of a stage.
+  // A thread copies the same kStep elements of every kDown-th line of a stage.
   static constexpr int kStep = kVectors ? 4 : 1;
   static constexpr int kInner = kAlongK ? kStage : kRows, kOuter = kAlongK ? kRows : kStage;
   static constexpr int kAcross = kInner / kStep, kDown = power_of_two_up_to(kThreads / kAcross);
