@@ -64,6 +64,7 @@ std::vector<Include> all_includes() {
       }
     }
   }
+  REQUIRE(includes.size() > 300);
   return includes;
 }
 
@@ -88,9 +89,7 @@ std::string where(const Include& i) { return i.file.string() + ":" + std::to_str
 }  // namespace
 
 TEST_CASE("a room includes only rooms to its left") {
-  const auto includes = all_includes();
-  REQUIRE(includes.size() > 300);
-  for (const Include& include : includes) {
+  for (const Include& include : all_includes()) {
     const std::string from = room_of(include.file.string()), to = room_of(include.target);
     if (to.empty() || from == to) continue;
     INFO(where(include));
@@ -137,7 +136,9 @@ TEST_CASE("each outside library stays in its room") {
       {"cudnn", std::regex("engine/ops/.*_cuda\\.(cu|h|cuh)|engine/runtime/cuda/.*")},
       {"boost/", std::regex("launcher/.*|cli/.*")},
       {"CLI/", std::regex("cli/.*")},
-      {"zlib", std::regex("engine/train/data/.*|launcher/tar_gz\\.cpp")},
+      {"zlib", std::regex("engine/train/data/.*")},
+      {"hwloc", std::regex("launcher/topology\\.cpp")},
+      {"archive", std::regex("launcher/tar_gz\\.cpp")},
       {"openssl/", std::regex("launcher/.*")},
   };
   for (const Include& include : all_includes())
@@ -159,11 +160,10 @@ TEST_CASE("plan and compile know no file, socket or clock") {
       }
 }
 
-TEST_CASE("CUDA sources include neither fmt nor spdlog") {
+TEST_CASE("CUDA sources do not include fmt") {
   for (const Include& include : all_includes())
     if (include.file.extension() == ".cu" || include.file.extension() == ".cuh") {
       INFO(where(include));
       CHECK_FALSE(include.target.starts_with("fmt/"));
-      CHECK_FALSE(include.target.starts_with("spdlog/"));
     }
 }

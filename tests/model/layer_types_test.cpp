@@ -3,8 +3,8 @@
 
 #include <set>
 
-#include "engine/model/layers.h"
-#include "engine/spec/fields.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/loss_def.h"
 #include "tests/model/built.h"
 
 using namespace trainctl;
@@ -88,7 +88,7 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
   }
 }
 
-TEST_CASE("bf16: what is computed is bf16; losses, statistics, states and gradients of parameters are f32") {
+TEST_CASE("bf16: what is computed is bf16, and losses, statistics, states and gradients of parameters are f32") {
   for (const Row& row : rows()) {
     CAPTURE(row.type);
     CAPTURE(row.fields);
@@ -127,11 +127,50 @@ TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
   CHECK(tensor(graph, "grad.e.weight").dtype == DType::f32);
 }
 
-TEST_CASE("the job file's layer types are the ones that the model lowers, and all are in these tests") {
-  std::set<std::string> in_file, lowered, tested = {"embedding"};
-  for (const EntryType& type : layer_types()) in_file.insert(type.name);
-  for (const std::string& type : lowered_layer_types()) lowered.insert(type);
+TEST_CASE("every layer of the list has a doc and a row in these tests; so have its fields a doc") {
+  std::set<std::string> tested = {"embedding"}, listed;
   for (const Row& row : rows()) tested.insert(row.type);
-  CHECK(in_file == lowered);
-  CHECK(tested == lowered);
+  for (const LayerDef* layer : all_layers()) {
+    CAPTURE(layer->name);
+    CHECK_MESSAGE(listed.insert(layer->name).second, "two layers have one name");
+    CHECK_MESSAGE(tested.contains(layer->name), "a row is missing in this file");
+    CHECK(std::string(layer->doc).ends_with('.'));
+    const bool emits = layer->emit != nullptr;
+    CHECK(emits);
+    CHECK(layer->min_inputs <= layer->max_inputs);
+    for (const Field& field : layer->fields) CHECK_MESSAGE(field.doc.ends_with('.'), field.name);
+    const EntryType* type = find_layer_type(layer->name);
+    REQUIRE(type != nullptr);
+    if (!type->weight_field.empty()) CHECK(type->has_field(type->weight_field));
+    if (layer->collective) CHECK(is_collective(layer->name));
+  }
+  CHECK(layer_types().size() == all_layers().size());
+  CHECK(tested == listed);
+}
+
+TEST_CASE("a layer takes as many inputs as its definition says") {
+  const EntryType& add = *find_layer_type("add");
+  CHECK(input_fault(add, {}, 2).empty());
+  CHECK(input_fault(add, {}, 1) == "add takes 2 inputs, not 1");
+  const EntryType& matmul = *find_layer_type("matmul");
+  CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 1).empty());
+  CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 2) ==
+        "matmul takes 1 input where 'units' gives it an own weight, not 2");
+  CHECK(input_fault(matmul, {}, 1) == "matmul takes 2 inputs where it has no 'units', not 1");
+}
+
+TEST_CASE("every loss of the list builds on labels of its type") {
+  for (const LossDef* loss : all_losses()) {
+    CAPTURE(loss->name);
+    CHECK(std::string(loss->doc) != "");
+    const Graph graph =
+        build("network: [{name: d, type: dense, units: 5}]\nloss: " + std::string(loss->name) + "\n",
+              {.label = loss->labels_are_classes ? Shape{} : Shape{5}, .integer_label = loss->labels_are_classes});
+    REQUIRE(graph.loss >= 0);
+    CHECK(graph.nodes[graph.tensors[graph.loss].producer].op == loss->op->name);
+    CHECK(graph.updates.size() == 2);
+    const auto gradient = graph.find_tensor("grad.d");
+    REQUIRE(gradient);
+    CHECK(graph.nodes[graph.tensors[*gradient].producer].op == loss->op->kernel.loss_grad->name);
+  }
 }

@@ -22,7 +22,7 @@ Floats random_floats(int64_t n, uint64_t key) {
   return values;
 }
 
-/// An operand as the test holds it: floats, that may go to a kernel as bf16.
+/// An operand in the test: floats, which may be passed to a kernel as bf16.
 struct Operand {
   Floats values;
   DType dtype = DType::f32;
@@ -47,7 +47,7 @@ struct Call {
   StepScalars scalars = {};
 };
 
-/// The outputs of one run, or of several on the same memory. The CPU computes in f32 what a GPU takes as bf16.
+/// The outputs of one or more runs on the same memory. The CPU computes in f32 where the GPU takes bf16.
 std::vector<Floats> run(const CaseDevice& device, const Call& call, bool wide, int times = 1) {
   KernelCall kernel;
   kernel.attrs = call.attrs;
@@ -78,7 +78,7 @@ std::vector<Floats> run(const CaseDevice& device, const Call& call, bool wide, i
   return results;
 }
 
-/// As the CPU, at every alignment, in one run and in three, and with the same bits each time.
+/// Compares with the CPU at every alignment, after one run and after three, with the same bits each time.
 void check_as_cpu(const Call& call, double tolerance, bool wide_reference = false) {
   CAPTURE(call.op);
   CAPTURE(to_string(call.attrs));
@@ -111,7 +111,7 @@ const int64_t kSizes[] = {1, 7, 37, 4096, 70001};
 }  // namespace
 
 TEST_CASE("every CPU kernel has a CUDA kernel of its name, and there is no other") {
-  if (all_cuda_kernels().empty()) return;  // a build without CUDA
+  REQUIRE_FALSE(all_cuda_kernels().empty());
   for (const CpuKernelDef& kernel : all_cpu_kernels()) {
     CHECK_MESSAGE(find_cuda_kernel(kernel.name) != nullptr, "no CUDA kernel of ", kernel.name,
                   " in all_cuda_kernels.cpp");
@@ -130,7 +130,7 @@ TEST_CASE("moves on a GPU give what they give on the CPU") {
     check_as_cpu({"unpack", {random(n, 1)}, {unwritten(n)}, parts(outer, count, inner)}, 0);
     const Attrs last = parts(outer, count, inner, count - 1);
     check_as_cpu({"copy_slice", {random(n, 1)}, {unwritten(outer * inner)}, last}, 0);
-    // bf16 on the GPU alone: the CPU moves the same values as f32.
+    // bf16 only on the GPU: the CPU moves the same values as f32.
     const Operand x = random(n, 1, DType::bf16);
     check_as_cpu({"pack", {x}, {unwritten(n, DType::bf16)}, parts(outer, count, inner)}, 0, true);
     check_as_cpu({"copy_slice", {x}, {unwritten(outer * inner, DType::bf16)}, last}, 0, true);
@@ -160,7 +160,7 @@ TEST_CASE("the optimizers on a GPU give what they give on the CPU, and the weigh
       const double clip = (bits & 2) != 0 ? 1.5 : 0.0, decay = (bits & 4) != 0 ? 0.01 : 0.0;
       const bool flag = (bits & 8) != 0;
       const DType gradient = (bits & 16) != 0 ? DType::bf16 : DType::f32;
-      if (gradient == DType::bf16 && copy) continue;  // the CPU rounds nothing where it stands in for bf16
+      if (gradient == DType::bf16 && copy) continue;  // the CPU's stand-in for bf16 rounds nothing
       const std::vector<Operand> in = {random(n, 3, gradient), {{9.0f}}};
       const auto states = [&](int count) {
         std::vector<Operand> out;
