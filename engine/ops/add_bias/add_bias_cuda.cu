@@ -1,4 +1,4 @@
-// y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy. Both are broadcasting's.
+// y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy. Uses the broadcast kernels of add and sum_to.
 #include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {

@@ -1,5 +1,5 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
-// sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
+// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 struct Dims {
-  int64_t n = 1, c = 1, s = 1;  ///< batch, features, all others
+  int64_t n = 1, c = 1, s = 1;  ///< batch, features, product of all other dims
 };
 
 Dims dims_of(const TensorArg& x) {

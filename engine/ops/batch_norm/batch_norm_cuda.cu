@@ -1,5 +1,5 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
-// sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
+// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -12,7 +12,7 @@ __device__ float inverse_std(float var, float eps) { return rsqrtf(var + eps); }
 
 // Kernels
 
-/// Terms of a sum over n and s, centred by a mean of each feature. V features, or one for all elements.
+/// The means that centre a pack of terms: W features' means, or one for all elements.
 template <int W>
 struct Centre {
   float mean[W];
@@ -81,7 +81,7 @@ struct GradStatsTerm {
   }
 };
 
-/// Of a feature: mean, var, (gamma, beta).
+/// A feature's inputs: mean, var, (gamma, beta).
 struct Normalise {
   float eps;
   struct Feature {
@@ -92,7 +92,7 @@ struct Normalise {
   __device__ float operator()(const Feature& f, float x) const { return (x - f.mean) * f.scale + f.shift; }
 };
 
-/// Of a feature: mean, var, dbeta, dgamma, (gamma).
+/// A feature's inputs: mean, var, dbeta, dgamma, (gamma).
 struct NormaliseGrad {
   float eps, share;
   struct Feature {
@@ -121,7 +121,7 @@ __global__ void running_kernel(int64_t c, Ref<Mixed> mean, Ref<Mixed> var, Ref<M
 
 // Launchers
 
-/// x as [batch, features, all others], and the strides along it of what is [features].
+/// x as [batch, features, all other dims], and the strides of a [features] tensor along it.
 Shape dims_of(const TensorArg& x) {
   Shape d{x.shape[0], x.shape[1], 1};
   for (size_t i = 2; i < x.shape.size(); ++i) d[2] *= x.shape[i];

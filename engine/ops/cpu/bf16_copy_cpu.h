@@ -1,4 +1,4 @@
-// The bf16 copy of the weights, which an optimizer writes where it is asked to.
+// The bf16 copy of the weights that an optimizer writes on request.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace trainctl::cpu {
 
-/// `update`, and then the copy, if the last output is one.
+/// Runs `update`, then writes the copy if the last output is one.
 inline CpuKernel with_bf16_copy(const KernelCall& call, CpuKernel update) {
   if (call.out.back().dtype != DType::bf16) return update;
   return [update = std::move(update), weights = call.out[0].as<const float>(), copy = call.out.back().as<uint16_t>(),

@@ -1,4 +1,4 @@
-// Clipping by global norm, as torch.nn.utils.clip_grad_norm_: what the optimizer kernels share.
+// Clipping by global norm, as torch.nn.utils.clip_grad_norm_, shared by the optimizer kernels.
 #pragma once
 
 #include <algorithm>
@@ -10,10 +10,10 @@
 namespace trainctl::cpu {
 
 struct Clip {
-  float norm = 0;                       ///< the largest global norm; 0: none
+  float norm = 0;                       ///< the largest global norm; 0: no clipping
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
 
-  /// What every gradient is multiplied by in this step.
+  /// The factor of every gradient in this step.
   float scale() const { return norm > 0 ? std::min(1.0f, norm / (std::sqrt(*squared_norm) + 1e-6f)) : 1.0f; }
 };
 

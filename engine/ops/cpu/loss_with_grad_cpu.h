@@ -1,5 +1,5 @@
-// A loss and its gradient as one kernel made of two: (prediction, label) -> loss, gradient. The gradient may lie on
-// the prediction, so it comes last.
+// A loss and its gradient as one kernel: (prediction, label) -> loss, gradient. The gradient is computed last because
+// it may overwrite the prediction.
 #pragma once
 
 #include <utility>

@@ -1,4 +1,4 @@
-// Sums over dims of a contiguous tensor, in double: what reduce_sum, sum_to and bias_grad share.
+// Sums over dims of a contiguous tensor, in double, shared by reduce_sum, sum_to and bias_grad.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace trainctl::cpu {
 /// out[kept] (+)= scale * sum over reduced of in[kept, reduced].
 class SumOverDims {
  public:
-  /// `out_strides`: of the output at each dim of `shape`; 0 where the dim is summed.
+  /// `out_strides`: the output's stride for each dim of `shape`; 0 if the dim is summed.
   SumOverDims(const Shape& shape, const Shape& out_strides) {
     const Shape strides = strides_of(shape);
     Loops<2> kept;

@@ -1,5 +1,5 @@
-// Loops over tensors whose dims are broadcast, permuted or summed: each operand is a stride a dim. Sizes
-// are fixed when a kernel is prepared, so that running allocates nothing.
+// Loops over tensors whose dims are broadcast, permuted or summed: each operand has a stride a dim. Sizes are fixed
+// when a kernel is prepared, so a run allocates nothing.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@ namespace trainctl::cpu {
 
 inline constexpr int kMaxDims = 8;
 
-/// A nest of loops, outermost first, and where each of N operands moves with each.
+/// A loop nest, outermost first, with each loop's strides of N operands.
 template <int N>
 struct Loops {
   int ndim = 0;
   std::array<int64_t, kMaxDims> size{};
   std::array<std::array<int64_t, N>, kMaxDims> stride{};
 
-  /// Adds an inner loop; merges it with the one before where all operands go on contiguously.
+  /// Adds an innermost loop; merges it with the one around it if all operands are contiguous across both.
   void add(int64_t count, const std::array<int64_t, N>& strides) {
     if (count == 1) return;
     if (ndim > 0) {
@@ -38,7 +38,7 @@ struct Loops {
     stride[ndim++] = strides;
   }
 
-  /// Takes off the innermost loop; a loop of one turn where there is none.
+  /// Removes the innermost loop and returns its size; 1, with strides 0, if there is none.
   int64_t take_inner(std::array<int64_t, N>& strides) {
     strides = {};
     if (ndim == 0) return 1;
@@ -47,7 +47,7 @@ struct Loops {
     return size[ndim];
   }
 
-  /// f(offset of each operand), in order. The empty nest runs once.
+  /// Calls f(offset of each operand), in order; once for a nest without loops.
   template <class F>
   void run(F f) const {
     std::array<int64_t, N> at{};
@@ -69,7 +69,7 @@ struct Loops {
   }
 };
 
-/// Elements from one index of a dim to the next, of a contiguous tensor.
+/// Strides of a contiguous tensor, in elements.
 inline Shape strides_of(const Shape& shape) {
   Shape strides(shape.size());
   int64_t step = 1;
@@ -82,7 +82,7 @@ inline Shape strides_of(const Shape& shape) {
 
 /// Strides of `shape` as it is broadcast to `to` (numpy: aligned at the last dim, size 1 repeats).
 inline Shape broadcast_strides(const Shape& shape, const Shape& to) {
-  check(shape.size() <= to.size(), "an operand has more dims than what it is broadcast to");
+  check(shape.size() <= to.size(), "an operand has more dims than the shape it is broadcast to");
   const Shape own = strides_of(shape);
   const size_t missing = to.size() - shape.size();
   Shape strides(to.size(), 0);
@@ -93,8 +93,8 @@ inline Shape broadcast_strides(const Shape& shape, const Shape& to) {
   return strides;
 }
 
-/// Strides of a reduction's result at each dim of what is reduced: 0 in the dims that are summed, whether the
-/// result keeps them with size 1 or not.
+/// Strides of a reduction's result for each dim of its input: 0 for the dims that are summed, whether the result keeps
+/// them with size 1 or not.
 inline Shape kept_strides(const Shape& large, const Shape& small, std::span<const int64_t> summed_dims) {
   const Shape own = strides_of(small);
   const bool keeps = small.size() == large.size();

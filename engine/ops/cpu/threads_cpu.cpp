@@ -1,5 +1,4 @@
-// Workers that sleep between kernels: each run is a new number in `round_`, and the last worker to finish wakes
-// the caller.
+// Workers that sleep between kernels: each run increments `round_`, and the last worker to finish wakes the caller.
 #include "engine/ops/cpu/threads_cpu.h"
 
 #include <atomic>
@@ -52,7 +51,7 @@ class Workers {
   std::atomic<uint32_t> round_ = 0;
   std::atomic<int> pending_ = 0;
   std::atomic<bool> stop_ = false;
-  void (*body_)(const void*, int) = nullptr;  // these three are written before round_ moves
+  void (*body_)(const void*, int) = nullptr;  // these three are written before round_
   const void* context_ = nullptr;
   int parts_ = 0;
 };

@@ -5,9 +5,8 @@
 
 namespace trainctl::cpu {
 
-/// Calls body(context, part) for each part in [0, parts), part 0 on this thread. Each calling thread has workers
-/// of its own, started when it first asks for them (start_workers); with one part nothing is started. A body
-/// must not throw.
+/// Calls body(context, part) for each part in [0, parts), part 0 on this thread. Each calling thread has its own
+/// workers, started on first use or by start_workers(); one part needs none. `body` must not throw.
 void run_parts(int parts, void (*body)(const void* context, int part), const void* context);
 
 /// Starts this thread's workers, so that the first run allocates nothing.

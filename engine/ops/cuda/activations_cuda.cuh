@@ -1,4 +1,4 @@
-// The element-wise functions and their slopes: of the kernels of their own and of fused chains.
+// The element-wise functions and their slopes, for stand-alone kernels and for fused chains.
 #pragma once
 
 namespace trainctl {
@@ -11,7 +11,7 @@ struct Product {
 };
 
 struct Relu {
-  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }  // a NaN stays one
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }  // keeps NaN
 };
 struct ReluGrad {
   __device__ float operator()(float dy, float y) const { return y > 0.0f ? dy : 0.0f; }
@@ -36,8 +36,8 @@ inline constexpr float kInverseSqrt2Pi = 0.39894228040143268f;
 inline constexpr float kSqrt2OverPi = 0.79788456080286536f;
 inline constexpr float kGeluCubic = 0.044715f;
 
-/// 1 - Phi(|x|), Phi the normal distribution (Abramowitz and Stegun 7.1.26: within 1e-7), in fewer instructions than
-/// erff, for which bf16 has no time. `bell`: e^(-x^2 / 2).
+/// 1 - Phi(|x|), Phi the normal distribution (Abramowitz and Stegun 7.1.26: within 1e-7). Takes fewer instructions than
+/// erff, which would bound bf16 kernels. `bell`: e^(-x^2 / 2).
 __device__ inline float normal_tail(float x, float& bell) {
   const float t = __fdividef(1.0f, fmaf(fabsf(x), 0.3275911f * kInverseSqrt2, 1.0f));
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(bell) : "f"(x * x * -0.72134752044448170f));
@@ -52,7 +52,7 @@ struct Gelu {
   __device__ float operator()(float x) const {
     float bell;
     const float tail = normal_tail(x, bell);
-    return fmaf(-fminf(fabsf(x), 64.0f), tail, fmaxf(x, 0.0f));  // of an infinity: inf * 0 is no number
+    return fmaf(-fminf(fabsf(x), 64.0f), tail, fmaxf(x, 0.0f));  // inf * 0 is NaN
   }
 };
 struct GeluGrad {

@@ -1,4 +1,4 @@
-// out = f(a, b), f commutative, over two operands that numpy's rules broadcast to out's shape.
+// out = f(a, b), f commutative, for two operands that are broadcast to out's shape by numpy's rules.
 #pragma once
 
 #include "engine/ops/cuda/activations_cuda.cuh"
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// F as a map of full and side operands.
+/// Adapts F to a map over full and side operands.
 template <class F>
 struct OfFullAndSides {
   F f;

@@ -1,4 +1,4 @@
-// What a kernel does where the data names something that does not exist: the CPU kernels throw, a GPU stops.
+// What a kernel does with data that is out of range, such as an unknown id: CPU kernels throw, a GPU kernel traps.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@ extern "C" __device__ void __assertfail(const char* message, const char* file, u
 
 namespace trainctl {
 
-/// Ends the kernel: the driver prints the message, and every later CUDA call fails with cudaErrorAssert. In builds
-/// without assertions too, for it is the user's data that is wrong.
+/// Ends the kernel: the driver prints the message, and every later CUDA call fails with cudaErrorAssert. Also in builds
+/// without assertions, because the error is in the user's data.
 __device__ inline void data_is_wrong(const char* message) { __assertfail(message, "the data", 0, "", sizeof(char)); }
 
 }  // namespace trainctl

@@ -1,14 +1,14 @@
-// Functions of CUDA's driver, which the program does not link: it starts where there is no driver.
+// Functions of the CUDA driver, looked up at run time: the program does not link it and so starts without a driver.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace trainctl {
 
-/// `Function` as cuda.h declares it; null: the driver has none of that name.
+/// `Function`: the type that cuda.h declares. Null: the driver has no function of that name.
 template <class Function>
 Function* driver_function(const char* name) {
-  constexpr unsigned kVersion = 12000;  // of CUDA, whose form of the function is meant
+  constexpr unsigned kVersion = 12000;  // the CUDA version that defines its signature
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found{};
   const cudaError_t status = cudaGetDriverEntryPointByVersion(name, &entry, kVersion, cudaEnableDefault, &found);

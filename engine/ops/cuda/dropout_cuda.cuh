@@ -1,4 +1,4 @@
-// The mask of dropout on the device: the same bits as on the CPU, for any slice of a tensor.
+// The dropout mask on the device: the same bits as on the CPU, for any slice of a tensor.
 #pragma once
 
 #include <cmath>
@@ -8,12 +8,12 @@
 
 namespace trainctl {
 
-/// Where the elements of a slice lie in its whole, as runs that are contiguous in both.
+/// Maps the elements of a slice to indices in the whole tensor, as runs that are contiguous in both.
 struct PlaceInWhole {
-  Nest<1> outer;      ///< over runs: where each begins in the whole
+  Nest<1> outer;      ///< over runs: index of each run's start in the whole
   Divisor run_packs;  ///< packs of a run
   int64_t run = 1;    ///< elements of a run
-  int64_t first = 0;  ///< of the slice's first element
+  int64_t first = 0;  ///< index of the slice's first element
 
   explicit PlaceInWhole(const TensorArg& slice) {
     const Shape local = cpu::strides_of(slice.shape), whole = cpu::strides_of(slice.global_shape);
@@ -32,7 +32,7 @@ struct PlaceInWhole {
   }
   void set_pack(int pack) { run_packs = Divisor(std::max<int64_t>(1, run / pack)); }
 
-  /// Of pack base + local, local below 2^31; the same base for all threads of a block.
+  /// Index of pack base + local, local < 2^31; `base` is the same for all threads of a block.
   template <int V>
   __device__ int64_t of_pack(int64_t base, uint32_t local) const {
     if (outer.ndim == 0) return first + (base + local) * V;  // one run: a whole tensor, or a part of its batch
@@ -45,12 +45,12 @@ struct PlaceInWhole {
   }
 };
 
-/// What a layer draws in one step. A number of 24 bits is kept from `threshold` on: u >= p as the CPU has it, for both
+/// The mask of a layer. An element is kept if its 24-bit number is at least `threshold`. That is the CPU's u >= p: both
 /// sides times 2^24 are exact.
 struct DropoutMask {
   uint64_t key = 0;
-  uint32_t threshold = 0;  ///< of whole words, whose upper 24 bits count: no word reaches 2^32
-  bool none = false;       ///< is kept
+  uint32_t threshold = 0;  ///< for whole words, whose upper 24 bits count; p = 1 would need 2^32
+  bool none = false;       ///< p = 1: no element is kept
   float scale = 0;
 
   DropoutMask() = default;
@@ -62,7 +62,7 @@ struct DropoutMask {
 
   __device__ float keep(uint32_t word, float v) const { return word >= threshold && !none ? v * scale : 0.0f; }
 
-  /// v = v or 0, from element `index` of the whole on; a Philox block makes the numbers of four neighbours.
+  /// Applies the mask to elements `index`, index + 1, .. of the whole; a Philox block has the numbers of four elements.
   template <int V>
   __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
     drop(step_and_batch, index, v, [this](int round) { return philox_round_key(key, round); });
@@ -91,8 +91,8 @@ struct DropoutMask {
   }
 };
 
-/// A parameter of a kernel: a round's key is an operand in constant memory, which costs no instruction. (In a register,
-/// keys cost a fifth of all instructions, which are what bounds dropout in bf16.)
+/// The mask as a kernel parameter: a round's key is then an operand in constant memory, which costs no instruction.
+/// (Keys in registers cost a fifth of all instructions, and instructions bound dropout in bf16.)
 struct MaskOfKernel : DropoutMask {
   PhiloxRoundKey keys[kPhiloxRounds];
 
@@ -105,7 +105,7 @@ struct MaskOfKernel : DropoutMask {
   }
 };
 
-/// The counter's upper half for philox.
+/// The upper half of Philox's counter.
 __device__ inline uint64_t step_and_batch(const StepScalars& scalars, int micro_batch) {
   return (uint64_t{scalars.step} << 20) | static_cast<uint64_t>(micro_batch);
 }

@@ -1,4 +1,4 @@
-// What every CUDA kernel's launcher needs: error checks, grids, element types.
+// Helpers of all CUDA kernel launchers: error checks, grids, element types.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,15 +13,15 @@
 
 namespace trainctl {
 
-/// EnvError that names the call where CUDA refuses it.
+/// Throws EnvError that names the failed call.
 inline void cuda_check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   throw EnvError(std::string(what) + ": " + cudaGetErrorString(status) + " (" + cudaGetErrorName(status) + ")");
 }
-/// After a launch: bad grids and missing code for this card show here.
+/// Called after a launch: reports bad grids and missing code for this GPU.
 inline void cuda_check_launch(const char* kernel) { cuda_check(cudaGetLastError(), kernel); }
 
-/// Of the current device.
+/// The number of multiprocessors of the current device.
 inline int multiprocessors() {
   int device = 0, count = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -29,7 +29,7 @@ inline int multiprocessors() {
   return count;
 }
 
-/// Of a kernel, on the whole of the current device.
+/// How many blocks of a kernel run at once on the current device.
 template <class... Parameters>
 int64_t blocks_at_once(void (*kernel)(Parameters...), unsigned threads, size_t shared_bytes, const char* name) {
   int blocks = 0;
@@ -38,26 +38,26 @@ int64_t blocks_at_once(void (*kernel)(Parameters...), unsigned threads, size_t s
   return int64_t{std::max(1, blocks)} * multiprocessors();
 }
 
-/// Programmatic dependent launch: a kernel may be scheduled while the one before still runs, and waits here for
-/// its memory. Every kernel calls this before it touches memory.
+/// Programmatic dependent launch: a kernel may start while the preceding one still runs, and waits here until that
+/// one's writes are visible. Every kernel calls this before it touches memory.
 __device__ inline void wait_for_kernel_before() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-/// Lets the next kernel of the stream be scheduled; it waits as above.
+/// Allows the next kernel of the stream to start; it waits as above.
 __device__ inline void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Whether kernels as they were built for the current device, maybe by its driver from PTX for earlier cards, have the
-/// code for Hopper: they wait as above, and know clusters of blocks. If not, none may be scheduled early.
+/// Whether the kernels that run on the current device contain the code for Hopper: the wait above, and clusters of
+/// blocks. (The driver may have compiled them from PTX for an older GPU.) If not, none may be scheduled early.
 bool built_for_hopper();
 
-/// Enqueues one kernel. It may be scheduled before the one before it in the stream has ended, where built_for_hopper():
-/// every kernel begins with wait_for_kernel_before().
+/// Enqueues a kernel. If built_for_hopper(), it may start before the preceding kernel of the stream has ended: every
+/// kernel begins with wait_for_kernel_before().
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared_bytes, CudaStream stream,
             const char* name, const Arguments&... arguments) {

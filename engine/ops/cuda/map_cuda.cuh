@@ -16,7 +16,7 @@ inline constexpr int kMapUnroll = V == 1   ? 4
                                   : N == 1 ? 4
                                            : 2;
 
-/// Where the packs lie: `head` single elements, `packs` of V, and what is left.
+/// How n elements split: `head` single elements, `packs` packs of V, and the rest.
 struct Span {
   int64_t head = 0, packs = 0, n = 0;
 };
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kMapThreads) map_kernel(std::array<Ref<T>, N> 
   wait_for_kernel_before();
   let_next_kernel_start();
   map_packs<V, T, N>(in, out, op, span);
-  if constexpr (V > 1) {  // fewer than 2 V elements are in no pack
+  if constexpr (V > 1) {  // fewer than 2 V elements are outside of packs
     const int64_t edges = span.n - span.packs * V;
     if (blockIdx.x != gridDim.x - 1 || threadIdx.x >= edges) return;
     const int64_t i = threadIdx.x < span.head ? threadIdx.x : span.packs * V + threadIdx.x;

@@ -1,14 +1,14 @@
-// An optimizer's step over a whole bucket in one launch: each element's gradient, weight and states are read once and
-// written once, clipping is folded in, and the bf16 copy that the next step computes with is written too.
+// An optimizer step over a whole bucket in one launch: each element's gradient, weight and states are read once and
+// written once. The same pass clips the gradient and writes the bf16 copy that the next step computes with.
 #pragma once
 
 #include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
 
-/// Clipping by global norm, as torch.nn.utils.clip_grad_norm_.
+/// Clips by global norm, as torch.nn.utils.clip_grad_norm_.
 struct CudaClip {
-  float norm = 0;                       ///< the largest global norm; 0: none
+  float norm = 0;                       ///< the largest global norm; 0: no clipping
   const float* squared_norm = nullptr;  ///< [1], of all gradients of the job
 
   static CudaClip of(const CudaKernelCall& call) {
@@ -17,14 +17,14 @@ struct CudaClip {
     check(call.in.size() > 1, "clip_norm needs the squared global norm as second input");
     return {norm, call.in[1].as<float>()};
   }
-  /// What every gradient is multiplied by in this step.
+  /// The factor of every gradient in this step.
   __device__ float scale() const { return norm > 0 ? fminf(1.0f, norm / (sqrtf(*squared_norm) + 1e-6f)) : 1.0f; }
 };
 
 // Kernels
 
-/// Rule: `auto at(scalars, clip scale)` makes what is the same for all elements of a step, whose
-/// `update(gradient, weight&, states)` takes one.
+/// Rule: `auto at(scalars, clip scale)` computes the values that all elements of a step share; `update(gradient,
+/// weight&, states)` of its result updates one element.
 template <int V, class G, int S, class Rule>
 __global__ void __launch_bounds__(kMapThreads)
     optimizer_kernel(Ref<G> gradient, Ref<float> weight, std::array<Ref<float>, S> states, Ref<bf16> copy, Rule rule,

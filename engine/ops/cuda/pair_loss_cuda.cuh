@@ -1,12 +1,12 @@
-// loss[1] (+)= scale * sum of f(prediction - label) over all elements, and in the same pass, where it is asked for,
-// the gradient of each, which may lie on the prediction.
+// loss[1] (+)= scale * sum of f(prediction - label) over all elements and, if asked for, the gradient of each in the
+// same pass; the gradient may overwrite the prediction.
 #pragma once
 
 #include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 
-/// F: `float loss(off)` of an element and its slope `float grad(off)`, scaled.
+/// F: `float loss(off)` of an element, and its scaled slope `float grad(off)`.
 template <class T, class F, bool kGrad>
 struct PairTerm {
   static constexpr int kSums = 1;
@@ -50,10 +50,10 @@ struct PairTerm {
 template <bool kGrad, class F>
 CudaKernel prepare_pair_loss(const CudaKernelCall& call, F f, const char* name) {
   const TensorArg &p = call.in[0], &l = call.in[1], &dp = kGrad ? call.out[1] : p;
-  check(p.size() == l.size() && dp.size() == p.size(), "a loss of a pair has as many labels as predictions");
+  check(p.size() == l.size() && dp.size() == p.size(), "a loss has as many labels as predictions");
   return with_common_type({&p, &dp}, [&](auto t) {
     using T = decltype(t);
-    // Labels are f32 whatever the prediction: packs of the label begin where the prediction's do.
+    // Labels are f32 for any dtype of the prediction: packs of the label begin where the prediction's do.
     const int64_t head = elements_before_packs({&p, &dp}, kPack<T>);
     const bool label_packs = head >= 0 && packs_are_aligned({&l}, head);
     const PairTerm<T, F, kGrad> term{ref<T>(p),   ref<T>(dp), ref<Mixed>(l),

@@ -1,4 +1,4 @@
-// What kernels of rows (rows_cuda.cuh) have of a row: its threads, their part of it, and operands that they keep.
+// How kernels of rows (rows_cuda.cuh) handle a row: its threads, their parts of it, and the operands that they keep.
 #pragma once
 
 #include "engine/ops/small_step/clusters_cuda.cuh"
@@ -7,28 +7,28 @@
 namespace trainctl {
 
 inline constexpr int kMaxRowThreads = 512;
-/// Where rows are so long that one block has a multiprocessor to itself; more operands are more in flight.
+/// For rows so long that one block takes a whole multiprocessor. More operands mean more bytes in flight.
 inline constexpr int max_long_row_threads(int operands) { return operands > 1 ? kMaxRowThreads : 2 * kMaxRowThreads; }
 template <bool kInRegisters, int kOperands>
 inline constexpr int kRowThreads = kInRegisters ? kMaxRowThreads : max_long_row_threads(kOperands);
-/// Blocks of a multiprocessor, at least, in kernels that keep one operand: rows of bf16 are half as long, so that more
-/// warps have to be there.
+/// Minimum blocks a multiprocessor in kernels that keep one operand: rows of bf16 have half the bytes, so they need
+/// more warps.
 template <int V, bool kInRegisters>
 inline constexpr int kRowBlocks = V == 8 && kInRegisters ? 2 : 1;
-/// Packs of an operand that a thread has in flight; where the row is in registers, all that it has of the row.
+/// Packs of an operand that a thread has in flight; if the row is in registers, all its packs of the row.
 constexpr int row_packs(int pack, bool in_registers, int operands) {
   return pack == 1 || (in_registers && operands < (pack == 4 ? 2 : 1)) ? 8 : 4;
 }
-/// Of an operand, in registers.
+/// The most packs of an operand's row that registers hold.
 inline constexpr int kMaxRowPacks = kMaxRowThreads * 4;
 
-/// How rows [count, n] are shared out.
+/// How rows [count, n] are distributed over threads.
 struct Rows {
   int64_t count = 0;
   int n = 0;
-  int before = 0;       ///< elements between the 16-byte border before row 0 and that row
+  int before = 0;       ///< elements from the last 16-byte boundary at or before row 0 to row 0
   int group = 32;       ///< threads a row: a power of 2 up to 32, or the block
-  int stash_packs = 0;  ///< of an operand's row, that shared memory holds
+  int stash_packs = 0;  ///< packs of an operand's row that shared memory holds
 };
 
 /// The threads of one row.
@@ -59,7 +59,7 @@ class RowGroup {
   }
 
  private:
-  /// In all threads of the group. Every thread of the block takes part.
+  /// All threads of the group get the result. Every thread of the block takes part.
   template <int N, class Op>
   __device__ void reduce(float (&v)[N], Op op) {
     const auto over_lanes = [&](int lanes) {
@@ -73,7 +73,7 @@ class RowGroup {
     over_lanes(min(size_, 32));
     if (size_ <= 32) return;
     __shared__ float of_warp[2][N][32];
-    turn_ ^= 1;  // the other half: nobody still reads it, for all have passed the barrier since
+    turn_ ^= 1;  // the other half: all threads have passed a barrier since it was read
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if (threadIdx.x % 32 == 0) of_warp[turn_][k][threadIdx.x / 32] = v[k];
@@ -89,15 +89,14 @@ class RowGroup {
   int turn_ = 0;
 };
 
-/// What one thread has of a row: packs lane, lane + step, .. and perhaps an edge. Places are counted from the row's
-/// first element.
+/// One thread's part of a row: packs lane, lane + step, .. and at most one edge element. Places are indices in the row.
 template <int V>
 struct RowPart {
-  int64_t first;  ///< the row's, in the tensor
+  int64_t first;  ///< index of the row's first element in the tensor
   int lane, step;
   int head = 0, packs, edge = -1;
-  int64_t next_first = 0;  ///< its group's next row: the first pack, in the tensor
-  int next_packs = 0;      ///< none: there is no such row
+  int64_t next_first = 0;  ///< index in the tensor of the first pack of the group's next row
+  int next_packs = 0;      ///< packs of that row; 0: there is none
 
   __device__ RowPart(const Rows& rows, const RowGroup& group, int64_t row)
       : first(row * rows.n), lane(group.lane()), step(group.size()), packs(rows.n) {
@@ -125,12 +124,12 @@ struct Pack {
   float v[W];
 };
 
-/// One operand's row, of kOperands: the packs that this thread has in flight, or all that it has.
+/// The row of one of kOperands operands: the packs that this thread has in flight, or all its packs.
 template <int V, class T, bool kInRegisters_, int kOperands = 1>
 class RowOperand {
  public:
   static constexpr bool kInRegisters = kInRegisters_;
-  static constexpr bool kCopies = !kInRegisters && V > 1;  ///< packs come to shared memory in the background
+  static constexpr bool kCopies = !kInRegisters && V > 1;  ///< packs are copied to shared memory asynchronously
   static constexpr int kPacks = row_packs(V, kInRegisters, kOperands);
 
   __device__ RowOperand(Ref<T> x, const Rows& rows, const RowGroup& group, int index = 0)
@@ -140,7 +139,7 @@ class RowOperand {
       stash_ = reinterpret_cast<Raw<T, V>*>(row_stash) + (group.in_block() * kOperands + index) * stash_packs_;
   }
 
-  /// The first packs of a row, or all that shared memory holds, and its edge.
+  /// Starts to load the first packs of a row, or all that shared memory holds, and its edge.
   __device__ void start(const RowPart<V>& part) {
     row_ = from(x_, part.first);
     if constexpr (V > 1) asm("" : "+l"(row_.p));  // else each pack's address is computed from the tensor's
@@ -149,8 +148,8 @@ class RowOperand {
         for (int p = part.lane; p < part.packs; p += part.step) copy(part.first + part.head, p);
       }
     } else if constexpr (kInRegisters) {
-      // One condition for all: with one each, which their uses share, loads wait for the first uses to end, as there
-      // are 7 registers for conditions. Behind the row its own last pack comes again: another's may be written meanwhile.
+      // One condition for all packs: with one each, later loads would wait for the first uses, as there are only 7
+      // predicate registers. Past the row's end its own last pack is read again: other rows may be written meanwhile.
       if (part.lane < part.packs) {
         const int last = part.lane + ((part.packs - 1 - part.lane) & -part.step);
 #pragma unroll
@@ -190,7 +189,7 @@ class RowOperand {
       }
     }
   }
-  /// The next row's pack, in the place of this row's, which nobody needs any more.
+  /// Copies the next row's pack over this row's pack, which is no longer needed.
   __device__ void copy_next(const RowPart<V>& part, int pack) {
     if (pack < part.next_packs) copy(part.next_first, pack);
     ahead_ = true;
@@ -205,7 +204,7 @@ class RowOperand {
     unpack(edge_, p.v);
     return p;
   }
-  /// Of a row in registers: the largest number that this thread has, or `least`.
+  /// For a row in registers: the largest of this thread's elements and `least`.
   __device__ float largest(const RowPart<V>& part, float least) const {
     static_assert(kInRegisters);
     float high = part.edge >= 0 ? fmaxf(least, edge(part).v[0]) : least;
@@ -215,7 +214,7 @@ class RowOperand {
     }
     return high;
   }
-  /// Of a row in registers: element `place` becomes `by` where this thread has it; what it was, else 0.
+  /// For a row in registers: if this thread has element `place`, sets it to `by` and returns its old value, else 0.
   __device__ float exchange(const RowPart<V>& part, int place, float by) {
     static_assert(kInRegisters);
     float was = 0;
@@ -247,12 +246,12 @@ class RowOperand {
   Raw<T, V>* stash_ = nullptr;
 };
 
-/// What all rows share, [n], such as gamma: `otherwise` where there is none.
+/// An operand [n] that all rows share, such as gamma; `otherwise` if it is absent.
 template <class T>
 struct RowSide {
   Ref<T> p;
   float otherwise = 0;
-  bool packs = false;  ///< its packs are aligned where the rows' are
+  bool packs = false;  ///< its packs are aligned like the rows'
 };
 template <int V, class T>
 class RowSideOperand {

@@ -1,15 +1,17 @@
-// Kernels that read a row, learn something of the whole of it, and write a row: norms and softmaxes. A group of
-// threads shares a row and keeps it between the passes, as memory has it: in registers where each thread needs no more
-// than row_packs() packs, else in shared memory, and what does not fit there is read again. What bounds short rows is
-// bytes in flight: a row's loads wait for nothing, but nothing is loaded while it is summed and written. So a row of up
-// to 4 KB (bf16: 2) is one warp's, which needs no barrier, and registers hold the row alone: of many rows at once. What
-// all rows share comes from L1. In bf16 instructions count too: while a copy moves an element, a multiprocessor has
-// time for some 30. Of long rows it is a second reading, which L2 does not hold; and where a multiprocessor has room
-// for one row or two, in shared memory, the next row comes while one goes: each pack takes the place of one that was
-// written.
+// Kernels that read a row, reduce it, and write a row: norms and softmaxes. A group of threads shares a row and keeps
+// it between the passes, in its memory format: in registers if each thread needs at most row_packs() packs, else in
+// shared memory; what does not fit there is read again.
 //
-// A row whose length is no multiple of a pack begins anywhere. Its packs begin at the next 16-byte border; the up to
-// V - 1 elements before them, and as many behind, go one by one, each by a thread as its `edge`.
+//   rows    bounded by                            therefore
+//   short   bytes in flight: nothing is loaded    a row of up to 4 KB (bf16: 2) is one warp's, without barriers, and
+//           while a row is summed and written     registers hold only the row, so that many rows run at once
+//   bf16    instructions: some 30 an element in   few instructions; operands that all rows share come from L1
+//           the time of a copy
+//   long    a second read, which misses L2        shared memory; if it holds one row or two, the next row's packs
+//                                                 replace those that were written
+//
+// A row whose length is not a multiple of a pack can start at any address. Its packs start at the next 16-byte
+// boundary; up to V - 1 elements before the packs, and as many after them, are each some thread's `edge`.
 //
 //   memory  | . . a b | c d e f | g h i j | k . . . |      V = 4: edges a, b and k, head 2, packs 2
 #pragma once
@@ -20,7 +22,7 @@
 
 namespace trainctl {
 
-/// use(place, pack of each) for this thread's elements, and next(p) behind each of packs lane, lane + step, .. < end.
+/// Calls use(place, pack of each) for this thread's elements, next(p) after each of packs lane, lane + step, .. < end.
 template <int V, class Use, class Next, class X, class... More>
 __device__ inline void walk_row(const RowPart<V>& part, int end, Use use, Next next, X& x, More&... more) {
   for (int from = part.lane; from < end; from += X::kPacks * part.step) {
@@ -35,12 +37,12 @@ __device__ inline void walk_row(const RowPart<V>& part, int end, Use use, Next n
   }
   if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
 }
-/// One more pass: use(place, pack of each).
+/// Another pass: calls use(place, pack of each).
 template <int V, class Use, class X, class... More>
 __device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
   walk_row(part, part.packs, use, [](int) {}, x, more...);
 }
-/// The first pass over operands that were started.
+/// The first pass, over operands whose loads were started.
 template <int V, class Use, class X, class... More>
 __device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... more) {
   if constexpr (X::kCopies) {
@@ -62,7 +64,7 @@ __device__ inline void read_row(const RowPart<V>& part, Use use, X& x, More&... 
     if (part.edge >= 0) use(part.edge, x.edge(part), more.edge(part)...);
   }
 }
-/// The last pass: `out` gets make(place, pack of each). It may lie on an operand.
+/// The last pass: writes make(place, pack of each) to `out`, which may overwrite an operand.
 template <int V, class T, class Make, class X, class... More>
 __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out, Make make, X& x, More&... more) {
   if (!valid) return;
@@ -79,9 +81,9 @@ __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out,
   }
 }
 
-/// start(part, row) and use(part, row, valid, go_on) for the rows of this group; invalid ones are there so that all
-/// threads of a warp go along, and have no elements. go_on() starts the next row: once, where the part is needed no
-/// more.
+/// Calls start(part, row) and use(part, row, valid, go_on) for the rows of this group. Invalid rows have no elements;
+/// they keep all threads of a warp in the loop. use calls go_on() once, when it is done with the part, to start the
+/// next row.
 template <int V, class Start, class Use>
 __device__ inline void over_rows_ahead(const RowGroup& group, const Rows& rows, Start start, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
@@ -90,7 +92,7 @@ __device__ inline void over_rows_ahead(const RowGroup& group, const Rows& rows, 
   const auto valid = [&] { return first + group.in_block() < rows.count; };
   const auto part_of_row = [&] {
     RowPart<V> part(rows, group, row());
-    if (!valid()) part.packs = 0, part.edge = -1;  // another group may write that row meanwhile
+    if (!valid()) part.packs = 0, part.edge = -1;  // another group may be writing that row
     part.look_ahead(rows, first + group.in_block() + step);
     return part;
   };
@@ -106,7 +108,7 @@ __device__ inline void over_rows_ahead(const RowGroup& group, const Rows& rows, 
     });
   }
 }
-/// use(part, row, valid), which starts the row itself.
+/// Calls use(part, row, valid), which starts the row itself.
 template <int V, class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   over_rows_ahead<V>(
@@ -119,7 +121,7 @@ __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use us
 
 // Launchers
 
-/// Threads and shared memory for rows of which `kept` operands are kept.
+/// Threads and shared memory for kernels of rows.
 struct RowsLaunch {
   Rows rows;
   unsigned blocks = 1, threads = 128;
@@ -128,7 +130,7 @@ struct RowsLaunch {
   size_t shared_bytes() const { return group_bytes * (threads / static_cast<unsigned>(rows.group)); }
 };
 
-/// Of the current device, that a block may ask for; a few bytes less, which kernels declare themselves.
+/// The dynamic shared memory that a block of the current device may ask for, less some for kernels' static arrays.
 inline int64_t most_shared_bytes() {
   int device = 0, bytes = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
@@ -136,9 +138,9 @@ inline int64_t most_shared_bytes() {
   return bytes - 3 * 1024;
 }
 
-/// Calls run(V, in_registers, how) with the pack of T as a constant, or 1 where 16-byte borders of the operands do not
-/// lie together, where dtypes differ, which no job has, or where a row is hardly longer than its edges. `sides`: so
-/// many operands are [n].
+/// Calls run(V, in_registers, how), V the pack of T as a constant. V is 1 if the operands' 16-byte boundaries do not
+/// coincide, if dtypes differ (in no job), or if a row is hardly longer than its edges. `kept`: number of operands kept
+/// between passes; `sides`: of operands [n].
 template <class T, class Run>
 auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
   check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");
@@ -156,15 +158,15 @@ auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run
   how.rows.count = count;
   how.rows.n = static_cast<int>(n);
   how.rows.before = packs ? static_cast<int>((V - before_packs) % V) : 0;
-  // Few rows: as many threads as help a single one. Many: a warp a row, while each thread has a few packs.
+  // Few rows: as many threads a row as help. Many rows: a warp a row, as long as each thread has a few packs.
   const int64_t of_thread = count < 4 * processors ? 1 : row_packs(packs ? V : 1, in_registers, kept);
-  // Long rows: so many blocks as run at once, each of which fetches its next row while the one before is written.
+  // Long rows: as many blocks as run at once; each fetches its next row while it writes the one before.
   const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
   const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
   how.rows.group = packs && edges ? 2 * V : 1;
   while (how.rows.group < most_threads && how.rows.group * of_thread < packs_of_row) how.rows.group *= 2;
   how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
-  const int64_t most_blocks = in_registers ? INT_MAX  // the card finds each the first free room
+  const int64_t most_blocks = in_registers ? INT_MAX  // scheduled wherever there is room first
                                            : processors * std::clamp<int64_t>(at_a_time > 2 ? 32 : at_a_time, 1, 32);
   const int64_t wanted = ceil_div(count, how.threads / how.rows.group);
   how.blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most_blocks));
@@ -179,7 +181,7 @@ auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run
   return run(std::integral_constant<int, 1>{}, std::false_type{}, how);
 }
 
-/// More than 48 KB of shared memory has to be asked for: what the largest of the kernel's calls needs.
+/// More than 48 KB of shared memory must be requested: as much as the largest of the kernel's calls needs.
 template <class... Parameters>
 void ask_for_shared(void (*kernel)(Parameters...), size_t bytes, const char* name) {
   if (bytes <= 48 * 1024) return;

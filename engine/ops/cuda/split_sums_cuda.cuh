@@ -1,4 +1,4 @@
-// Sums that several blocks share: each leaves its part in scratch, and the last one adds the parts up in their order.
+// Sums that are split over blocks: each writes its part to scratch, and the last one to end adds the parts in order.
 #pragma once
 
 #include "engine/base/round_up.h"
@@ -7,20 +7,20 @@
 
 namespace trainctl {
 
-/// Parts of a split sum, and a ticket a tile. Double [splits, kSums, outputs]; of columns [splits, tiles, kSums * V,
-/// lanes], so that the threads of a warp lie side by side.
+/// Parts of a split sum, in double, and a ticket a tile. [splits, kSums, outputs]; for columns [splits, tiles,
+/// kSums * V, lanes], so that a warp's accesses are contiguous.
 struct Parts {
   double* memory = nullptr;
   unsigned* tickets = nullptr;
   int64_t outputs = 0;
 };
 
-/// By the thread that put a part into memory: how many came before.
+/// Called by the thread that wrote a part: returns how many parts were handed in before.
 __device__ inline unsigned hand_in(unsigned* ticket) {
   __threadfence();
   return atomicAdd(ticket, 1u);
 }
-/// Whether this block was the last of `blocks` to hand in, as thread 0 heard; what all handed in is then visible.
+/// Whether this block was the last of `blocks` to hand in; then all parts are visible. `came_before`: of thread 0.
 __device__ inline bool was_last(unsigned came_before, unsigned* ticket, unsigned blocks) {
   __shared__ bool last;
   if (threadIdx.x == 0) {
@@ -31,7 +31,7 @@ __device__ inline bool was_last(unsigned came_before, unsigned* ticket, unsigned
   if (last) __threadfence();
   return last;
 }
-/// Both at once, for what all threads of the block wrote.
+/// Both in one, for parts that all threads of the block wrote.
 __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
   __threadfence();
   __syncthreads();
@@ -40,19 +40,19 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
 
 // Launchers
 
-/// Work of one of `splits` blocks: whole rounds of what a block has in flight, for what is left over goes one by one.
+/// Work of one of `splits` blocks: whole rounds of what a block has in flight, because the remainder goes one by one.
 inline int64_t share_of(int64_t work, int64_t splits, int64_t round) {
   return std::max(round, round_up(ceil_div(work, splits), round));
 }
-/// Blocks that share one tile's sum: each with work worth its start, together what the card runs `at_once`, for a few
-/// more would run alone.
+/// How many blocks share one tile's sum: each has enough work to be worth its start, and all tiles' blocks together run
+/// `at_once`, because a few more would need a second wave.
 inline int64_t splits_for(int64_t at_once, int64_t tiles, int64_t work, int64_t least_work, int64_t round) {
   const int64_t wanted = at_once / std::max<int64_t>(1, tiles);
   const int64_t splits = std::clamp<int64_t>(std::min(wanted, work / least_work), 1, 1024);
   return std::max<int64_t>(1, ceil_div(work, share_of(work, splits, round)));
 }
 
-/// Scratch and tickets for a split sum; splits is 1 where there are no tickets.
+/// Scratch and tickets of a split sum; `splits` is 1 if no tickets are left.
 struct Split {
   int64_t splits = 1;
   Tickets tickets;

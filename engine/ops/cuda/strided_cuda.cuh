@@ -1,5 +1,5 @@
-// Element-wise kernels with operands that are broadcast: out[i] = op(full[i].., side[where i maps to]..). And the
-// index arithmetic of all kernels that walk dims.
+// Element-wise kernels with broadcast operands, out[i] = op(full[i].., side[index of i in side]..), and the index
+// arithmetic of all kernels that iterate over dims.
 #pragma once
 
 #include "engine/ops/cpu/strided_cpu.h"
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Division of numbers below 2^31 by a constant: a multiplication (Granlund and Montgomery 1994).
+/// Divides numbers below 2^31 by a constant, by multiplication (Granlund and Montgomery 1994).
 struct Divisor {
   uint32_t by = 1, multiplier = 1, shift = 0;
 
@@ -20,7 +20,7 @@ struct Divisor {
   __device__ uint32_t quotient(uint32_t n) const { return (__umulhi(n, multiplier) + n) >> shift; }
 };
 
-/// A nest of loops by its running index: how far each of N operands moves.
+/// A loop nest, addressed by a linear index: the offset of each of N operands.
 template <int N>
 struct Nest {
   int ndim = 0;
@@ -56,7 +56,7 @@ struct Nest {
 
 // Kernels
 
-/// How a side operand goes along the innermost loop.
+/// How a side operand is read along the innermost loop: one value, whole packs, or single elements.
 enum class Along : int { same, packs, elements };
 
 template <int S>
@@ -65,7 +65,7 @@ struct Sides {
   std::array<Along, S> along;
   Nest<S> outer;      ///< over rows
   Divisor row_packs;  ///< packs of a row
-  uint32_t step_rows = 0, step_packs = 0;  ///< that a block's threads are: rows, and packs of one more
+  uint32_t step_rows = 0, step_packs = 0;  ///< kMapThreads packs as whole rows and the remaining packs
   int64_t packs = 0;                       ///< of all rows
 };
 
@@ -73,8 +73,8 @@ struct Sides {
 template <int V, int F, int S>
 inline constexpr int kStridedUnroll = V == 1 || F + S == 1 ? 4 : 2;
 
-/// What memory has of a side operand for a pack: one number, the pack's bytes, or each number in a word. All that a
-/// thread needs is fetched before any is converted.
+/// A side operand's values for a pack, in memory format: one number, the pack's bytes, or a word for each number. A
+/// thread fetches everything it needs before it converts any of it.
 template <int V>
 struct SideWords {
   uint32_t w[V];
@@ -82,7 +82,7 @@ struct SideWords {
 __device__ inline uint32_t word_of(Ref<Mixed> r, int64_t at) {
   return r.is_bf16 ? static_cast<const uint16_t*>(r.p)[at] : static_cast<const uint32_t*>(r.p)[at];
 }
-/// Of the row that begins at `first`, from `column` on.
+/// The values of the row that starts at `first`, from `column` on.
 template <Along kAlong, int V>
 __device__ inline SideWords<V> fetch_side(Ref<Mixed> r, int64_t first, int64_t column) {
   SideWords<V> to;
@@ -123,14 +123,14 @@ __device__ inline void unpack_side(const SideWords<V>& from, Along along, bool i
     for (int j = 0; j < V; ++j) v[j] = __uint_as_float(is_bf16 ? from.w[j] << 16 : from.w[j]);
   }
 }
-/// fetch(way) with the way that the side goes as a constant.
+/// Calls fetch(along) with `along` as a compile-time constant.
 template <class Fetch>
 __device__ inline void with_along(Along along, Fetch fetch) {
   if (along == Along::same) return fetch(std::integral_constant<Along, Along::same>{});
   if (along == Along::packs) return fetch(std::integral_constant<Along, Along::packs>{});
   fetch(std::integral_constant<Along, Along::elements>{});
 }
-/// One pack at once.
+/// Loads and converts one pack.
 template <int V>
 __device__ inline void load_side(Ref<Mixed> r, Along along, int64_t at, int64_t column, float (&v)[V]) {
   if (along == Along::packs) {
@@ -220,13 +220,13 @@ CudaKernel launch_strided(const std::array<Ref<T>, F>& full, Sides<S> sides, Ref
   };
 }
 
-/// out = op(full operands of out's size, side operands); `strides[k]` are side k's along the dims of `shape`, which
-/// has out's elements in order. A full operand may share out's memory.
+/// out = op(full operands of out's size, side operands). `shape` is out's, or another with the same elements in order;
+/// `strides[k]` are side k's strides along its dims. A full operand may share out's memory.
 template <int F, int S, class Op>
 CudaKernel map_strided(std::array<const TensorArg*, F> full, std::array<const TensorArg*, S> side, const TensorArg& out,
                        const Shape& shape, const std::array<Shape, S>& strides, Op op, const char* name) {
   if (out.size() == 0) return [](CudaStream) {};
-  cpu::Loops<S + 1> loops;  // with out, so that only what is contiguous there is merged
+  cpu::Loops<S + 1> loops;  // includes out, so that only dims contiguous in out are merged
   const Shape own = cpu::strides_of(shape);
   for (size_t d = 0; d < shape.size(); ++d) {
     std::array<int64_t, S + 1> step{};
@@ -255,7 +255,7 @@ CudaKernel map_strided(std::array<const TensorArg*, F> full, std::array<const Te
     sides.outer = Nest<S>(outer);
     for (int k = 0; k < S; ++k) {
       sides.ref[k] = ref<Mixed>(*side[k]);
-      check(inner[k] == 0 || inner[k] == 1, "a broadcast operand repeats or goes on");
+      check(inner[k] == 0 || inner[k] == 1, "a broadcast operand has inner stride 0 or 1");
       sides.along[k] = inner[k] == 0                           ? Along::same
                        : packs && packs_are_aligned({side[k]}) ? Along::packs
                                                                : Along::elements;

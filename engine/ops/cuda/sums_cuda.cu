@@ -1,4 +1,4 @@
-// The plain sum of one operand: what reduce_sum, sum_to, bias_grad and batch_norm_mean share.
+// The plain sum of one operand, shared by reduce_sum, sum_to, bias_grad and batch_norm_mean.
 #include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {

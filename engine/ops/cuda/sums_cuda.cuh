@@ -1,14 +1,14 @@
 // Sums over dims of contiguous tensors in one launch. The few numbers that a thread has in flight are added in f32,
-// all else in double and in a fixed order. Where one block an output would leave the card idle, the summed range is
-// split: each block leaves its part in scratch, and the last one of an output adds the parts up.
+// everything else in double and in a fixed order. If one block an output would leave most of the GPU idle, the summed
+// range is split: each block writes its part to scratch, and the last block of an output adds the parts.
 //
-// What is summed is a Term:
-//   static constexpr int kSums                     that many sums at once
-//   auto begin<V>(k)                               what belongs to outputs k to k + V - 1, loaded once
-//   auto fetch<V>(at, row)                         what memory has of elements at to at + V - 1, of summed row `row`
-//   void terms(at, fetched, state, float (&v)[kSums][V])  their terms
-//   void finish(k, const double (&total)[kSums])   writes output k
-// In sums of rows `terms` is called once an element, so that it may write what belongs to it.
+// A Term defines what is summed:
+//   static constexpr int kSums                            number of sums computed at once
+//   auto begin<V>(k)                                      state of outputs k to k + V - 1, loaded once
+//   auto fetch<V>(at, row)                                loads elements at to at + V - 1, of summed row `row`
+//   void terms(at, fetched, state, float (&v)[kSums][V])  computes their terms
+//   void finish(k, const double (&total)[kSums])          writes output k
+// In sums of rows `terms` is called exactly once an element, so it may also write that element's result.
 #pragma once
 
 #include "engine/ops/cuda/split_sums_cuda.cuh"
@@ -18,22 +18,22 @@ namespace trainctl {
 
 inline constexpr int kSumThreads = 256;
 inline constexpr int kSumUnroll = 4;
-template <class Term>  // blocks of a multiprocessor at once, at least: operands more are bytes in flight more
+template <class Term>  // minimum blocks a multiprocessor: with more operands, fewer have enough bytes in flight
 inline constexpr int kSumBlocks = Term::kSums == 1 ? 4 : 1;
 
-/// Outputs whose elements lie along the innermost dim: out[k] = sum of runs * row_packs packs.
+/// Outputs whose elements are contiguous along the innermost dim: out[k] = sum of runs * run_packs packs.
 struct SumOfRows {
   Nest<1> kept;
   Nest<1> runs;
   Divisor run_packs;
-  int64_t packs = 0;  ///< of an output
+  int64_t packs = 0;  ///< an output
   int64_t split = 0;  ///< packs of one of gridDim.y blocks
-  int64_t head = 0;   ///< single elements before the packs, and after: of a sum to one output
-  int64_t tail = 0;
-  int group = 32;  ///< threads an output: a power of 2 up to 32, or the block
+  int64_t head = 0;   ///< single elements before the packs; only in a sum to one output
+  int64_t tail = 0;   ///< and after them
+  int group = 32;     ///< threads an output: a power of 2 up to 32, or the block
 
-  /// Where packs p, p + group, .. of the output that begins at `base` lie: all before anything is loaded, so that no
-  /// branch stands between the loads.
+  /// Offsets of packs p, p + group, .. of the output that starts at `base`. All are computed before the first load, so
+  /// that there is no branch between loads.
   template <int V, int U>
   __device__ void places(int64_t base, int64_t p, int64_t (&at)[U]) const {
     if (runs.ndim == 0) {
@@ -58,16 +58,16 @@ struct SumOfRows {
   }
 };
 
-/// Outputs that lie side by side: out[outer, c] = sum over rows of in[outer, row, c].
+/// Outputs that are contiguous: out[outer, c] = sum over rows of in[outer, row, c].
 struct SumOfColumns {
   Nest<1> outer;
   Nest<1> rows;
   int64_t columns = 0;
-  Divisor tiles;       ///< of `columns`
+  Divisor tiles;       ///< number of tiles of columns
   uint32_t split = 0;  ///< rows of one of gridDim.y blocks
-  int lanes = 32;      ///< threads side by side, a power of 2
+  int lanes = 32;      ///< threads across columns, a power of 2
 
-  /// Of rows r, r + step, ..: before anything is loaded, for nothing is in flight beyond a branch.
+  /// Offsets of rows r, r + step, ..; computed before the first load, because loads do not overlap across a branch.
   template <int U>
   __device__ void row_offsets(uint32_t r, uint32_t step, int64_t (&at)[U]) const {
     if (rows.ndim == 1) {
@@ -89,7 +89,7 @@ struct SumOfColumns {
 
 // Kernels
 
-/// The sum over the group's threads, in all of them; a group of more than a warp is the block.
+/// The sum over the group's threads; all of them get it. A group of more than a warp is the block.
 __device__ inline double sum_of_group(double v, int group) {
   for (int away = min(group, 32) / 2; away > 0; away /= 2) v += __shfl_xor_sync(~0u, v, away);
   if (group <= 32) return v;
@@ -103,7 +103,7 @@ __device__ inline double sum_of_group(double v, int group) {
   return v;
 }
 
-/// Of the blocks' parts, one each, by the last block: in all of its threads.
+/// The sum of the blocks' parts, one each. Called by the last block; all of its threads get it.
 __device__ inline double sum_of_parts(const Parts& parts) {
   double total = 0;
 #pragma unroll 8
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_rows_kernel(Term term, SumOfR
   if (valid && lane == 0) term.finish(k, total);
 }
 
-/// Sums over the threads of a column; the first row of threads has the result.
+/// Sums over the threads of a column; the first row of threads gets the result.
 template <int M>
 __device__ inline void sum_down(double (&total)[M], int lanes) {
   __shared__ double shared[M][kSumThreads];
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
     if (!ends_last(parts.tickets + blockIdx.x, gridDim.y)) return;
     for (int m = 0; m < N * V; ++m) total[m] = 0;
 #pragma unroll 4
-    for (unsigned s = first; s < gridDim.y; s += step) {  // many loads in flight: each takes long
+    for (unsigned s = first; s < gridDim.y; s += step) {  // several loads in flight: latency is high
 #pragma unroll
       for (int m = 0; m < N * V; ++m) total[m] += __ldcg(part(s) + m * g.lanes);
     }
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kSumThreads, kSumBlocks<Term>)
 template <int V, class Term>
 CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outputs, Term term, const char* name) {
   g.group = kSumThreads;
-  // A warp an output where that fills the card, or where an output is not worth more.
+  // A warp an output, or less, if that fills the GPU or an output has too little work for a block.
   if (outputs > 1 && (g.packs <= 32 * kSumUnroll || outputs >= int64_t{32} * multiprocessors())) {
     for (g.group = 1; g.group < 32 && g.group < g.packs;) g.group *= 2;
   }
@@ -270,7 +270,7 @@ CudaKernel launch_sum_rows(const CudaKernelCall& call, SumOfRows g, int64_t outp
 template <int V, class Term>
 CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term term, const char* name) {
   const int64_t packs = g.columns / V;
-  // 256 bytes side by side are enough for memory; more would leave fewer tiles, each with more parts to add up.
+  // 256 contiguous bytes are enough for memory; more would leave fewer tiles, each with more parts to add.
   for (g.lanes = 1; g.lanes < 16 && g.lanes < packs;) g.lanes *= 2;
   g.tiles = Divisor(ceil_div(packs, g.lanes));
   const int64_t tiles = g.outer.count * g.tiles.by, outputs = g.outer.count * g.columns;
@@ -285,7 +285,7 @@ CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term t
   };
 }
 
-/// Sums the terms of a tensor [rows, columns] over its rows. `loaded`: operands of that shape, which the term loads
+/// Sums the terms of a tensor [rows, columns] over its rows. `loaded`: the operands of that shape that the term loads
 /// in packs of kV.
 template <int kV, class Term>
 CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t columns, Args loaded, Term term,
@@ -300,7 +300,7 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
   return launch_sum_columns<1>(call, g, term, name);
 }
 
-/// Sums the terms of all n elements to output 0.
+/// Sums the terms of all n elements into output 0.
 template <int kV, class Term>
 CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, Term term, const char* name) {
   const int64_t head = elements_before_packs(loaded, kV);
@@ -316,7 +316,7 @@ CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, Ter
 }
 
 /// Sums the terms of a tensor of `shape` over the dims whose `out_strides` is 0; outputs keep the order of the
-/// other dims. `loaded`: operands of that shape, which the term loads in packs of kV.
+/// other dims. `loaded`: the operands of that shape that the term loads in packs of kV.
 template <int kV, class Term>
 CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Shape& out_strides, Args loaded,
                         Term term, const char* name) {
@@ -348,12 +348,12 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
   return launch_sum_rows<1>(call, g, g.kept.count, term, name);
 }
 
-/// Output k of a sum: out[k] (+)= scale * total, with descend minus learning_rate * total.
+/// Writes output k of a sum: out[k] (+)= scale * total; with descend out[k] -= learning_rate * total.
 struct SumOutput {
   Ref<Mixed> out;
   bool accumulate = false;
   double scale = 1;
-  const float* rate = nullptr;  ///< of descent
+  const float* rate = nullptr;  ///< learning rate; null: no descend
 
   static SumOutput of(const CudaKernelCall& call, int index, double scale) {
     const TensorArg& arg = call.out[static_cast<size_t>(index)];

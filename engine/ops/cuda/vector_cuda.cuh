@@ -1,5 +1,5 @@
-// Operands of CUDA kernels as the kernels see them: f32, bf16, or either as the operand says (Mixed), in packs
-// of V elements that go as 16-byte accesses. Arithmetic is in f32.
+// Operands of CUDA kernels: f32, bf16, or either by a flag of the operand (Mixed), accessed in packs of V elements
+// by 16-byte loads and stores. Arithmetic is in f32.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// The element type of kernels whose operands differ in dtype: each carries its own.
+/// The element type of kernels whose operands differ in dtype: each operand has its own flag.
 struct Mixed {};
 
 template <class T>
@@ -42,7 +42,7 @@ Ref<T> ref(const TensorArg& arg) {
   }
 }
 
-/// Elements of a pack: what 16 bytes hold, of bf16 where dtypes are mixed.
+/// Elements of a pack: 16 bytes; of bf16 if dtypes are mixed.
 template <class T>
 inline constexpr int kPack = std::is_same_v<T, float> ? 4 : 8;
 
@@ -58,7 +58,7 @@ __device__ inline void eight(const uint4& q, float (&v)[8]) {
   halves(q.w, v[6], v[7]);
 }
 
-/// 16 bytes of global memory in one access: plain ones the compiler takes apart here and there, into up to four.
+/// Loads 16 bytes of global memory in one access; the compiler splits some plain accesses into up to four.
 __device__ inline uint4 load_16(const void* from) {
   uint4 q;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -76,7 +76,7 @@ __device__ inline void four(const uint4& q, float* v) {
   v[2] = __uint_as_float(q.z), v[3] = __uint_as_float(q.w);
 }
 
-/// V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
+/// Loads V values from `at` on. V > 1: aligned to the smaller of 16 bytes and the pack.
 template <int V>
 __device__ inline void load(Ref<float> r, int64_t at, float (&v)[V]) {
   if constexpr (V == 1) {
@@ -97,7 +97,7 @@ __device__ inline void load(Ref<bf16> r, int64_t at, float (&v)[V]) {
 }
 template <int V>
 __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
-  if constexpr (V == 4) {  // a small operand beside f32 ones; 4 bf16 are no 16 bytes
+  if constexpr (V == 4) {  // a small operand beside f32 ones; 4 bf16 are only 8 bytes
     if (r.is_bf16) {
 #pragma unroll
       for (int i = 0; i < V; ++i) v[i] = to_f32(static_cast<const bf16*>(r.p)[at + i]);
@@ -111,8 +111,8 @@ __device__ inline void load(Ref<Mixed> r, int64_t at, float (&v)[V]) {
   }
 }
 
-/// A pack as memory has it. Kernels fetch all that they have in flight and convert it only then: a conversion between
-/// two loads would wait for the first.
+/// A pack in its memory format. Kernels fetch everything that is in flight before they convert any of it: a conversion
+/// between two loads would wait for the first.
 template <class T, int V>
 struct alignas(V == 1 ? 4 : 16) Raw {
   float v[V];
@@ -131,7 +131,7 @@ struct Raw<Mixed, 8> {
   bool is_bf16;
 };
 
-/// In a tree, whose rounding is that of its depth.
+/// A tree sum: rounding errors grow with its depth only.
 template <int V>
 __device__ inline float sum_of_pack(const float (&v)[V]) {
   if constexpr (V == 1) {
@@ -176,7 +176,7 @@ __device__ inline void unpack(const Raw<T, V>& raw, float (&v)[V]) {
   }
 }
 
-/// A single number as memory has it.
+/// A single number in its memory format.
 template <class T>
 __device__ inline Raw<T, 1> raw_of(float v) {
   if constexpr (std::is_same_v<T, bf16>) {
@@ -185,7 +185,7 @@ __device__ inline Raw<T, 1> raw_of(float v) {
     return {{v}};
   }
 }
-/// The largest number of a pack, or `least`. Of bf16, two at a time.
+/// The largest of a pack's numbers and `least`. bf16 go two at a time.
 __device__ inline float largest_of(const Raw<float, 4>& raw, float least) {
   return fmaxf(fmaxf(fmaxf(raw.v[0], raw.v[1]), fmaxf(raw.v[2], raw.v[3])), least);
 }
@@ -195,11 +195,11 @@ __device__ inline float largest_of(const Raw<bf16, 8>& raw, float least) {
   const __nv_bfloat162 high = __hmax2(__hmax2(pairs[0], pairs[1]), __hmax2(pairs[2], pairs[3]));
   return fmaxf(fmaxf(__low2float(high), __high2float(high)), least);
 }
-/// Element j of a pack becomes `by`, which bf16 has too; what it was.
+/// Sets element j of a pack to `by`, which must be exact in bf16; returns its old value.
 __device__ inline float exchange_in(Raw<float, 4>& raw, int j, float by) {
   float was = 0;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // read in any case: else the compiler reads raw.v[j], from local memory
+  for (int i = 0; i < 4; ++i) {  // read unconditionally: else the compiler reads raw.v[j] from local memory
     const float v = raw.v[i];
     was = i == j ? v : was;
     raw.v[i] = i == j ? by : v;
@@ -255,7 +255,7 @@ __device__ inline void store(Ref<Mixed> r, int64_t at, const float (&v)[V]) {
     store(to, at, v);
   }
 }
-/// One value, where speed does not matter.
+/// Reads one value, where speed does not matter.
 template <class T>
 __device__ inline float value(Ref<T> r, int64_t at) {
   float v[1];
@@ -282,7 +282,7 @@ auto with_common_type(Args args, Run run) {
   return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
 }
 
-/// Whether packs of V elements, from element `first` on, lie on 16-byte borders in all of `args`.
+/// Whether packs of V elements, from element `first` on, start at 16-byte boundaries in all of `args`.
 inline bool packs_are_aligned(Args args, int64_t first = 0) {
   for (const TensorArg* arg : args) {
     const auto address = reinterpret_cast<uintptr_t>(arg->data) + static_cast<uintptr_t>(first * byte_size(arg->dtype));
@@ -290,7 +290,7 @@ inline bool packs_are_aligned(Args args, int64_t first = 0) {
   }
   return true;
 }
-/// Elements before the first pack that is aligned in all of `args`; -1: they never are together.
+/// Elements before the first pack that is aligned in all of `args`; -1: there is no such pack.
 inline int64_t elements_before_packs(Args args, int pack) {
   for (int64_t first = 0; first < pack; ++first) {
     if (packs_are_aligned(args, first)) return first;

@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch alone, so every cut and every recompute draws the same mask. Backward: the same on dy.
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
+// step and the micro-batch, so every layout and every recompute draws the same mask. Backward: the same on dy.
 #include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/kernel.h"
@@ -15,8 +15,8 @@ struct Mask {
   float scale;
 };
 
-/// One contiguous run of elements whose indices in the whole tensor are first, first + 1, …: a Philox block
-/// makes the numbers of four, so whole blocks are drawn kBlocks at a time.
+/// Applies the mask to a contiguous run of elements whose indices in the whole tensor are first, first + 1, ..: a
+/// Philox block has the numbers of four elements, so whole blocks are drawn kBlocks at a time.
 void drop_row(const Mask& mask, uint64_t first, const float* x, float* y, int64_t n) {
   constexpr int kBlocks = 16;
   float uniform[kBlocks * 4];

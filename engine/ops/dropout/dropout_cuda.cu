@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch alone: the same bits as on the CPU. Backward: the same on dy.
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
+// step and the micro-batch: the same bits as on the CPU. Backward: the same on dy.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/dropout_cuda.cuh"
 

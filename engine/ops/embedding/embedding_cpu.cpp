@@ -1,4 +1,4 @@
-// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
+// y[t, :] = table[ids[t], :]. If the table is cut by rows, rows of other ranks give 0, and the ranks' sum is y.
 // Backward: dtable[ids[t], :] += dy[t, :] for this rank's rows.
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// Row of this rank's part, or -1 where another rank has it.
+/// The rows of the table that this rank holds; local() returns -1 for a row of another rank.
 struct Rows {
   int64_t first, count, vocab;
 

@@ -1,4 +1,4 @@
-// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
+// y[t, :] = table[ids[t], :]. If the table is cut by rows, rows of other ranks give 0, and the ranks' sum is y.
 #include "engine/ops/cuda/strided_cuda.cuh"
 #include "engine/ops/embedding/embedding_grad_cuda.h"
 #include "engine/ops/embedding/table_rows_cuda.cuh"

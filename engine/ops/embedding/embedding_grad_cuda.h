@@ -1,4 +1,4 @@
-// The gradient of an embedding's table, in a file of its own.
+// The gradient of an embedding's table.
 #pragma once
 
 #include "engine/ops/cuda/cuda_kernel.h"

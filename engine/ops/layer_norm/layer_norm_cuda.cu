@@ -122,7 +122,7 @@ struct ParameterTerm {
 
 // Launchers
 
-/// gamma or beta.
+/// gamma or beta; `otherwise` if absent.
 template <class T>
 RowSide<T> side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
   if (arg == nullptr) return {{}, otherwise};

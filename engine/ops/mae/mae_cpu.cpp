@@ -21,7 +21,7 @@ CpuKernel prepare_mae_grad(const KernelCall& call) {
           scale = static_cast<float>(call.attrs.number("scale", 1.0))] {
     const float up = scale, down = -scale;
     for (int64_t i = 0; i < n; ++i) {
-      const float off = p[i] - l[i];  // 0, or a NaN, goes through
+      const float off = p[i] - l[i];  // keeps 0 and NaN
       const float above = off > 0.0f ? up : off;
       dp[i] = off < 0.0f ? down : above;
     }

@@ -10,7 +10,7 @@ struct Mae {
   __device__ float loss(float off) const { return fabsf(off); }
   __device__ float grad(float off) const {
     return off > 0.0f ? scale : off < 0.0f ? -scale : off;
-  }  // a NaN goes through
+  }  // a NaN passes through
   __device__ float operator()(float p, float l) const { return grad(p - l); }
 };
 

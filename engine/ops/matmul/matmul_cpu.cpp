@@ -1,6 +1,6 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
-// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; what
-// else the compiler fused runs after it.
+// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; other
+// fused ops run after it.
 #include "engine/base/error.h"
 #include "engine/ops/kernel.h"
 #include "engine/ops/matmul/fused_kernels.h"
@@ -17,7 +17,7 @@ CpuKernel in_order(std::vector<CpuKernel> kernels) {
   };
 }
 
-/// The kernel of an op that was fused, on operands of its own.
+/// The kernel of a fused op, with its own operands.
 CpuKernel apart(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in, TensorArg out) {
   const CpuKernelDef* def = find_cpu_kernel(kernel.name);
   check(def != nullptr, std::string("no CPU kernel of ") + kernel.name);

@@ -1,5 +1,5 @@
-// matmul and matmul_weight_grad on a GPU: the call as a Product; what no product does in one go, as the kernels of
-// the ops that were fused, one after another.
+// matmul and matmul_weight_grad on a GPU: one Product for the whole call if there is one, else a plain product and then
+// the kernels of the fused ops.
 #include "engine/base/error.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/matmul/fused_kernels.h"
@@ -12,7 +12,7 @@ namespace {
 using cuda::Product;
 
 void set_types(Product& p, const TensorArg& a, const TensorArg& b, const TensorArg& c) {
-  check(a.dtype == b.dtype, "the operands of a matrix product are of one type");
+  check(a.dtype == b.dtype, "the operands of a matrix product have one dtype");
   p.operands = a.dtype;
   p.result = c.dtype;
 }
@@ -23,7 +23,7 @@ CudaKernel in_order(std::vector<CudaKernel> kernels) {
   };
 }
 
-/// The kernel of an op that was fused, with its own operands.
+/// The kernel of a fused op, with its own operands.
 CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in,
                  std::vector<TensorArg> out) {
   const CudaKernelDef* kernel = find_cuda_kernel(def.name);
@@ -43,13 +43,13 @@ Product product_of_matmul(const CudaKernelCall& call) {
   return p;
 }
 
-/// A matmul with all of its fused ops made one after another.
+/// A matmul whose fused ops run one after another.
 CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   const TensorArg& c = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);
   std::vector<CudaKernel> kernels;
   Product p = plain;
-  TensorArg sums = epilogue.keep_input ? call.out[1] : c;  // before the activation
+  TensorArg sums = epilogue.keep_input ? call.out[1] : c;  // the activation's input
   p.c = sums.data;
   if (epilogue.bias) {
     p.bias = call.in[2].data;
@@ -61,7 +61,7 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
     product = cuda::prepare_product(p, *call.scratch);
     kernels.push_back(apart(call, bias_kernel(), {sums, call.in[2]}, {sums}));
   }
-  check(product.has_value(), "no way to make a plain matrix product");
+  check(product.has_value(), "no kernel computes a plain matrix product");
   kernels.insert(kernels.begin(), *product);
   if (epilogue.activation != Activation::none)
     kernels.push_back(apart(call, activation_kernel(epilogue.activation), {sums}, {c}));
@@ -73,7 +73,7 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
 CudaKernel prepare_matmul(const CudaKernelCall& call) {
   const Product plain = product_of_matmul(call);
   if (plain.m == 0 || plain.n == 0 || plain.batch == 0) return [](CudaStream) {};
-  check(plain.k > 0, "a product over nothing");
+  check(plain.k > 0, "a matrix product needs k > 0");
   Product p = plain;
   const Epilogue epilogue = epilogue_of(call.attrs);
   if (epilogue.bias) {
@@ -97,11 +97,11 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   set_types(p, left, right, dw);
   set_weight_grad_shape(call, left, right, p);
   if (p.m == 0 || p.n == 0) return [](CudaStream) {};
-  check(p.k > 0, "a product over nothing");
+  check(p.k > 0, "a matrix product needs k > 0");
   p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
   if (!epilogue_of(call.attrs).bias_grad) {
     const std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch);
-    check(whole.has_value(), "no way to make a plain matrix product");
+    check(whole.has_value(), "no kernel computes a plain matrix product");
     return *whole;
   }
   const TensorArg& db = call.out[1];
@@ -112,7 +112,7 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
     if (std::optional<CudaKernel> whole = cuda::prepare_product(with_sums, *call.scratch)) return *whole;
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
-  check(product.has_value(), "no way to make a plain matrix product");
+  check(product.has_value(), "no kernel computes a plain matrix product");
   return in_order({*product, apart(call, bias_grad_kernel(), {dy}, {db})});
 }
 

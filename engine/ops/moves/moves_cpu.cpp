@@ -1,5 +1,5 @@
-// Bytes that compiled programs move: parts of a tensor to and from the order that collectives want, sums of
-// gradients, and zeros.
+// Moves that the compiler inserts: parts of a tensor to and from the order that collectives need, sums of gradients,
+// and zeros.
 #include <cstring>
 
 #include "engine/base/error.h"

@@ -1,4 +1,4 @@
-// Moves of parts of tensors on the device, sums of gradients and zeros: kernels that only compiled programs use.
+// Moves that the compiler inserts, on the device: parts of tensors, sums of gradients, and zeros.
 #include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/moves_cuda.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 /// Rows of words of 2 to 16 bytes.
 struct RowsOfWords {
-  Nest<2> outer;  ///< steps in words
+  Nest<2> outer;  ///< strides in words
   Divisor row_words;
   int64_t words = 0;  ///< of all rows
 };
@@ -98,7 +98,7 @@ CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   const Parts p(call);
   const int64_t index = call.attrs.integer("index");
-  if (in.dtype != out.dtype) {  // converts on the way
+  if (in.dtype != out.dtype) {  // converts too
     const int64_t inner = p.bytes / byte_size(in.dtype);
     TensorArg part = in;
     part.data = in.as<std::byte>() + index * p.bytes;

@@ -1,4 +1,4 @@
-// y = max(x, 0); a NaN stays one.  dx = dy where y > 0.
+// y = max(x, 0), keeps NaN.  dx = dy where y > 0.
 #include "engine/ops/elementwise/span_kernels_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -10,7 +10,7 @@ void cpu::relu_span(const float* x, float* y, int64_t n) {
 
 void cpu::relu_grad_span(const float* dy, const float* y, float* dx, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    const float slope = dy[i];  // read in any case: a load under a condition is not vectorised
+    const float slope = dy[i];  // read unconditionally: a conditional load is not vectorised
     dx[i] = y[i] > 0.0f ? slope : 0.0f;
   }
 }

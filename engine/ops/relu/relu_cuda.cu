@@ -1,4 +1,4 @@
-// y = max(x, 0); a NaN stays one.  dx = dy where y > 0.
+// y = max(x, 0), keeps NaN.  dx = dy where y > 0.
 #include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/map_cuda.cuh"

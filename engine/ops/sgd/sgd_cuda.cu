@@ -9,7 +9,7 @@ namespace {
 struct SgdStep {
   float momentum, decay;
   bool nesterov;
-  float rate = 0, scale = 1;  // of the step
+  float rate = 0, scale = 1;  // learning rate and clip factor of the step
 
   __device__ void update(float g, float& w, std::array<float, 0>&) const { w -= rate * (scale * g + decay * w); }
   __device__ void update(float g, float& w, std::array<float, 1>& buffer) const {

@@ -1,4 +1,4 @@
-// See the header. What is counted is clusters of a kernel that takes all shared memory of a multiprocessor.
+// See the header. Counts clusters of an empty kernel whose blocks each take all shared memory of a multiprocessor.
 #include "engine/ops/small_step/cluster_limits_cuda.h"
 
 #include <limits>

@@ -1,6 +1,6 @@
-// How many clusters of blocks run at once differs from card to card, by which of its multiprocessors were left out.
-// Ranks that make the same numbers have to make them by the same kernels, to the last bit: where several run, all
-// choose as the one that runs the fewest.
+// How many clusters of blocks run at once differs from card to card: it depends on which multiprocessors are disabled.
+// Ranks whose results must agree bit for bit have to run the same kernels, so all ranks choose kernels for the device
+// that runs the fewest clusters.
 #pragma once
 
 #include <array>
@@ -8,16 +8,16 @@
 
 namespace trainctl::cuda {
 
-/// Of 2, 4, 8 and 16 blocks, each block with a multiprocessor to itself; 0: the device runs none.
+/// How many clusters of 2, 4, 8 and 16 blocks run at once, one block a multiprocessor; 0: the device runs none.
 using ClusterCounts = std::array<int32_t, 4>;
 
-/// On the current device.
+/// Counts them on the current device.
 ClusterCounts count_clusters();
 
-/// Kernels that this process prepares from now on are chosen as if no more ran at once.
+/// From now on this process chooses its kernels as if the device ran no more clusters than `counts`.
 void limit_clusters(const ClusterCounts& counts);
 
-/// Of clusters of so many blocks; no more than there can be where nobody has set one.
+/// The limit for clusters of `blocks` blocks; INT32_MAX if unset.
 int cluster_limit(int blocks);
 
 }  // namespace trainctl::cuda

@@ -1,5 +1,6 @@
-// What blocks of a cluster send into each other's shared memory, and copies that all threads wait for: counted by
-// mbarriers, each of two floats of shared memory, 8-byte aligned, passed once in a launch.
+// Messages between the blocks of a cluster, through distributed shared memory, and copies that all threads wait for.
+// Each is counted by an mbarrier: two floats of shared memory, 8-byte aligned, initialised once a launch. A note is an
+// arrival at an mbarrier; a barrier is passed when its phase completes.
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"
@@ -10,26 +11,25 @@ namespace trainctl::cuda {
   return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
-/// By one thread, before others know of it: the barrier is passed once so many threads have noted something there, and
-/// again each time that they have.
+/// Called by one thread, before others use the barrier: each of its phases takes `threads` notes.
 __device__ inline void prepare_notes(float* barrier, int threads) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
 #endif
 }
-/// By each of them: all that it did before is done.
+/// Called by each of those threads: everything it did before is visible to a thread that passes the barrier.
 __device__ inline void note(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-/// By each of them, after its copies: once they have come.
+/// Called by each of those threads after it has issued its cp.async copies: notes when they have completed.
 __device__ inline void note_copies(float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 #endif
 }
-/// By one thread, before others know of it: the barrier is passed once `bytes` have come, and so many notes.
+/// Called by one thread, before others use the barrier: it is passed after `bytes` bytes and `notes` notes.
 __device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -39,7 +39,7 @@ __device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
       : "memory");
 #endif
 }
-/// A note to another block that nothing will come from here.
+/// A note in the barrier of another block: this block will send it nothing.
 __device__ inline void send_note(int block, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -55,8 +55,8 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-/// What was counted is there then, also what came from other blocks: it came by st.async. A barrier that is passed
-/// again and again: the times of even number, from 0, with `parity` 0, the others with 1.
+/// Waits until everything the barrier counts has arrived, including st.async stores from other blocks. A barrier with
+/// several phases: phases 0, 2, 4 .. have `parity` 0, the others 1.
 __device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(
@@ -68,7 +68,7 @@ __device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
       : "memory");
 #endif
 }
-/// Whether it is there by now.
+/// The same as a test: does not wait.
 __device__ inline bool have_come(float* barrier, int parity) {
   unsigned come = 1;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -82,7 +82,7 @@ __device__ inline bool have_come(float* barrier, int parity) {
 #endif
   return come != 0;
 }
-/// To where `to` is in another block, counted by its `barrier`.
+/// Stores to the address of `to` in another block; that block's `barrier` counts the bytes.
 __device__ inline void send(int block, float* to, const float4& v, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(

@@ -1,4 +1,4 @@
-// Copies from global to shared memory in the background, and clusters of blocks.
+// Asynchronous copies from global to shared memory, and clusters of blocks.
 #pragma once
 
 #include "engine/ops/small_step/cluster_limits_cuda.h"
@@ -6,7 +6,7 @@
 
 namespace trainctl::cuda {
 
-/// 4 or 16 bytes to shared memory, in the background; zeros where `there` is false.
+/// Copies 4 or 16 bytes to shared memory asynchronously; writes zeros where `there` is false.
 template <int kBytes>
 __device__ void copy_async(float* to, const float* from, bool there) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
@@ -25,8 +25,7 @@ __device__ void wait_for_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-/// Lets a kernel have clusters of more than 8 blocks, and so much shared memory a block; false: the device has not so
-/// much.
+/// Allows a kernel clusters of more than 8 blocks and `shared_bytes` a block; false: the device does not support it.
 template <class Kernel>
 bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
   if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
@@ -36,8 +35,8 @@ bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
   return false;
 }
 
-/// How to launch a kernel in clusters of `blocks` along x, or without where that is 1; it may be scheduled before the
-/// kernel before it has ended, as launch() has it.
+/// The configuration of a launch in clusters of `blocks` along x; 1: without clusters. The kernel may start before the
+/// preceding one has ended, as with launch().
 struct ClusterLaunch {
   cudaLaunchAttribute attributes[2]{};
   cudaLaunchConfig_t config{};
@@ -66,7 +65,7 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// How many of the launch's clusters run at once on the current device; 0: none does.
+/// How many of the launch's clusters run at once on the current device; 0: it runs none.
 template <class Kernel>
 int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
   int count = 0;
@@ -74,14 +73,14 @@ int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
   cudaGetLastError();
   return 0;
 }
-/// The same, as all ranks that make the same numbers count them. For kernels of a block a multiprocessor.
+/// The same, within the limit that all ranks share (cluster_limits_cuda.h). For kernels of one block a multiprocessor.
 template <class Kernel>
 int clusters_at_once(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
   return std::min(max_active_clusters(kernel, launch), cluster_limit(blocks));
 }
 
-/// All threads of all blocks of the cluster meet, in two halves with work between them. Only what publish_barriers()
-/// told before the first is there after.
+/// A barrier of all threads of the cluster, split in two so that work can go between. It orders only what
+/// publish_barriers() published before the arrival.
 __device__ inline void arrive_at_cluster() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");

@@ -1,4 +1,4 @@
-// What our own products do to a finished sum before it is stored. CUDA sources only.
+// The epilogue of our own products: what is done to a finished sum before it is stored. CUDA sources only.
 #pragma once
 
 #include "engine/ops/cuda/launch_cuda.h"
@@ -11,10 +11,10 @@ struct Finish {
   int m = 0, n = 0;
   const float* bias = nullptr;
   bool relu = false;
-  const float* relu_result = nullptr;  ///< times relu's slope, known from its result
+  const float* relu_result = nullptr;  ///< multiplies by relu's slope, derived from relu's result
   bool accumulate = false;
   const float* descend = nullptr;
-  bool vectors = false;  ///< four neighbours of a row may be moved at once
+  bool vectors = false;  ///< rows may be accessed as aligned float4
 };
 
 inline bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; }
@@ -33,7 +33,7 @@ inline Finish finish_of(const Product& p) {
   return f;
 }
 
-/// Whether Finish can say all that the product wants.
+/// Whether a Finish can express the product's whole epilogue.
 inline bool can_finish(const Product& p) {
   return p.operands == DType::f32 && p.result == DType::f32 && !p.tf32 &&
          (p.bias == nullptr || p.bias_type == DType::f32) && p.before == nullptr &&
@@ -41,7 +41,7 @@ inline bool can_finish(const Product& p) {
          (p.slope == Activation::none || p.slope == Activation::relu);
 }
 
-/// The stored value: `old` is what was there, `result` what relu made there.
+/// The value to store: `old` is the previous value of C, `result` the element of relu_result.
 __device__ inline float finished(const Finish& f, float scale, float sum, float old, float bias, float result) {
   float v = sum * scale + old + bias;
   if (f.relu) v = v < 0.0f ? 0.0f : v;
@@ -51,7 +51,7 @@ __device__ inline float finished(const Finish& f, float scale, float sum, float 
 
 __device__ inline float scale_of(const Finish& f) { return f.descend == nullptr ? 1.0f : -*f.descend; }
 
-/// One element: for kernels whose threads hold single sums.
+/// Stores one element: for kernels whose threads hold single sums.
 __device__ inline void store_finished(const Finish& f, int64_t step, int row, int col, float sum) {
   const int64_t at = step + static_cast<int64_t>(row) * f.n + col;
   f.c[at] = finished(f, scale_of(f), sum, f.accumulate ? f.c[at] : 0.0f, f.bias != nullptr ? f.bias[col] : 0.0f,

@@ -1,10 +1,10 @@
-// A tile of a weight's gradient by one block: dW = A^T B, both operands as they lie in memory, [k,m] and [k,n], in true
-// f32 on tensor cores (three_tf32_cuda.cuh). The copy engine brings slabs of 32 columns, a stage of 32 k at a time: as
-// many as shared memory holds are asked for at once, so that threads do nothing but multiply, and meet only where k is
-// longer. Two groups of warps share k; their sums are added up in a fixed order.
+// A tile of a weight's gradient by one block: dW = A^T B in true f32 on tensor cores (three_tf32_cuda.cuh). Both
+// operands are read as stored, [k,m] and [k,n]. The copy engine loads slabs of 32 columns, a stage of 32 k at a time.
+// As many stages as fit into shared memory are requested at once, so threads only multiply, and synchronise only if k
+// is longer than that. Two groups of warps split k; their sums are added in a fixed order.
 //
-// 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k, products take 218 cycles, and 4.9 KiB
-// come from L2, some 20 bytes a cycle.
+// Tiles are 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k the products take 218 cycles
+// and read 4.9 KiB from L2, some 20 bytes a cycle.
 #pragma once
 
 #include "engine/ops/small_step/tensor_tile_cuda.cuh"
@@ -13,7 +13,7 @@
 namespace trainctl::cuda {
 namespace {
 
-/// Of a warp, of 8 k each: with 2 the next one's fragments come while one is multiplied; it is more code to fetch.
+/// Unrolled steps of 8 k: with 2 a step's fragments load during the products before it; more is more code to fetch.
 constexpr int kStepsAtOnce = 2;
 
 using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
@@ -22,18 +22,18 @@ struct GradTile : Tile<GradSize, false, false, true> {
   static constexpr int kSlab = kStage * kTileFloats;
   static constexpr int kASlabs = kM / kTileFloats, kBSlabs = (kN + kTileFloats - 1) / kTileFloats;
   static constexpr int kSlabs = kASlabs + kBSlabs, kStageFloats = kSlabs * kSlab;
-  static constexpr int kOld = kStages * kStageFloats;  ///< what C held; the groups' sums take the place of stages
-  static constexpr int kParts = kOld + kM * kN;        ///< of the sums of A's columns
-  static constexpr int kRate = kParts + kGroups * kM;  ///< of descent
+  static constexpr int kOld = kStages * kStageFloats;  ///< C's previous values; the groups' sums overwrite the stages
+  static constexpr int kParts = kOld + kM * kN;        ///< partial sums of A's columns
+  static constexpr int kRate = kParts + kGroups * kM;  ///< the learning rate
   static constexpr int kBarriers = kRate + 2;
   static constexpr int kShared = 4 * (kBarriers + 2 * kStages);
   static_assert(kM % kTileFloats == 0 && kRows == 2 && kCols == 11 && kWide == 1);
-  static constexpr int kWarps = kThreads / 32, kRowsOfWarp = kM / kWarps;  ///< of C, to finish: every kWarps'th
+  static constexpr int kWarps = kThreads / 32, kRowsOfWarp = kM / kWarps;  ///< rows of C to finish: every kWarps-th
   static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
 };
 
-/// Where a lane's fragments lie in a slab, for the 8 k of a step: `col` is the first of neighbours, at k = 2 in_group
-/// and at the next. As tile_copies_cuda.cuh has them, they are read free of bank conflicts, be they one, two or four.
+/// Where a lane's fragments are in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, at
+/// k = 2 in_group and at the next. The swizzle of tile_copies_cuda.cuh makes the reads free of bank conflicts.
 class InSlab {
  public:
   __device__ explicit InSlab(int col) {
@@ -41,7 +41,7 @@ class InSlab {
     for (int e = 0; e < 2; ++e) {
       const int k = static_cast<int>(threadIdx.x) % 4 * 2 + e;
       bytes_[e] = 4 * (k * kTileFloats + ((col / 4) ^ k) * 4 + col % 4);
-      asm("" : "+r"(bytes_[e]));  // stays in a register: the compiler would make it anew in each step
+      asm("" : "+r"(bytes_[e]));  // stays in a register: the compiler would recompute it in each step
     }
   }
   template <class V>
@@ -53,7 +53,7 @@ class InSlab {
   int bytes_[2];
 };
 
-/// Warps' fragments, with rows and columns in the order of Part::fragment.
+/// A warp's fragments, with rows and columns in the order of Part::fragment.
 struct GradFragments {
   InSlab a, b_fours, b_pair, b_last;
   int a_slab;
@@ -82,7 +82,7 @@ struct GradFragments {
   }
 };
 
-/// Of the slabs of a stage. Only where weights lie as [in,out] is it called for, by the first of each row of tiles.
+/// The sum over k of a stage's column. Called only for weights stored as [in,out], by the first row of tiles.
 __device__ inline float sum_of_column(const float* slabs, int col) {
   const float* const slab = slabs + col / kTileFloats * GradTile::kSlab;
   const int pack = col % kTileFloats / 4;
@@ -92,18 +92,18 @@ __device__ inline float sum_of_column(const float* slabs, int col) {
   return sum;
 }
 
-/// Of the four lanes that share rows and columns of fragments: all get it.
+/// Summed over the four lanes that share a fragment's rows and columns; all four get the result.
 __device__ inline float sum_of_four(float v) {
   v += __shfl_xor_sync(~0u, v, 1);
   return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-/// By all threads of a block. Waits for the kernel before.
+/// Called by all threads of a block. Waits for the preceding kernel.
 __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map, const TileMap& b_map, int row0,
                                       int col0, float* shared) {
   using T = GradTile;
   const int thread = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.x % 32);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  // tells the compiler that it is the warp's
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  // the compiler sees it is uniform
   const int group = warp / T::kTall, own_row = warp % T::kTall * T::kWarpM;
   const Finish& f = p.finish;
   const int stages = (p.a.k + T::kStage - 1) / T::kStage;
@@ -124,12 +124,12 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   }
   __syncthreads();
   wait_for_kernel_before();
-  // Warps ask in turn, so that slabs come in the order in which they are taken.
+  // Warps take turns at requesting slabs, so that slabs arrive in the order of their use.
   if (lane == 0) {
 #pragma unroll 1
     for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
   }
-  // What C held, and the rate: a thread takes what it copied itself, and the rate after all have met.
+  // C's previous values and the rate: a thread reads the values that it copied itself, and the rate after a barrier.
   const int col = col0 + 4 * lane, row = row0 + warp;
   const bool finishes = lane < T::kN / 4 && col < f.n;
   float* c = f.c + static_cast<int64_t>(row) * f.n + col;
@@ -144,7 +144,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
     commit_copies();
   };
-  const int old_from = stages > 2 ? 1 : 0;  // the stage before which they are asked for: the first comes sooner so
+  const int old_from = stages > 2 ? 1 : 0;  // requested before this stage: not ahead of the first stage's slabs
 
   const GradFragments fragments(lane / 4, own_row);
   TileSums sums[1][T::kCols];
@@ -168,7 +168,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
     }
     if (sums_b && thread < T::kN) col_sum += sum_of_column(stage + T::kASlabs * T::kSlab, thread);
     if (s + T::kStages < stages) {
-      __syncthreads();  // all have read what lay there
+      __syncthreads();  // all have read the stage that is overwritten
       if (lane == 0 && warp == place) {
         announce_bytes(barrier(place), 4 * T::kStageFloats);
 #pragma unroll 1
@@ -207,7 +207,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
   if (sums_b && thread < T::kN)
     store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
   if (!finishes) return;
-  // Sums lie in the order of mma's rows: row 2 i + r of a warp's 16 is its i + 8 r'th.
+  // Sums are stored in the order of mma's rows: row 2 i + r of a warp's 16 is at i + 8 r.
   const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;
 #pragma unroll 2
   for (int i = 0; i < T::kRowsOfWarp; ++i, c += T::kWarps * static_cast<int64_t>(f.n)) {

@@ -1,11 +1,11 @@
 // The end of a network as one launch: a product with few outputs, the loss of each row with its gradient, and the
-// product backward, times the slope of the layer before. By themselves each of them is little more than a launch.
+// backward product, times the slope of the preceding layer. Each of these kernels costs little more than its launch.
 //
 //   y = x W^T + bias      loss += f(y, label), dy its gradient      dx = dy W * slope
 //
-// Some warps of a block share a pair of rows: each thread takes packs of k, and a pack of W that it reads is for both
-// rows. W stays in L1. All warps of a pair make its loss, so that nothing waits for one of them. The block's part of
-// the loss is handed in before dx is made; the block that hands in last adds the parts up.
+// One or more warps share a pair of rows: each thread takes packs of k and uses each pack of W that it reads for both
+// rows. W stays in L1. All warps of a pair compute its loss redundantly, so that none waits for another. A block
+// publishes its part of the loss before it computes dx; the last block to publish adds the parts.
 #include <algorithm>
 #include <bit>
 
@@ -19,11 +19,11 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kWarps = 8;              ///< of a block, at most
-constexpr int kRows = 2;               ///< of a pair
-constexpr int kCols = 32 / kRows;      ///< outputs at most: then each lane has one of a pair
-constexpr int kMostWeights = 1 << 15;  ///< that L1 keeps, beside rows on their way
-/// Lanes that have no pack idle: of more rows this costs more than launches.
+constexpr int kWarps = 8;              ///< a block, at most
+constexpr int kRows = 2;               ///< a pair
+constexpr int kCols = 32 / kRows;      ///< most outputs: each lane has one output of one row
+constexpr int kMostWeights = 1 << 15;  ///< that L1 keeps beside the rows in flight
+/// Lanes without a pack idle: with more short rows than this they cost more than the launches saved.
 constexpr int kMostShortRows = 4096, kLongRow = 64;  ///< rows; packs
 
 template <class T>
@@ -33,21 +33,21 @@ struct Head {
   Ref<Mixed> bias;  ///< [n], or null
   Ref<T> y, dy;     ///< [rows,n]
   Ref<T> dx;        ///< [rows,k], or null
-  Ref<T> slope_at;  ///< [rows,k]: what dx's slope is known from
+  Ref<T> slope_at;  ///< [rows,k]: dx's slope is derived from it
   Activation slope = Activation::none;
   LossKind kind = LossKind::none;
   const void* labels = nullptr;  ///< [rows] classes, or [rows,n]
   float scale = 1;
   SumOutput loss;
   int rows = 0, pairs = 0, n = 0;
-  int packs = 0;        ///< of k
-  int log_threads = 5;  ///< of a pair
+  int packs = 0;        ///< packs of k
+  int log_threads = 5;  ///< log2 of the threads of a pair
 };
 
 // Kernels
 
-/// Calls use(u, j, w) with pack p + u * apart of each output's weights, u < kPacks; the last one's for outputs that do
-/// not exist. All that is in flight is fetched before it is used.
+/// Calls use(u, j, w) with pack p + u * apart of the weights of each output j, u < kPacks; outputs past the end repeat
+/// the last one. Fetches a whole group of packs before it uses the first.
 template <int kN, int kPacks, class T, class Use>
 __device__ __forceinline__ void over_weights(const Head<T>& h, int p, int apart, Use use) {
   constexpr int V = kPack<T>, kAtOnce = kN <= 6 ? kN : kN / 2;
@@ -72,8 +72,8 @@ __device__ __forceinline__ void over_weights(const Head<T>& h, int p, int apart,
   }
 }
 
-/// Leaves each lane with one sum over all lanes, sums[0]: own_sum() says which. With each exchange a lane gives half of
-/// its sums away and takes the other half's parts: N sums take about N exchanges, where each by itself takes five.
+/// A transposing warp reduction: leaves each lane one total, in sums[0]; own_sum() says which. In each exchange a lane
+/// trades half of its sums for its partner's parts of the other half: N sums take about N exchanges, not 5 N.
 template <int kCount, int kBit = 16, int kSize>
 __device__ __forceinline__ void share_sums(float (&sums)[kSize]) {
   constexpr int kHalf = (kCount + 1) / 2;
@@ -89,7 +89,7 @@ __device__ __forceinline__ void share_sums(float (&sums)[kSize]) {
   if constexpr (kBit > 1) share_sums<kHalf, kBit / 2>(sums);
 }
 
-/// Which of kCount sums; -1: none. Several lanes may have the same.
+/// The index of the sum that share_sums() leaves in this lane; -1: none. Several lanes may have the same.
 template <int kCount>
 __device__ __forceinline__ int own_sum(int lane) {
   int first = 0, left = kCount;
@@ -106,8 +106,8 @@ __device__ __forceinline__ int own_sum(int lane) {
 /// How the threads of a block share its pairs of rows.
 struct Place {
   int lane, warp;
-  int pair;             ///< of the block
-  int thread, threads;  ///< of the pair
+  int pair;             ///< index in the block
+  int thread, threads;  ///< index in the pair, and their number
   int first_warp;       ///< of the pair
   __device__ __forceinline__ explicit Place(int log_threads)
       : lane(threadIdx.x % 32),
@@ -118,7 +118,7 @@ struct Place {
         first_warp(warp - thread / 32) {}
 };
 
-/// What belongs to a pair of rows. A row beyond the end reads the last one, and writes nothing.
+/// A pair of rows. A row beyond the end reads the last row and writes nothing.
 template <class T>
 struct Pair {
   static constexpr int V = kPack<T>;
@@ -135,7 +135,7 @@ struct Pair {
     for (int r = 0; r < kRows; ++r) raw[r] = fetch<V>(from, place(r, p));
   }
 
-  /// This thread's parts of x W^T: [kRows, kN].
+  /// Adds this thread's parts of x W^T: [kRows, kN].
   template <int kN>
   __device__ __forceinline__ void add_dots(float (&sums)[kRows * kN]) const {
     constexpr int kAtOnce = kN == 1 ? 4 : kN == 2 ? 2 : 1;
@@ -146,7 +146,7 @@ struct Pair {
     for (; p < h.packs; p += on.threads) add_packs<kN, 1>(p, sums);
   }
 
-  /// `dy`: of the lane's row and output; `slopes`: what this thread's first packs take their slope from.
+  /// `dy`: for the lane's row and output; `slopes`: slope_at for this thread's first packs.
   template <int kN>
   __device__ __forceinline__ void write_dx(float dy, Raw<T, V> (&slopes)[kRows]) const {
     float of[kRows][kN];
@@ -200,7 +200,7 @@ struct Pair {
   }
 };
 
-/// What a lane compares its output with.
+/// The label that a lane compares its output with.
 union Label {
   float value;
   int32_t of_class;
@@ -217,7 +217,7 @@ __device__ __forceinline__ Label fetch_label(const Head<T>& h, int row, int col)
   return label;
 }
 
-/// Of the lane's output: what it has of the loss, and its gradient.
+/// The lane's part of the loss, and the gradient of its output.
 struct LaneLoss {
   double loss = 0;
   float grad = 0;
@@ -241,7 +241,7 @@ __device__ __forceinline__ LaneLoss make_loss(const Head<T>& h, int lane, float 
   return made;
 }
 
-/// Of a multiprocessor, at least: few enough that nothing leaves the registers.
+/// Minimum blocks a multiprocessor: low enough that registers do not spill.
 template <class T, int kN>
 constexpr int kBlocks = kN* kPack<T> > 96 ? 1 : 2;
 
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks<T, kN>)
   const float bias = h.bias.p != nullptr && col < h.n ? value(h.bias, col) : 0.0f;
   double total = 0;
   unsigned came_before = 0;
-  int turn = 0;  // the sums' other place: nobody still reads it, for all have passed the barrier since
+  int turn = 0;  // which half of of_warps: all threads have passed a barrier since the other one was read
   for (int first = static_cast<int>(blockIdx.x) * pairs; first < h.pairs; first += step, turn ^= 1) {
     const Pair<T> pair{h, on, (first + on.pair) * kRows};
     const int row = pair.row0 + on.lane / kCols;
@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks<T, kN>)
 template <class T, int kN>
 std::optional<CudaKernel> prepare(const CudaKernelCall& loss, Head<T> h) {
   const int64_t processors = multiprocessors(), pairs = h.pairs;
-  // A pack a thread where that leaves the card room: what bounds few rows is how long a thread takes.
+  // One pack a thread if that does not fill the device: with few rows the time of one thread is the bound.
   int warps = kWarps;
   while (warps > 1 && (warps / 2 * 32 >= h.packs || pairs * warps * 32 > processors * 1024)) warps /= 2;
   h.log_threads = std::bit_width(static_cast<unsigned>(warps * 32)) - 1;
@@ -335,7 +335,7 @@ std::optional<CudaKernel> prepare_for_outputs(const CudaKernelCall& loss, const 
   return prepare<T, kCols>(loss, h);
 }
 
-/// Of the product forward, or backward; null where it is more than a product with bias or slope.
+/// The forward or backward product; null if it is more than a product with bias or slope.
 std::optional<Product> plain_product(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
   if (kernel.kernel->launch_role != LaunchRole::product || call.out.size() != 1 || call.out[0].accumulate ||
@@ -349,7 +349,7 @@ std::optional<Product> plain_product(const GroupedKernel& kernel) {
   return p.batch == 1 && p.m > 0 ? std::optional(p) : std::nullopt;
 }
 
-/// Whether `back` is the product backward through the weights of `p`, of which a vector lies so or transposed.
+/// Whether `back` is the backward product through the weights of `p`; a vector is the same in both layouts.
 bool is_backward_of(const Product& back, const Product& p, const CudaKernelCall& call) {
   return back.b == p.b && back.operands == p.operands && back.m == p.m && back.k == p.n && back.n == p.k &&
          (!back.transpose_b || back.k == 1) && !epilogue_of(call.attrs).bias;

@@ -1,5 +1,5 @@
-// Several kernels of a program as one launch. What small steps cost on a GPU is launches that wait for one another;
-// compile's group_launches marks the instructions that may share one.
+// Several kernels of a program as one launch. On a GPU the cost of a small step is mostly dependent launches; compile's
+// group_launches marks the instructions that may share one.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct GroupedKernel {
   CudaKernelCall call;
 };
 
-/// Null where these kernels have no common launch, or where one writes to memory that another uses for something
-/// else: then each is prepared by itself.
+/// Null if these kernels have no common launch, or if one writes to memory that another uses for something else: the
+/// caller then prepares each on its own.
 std::optional<CudaKernel> prepare_group(std::span<const GroupedKernel> kernels);
 
 }  // namespace trainctl

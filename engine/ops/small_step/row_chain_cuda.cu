@@ -1,22 +1,21 @@
-// A small batch through several layers in one launch: forward, loss and backward, as long as each works on every row
-// for itself. A cluster of blocks takes 8 rows through all of them. A row's numbers do not depend on which others it
-// has beside it.
+// A small batch through several layers in one launch: forward, loss and backward, as long as each layer treats rows
+// independently. A cluster of blocks takes 8 rows through all layers. A row's results do not depend on its neighbours.
 //
-//   wide      more than 32 columns: a block makes [32 b, 32 b + 32), and every 32 x blocks further on, and sends them
-//   in parts  few columns of many: from the tiles that a block made it makes its part of each sum, and sends that
-//   shallow   from no more than 32 columns, which every block has
-//   loss      every block makes all of it
+//   layer                       block b of B computes                       it sends to all blocks
+//   wide      n > 32            columns [32 t, 32 t + 32), t = b, b + B ..  these, unless the next is in parts
+//   in parts  n <= 32, k > 32   a part of each sum, from its tiles of k     its parts
+//   shallow   k <= 32           as wide if n > 32, else everything          as wide if n > 32, else nothing
+//   few       last, n <= 4      everything, to save an exchange             nothing
+//   loss                        everything                                  nothing
+//   back to `few` from a loss   everything, to save an exchange             nothing
 //
-// So that fewer blocks wait for one another, every block makes all of a last layer of very few columns too, and of the
-// product back from its loss.
+// Results are written straight into the shared memory of all blocks of the cluster by st.async; the receiver's mbarrier
+// counts the bytes, so a layer waits only for its own rows. Weights depend on no layer: dedicated warps load them into
+// shared memory ahead of the layer. One of these warps sums the loss at the end.
 //
-// Results go straight into the shared memory of all blocks of the cluster by st.async, whose bytes the receiver's
-// mbarrier counts: a layer waits for nothing but its own rows. Weights depend on no layer: warps that do nothing else
-// bring them into shared memory ahead of it. One of them counts the loss in the end.
-//
-// What is sent lies in two places in turn; what every block makes for itself lies apart. Who sends something has
-// received all that was sent before it, in parts or notes from all blocks; so every warp of theirs has read what was
-// sent before that.
+// Two buffers for sent data alternate; what a block computes for itself is stored elsewhere. A buffer is overwritten
+// without a barrier: a block makes exchange i only after it has received parts or notes of exchange i - 1 from all
+// blocks, so every warp of theirs has read the data of exchange i - 2.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -31,7 +30,7 @@
 namespace trainctl::cuda {
 namespace {
 
-/// Of a batch: 6 clusters, where an H200 runs 7 at once. More rows are faster as products and a head (head_cuda.cu).
+/// Rows of a batch: 6 clusters; an H200 runs 7 at once. More rows are faster as products and a head (head_cuda.cu).
 constexpr int64_t kMostRows = 48;
 
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
@@ -42,14 +41,14 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  chain.blocks,
                  row0,
                  min(chain.of_cluster, chain.rows - row0),
-                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is the warp's
+                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is warp-uniform
                  static_cast<int>(threadIdx.x % 32)};
   if (on.row == kWarps) {
     prepare_barriers(chain, on);
     prefetch_maps(chain, on);
   }
   arrive_at_cluster();
-  wait_for_arrivals();  // barriers are there, and none sends to a block that has not started
+  wait_for_arrivals();  // barriers are initialised, and no block sends to one that has not started
   if (on.row >= kWarps && on.row < kWarps + kBringers) {
     bring_weights(chain, on);
     if (chain.loss >= 0 && on.block == 0 && on.row == kWarps) count_loss(chain, on, cluster);
@@ -68,9 +67,9 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
   float* came = on.shared + kRowsCame;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
-    const Link l = chain.links[i];  // read once, while its rows come: parameters that only the run can name take long
+    const Link l = chain.links[i];  // read once, while its rows arrive: dynamically indexed parameters are slow
     float* const counter = on.shared + kResultsCame + 2 * i;
-    __syncwarp();  // what a warp kept is whole rows
+    __syncwarp();  // lanes read the whole rows that their warp kept
     if (l.form == Form::loss)
       make_loss(l, on, label, came);
     else
@@ -132,8 +131,8 @@ std::optional<Link> loss_link(const GroupedKernel& kernel) {
   return l;
 }
 
-/// Each link takes the rows of the one before; weights, biases and labels come from outside. A result for a slope was
-/// made by the same threads.
+/// Each link's input is the output of the one before; weights, biases and labels come from outside. A relu_result that
+/// is computed in the chain must be computed by the threads that read it.
 bool is_chain(const Chain& chain) {
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
@@ -151,7 +150,7 @@ bool is_chain(const Chain& chain) {
   return true;
 }
 
-/// Of a link by itself.
+/// The form that depends on the link alone.
 void set_form(Link& l) {
   const bool product = l.kind == LossKind::none;
   l.tiles = static_cast<int>(ceil_div(l.n, kCols));
@@ -160,8 +159,8 @@ void set_form(Link& l) {
   l.form = !product ? Form::loss : l.depth == 1 ? Form::shallow : l.wide ? Form::deep : Form::in_parts;
 }
 
-/// Where a hand-over between blocks costs more than what each would make of the others' share: a last layer of few
-/// columns, and the product back from its loss, which are made of whole rows, and of all weights.
+/// For the links where an exchange between blocks costs more than redundant work: a last layer of few columns, and the
+/// product back from its loss. Every block computes both from whole rows and all weights.
 void make_ends_everywhere(std::span<Link> links) {
   constexpr int kMostWeights = 2048;
   for (size_t i = 1; i < links.size(); ++i) {
@@ -178,14 +177,14 @@ void make_ends_everywhere(std::span<Link> links) {
   }
 }
 
-/// Where everything lies in shared memory; gives the floats in all, or none where it does not fit.
+/// Lays out shared memory. Returns its total floats; null if it does not fit.
 std::optional<int> place(Chain& chain, int most_floats) {
   int end = kFirstPlace;
   const auto take = [&](int floats) { return std::exchange(end, end + floats); };
   const auto own = [&](int tiles) { return static_cast<int>(ceil_div(tiles, chain.blocks)); };
   const std::span links(chain.links, static_cast<size_t>(chain.count));
 
-  // What is sent, in two places; the first rows were there before.
+  // Two alternating buffers for sent data; the first rows are in the first one from the start.
   Link& first = links[0];
   first.whole_rows = first.form != Form::in_parts;
   int turn = 0, floats[2] = {(first.whole_rows ? first.depth : own(first.depth)) * kRowTile, 0};
@@ -227,7 +226,7 @@ std::optional<int> place(Chain& chain, int most_floats) {
   return end + chain.stages * kStage;
 }
 
-/// For what the copy engine brings.
+/// For the weights that the copy engine loads. False: the driver does not support it.
 bool set_tile_maps(Chain& chain) {
   for (int i = 0; i < chain.count; ++i) {
     const Link& l = chain.links[i];
@@ -238,7 +237,7 @@ bool set_tile_maps(Chain& chain) {
   return true;
 }
 
-/// In clusters of so many blocks; null: they do not all run at once.
+/// The chain's kernel in clusters of `blocks` blocks; null if the clusters do not all run at once.
 std::optional<CudaKernel> prepare(const CudaKernelCall& call, Chain chain, int blocks) {
   int device = 0, most = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");

@@ -1,5 +1,5 @@
-// The losses of a chain, a warp a row. Each block of a cluster makes all gradients; the first one writes them to memory
-// and counts the loss.
+// The losses of a chain, one warp a row. Each block of a cluster computes all gradients; the first block writes them to
+// memory and sums the loss.
 #pragma once
 
 #include "engine/ops/small_step/cluster_messages_cuda.cuh"
@@ -8,7 +8,7 @@
 
 namespace trainctl::cuda {
 
-/// What the warp's row is compared with, as far as a lane has it: asked for long before.
+/// A lane's label of the warp's row, requested long before its use.
 union Label {
   float value = 0;
   int32_t of_class;
@@ -25,11 +25,11 @@ __device__ __forceinline__ Label fetch_label(const Link& l, const Place& on) {
   return label;
 }
 
-/// A lane's columns of the warp's row: every 32nd.
+/// A lane's columns of the warp's row: lane, lane + 32, ..
 struct LossRow {
   const float* x;  ///< all columns
   float* dx;       ///< the lane's
-  float* y;        ///< null: another block writes it
+  float* y;        ///< null unless this is the first block, which writes the gradients
   int row, n;
 
   __device__ __forceinline__ LossRow(const Link& l, const Place& on) : x(on.shared + l.rows), row(on.row), n(l.n) {
@@ -49,7 +49,7 @@ struct LossRow {
   }
 };
 
-/// Of predictions and labels of the same shape.
+/// For predictions and labels of the same shape.
 __device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row,
                                             float first_label) {
   const float* const labels = l.w + static_cast<int64_t>(on.row0 + on.row) * l.n;
@@ -79,12 +79,12 @@ __device__ __forceinline__ double softmax_loss(const Link& l, const Place& on, c
   return lane == 0 ? softmax.loss(of_label) : 0.0f;
 }
 
-/// The gradients, and in the first block what count_loss() waits for. `came` as in make_tiles().
+/// Computes the gradients, and in the first block the losses that count_loss() waits for. `came` as in make_tiles().
 __device__ __forceinline__ void make_loss(const Link& l, const Place& on, const Label& label, float* came) {
   if (came != nullptr) wait_for_bytes(came);
   const LossRow row(l, on);
   double total = 0;
-  if (on.row >= on.rows) {  // nobody's, but taken along
+  if (on.row >= on.rows) {  // padding
     for (int i = 0; i < l.tiles; ++i) row.clear(i);
   } else if (l.kind == LossKind::softmax_cross_entropy) {
     total = softmax_loss(l, on, row, label.of_class);
@@ -98,8 +98,8 @@ __device__ __forceinline__ void make_loss(const Link& l, const Place& on, const 
   if (l.n > kCols) meet_workers();  // the next layer's warps take parts of all rows
 }
 
-/// The loss itself, in a fixed order, whoever does it. By a warp of the first block that has brought weights: no other
-/// waits for it. The clusters' parts go to memory, and who hands in the last one adds them up.
+/// Sums the loss, in a fixed order. Called by a weight-loading warp of the first block, which no other warp waits for.
+/// The clusters' parts go to memory; the last cluster to publish its part adds them, in order.
 __device__ __forceinline__ void count_loss(const Chain& chain, const Place& on, int cluster) {
   wait_for_bytes(on.shared + kLossesCame);
   const auto* const losses = reinterpret_cast<const double*>(on.shared + kLosses) + on.lane;

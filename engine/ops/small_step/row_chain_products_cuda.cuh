@@ -1,5 +1,5 @@
-// The products of a chain. Whichever way a layer's sums are made, in the end each thread has one result of a tile: the
-// warp's row, the lane's column. So a thread takes slopes from what it kept itself, and a warp has kept whole rows.
+// The products of a chain. However a layer's sums are computed, in the end each thread has one result of a tile: the
+// warp's row, the lane's column. So a thread reads slopes from its own kept results, and a warp keeps whole rows.
 #pragma once
 
 #include "engine/ops/small_step/row_chain_weights_cuda.cuh"
@@ -7,16 +7,17 @@
 
 namespace trainctl::cuda {
 
-// Deep layers: the warps share k
+// Deep layers: the warps split k
 
-/// How the lanes of a warp share a tile, as fragments of mma have it: weights are A, of which 16 columns are a
-/// fragment's rows, and rows are B. Which column, row and k of a tile is which of mma's is free, as long as A and B, or
-/// A and the sums, agree. Here k (in_group, in_group + 4) of step i is number i of the packs (k, k + 4), columns
-/// (group, group + 8) of a fragment are (4 out, 4 out + 1), of the other fragment the two behind them, and rows stand
-/// so that 8 lanes read packs of 8 places without bank conflicts.
+/// How the lanes of a warp map a tile to mma fragments: weights are A, 16 columns a fragment; rows are B. Any mapping
+/// works in which A and B agree on k, and A and the sums on columns. This one:
+///   mma                                tile
+///   k in_group, in_group + 4; step i   element i of the packs k, k + 4
+///   A group, group + 8; fragment f     columns 4 out + 2 f, 4 out + 2 f + 1
+///   B group                            `row`: 8 lanes read packs of 8 lines without bank conflicts
 struct Lane {
-  int weights[4], rows;  ///< packs of a tile that it reads of the first half of k: a line each; of its row
-  int sums;              ///< where it leaves its sums: of a row, and of the one 4 further on
+  int weights[4], rows;  ///< packs of the first half of k that it reads: of four lines of weights; of its row
+  int sums;              ///< offset of its sums of a row; those of the row 4 further on follow
 
   __device__ __forceinline__ Lane(int lane, bool along) : sums((lane & 3) * kSumsPitch + lane / 4 * 4) {
     const int row = lane / 8 + (lane & 4), out = lane / 4, k = lane & 3;
@@ -27,7 +28,7 @@ struct Lane {
   }
 };
 
-/// Of a tile's columns, 16 a fragment.
+/// Sums of a tile: 16 columns a fragment.
 using ChainSums = TileSums[2][1];
 
 __device__ __forceinline__ void read_pack(const float* from, int pack, float (&to)[4]) {
@@ -35,10 +36,10 @@ __device__ __forceinline__ void read_pack(const float* from, int pack, float (&t
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-/// Adds a tile of rows times one of weights.
+/// Adds a tile of rows times a tile of weights to `sums`.
 template <bool kAlong>
 __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const float* w, ChainSums& sums) {
-  float rows[2][4], weights[2][4][4];  // [half of k][step]; of each half [column][step], or the other way round
+  float rows[2][4], weights[2][4][4];  // [half of k][step]; [half][column][step], or [half][step][column]
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
 #pragma unroll
@@ -61,7 +62,7 @@ __device__ __forceinline__ void multiply(const Lane& lane, const float* x, const
   for (TileSums(&fragment)[1] : sums) fragment[0].keep();
 }
 
-/// In a tree, so that little waits for what is before it.
+/// Tree sums, for short dependency chains.
 __device__ __forceinline__ float sum_of_four(const float* first, int apart) {
   return (first[0] + first[apart]) + (first[2 * apart] + first[3 * apart]);
 }
@@ -69,7 +70,7 @@ __device__ __forceinline__ float sum_of_eight(const float* first, int apart) {
   return sum_of_four(first, apart) + sum_of_four(first + 4 * apart, apart);
 }
 
-/// Of the warp's row and the lane's column of a tile; zeros fill it beyond the end.
+/// The sum for the warp's row and the lane's column of a tile; elements beyond the end are zeros.
 __device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, const float* x, const float* w,
                                              int depth) {
   float sums[4] = {};
@@ -92,8 +93,8 @@ __device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, con
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// The warps' tiles by tensor cores, a tile a warp; what is left behind them, if that is little, as all threads' own
-/// sums: else some warps would multiply, and the others wait.
+/// Tiles go to the warps' tensor cores, one tile a warp. Up to kMostLeft tiles that remain are summed by all threads
+/// without tensor cores: else a few warps would multiply while the others wait.
 __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& ring) {
   const Lane lane(on.lane, l.along);
   ChainSums sums{};
@@ -117,7 +118,7 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& 
     v += sum_of_tile(l, on, x + (i - on.row) * kRowTile, ring.tile(i), kCols);
   }
   if (left > 0) ring.give_back(on);
-  meet_workers();  // all have read the sums of the layer before
+  meet_workers();  // all warps have read the sums of the layer before
   float* const of_warps = on.shared + kSums;
   float* const to = of_warps + on.row * kSumsOfWarp + lane.sums;
   const TileSums &first = sums[0][0], &second = sums[1][0];
@@ -129,9 +130,9 @@ __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& 
   return v + sum_of_eight(of_warps + on.row * kSumsPitch + on.lane, kSumsOfWarp);
 }
 
-// Layers with no more than 32 of k for the block
+// Shallow layers and layers in parts
 
-/// The own'th tile of a shallow layer, or the block's part of the sums of one that is made in parts.
+/// The sum of tile number `own` of a shallow layer, or the block's part of the sum of a layer in parts.
 __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int own) {
   const bool in_parts = l.form == Form::in_parts;
   const float* x = on.shared + l.rows;
@@ -149,9 +150,9 @@ __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int 
   return sum;
 }
 
-// Few columns, and back from them: of whole rows, a warp its row
+// Few columns, and back from them: from whole rows, one warp a row
 
-/// Lane c gets column c's sum.
+/// Lane c gets the sum of column c.
 __device__ __forceinline__ float few_sums(const Link& l, const Place& on) {
   const int lane = on.lane, packs = l.k / 4;
   const float* const x = on.shared + l.rows + lane / 8 * kRowTile + place_in_rows(on.row, lane % 8 * 4);
@@ -178,7 +179,7 @@ __device__ __forceinline__ float few_sums(const Link& l, const Place& on) {
   return v;
 }
 
-/// All tiles of its rows; the block's own ones go to memory too.
+/// Computes all tiles; the block's own tiles are also written to memory.
 __device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) {
   const int in_tile = place_in_rows(on.row, on.lane);
   const float4 rows = *reinterpret_cast<const float4*>(on.shared + l.rows + place_in_rows(on.row, 0));
@@ -206,10 +207,10 @@ __device__ __forceinline__ void make_everywhere(const Link& l, const Place& on) 
   }
 }
 
-// What is done with sums
+// From sums to results
 
-/// Four lanes' neighbours to all blocks of the cluster, which `counter` counts there. Each block begins with itself, so
-/// that not all send to the same one.
+/// Sends four lanes' adjacent values to all blocks of the cluster, whose `counter` counts them. Each block starts with
+/// itself, to spread the traffic.
 __device__ __forceinline__ void send_to_all(const Place& on, float v, float* to, bool there, float* counter) {
   const int lane = on.lane, first = lane & ~3;
   const float4 four{__shfl_sync(~0u, v, first), __shfl_sync(~0u, v, first + 1), __shfl_sync(~0u, v, first + 2),
@@ -218,12 +219,12 @@ __device__ __forceinline__ void send_to_all(const Place& on, float v, float* to,
   const int block = on.block + lane % 4, last = on.blocks - 1;
 #pragma unroll
   for (int i = 0; i < kMostBlocks; i += 4) {
-    if (i == kMostBlocks / 2 && last < kMostBlocks / 2) break;  // it is the one or the other
+    if (i == kMostBlocks / 2 && last < kMostBlocks / 2) break;  // a cluster has 8 or 16
     send((block + i) & last, to, four, counter);
   }
 }
 
-/// All blocks' parts of each sum, in their order.
+/// Adds all blocks' parts of each sum, in the order of blocks.
 __device__ __forceinline__ float sum_of_parts(const Link& l, const Place& on, float part, float* counter) {
   const int lane = on.lane, first = lane & ~3, pitch = l.sent_pitch;
   float* const parts = on.shared + l.sent + on.row * pitch;
@@ -238,14 +239,14 @@ __device__ __forceinline__ float sum_of_parts(const Link& l, const Place& on, fl
   return sum;
 }
 
-/// The block's tiles of a layer's results.
+/// Computes the block's tiles of a layer's results.
 __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring& ring, float* came, float* counter) {
   const int row = on.row, lane = on.lane;
   for (int tile = l.wide ? on.block : 0, own = 0; tile < l.tiles; tile += on.blocks, ++own) {
     const int col = tile * kCols + lane, in_rows = own * kRowTile + place_in_rows(row, lane);
     const int in_memory = (on.row0 + row) * l.n + col;
     const bool there = row < on.rows && col < l.n;
-    // What the result is finished with is asked for before its sum is there.
+    // The epilogue's operands are requested before the sum is computed.
     float bias = 0, relu_result = 1;
     if (l.bias != nullptr && col < l.n) bias = l.bias[col];
     if (l.slope >= 0)
@@ -262,8 +263,8 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring&
                                     : direct_sum(l, on, own);
     if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
-    if (l.relu) v = v < 0.0f ? 0.0f : v;  // a NaN stays one
-    if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // whoever takes whole tiles needs no bounds
+    if (l.relu) v = v < 0.0f ? 0.0f : v;  // keeps NaN
+    if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // the next layer reads whole tiles without bounds
     if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);
     if (l.kept >= 0) on.shared[l.kept + in_rows] = v;
@@ -274,7 +275,7 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring&
 __device__ __forceinline__ void make_product(const Link& l, const Place& on, Ring& ring, float* came, float* counter) {
   if (l.form == Form::everywhere) return make_everywhere(l, on);
   if (!l.wide || on.block < l.tiles) return make_tiles(l, on, ring, came, counter);
-  // It has nothing to make, and says when it has come so far.
+  // It has no tile; it notes that it has read its input.
   if (came != nullptr) wait_for_bytes(came);
   meet_workers();
   if (l.sent >= 0 && static_cast<int>(threadIdx.x) < on.blocks) send_note(static_cast<int>(threadIdx.x), counter);

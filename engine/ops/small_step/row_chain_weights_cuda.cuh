@@ -1,4 +1,4 @@
-// How weights, and the first rows, come into shared memory: in the background, ahead of the layer that takes them.
+// Asynchronous loads of weights and of the first rows into shared memory, ahead of the layer that reads them.
 #pragma once
 
 #include "engine/ops/small_step/cluster_messages_cuda.cuh"
@@ -7,9 +7,8 @@
 
 namespace trainctl::cuda {
 
-/// The weights of deep layers come in stages of a ring, each a tile for each warp: of a layer's k, a warp takes every
-/// 8th tile. One warp brings them, in the order in which they are taken and as far ahead as there are stages, whichever
-/// layers they are of.
+/// A ring of stages for the weights of deep layers. A stage has one tile for each warp: a warp takes every 8th tile of
+/// a layer's k. Tiles are loaded in the order of their use, as far ahead as there are stages, across layers.
 class Ring {
  public:
   __device__ __forceinline__ Ring(const Chain& chain, const Place& on)
@@ -24,7 +23,7 @@ class Ring {
     stage_ = 0;
     parity_ ^= 1;
   }
-  /// By all lanes of a warp that has read its tile, or that has none.
+  /// Frees the warp's tile. Called by all lanes of a warp that has read it, or that has none.
   __device__ __forceinline__ void give_back(const Place& on) {
     __syncwarp();
     if (on.lane == 0) note(taken());
@@ -37,7 +36,7 @@ class Ring {
   int stage_ = 0, parity_ = 0;
 };
 
-/// All barriers of the block. By a warp, before others know of them.
+/// Initialises all barriers of the block. Called by one warp, before others use them.
 __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place& on) {
   const int i = on.lane;
   if (i == 0) {
@@ -60,13 +59,13 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
   __syncwarp();
 }
 
-/// By a warp: what the copy engine has to know before its first copies.
+/// Prefetches the copy engine's tensor maps. Called by one warp.
 __device__ __forceinline__ void prefetch_maps(const Chain& chain, const Place& on) {
   if (on.lane < chain.deep_count) prefetch_map(chain.tiles[chain.deep[on.lane]]);
 }
 
-/// Each of a warp's first lanes brings tiles for a warp that multiplies. The kernel before is waited for as late as can
-/// be.
+/// Each of a warp's first lanes loads tiles for one of the warps that multiply. Waits for the preceding kernel as late
+/// as possible.
 __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& on) {
   constexpr int kOfBringer = kWarps / kBringers;
   const int warp = (on.row - kWarps) * kOfBringer + on.lane;
@@ -83,10 +82,10 @@ __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& o
 #pragma unroll 1
       for (int first = 0; first < depths; first += kWarps) {
         const int depth = first + warp;
-        wait_for_bytes(ring.taken(), ring.parity() ^ 1);  // of the time before: the first time it is passed already
+        wait_for_bytes(ring.taken(), ring.parity() ^ 1);  // the previous phase; in the first round it is complete
         if (!waited) wait_for_kernel_before();
         waited = true;
-        if (on.lane < kOfBringer) {  // who has no tile is told too when the stage is free, and so never runs ahead
+        if (on.lane < kOfBringer) {  // a warp without a tile gets an empty announcement, so it never runs ahead
           float* const came = ring.came(warp);
           announce_bytes(came, depth < depths ? kWeightTile * static_cast<int>(sizeof(float)) : 0);
           if (depth < depths)
@@ -99,11 +98,11 @@ __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& o
   if (!waited) wait_for_kernel_before();
 }
 
-/// The first rows as far as the block takes them, each warp its row, in packs; zeros beyond.
+/// Loads the tiles of the first rows that the block reads, one warp a row, kPack floats a copy; zeros beyond the end.
 template <int kPack>
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   const int first = l.whole_rows ? 0 : on.block, apart = (l.whole_rows ? 1 : on.blocks) * kCols;
-  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at once
+  const int col = on.lane * kPack % kCols, tile = on.lane * kPack / kCols;  // kPack tiles at a time
   const float* const from = l.x + static_cast<int64_t>(on.row0 + on.row) * l.k;
   float* to = on.shared + l.rows + tile * kRowTile + place_in_rows(on.row, col);
 #pragma unroll 2
@@ -114,7 +113,8 @@ __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   note_copies(on.shared + kRowsCame);
 }
 
-/// The block's weights of the layers that are not deep. Of tiles: one after the other, zeros beyond the matrix.
+/// Loads the block's weights of the layers that are not deep: all of them for `few` and `everywhere`, else the block's
+/// tiles, with zeros beyond the matrix.
 __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on) {
   constexpr int kThreadsHere = 32 * kFetchers;
   const int thread = static_cast<int>(threadIdx.x) - (kThreads - kThreadsHere), col = thread % kPacks * 4;
@@ -133,7 +133,7 @@ __device__ __forceinline__ void fetch_slabs(const Chain& chain, const Place& on)
     const int tiles = in_parts ? l.depth : l.tiles, pitch = l.along ? l.k : l.n, all = l.along ? l.n : l.k;
 #pragma unroll 1
     for (int at = l.wide || in_parts ? on.block : 0; at < tiles; at += on.blocks, to += kWeightTile) {
-      const bool down = in_parts != l.along;  // the tiles lie below one another
+      const bool down = in_parts != l.along;  // tiles follow one another along lines
 #pragma unroll 1
       for (int line = thread / kPacks; line < kCols; line += kThreadsHere / kPacks) {
         const int in_line = col + (down ? 0 : at * kCols), in_all = line + (down ? at * kCols : 0);

@@ -1,4 +1,4 @@
-// Losses with their gradients where they are links of a launch: what a call means, and what a lane makes of a row.
+// Losses with their gradients as part of a grouped launch: reads a call, and computes a lane's elements of a row.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct RowLoss {
   double scale = 1;
 };
 
-/// Null where it is no loss with gradient, or one of nothing.
+/// Null if the kernel is not a loss with gradient, or if its input is empty.
 inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
   RowLoss l;
@@ -41,16 +41,16 @@ inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
     return std::nullopt;
   }
   l.type = x.dtype;
-  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // of one dim: a number a row
+  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // 1-D: one number a row
   l.rows = x.size() / l.n;
   l.scale = call.attrs.number("scale", 1.0);
   return l;
 }
 
-// Of predictions and labels of the same shape; `off`: how far one is from its label
+// Losses of predictions and labels of the same shape; off = prediction - label
 
 __device__ __forceinline__ float slope_of_pair(LossKind kind, float scale, float off) {
-  const float sign = off > 0.0f ? scale : off < 0.0f ? -scale : off;  // a NaN goes through
+  const float sign = off > 0.0f ? scale : off < 0.0f ? -scale : off;  // keeps NaN
   return kind == LossKind::mae ? sign : 2.0f * scale * off;
 }
 __device__ __forceinline__ double loss_of_pair(LossKind kind, float off) {
@@ -60,12 +60,12 @@ __device__ __forceinline__ double loss_of_pair(LossKind kind, float off) {
 // Softmax and cross entropy of a row that kLanes lanes share
 
 __device__ __forceinline__ void check_label(int32_t label, int classes) {
-  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
+  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
 }
 
 struct SoftmaxRow {
   float top;     ///< the largest logit
-  float others;  ///< sum of e^(x - top) over all but the label's: see softmax_cross_entropy_cuda.cu
+  float others;  ///< sum of e^(x - top) over all classes but the label: see softmax_cross_entropy_cuda.cu
 
   __device__ __forceinline__ float loss(float of_label) const {
     const float off = of_label - top;  // off <= 0: nothing cancels
@@ -73,14 +73,14 @@ struct SoftmaxRow {
   }
 };
 
-/// `v`: the logits of classes lane, lane + kLanes, .., and what the label's is beyond the last one; becomes the
-/// gradients, zeros beyond the last one.
+/// In `v`: the logits of classes lane, lane + kLanes, .., padded with the label's logit. Replaces them by their
+/// gradients, padded with zeros.
 template <int kLanes, int kOfLane>
 __device__ __forceinline__ SoftmaxRow softmax_slopes(float (&v)[kOfLane], int lane, int n, int32_t label,
                                                      float of_label, float scale) {
   float top = of_label, others = 0;
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) top = v[i] <= top ? top : v[i];  // a NaN goes through
+  for (int i = 0; i < kOfLane; ++i) top = v[i] <= top ? top : v[i];  // keeps NaN
 #pragma unroll
   for (int apart = kLanes / 2; apart > 0; apart /= 2) {
     const float other = __shfl_xor_sync(~0u, top, apart);

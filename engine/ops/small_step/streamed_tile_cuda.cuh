@@ -1,11 +1,11 @@
-// Tiles of C = A op(B) as in tensor_tile_cuda.cuh, whose operands the copy engine brings (tile_copies_cuda.cuh): one
-// thread asks for as much of k as there is room for, and warps begin with what has come. Where all of a block's k has
-// room, no thread waits for another before the sums.
+// Tiles of C = A op(B) as in tensor_tile_cuda.cuh, but the copy engine loads the operands (tile_copies_cuda.cuh). One
+// thread requests as much of k as shared memory holds, and warps start as soon as the first stage arrives. If all of a
+// block's k fits, no thread waits for another before the sums are exchanged.
 //
 //   step    8 k of a warp
 //   round   a step of each group of warps
-//   item    128 sums of a warp, four of each lane: neighbours in a row of C, or two in a row and two 8 rows below. Sums
-//           of groups, then of blocks, are added up item by item, in a fixed order; all blocks finish as many.
+//   item    128 sums of a warp, four a lane: adjacent in a row of C, or two in a row and two 8 rows below. Sums of
+//           groups, then of blocks, are added item by item, in a fixed order; each block finishes the same number.
 #pragma once
 
 #include "engine/ops/small_step/tensor_tile_cuda.cuh"
@@ -14,16 +14,16 @@
 namespace trainctl::cuda {
 namespace {
 
-/// Has it made here, once, where the compiler would make it again in each turn of a loop, or after other work.
+/// Forces `v` to be computed here, once: the compiler would recompute it in each iteration, or delay it.
 __device__ inline void make_now(unsigned& v) { asm volatile("" : "+r"(v)); }
 
-/// What a block is told: the maps are of its own tiles.
+/// A kernel's parameters; the tensor maps are for its tile size.
 struct StreamedProduct {
   TileMap a, b;
   TileProduct product;
 };
 
-/// A stage of an operand that lies along k: for each 32 of k, kLines lines of 32 floats.
+/// A stage of an operand that is contiguous along k: for each 32 of k, kLines lines of 32 floats.
 template <int kLines, int kStage>
 struct AlongK {
   static constexpr int kFloats = kLines * kStage;
@@ -34,7 +34,7 @@ struct AlongK {
     for (int at = 0; at < kStage; at += kTileFloats) copy_tile(to + at * kLines, map, k + at, line, barrier);
   }
 
-  /// Bytes to k = 2 in_group of a line. In step s of 8 k it is at k ^ 8 s: packs lie swapped by the line.
+  /// Byte offset of k = 2 in_group in a line. In step s of 8 k it is at k ^ 8 s: packs are swizzled by the line.
   static constexpr unsigned kLine = 4 * kTileFloats;
   __device__ static unsigned place(unsigned line, unsigned in_group) {
     return line * kLine + (in_group / 2 ^ line % 8) * 16 + in_group % 2 * 8;
@@ -42,12 +42,12 @@ struct AlongK {
   __device__ static unsigned in_stage(unsigned place, unsigned slot, unsigned s) {
     return (place ^ s % 4 * 32) + slot * (4 * kFloats) + s / 4 * (kLines * kLine);
   }
-  /// By address: the compiler would make out where shared memory begins for every step.
+  /// By shared address: from a pointer the compiler would recompute the base of shared memory in every step.
   __device__ static void take(unsigned address, float (&f)[2]) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(f[0]), "=f"(f[1]) : "r"(address) : "memory");
   }
 
-  /// Lines for A: fragment r has line 8 r + line_of(group), so that half a warp reads all banks.
+  /// Lines of A: fragment r has line 8 r + line_of(group), so that half a warp reads all banks.
   __device__ static unsigned line_of(unsigned group) { return group % 4 * 2 + group / 4; }
   struct Rows {
     unsigned at;
@@ -62,8 +62,8 @@ struct AlongK {
       for (int r = 0; r < kCount; ++r) take(from + 8 * r * kLine, f[r]);
     }
   };
-  /// Lines for B: fragments 2 i and 2 i + 1 share 16 columns, one has the even ones, so that half a warp reads all
-  /// banks and a lane's sums are neighbours. The last of an odd number has 8 columns.
+  /// Lines of B: fragments 2 i and 2 i + 1 share 16 columns, one has the even ones, so that half a warp reads all banks
+  /// and a lane's sums are adjacent. If the number of fragments is odd, the last one has 8 columns.
   template <int kCount>
   struct Columns {
     unsigned even, last;
@@ -81,19 +81,19 @@ struct AlongK {
     }
   };
 
-  /// Of the four `which` of a row: which fragment, and which of its two columns, element e is; where the first lies.
+  /// Group `which` of four sums of a row: element e's fragment, and which of its two columns; the group's first column.
   __device__ static constexpr int fragment_of(int which, int e) { return 2 * which + e % 2; }
   __device__ static constexpr int half_of(int, int e) { return e / 2; }
   __device__ static int column_of(int which, int in_group) { return 16 * which + 4 * in_group; }
 };
 
-/// A stage of B where it lies along its columns.
+/// A stage of B if it is contiguous along its columns, [k,n].
 template <int kColumns, int kStage>
 struct AlongColumns {
   using Lines = Part<false, kColumns, kStage, 32, true>;
   static constexpr int kFloats = Lines::kFloats;
 
-  /// Lines are as wide as they are apart: some columns beyond the tile come with it.
+  /// Lines are as wide as their pitch, so some columns beyond the tile are copied too.
   static bool set_map(TileMap& to, const Operand& o) {
     return set_plain_map(to, o.data, o.k, o.rows, kStage, Lines::kPitch);
   }
@@ -121,20 +121,20 @@ template <class Size, bool kBAlongK>
 struct StreamedTile : Size {
   using A = AlongK<Size::kM, Size::kStage>;
   using B = std::conditional_t<kBAlongK, AlongK<Size::kN, Size::kStage>, AlongColumns<Size::kN, Size::kStage>>;
-  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of a lane's fragments
+  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of fragments
   static constexpr int kSteps = Size::kStage / 8, kWarps = Size::kThreads / 32;
-  static constexpr int kRounds = kSteps / Size::kGroups;  ///< of a stage: each group takes a step
-  static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< of warps in the tile
+  static constexpr int kRounds = kSteps / Size::kGroups;  ///< a stage; each group takes a step
+  static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< warps of a group
   static constexpr int kOfRow = kCols / 2, kOfWarp = kRows * kCols / 2, kOwned = kOfWarp / Size::kGroups;
   static constexpr int kItems = kPlaces * kOfWarp, kItem = 128;
   static_assert(kItems % kMostBlocks == 0 && kOfWarp % Size::kGroups == 0 && kSteps % Size::kGroups == 0);
   static constexpr int kStageBytes = static_cast<int>(sizeof(float)) * (A::kFloats + B::kFloats);
-  // In shared memory: stages of A, which stay aligned to 8 lines, and of B, sums for other groups, from other blocks.
+  // Shared memory: stages of A (aligned to 8 lines) | stages of B | sums for other groups | sums from other blocks
   static constexpr int kOfB = Size::kStages * A::kFloats, kHandOver = kOfB + Size::kStages * B::kFloats;
   static constexpr int kInbox = kHandOver + (Size::kGroups - 1) * kItems * kItem;
   static constexpr int kCame = kInbox + kItems * kItem, kShared = 4 * (kCame + 2 + 2 * Size::kStages);
 
-  /// A lane's four of item `i` of a warp.
+  /// A lane's four sums of item `i` of its warp.
   __device__ static float4 four(const TileSums (&sums)[kRows / 2][kCols], int i) {
     float v[4];
 #pragma unroll
@@ -150,14 +150,14 @@ struct StreamedTile : Size {
   }
 };
 
-/// Where in C a pair of a lane's sums belongs, and what it is finished with.
+/// The position in C of a pair of a lane's sums, and the operands of its epilogue.
 template <class T>
 struct Pair {
-  int64_t at = -1;  ///< nowhere
+  int64_t at = -1;  ///< -1: outside C
   float2 old{}, bias{}, result{};
 
   __device__ bool mine() const { return at >= 0; }
-  /// The pair `half` of item `item` of the tile, where it is `there`.
+  /// Pair `half` of item `item` of the tile; does nothing unless `there`.
   __device__ void fetch(const Finish& f, unsigned item, unsigned half, unsigned row0, unsigned col0, bool there) {
     const unsigned lane = threadIdx.x % 32, place = item / T::kOfWarp, i = item % T::kOfWarp;
     const bool four = i < T::kRows * T::kOfRow;
@@ -179,15 +179,14 @@ struct Pair {
   }
 };
 
-/// Of so many rounds over k, the first that block `block` of a cluster makes: whole stages, but for the last block.
+/// The first of `rounds` rounds over k that block `block` of a cluster takes: whole stages, except in the last block.
 template <class T>
 __device__ int first_round(int rounds, int block, int blocks_log2) {
   const int even = (block * rounds) >> blocks_log2;
   return block == 1 << blocks_log2 ? rounds : min((even + T::kRounds / 2) / T::kRounds * T::kRounds, rounds);
 }
 
-/// Adds up the sums of groups, each group of its share of the warps' items, and sends them to the blocks that finish
-/// them.
+/// Adds the groups' sums, each group for its share of the warps' items, and sends them to the blocks that finish them.
 template <class T>
 __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* shared, unsigned block,
                          int blocks_log2) {
@@ -195,7 +194,7 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
   const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces, owned = T::kItems >> blocks_log2;
   float4* const handed_over =
       reinterpret_cast<float4*>(shared + T::kHandOver) + place * T::kOfWarp * T::kItem / 4 + lane;
-  constexpr unsigned kApart = T::kItems * T::kItem / 4;  // of what one group hands over, and the next
+  constexpr unsigned kApart = T::kItems * T::kItem / 4;  // from one group's sums to the next's
   float4 own[T::kOwned] = {};
 #pragma unroll
   for (int i = 0; i < T::kOfWarp; ++i) {
@@ -207,7 +206,7 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
           group == owner ? v.w : to.w};
   }
   if (T::kGroups > 1) __syncthreads();
-  if (blocks_log2 > 0) wait_for_arrivals();  // none sends to a block that has not started
+  if (blocks_log2 > 0) wait_for_arrivals();  // no block sends to one that has not started
 #pragma unroll
   for (int i = 0; i < T::kOwned; ++i) {
     const unsigned of_warp = group * T::kOwned + i, item = place * T::kOfWarp + of_warp;
@@ -219,17 +218,17 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
     if (blocks_log2 > 0) {
       send(static_cast<int>(to), at, own[i], shared + T::kCame);
     } else {
-      *reinterpret_cast<float4*>(at) = own[i];  // a block without a cluster cannot send, not to itself either
+      *reinterpret_cast<float4*>(at) = own[i];  // without a cluster a block cannot send, not even to itself
     }
   }
   if (blocks_log2 == 0) __syncthreads();
 }
 
-/// By all threads of all 2^blocks_log2 blocks of a cluster. Waits for the kernel before.
+/// Called by all threads of all 2^blocks_log2 blocks of a cluster. Waits for the preceding kernel.
 template <class T>
 __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, int col0, int block, int blocks_log2,
                                    float* shared) {
-  constexpr unsigned kSumsKept = 16, kUnits = 3;  // rounds until sums are kept; pairs that a lane finishes at a time
+  constexpr unsigned kSumsKept = 16, kUnits = 3;  // rounds between keep()s; pairs that a lane finishes at a time
   const unsigned thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   const unsigned group = warp / T::kPlaces, place = warp % T::kPlaces;
   const unsigned own_row = place / T::kWide * T::kWarpM, own_col = place % T::kWide * T::kWarpN;  // in the tile
@@ -269,8 +268,8 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
     __syncwarp();
   };
 
-  // In a round each group makes a step of 8 k. The numbers of the next are read and split beside the products of this
-  // one, where they have come.
+  // In a round each group takes a step of 8 k. The operands of the next step, if they have arrived, are read and split
+  // while this one's products are computed.
   TileSums sums[T::kRows / 2][T::kCols];
   Fragment<4> left[T::kRounds][T::kRows / 2];
   float right[T::kRounds][T::kCols][2];
@@ -315,13 +314,13 @@ __device__ void make_streamed_tile(const StreamedProduct& streamed, int row0, in
     }
     if ((stage + 1) % (kSumsKept / T::kRounds) == 0) keep(sums);
     if (fetched < stages) {
-      __syncthreads();  // all warps are done with the stage
+      __syncthreads();  // all warps have read the stage
       fetch(fetched + 1);
     }
   }
 
   exchange<T>(sums, shared, block, blocks_log2);
-  // Each block finishes as many items. What it needs for that comes while sums are on their way.
+  // Each block finishes the same number of items. The epilogue's operands are loaded while the sums are in flight.
   const unsigned owned = T::kItems >> blocks_log2;
   const float scale = scale_of(f);
   const float2* const inbox = reinterpret_cast<const float2*>(shared + T::kInbox) + 2 * lane;

@@ -1,12 +1,13 @@
-// A tile of C by one block, or by the blocks of a cluster, which share k; in true f32 on tensor cores
-// (three_tf32_cuda.cuh). A block has kTall x kWide warps, each with a part of the tile, and kGroups times so many,
-// which share the block's k. Operands come by cp.async, many stages ahead. Sums of groups, then of blocks, are added up
-// in a fixed order: each block finishes a share of the tile, and is sent the others' sums of it.
+// A tile of C in true f32 on tensor cores (three_tf32_cuda.cuh), computed by one block, or by the blocks of a cluster,
+// which split k. A block has kGroups groups of kTall x kWide warps: a warp owns a part of the tile; groups split the
+// block's k. Operands are loaded by cp.async, several stages ahead. Sums of groups, then of blocks, are added in a
+// fixed order: each block finishes a share of the tile and receives the others' sums for it.
 //
-// What bounds a tile M x N, for each k: the products, of which mma.sync makes some 620 in a cycle, 3 M N of them; and
-// what comes from L2, some 14 bytes a cycle where all multiprocessors read, 4 (M + N) of them. 64 x 80: 25 cycles, and
-// 41. The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, 18 words a lane are read from
-// shared memory, free of bank conflicts, and 54 instructions split them.
+// Two rates bound a tile of M x N, in cycles for each k:                  64 x 80
+//   3 M N products by mma.sync, some 620 a cycle                            25
+//   4 (M + N) bytes from L2, some 14 a cycle if all multiprocessors read    41
+// The rest is less in warps of 32 x 40: for each 8 of k, beside 198 cycles of mma, a lane reads 18 words from shared
+// memory, without bank conflicts, and splits them in 54 instructions.
 #pragma once
 
 #include "engine/base/round_up.h"
@@ -21,10 +22,10 @@ namespace {
 struct TileProduct {
   Operand a, b;  ///< b's rows are the columns of C
   Finish finish;
-  float *a_sums = nullptr, *b_sums = nullptr;  ///< as Product's
+  float *a_sums = nullptr, *b_sums = nullptr;  ///< as in Product
   bool sums_accumulate = false;
-  bool vectors = false;  ///< four neighbours in memory may be moved at once, in all of them
-  int share = 0;         ///< of k, that each block of a cluster takes: share_of
+  bool vectors = false;  ///< all operands may be accessed as aligned float4
+  int share = 0;         ///< k that each block of a cluster takes: share_of
 };
 
 inline TileProduct tile_product_of(const Product& p) {
@@ -45,18 +46,18 @@ inline TileProduct tile_product_of(const Product& p) {
 
 inline int share_of(int64_t k, int blocks) { return static_cast<int>(round_up(ceil_div(k, blocks), 8)); }
 
-constexpr int kMostBlocks = 8;  ///< of a cluster: more are not portable
+constexpr int kMostBlocks = 8;  ///< a cluster: more are not portable
 
 template <int kTall_, int kWide_, int kGroups_, int kWarpM_, int kWarpN_, int kStage_, int kStages_>
 struct TileSize {
   static constexpr int kTall = kTall_, kWide = kWide_, kGroups = kGroups_, kWarpM = kWarpM_, kWarpN = kWarpN_;
   static constexpr int kStage = kStage_, kStages = kStages_;
   static constexpr int kM = kTall * kWarpM, kN = kWide * kWarpN, kThreads = 32 * kTall * kWide * kGroups;
-  static constexpr int kFours = kM * kN / 4;  ///< of four neighbours in the tile
+  static constexpr int kFours = kM * kN / 4;  ///< float4 of the tile
   static_assert(kFours % kMostBlocks == 0 && kWarpM % 16 == 0 && kWarpN % 8 == 0);
 };
 
-/// Where k is short, what bounds a tile is the latency of its few steps.
+/// Where k is short, the latency of its few steps bounds a tile.
 constexpr int kShortK = 64;
 using ShortTile = TileSize<2, 2, 1, 32, 16, 32, 3>;
 
@@ -65,26 +66,26 @@ struct Tile : Size {
   static constexpr bool kVectors = kVectors_;
   using A = Part<kAAlongK, Size::kM, Size::kStage, Size::kThreads, kVectors>;
   using B = Part<kBAlongK, Size::kN, Size::kStage, Size::kThreads, kVectors>;
-  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of a lane's fragments
+  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of fragments
   static constexpr int kStageFloats = A::kFloats + B::kFloats;
-  static constexpr bool kSumsRows = !kAAlongK && !kBAlongK;  ///< as a weight's gradient lies; code for no other
+  static constexpr bool kSumsRows = !kAAlongK && !kBAlongK;  ///< only in the layout of a weight's gradient
   static constexpr int kPitch = Size::kN + B::kColumnsPad;
   static constexpr int kSums = Size::kGroups * Size::kM * kPitch;
-  /// What the blocks of a cluster send each other lies behind everything else: another block may be ahead.
+  /// Data from other blocks has separate memory, because they may be ahead.
   static constexpr int kInbox = kSums > Size::kStages * kStageFloats ? kSums : Size::kStages * kStageFloats;
-  static constexpr int kExtras = kInbox + Size::kM * Size::kN;  ///< what a share is finished with
+  static constexpr int kExtras = kInbox + Size::kM * Size::kN;  ///< operands of a share's epilogue
   static constexpr int kRowInbox = kExtras + Size::kM * Size::kN;
   static constexpr int kCame = kRowInbox + (kSumsRows ? kMostBlocks * (Size::kM + Size::kN) : 0);
   static constexpr int kShared = 4 * (kCame + 2);
 
-  /// Sums lie in shared memory in the order of mma's rows.
+  /// Sums are in shared memory in the order of mma's rows.
   __device__ static int row_of(int local) {
     const int in_warp = local % Size::kWarpM;
     return local - in_warp + A::template row_of<kRows>(in_warp % 8, in_warp / 8);
   }
 };
 
-/// Which four elements of C are item `four` of the tile.
+/// The position of float4 number `four` of the tile.
 template <class T>
 struct Place {
   int row, col, local;
@@ -94,7 +95,7 @@ struct Place {
         local(four / (T::kN / 4) * T::kPitch + four % (T::kN / 4) * 4) {}
 };
 
-/// The sum over k of each row of the stage, for the tile that is the first of its row of tiles.
+/// Adds the sum over k of a row of the stage. Called for the first tile of a row of tiles.
 template <class P, int kRows, int kStage>
 __device__ void add_row_sums(const float* stage, float& sum) {
   if (threadIdx.x >= kRows) return;
@@ -102,7 +103,7 @@ __device__ void add_row_sums(const float* stage, float& sum) {
   for (int k = 0; k < kStage; ++k) sum += stage[k * P::kPitch + threadIdx.x];
 }
 
-/// Of the blocks of a cluster, in their order.
+/// Adds the parts of a cluster's blocks, in the order of blocks, and stores the sum.
 __device__ inline void store_row_sum(float* sums, const float* parts, int apart, int blocks, int row, int rows,
                                      bool accumulate, float scale) {
   if (row >= rows) return;
@@ -112,7 +113,7 @@ __device__ inline void store_row_sum(float* sums, const float* parts, int apart,
   sums[row] = sum * scale + (accumulate ? sums[row] : 0.0f);
 }
 
-/// Of the `steps` times 8 k in a stage, those of the warp's group.
+/// Multiplies the warp group's share of the `steps` steps of 8 k in a stage.
 template <class T>
 __device__ void multiply(const float* stage, int steps, int group, int row0, int col0,
                          TileSums (&sums)[T::kRows / 2][T::kCols]) {
@@ -131,7 +132,7 @@ __device__ void multiply(const float* stage, int steps, int group, int row0, int
   }
 }
 
-constexpr int kKeep = 8;  ///< stages until sums are kept
+constexpr int kKeep = 8;  ///< stages between keep()s
 
 template <int kTall, int kWide>
 __device__ void keep(TileSums (&sums)[kTall][kWide]) {
@@ -142,14 +143,14 @@ __device__ void keep(TileSums (&sums)[kTall][kWide]) {
   }
 }
 
-/// Bytes that a block is sent.
+/// Bytes that a block receives.
 template <class T>
 __device__ int bytes_to_come(bool sums_a, bool sums_b, int block, int blocks) {
   const int rows = block > 0 ? 0 : (sums_a ? T::kM : 0) + (sums_b ? T::kN : 0);
   return static_cast<int>(sizeof(float)) * (4 * T::kFours + rows * blocks);
 }
 
-/// By all threads of all `blocks` of a cluster, of which this is number `block`. Waits for the kernel before.
+/// Called by all threads of all `blocks` blocks of a cluster; this is number `block`. Waits for the preceding kernel.
 template <class T>
 __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, int block, int blocks, float* shared) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
@@ -177,8 +178,8 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
 
   TileSums sums[T::kRows / 2][T::kCols];
   float row_sum = 0, col_sum = 0;
-  // What C held, or the bias, and what relu made there lie in shared memory as the share does: a thread takes what it
-  // copied itself.
+  // C's previous values or the bias, and relu's results, are in shared memory in the order of the share: a thread reads
+  // the values that it copied itself.
   const float* const added = f.accumulate ? f.c + c_step : f.bias;
   float* const old = shared + T::kExtras;
   float* const results = shared + (blocks > 1 ? T::kExtras + 4 * share : T::kInbox);
@@ -193,7 +194,7 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
         copy4<T::kVectors>(results + 4 * four, f.relu_result + c_step + row, at.col, f.n, at.row < f.m);
     }
   };
-  int now = 0, next = 0;  // where in shared memory the stage that is worked on lies, and the one that is fetched
+  int now = 0, next = 0;  // offsets in shared memory: of the stage in use, and of the next one to fetch
   const auto fetch = [&](int stage) {
     if (stage < stages) {
       from_a.load(shared + next, p.a, end);
@@ -211,7 +212,7 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   for (int s = 0; s < stages; ++s) {
     wait_for_copies<T::kStages - 2>();
     __syncthreads();
-    fetch(s + T::kStages - 1);  // to where all warps are done
+    fetch(s + T::kStages - 1);  // overwrites a stage that all warps have read
     multiply<T>(shared + now, (min(end - k0 - s * T::kStage, T::kStage) + 7) / 8, group, own_row, own_col, sums);
     if (sums_a) add_row_sums<typename T::A, T::kM, T::kStage>(shared + now, row_sum);
     if (sums_b) add_row_sums<typename T::B, T::kN, T::kStage>(shared + now + T::A::kFloats, col_sum);
@@ -234,7 +235,7 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   }
   __syncthreads();
 
-  // Each block finishes its share of the tile: the groups' sums go to the block that does.
+  // Each block finishes its share of the tile and receives the groups' sums of it.
   const auto of_groups = [&](int local) {
     float4 sum{};
 #pragma unroll
@@ -244,17 +245,17 @@ __device__ void make_tile(const TileProduct& p, int64_t z, int row0, int col0, i
   };
   float* const rows_inbox = shared + T::kRowInbox + thread;
   if (blocks > 1) {
-    wait_for_arrivals();  // none sends to a block that has not started
+    wait_for_arrivals();  // no block sends to one that has not started
 #pragma unroll 2
     for (int four = thread; four < T::kFours; four += T::kThreads) {
-      const int to = four * blocks / T::kFours;  // whose share it is in
+      const int to = four * blocks / T::kFours;  // the block that finishes it
       send(to, shared + T::kInbox + (block * share + four - to * share) * 4, of_groups(Place<T>(four, 0, 0).local),
            came);
     }
     if (sums_a && thread < T::kM) send(0, rows_inbox + block * (T::kM + T::kN), row_sum, came);
     if (sums_b && thread < T::kN) send(0, rows_inbox + block * (T::kM + T::kN) + T::kM, col_sum, came);
     wait_for_bytes(came);
-  } else if (T::kSumsRows) {  // read by the thread that wrote
+  } else if (T::kSumsRows) {  // read by the thread that writes it
     if (sums_a && thread < T::kM) rows_inbox[0] = row_sum;
     if (sums_b && thread < T::kN) rows_inbox[T::kM] = col_sum;
   }

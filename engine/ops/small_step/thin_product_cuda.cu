@@ -1,8 +1,8 @@
-// Products with a vector, whose operands are read straight into registers. Sums of lanes and warps are added up in
-// a fixed order.
-//   dots   a matrix that is contiguous along k, times a vector: a warp an element of C, its lanes share k
-//   sums   a vector times a matrix that is contiguous along n: a lane a column, the warps of a block share k
-//   outer  k is 1: a thread an element
+// Products with a vector, whose operands are read straight into registers. Sums of lanes and warps are added in a fixed
+// order.
+//   dots   a matrix that is contiguous along k, times a vector: a warp an element of C, its lanes split k
+//   sums   a vector times a matrix that is contiguous along n: a lane a column, the warps of a block split k
+//   outer  k is 1: a thread a column
 #include <algorithm>
 
 #include "engine/ops/small_step/finish_cuda.h"
@@ -19,7 +19,7 @@ struct Arguments {
   Finish finish;
 };
 
-/// Four of k from a row, zeros beyond its end.
+/// Four elements of a row from k on; zeros beyond its end.
 template <bool kVectors>
 __device__ float4 four_of(const float* row, int k, int end) {
   if constexpr (kVectors) {
@@ -39,7 +39,7 @@ __device__ inline float dot(const float4& a, const float4& b, float sum) {
   return sum + a.w * b.w;
 }
 
-/// kWarps neighbours of a column of C, or of a row.
+/// Computes kWarps adjacent elements of a column of C, or of a row.
 template <bool kAlongColumn, bool kVectors>
 __global__ void __launch_bounds__(32 * kWarps) dots(const Arguments args) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -71,7 +71,7 @@ CudaKernel prepare(const Arguments& args, int64_t batch) {
   };
 }
 
-/// C[1,n] for 32 columns; and the sum of the vector, which is a bias's gradient beside a weight's.
+/// Computes 32 columns of C[1,n], and the sum of the vector: with a weight's gradient this is its bias's gradient.
 __global__ void __launch_bounds__(32 * kWarps) sums(const Arguments args, float* a_sum, bool add_to_sum) {
   __shared__ float partial[kWarps][32], partial_a[kWarps];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, col = blockIdx.x * 32 + lane;
@@ -140,7 +140,7 @@ std::optional<CudaKernel> prepare_thin(const Product& p) {
                        static_cast<int>(p.k),
                        finish_of(p)};
   const bool sums_rows = p.a_sums != nullptr || p.b_sums != nullptr;
-  // A vector lies contiguously whichever way it is transposed.
+  // A vector is contiguous, transposed or not.
   if (p.m == 1 && p.batch == 1 && p.n > 1 && p.k > 1 && !p.transpose_b && p.b_sums == nullptr)
     return prepare_sums(args, static_cast<float*>(p.a_sums), p.sums_accumulate);
   if (p.k == 1 && p.batch == 1 && !sums_rows) return prepare_outer(args);

@@ -1,7 +1,7 @@
 // True f32 products on tensor cores. A float is split into two TF32 numbers, x = high + low to within 2^-22 of x, and
-// a b = high high + high low + low high: what is left out is below f32's own rounding. Products and sums are exact to
-// f32 as mma adds them; small terms are summed apart from the large ones. What is not finite stays so, though an Inf
-// becomes a NaN.
+// a b = high high + high low + low high: the omitted low low is below f32's own rounding. mma computes products exactly
+// and adds them in f32; small terms are summed apart from the large ones. A value that is not finite stays so, though
+// an Inf becomes a NaN.
 // (Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores; CUTLASS calls it 3xTF32.)
 //
 // Fragments of mma.m16n8k8, for lane = 4 group + in_group:
@@ -18,8 +18,8 @@ struct Split {
   uint32_t high, low;
 };
 
-/// Rounded to nearest in integer arithmetic, which is faster than cvt. mma reads the upper 19 bits of what it takes; so
-/// the low part is cut off, and a NaN, which the sum of bits may lose, is still one there.
+/// Rounds to nearest in integer arithmetic, which is faster than cvt. mma reads the upper 19 bits of an operand, so it
+/// truncates the low part. The integer sum may turn a NaN into another value in `high`; `low` is then still NaN.
 __device__ inline Split split(float v) {
   constexpr uint32_t kHalf = 0x1000, kKept = 0xffffe000;
   const uint32_t high = (__float_as_uint(v) + kHalf) & kKept;
@@ -48,8 +48,8 @@ struct Fragment {
   }
 };
 
-/// Sums of a 16 x 8 tile; the terms of low parts are kept apart until the end. mma cuts off what it rounds: what many
-/// of them have summed is kept in rounded sums, for errors would add up.
+/// Sums of a 16 x 8 tile; the terms of low parts are kept apart until the end. mma truncates where f32 would round, and
+/// those errors add up, so keep() now and then moves the sums into sums that are rounded.
 struct TileSums {
   float large[4] = {}, small[4] = {}, kept[4] = {};
 
@@ -60,7 +60,7 @@ struct TileSums {
   __device__ float sum(int i) const { return kept[i] + (large[i] + small[i]); }
 };
 
-/// To the sums of kTall x kWide tiles. An mma takes what the one before left in the same sums only after some others.
+/// Adds products to the sums of kTall x kWide tiles. Dependent mma instructions are separated by independent ones.
 template <int kTall, int kWide>
 __device__ void add_products(const Fragment<4> (&a)[kTall], const float (&b)[kWide][2],
                              TileSums (&sums)[kTall][kWide]) {

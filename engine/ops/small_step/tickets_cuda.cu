@@ -1,4 +1,4 @@
-// A pool of counters: runs that were given back are used again by who asks for as many.
+// A pool of counters. A freed range is reused by the next request of the same size.
 #include <map>
 #include <mutex>
 #include <vector>
@@ -15,7 +15,7 @@ __device__ unsigned tickets[kTickets];
 struct Pool {
   std::mutex mutex;
   int next = 0;
-  std::map<int, std::vector<int>> free;  ///< by count: the first of each run
+  std::map<int, std::vector<int>> free;  ///< by count: the first counter of each range
 
   int take(int count) {
     std::lock_guard lock(mutex);
@@ -36,7 +36,7 @@ struct Pool {
 };
 
 Pool& pool() {
-  static auto* const all = new Pool;  // outlives kernels that live in globals
+  static auto* const all = new Pool;  // outlives kernels in global variables
   return *all;
 }
 

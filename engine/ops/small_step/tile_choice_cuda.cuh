@@ -1,5 +1,5 @@
-// Which of the tiles of tensor_tile_cuda.cuh a grid is made of, and how many blocks share k: what is expected to take
-// the fewest cycles.
+// Chooses the tile size of tensor_tile_cuda.cuh for a grid, and how many blocks split k: the choice that is expected to
+// take the fewest cycles.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +22,9 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-/// Shared memory to ask for. A grid of at most one block a multiprocessor asks for more than half of one's: else
-/// blocks that are set up while the kernel before still runs go two to a multiprocessor that it left free, and take
-/// twice as long there as all others. 0: the device has not so much.
+/// Bytes of shared memory to launch with; 0: the device has less than needed. A grid of at most one block a
+/// multiprocessor asks for more than half of a multiprocessor's: otherwise blocks that start while the preceding kernel
+/// still runs would share the multiprocessors that are free, and take twice as long as the others.
 template <class Kernel>
 int shared_bytes(Kernel* kernel, int needed, int64_t blocks) {
   const int most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
@@ -36,13 +36,13 @@ int shared_bytes(Kernel* kernel, int needed, int64_t blocks) {
   return blocks <= multiprocessors() ? more_than_half : needed;
 }
 
-/// For `tiles` over k in one grid, with `others` small blocks beside them. All clusters run at once.
+/// For `tiles` tiles over k in one grid with `others` small blocks. The clusters of a choice all run at once.
 template <class Size, class Kernel>
 TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t others, int64_t k) {
-  // Of a multiprocessor, fitted to what an H200 took for tiles of 64 x 80 and 32 x 64 at k of 512 and 784.
+  // Rates of a multiprocessor, fitted to an H200's times for tiles of 64 x 80 and 32 x 64 at k of 512 and 784.
   constexpr double kMmaOfCycle = 620, kBytesOfCycle = 14, kSentOfCycle = 6;
-  constexpr double kAround = 2400;  // cycles: start, first bytes, the end
-  constexpr int64_t kLeast = 32;    // of k, for each block
+  constexpr double kAround = 2400;  // cycles beside the loop: start, first bytes, end
+  constexpr int64_t kLeast = 32;    // least k of a block
   constexpr double kOfK =
       std::max(3.0 * Size::kM * Size::kN / kMmaOfCycle, 4.0 * (Size::kM + Size::kN) / kBytesOfCycle);
   TileChoice best;
@@ -56,7 +56,7 @@ TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t othe
                                  static_cast<size_t>(bytes), blocks, nullptr);
       if (clusters_at_once(kernel, launch, blocks) < tiles + ceil_div(others, blocks)) break;
     }
-    const double sent = 4.0 * Size::kM * Size::kN * (blocks - 1) / blocks;  // bytes of sums, to the rest of a cluster
+    const double sent = 4.0 * Size::kM * Size::kN * (blocks - 1) / blocks;  // bytes of sums sent to other blocks
     const double cycles =
         static_cast<double>(waves) * (share_of(k, blocks) * kOfK + kAround + sent / kSentOfCycle);
     if (cycles < best.cycles) best = {blocks, cycles};

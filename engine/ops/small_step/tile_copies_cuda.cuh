@@ -1,6 +1,6 @@
-// Tiles of a matrix of floats that the copy engine brings to shared memory, one instruction a tile: 32 floats of each
-// of some lines. Zeros fill what lies beyond the matrix. Pack p (of 16 bytes) of line i lies where pack p ^ (i % 8)
-// would, so that lines are read without bank conflicts.
+// The copy engine (TMA) loads tiles of a matrix of floats into shared memory, one instruction a tile: 32 floats of each
+// of several lines, with zeros beyond the matrix. Pack p (16 bytes) of line i is stored at the place of pack
+// p ^ (i % 8), so that lines are read without bank conflicts.
 #pragma once
 
 #include <cuda.h>
@@ -10,15 +10,15 @@
 
 namespace trainctl::cuda {
 
-constexpr int kTileFloats = 32;  ///< of a line
+constexpr int kTileFloats = 32;  ///< in a line of a tile
 
-/// What the copy engine knows of a matrix.
+/// The copy engine's description of a matrix.
 struct TileMap {
   CUtensorMap map;
 };
 
-/// Of `lines` lines of `width` floats (whole packs, the matrix aligned), in tiles of `tile_lines` and `tile_width`;
-/// false: the driver has no such copies.
+/// For `lines` lines of `width` floats (whole packs, the matrix aligned), in tiles of `tile_lines` x `tile_width`;
+/// false: the driver does not support such copies.
 [[maybe_unused]] inline bool encode_tile_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
                                              int tile_lines, int tile_width, CUtensorMapSwizzle swizzle) {
   const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
@@ -35,35 +35,34 @@ struct TileMap {
                                           int tile_lines) {
   return encode_tile_map(to, matrix, lines, width, tile_lines, kTileFloats, CU_TENSOR_MAP_SWIZZLE_128B);
 }
-/// Tiles of another width, whole packs, whose lines lie as they are; these need be aligned to 128 bytes alone.
+/// Tiles of another width, in whole packs, without swizzling; in shared memory they need only 128-byte alignment.
 [[maybe_unused]] inline bool set_plain_map(TileMap& to, const float* matrix, int64_t lines, int64_t width,
                                            int tile_lines, int tile_width) {
   return encode_tile_map(to, matrix, lines, width, tile_lines, tile_width, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
-/// By one thread, before others know of it: a barrier that is passed again and again, each time that what was announced
-/// has come.
+/// Called by one thread, before others use the barrier: each of its phases ends when the announced bytes have arrived.
 __device__ inline void prepare_announcements(float* barrier) { prepare_notes(barrier, 1); }
-/// After that, before the first copy.
+/// Called after it, before the first copy.
 __device__ inline void publish_to_copies() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-/// By one thread, for each time that others wait_for_bytes().
+/// Called by one thread, once for each phase that others wait_for_bytes() of.
 __device__ inline void announce_bytes(float* barrier, int bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
 #endif
 }
-/// By one thread, some time before copies.
+/// Called by one thread, some time before the copies.
 __device__ inline void prefetch_map(const TileMap& map) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 #endif
 }
-/// The tile that begins at `first` of line `line`; `to` is aligned to 8 lines.
+/// Loads the tile that starts at element `first` of line `line`; `to` is aligned to 8 lines.
 __device__ inline void copy_tile(float* to, const TileMap& map, int first, int line, float* barrier) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile(

@@ -1,5 +1,5 @@
-// How the tiles of tensor_tile_cuda.cuh move data: operands to shared memory and from there to registers, sums through
-// shared memory, results to C. All of it is internal to those tiles.
+// Data movement of the tiles of tensor_tile_cuda.cuh: operands to shared memory and on to registers, sums through
+// shared memory, results to C. Internal to those tiles.
 #pragma once
 
 #include "engine/ops/small_step/clusters_cuda.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 struct Operand {
   const float* data = nullptr;  ///< [rows,k], or [k,rows]
-  int64_t step = 0;             ///< to the next product's
+  int64_t step = 0;             ///< elements to the next product of the batch
   int rows = 0, k = 0;
 };
 
@@ -19,20 +19,20 @@ constexpr int power_of_two_up_to(int n) {
   return power;
 }
 
-/// One operand's part of a stage: kRows rows by kStage of k. It lies in shared memory as it lies in memory, and a warp
-/// reads its fragments free of bank conflicts.
+/// One operand's part of a stage: kRows rows by kStage of k. Its layout in shared memory is that of global memory; a
+/// warp reads its fragments without bank conflicts.
 template <bool kAlongK, int kRows, int kStage, int kThreads, bool kVectors>
 struct Part {
   static constexpr int kPitch = kAlongK ? kStage + 8 : kRows + 4;
   static constexpr int kFloats = kAlongK ? kRows * kPitch : kStage * kPitch;
   static_assert(kRows % 8 == 0 && kStage % 32 == 0);
 
-  // A thread copies the same kStep neighbours of every kDown-th line of a stage.
+  // A thread copies the same kStep elements of every kDown-th line of a stage.
   static constexpr int kStep = kVectors ? 4 : 1;
   static constexpr int kInner = kAlongK ? kStage : kRows, kOuter = kAlongK ? kRows : kStage;
   static constexpr int kAcross = kInner / kStep, kDown = power_of_two_up_to(kThreads / kAcross);
 
-  /// The stages of rows from `row0` on, one after another.
+  /// Loads consecutive stages of the rows from `row0` on.
   class Source {
    public:
     __device__ Source(const Operand& o, int64_t z, int row0, int k0) {
@@ -42,7 +42,7 @@ struct Part {
       to_ = line * kPitch + at;
       from_ = o.data + z * o.step + (kAlongK ? int64_t{row_} * o.k + k_ : int64_t{k_} * o.rows + row_);
     }
-    /// The next one. Zeros beyond the last row and from k = `end` on: a copy of no bytes reads nothing.
+    /// Loads the next stage. Zeros beyond the last row and from k = `end` on: a copy of zero bytes reads nothing.
     __device__ void load(float* stage, const Operand& o, int end) {
       const int64_t line = kAlongK ? o.k : o.rows;
       if (kThreads == kAcross * kDown || threadIdx.x < kAcross * kDown) {
@@ -63,10 +63,10 @@ struct Part {
     int row_, k_, to_;  ///< of the first copy
   };
 
-  // Fragments of mma (three_tf32_cuda.cuh) for kCount x 8 rows and 8 of k. Which row is an mma's first, and which k, is
-  // ours to say: a lane takes two neighbours of k, and where rows are neighbours in memory, up to four of them.
+  // Fragments of mma (three_tf32_cuda.cuh) for kCount x 8 rows and 8 of k. The mapping of rows and k to mma's is free:
+  // a lane takes two adjacent k and, if rows are adjacent in memory, up to four of them.
 
-  /// f[r]: of row_of(group, r), at k + 2 in_group and the next.
+  /// f[r]: row row_of(group, r), at k + 2 in_group and k + 2 in_group + 1.
   template <int kCount>
   __device__ static void fragment(const float* from, int row0, int k, float (&f)[kCount][2]) {
     const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, in_group = lane % 4;
@@ -102,7 +102,7 @@ struct Part {
     if (r < fours) return r / 4 * 32 + 4 * group + r % 4;
     return r < pairs ? 8 * fours + 2 * group + r - fours : 8 * pairs + group;
   }
-  /// A row of C to shared memory; v[r]: columns row_of(2 in_group, r) and row_of(2 in_group + 1, r).
+  /// Stores a row of C to shared memory; v[r]: columns row_of(2 in_group, r) and row_of(2 in_group + 1, r).
   template <int kCount>
   __device__ static void store_columns(float* row, const float (&v)[kCount][2]) {
     const int in_group = static_cast<int>(threadIdx.x) % 4;
@@ -125,13 +125,13 @@ struct Part {
         *reinterpret_cast<float2*>(row + 8 * kPairs + 2 * in_group) = {v[kPairs][0], v[kPairs][1]};
     }
   }
-  static constexpr int kColumnsPad = kAlongK ? 8 : 4;  ///< of rows of C there: free of bank conflicts
+  static constexpr int kColumnsPad = kAlongK ? 8 : 4;  ///< padding of C's rows there, against bank conflicts
 };
 
-__device__ inline float relu(float v) { return v < 0.0f ? 0.0f : v; }  // a NaN stays one
+__device__ inline float relu(float v) { return v < 0.0f ? 0.0f : v; }  // keeps NaN
 __device__ inline void add(float4& to, const float4& v) { to.x += v.x, to.y += v.y, to.z += v.z, to.w += v.w; }
 
-/// Four neighbours of a row of C, or of what lies like it.
+/// Four adjacent elements of a row of C, or of a tensor of its shape.
 template <bool kVectors>
 __device__ float4 load4(const float* row, int col, int n) {
   if constexpr (kVectors) {
@@ -144,7 +144,7 @@ __device__ float4 load4(const float* row, int col, int n) {
   }
 }
 
-/// The same to shared memory, in the background; zeros where it is not `there`.
+/// The same, copied to shared memory asynchronously; zeros unless `there`.
 template <bool kVectors>
 __device__ void copy4(float* to, const float* row, int col, int n, bool there) {
   if constexpr (kVectors) {

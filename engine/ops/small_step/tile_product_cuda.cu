@@ -1,8 +1,8 @@
-// Products from tiles on tensor cores (tensor_tile_cuda.cuh; streamed_tile_cuda.cuh where operands lie so that the copy
-// engine can bring them): which tiles make a product, and how many blocks share k.
+// Products of tiles on tensor cores: streamed_tile_cuda.cuh if the copy engine can load the operands' layout, else
+// tensor_tile_cuda.cuh. Chooses the tile size, and how many blocks split k.
 //
-// What small products cost, seen on an H200: 1.5 us for a launch in a chain; code that runs once is fetched at about
-// 10 KiB a microsecond (so nothing is unrolled twice).
+// Costs of small products, measured on an H200: 1.5 us for a launch in a chain; instructions that run once are fetched
+// at about 10 KiB a microsecond (so nothing is unrolled twice).
 #include <bit>
 
 #include "engine/ops/small_step/streamed_tile_cuda.cuh"
@@ -42,7 +42,7 @@ TileChoice choose(Kernel* kernel, const TileProduct& p, int64_t batch) {
   return choose_blocks<T>(kernel, T::kShared, int64_t{grid.x} * grid.y * grid.z, 0, p.a.k);
 }
 
-/// Enqueues a kernel that takes what it makes and how it is shared.
+/// A launch of `kernel` with its product `what`, and `how` many blocks (or their log2) split k.
 template <class T, class What>
 CudaKernel prepare(void (*kernel)(What, int), const What& what, int how, dim3 grid, int blocks) {
   const auto bytes = static_cast<size_t>(shared_bytes(kernel, T::kShared, int64_t{grid.x} * grid.y * grid.z));
@@ -52,7 +52,7 @@ CudaKernel prepare(void (*kernel)(What, int), const What& what, int how, dim3 gr
   };
 }
 
-/// Threads copy the operands of every tile.
+/// Threads copy the operands of a tile.
 template <bool kAAlongK, bool kBAlongK, bool kVectors>
 struct Copied {
   template <class Size>
@@ -69,7 +69,7 @@ struct Copied {
   }
 };
 
-/// The copy engine does; null: the driver has no such copies.
+/// The copy engine loads them; make() returns null if the driver does not support it.
 template <bool kBAlongK>
 struct Streamed {
   template <class Size>
@@ -89,7 +89,7 @@ struct Streamed {
   }
 };
 
-/// By the size of tiles that is expected to be the fastest.
+/// The kernel of the tile size that is expected to be the fastest.
 template <class Way, class... Sizes>
 std::optional<CudaKernel> make_fastest(const TileProduct& p, int64_t batch) {
   const TileChoice choices[] = {Way::template choice<Sizes>(p, batch)...};
@@ -129,7 +129,7 @@ std::optional<CudaKernel> prepare_layout(const Product& p, const TileProduct& ti
 }  // namespace
 
 std::optional<CudaKernel> prepare_tile(const Product& p) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // of what is counted in int
+  constexpr int64_t kMost = int64_t{1} << 30;  // counted in int
   const bool sums = p.a_sums != nullptr || p.b_sums != nullptr;
   const bool fits = can_finish(p) && p.m < 32 * 65535 && p.n < kMost && p.k < kMost && p.batch < 65536;
   if (!fits || (sums && (p.batch != 1 || !p.transpose_a || p.transpose_b))) return std::nullopt;

@@ -1,7 +1,7 @@
-// The gradients of a small step's weights in one launch, or the steps of descent that they make: dW = A^T B with
-// few rows in A and B. A block makes a tile of one of them (grad_tile_cuda.cuh); where those would be few, or rows do
-// not lie in packs of 16 bytes, a block or a cluster makes another (tensor_tile_cuda.cuh). Bias gradients are sums over
-// the tile's operands on the way. A gradient that is a vector gets blocks of its own.
+// All weight gradients of a small step, or the SGD steps fused with them, in one launch: dW = A^T B with few rows in A
+// and B. A block computes a tile of one of them (grad_tile_cuda.cuh); if there would be few such tiles, or rows are not
+// whole 16-byte packs, a block or a cluster computes a tile of tensor_tile_cuda.cuh. Bias gradients are summed from the
+// tile's operands on the way. A gradient that is a vector gets blocks of its own.
 #include "engine/ops/matmul/product_shape.h"
 #include "engine/ops/small_step/grad_tile_cuda.cuh"
 #include "engine/ops/small_step/groups_cuda.h"
@@ -12,31 +12,31 @@ namespace {
 
 constexpr int kMostGrads = 16;
 constexpr int64_t kMostRows = 1024;
-constexpr size_t kMostCopied = 8;          ///< matrices, where the copy engine brings them
-constexpr int kLine = 64;                  ///< elements of a vector that a block makes
-constexpr int kLineParts = 2 * kLine + 1;  ///< sums that a warp has of them
+constexpr size_t kMostCopied = 8;          ///< matrices, if the copy engine loads them
+constexpr int kLine = 64;                  ///< elements of a vector that a block computes
+constexpr int kLineParts = 2 * kLine + 1;  ///< a warp's partial sums for them
 
-/// Where rows are many, and the copy engine cannot bring them or tiles are few.
+/// For many rows, if the copy engine cannot load them or tiles are few.
 using LongTile = TileSize<8, 1, 1, 16, 88, 32, 4>;
 
 struct Grad {
   TileProduct product;  ///< A and B are [k,m] and [k,n]
-  int first = 0;        ///< of all tiles, or of all lines
+  int first = 0;        ///< index of its first tile among all tiles, or line among all lines
 };
 
 inline bool is_vector(const TileProduct& p) { return p.finish.m == 1 || p.finish.n == 1; }
 inline int64_t lines_of(const TileProduct& p) { return ceil_div(int64_t{p.finish.m} * p.finish.n, kLine); }
 
-/// Tiles come first, in clusters; then vectors.
+/// The grid: blocks of tiles, in clusters, then blocks of vectors.
 struct Grads {
   Grad list[kMostGrads];
-  int count = 0, vectors = 0;  ///< of them, which are the last
+  int count = 0, vectors = 0;  ///< the vectors are the last ones of the list
   int blocks = 1;              ///< of a cluster
   int tile_blocks = 0, grid = 0;
 };
 
-/// kLine elements of C = v^T M, or M^T v; and the sums of v, or of M's columns, on the way. Warps share k: a lane has
-/// the same two columns of many k under way at a time.
+/// Computes kLine elements of C = v^T M or M^T v and, on the way, the sums of v and of M's columns. Warps split k: a
+/// lane loads the same two columns for several k at a time.
 template <int kThreads>
 __device__ void make_line(const TileProduct& p, int first, float* shared) {
   constexpr int kApart = kThreads / 32, kAtOnce = 8, kOfLane = kLine / 32;
@@ -89,7 +89,7 @@ __device__ void make_line(const TileProduct& p, int first, float* shared) {
   if (vector_sum != nullptr && first + thread == 0) store(vector_sum, 2 * kLine, p.sums_accumulate);
 }
 
-/// What a block makes: of which gradient, and its number there.
+/// A block's work: index of the gradient, and number of the tile or line in it.
 struct Item {
   bool of_vector;
   int which, number;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(Size::kThreads) weight_grads(const __grid_cons
     make_tile<SplitTile<Size, false>>(p, 0, row0, col0, block % grads.blocks, grads.blocks, shared);
 }
 
-/// The same where the copy engine brings the operands.
+/// The same if the copy engine loads the operands.
 struct CopiedGrads {
   Grads grads;
   TileMap a[kMostCopied], b[kMostCopied];
@@ -185,7 +185,7 @@ TileChoice choose(const std::vector<TileProduct>& matrices, int64_t lines) {
   return choose_blocks<Size>(weight_grads<Size>, kShared<Size>, tiles, lines, k);
 }
 
-/// What a grid of tiles of such tiles makes, in clusters of `blocks`.
+/// The work of a grid of tiles of this size, in clusters of `blocks`.
 template <class Size>
 Grads list_grads(const std::vector<TileProduct>& matrices, const std::vector<TileProduct>& vectors, int blocks) {
   Grads grads;
@@ -216,8 +216,8 @@ CudaKernel prepare(const std::vector<TileProduct>& matrices, const std::vector<T
   };
 }
 
-/// Where the copy engine can, and such tiles keep more than half of the device busy. A block has a multiprocessor to
-/// itself: where k is short, several smaller ones there overlap if there are more than one for each.
+/// Null unless the copy engine can load the operands and these tiles keep more than half of the device busy. Null too
+/// if k is short and blocks, one a multiprocessor, need a second wave: several smaller ones on each overlap.
 std::optional<CudaKernel> prepare_copied(const std::vector<TileProduct>& matrices,
                                          const std::vector<TileProduct>& vectors, int64_t k) {
   const auto in_fours = [](const TileProduct& p) { return p.vectors; };
@@ -250,7 +250,7 @@ std::optional<CudaKernel> prepare_weight_grads(std::span<const GroupedKernel> ke
   for (const GroupedKernel& kernel : kernels) {
     const std::optional<TileProduct> grad = grad_of(kernel);
     if (!grad) return std::nullopt;
-    for (const TileProduct& other : all)  // all are made at the same time
+    for (const TileProduct& other : all)  // all are computed at the same time
       if (other.finish.c == grad->a.data || other.finish.c == grad->b.data) return std::nullopt;
     all.push_back(*grad);
     (is_vector(*grad) ? vectors : matrices).push_back(*grad);

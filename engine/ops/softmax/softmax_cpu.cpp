@@ -16,7 +16,7 @@ void softmax_row(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
 }
 
-constexpr int64_t kTile = 64;  // columns of a strided softmax that go together
+constexpr int64_t kTile = 64;  // columns of a strided softmax at a time
 
 void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t count) {
   float top[kTile];
@@ -50,7 +50,7 @@ void grad_columns(const float* dy, const float* y, float* dx, int64_t n, int64_t
   }
 }
 
-/// f(first element, columns) for each tile.
+/// Calls f(first element, columns) for each tile.
 template <class F>
 void for_each_tile(const SoftmaxDim& a, F f) {
   for (int64_t o = 0; o < a.outer; ++o) {

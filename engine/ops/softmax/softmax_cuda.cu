@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
 }
 
 constexpr int kColumns = 32,
-              kDown = 8;  // threads side by side, and down a column
+              kDown = 8;  // threads across columns, and down a column
 
-/// The value of f over the threads of a column, in all of them.
+/// Reduces v by f over the threads of a column; all of them get the result.
 template <class F>
 __device__ float down_the_column(float v, F f) {
   __shared__ float of[kDown][kColumns];
@@ -76,7 +76,7 @@ __device__ float down_the_column(float v, F f) {
   return v;
 }
 
-/// A block has kColumns columns of one outer index. The grid counts tiles of inner, then outer.
+/// A block has kColumns columns of one outer index. The block index iterates over tiles of inner, then over outer.
 struct Columns {
   int64_t n, inner, tiles;
 

@@ -28,7 +28,7 @@ Rows rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
-/// A row's gradient, which may lie on the row; returns its loss, not yet scaled.
+/// Writes a row's gradient, which may overwrite the row; returns the row's loss, unscaled.
 double write_grad(const float* x, int64_t classes, int32_t label, double scale, float* dx) {
   const float top = cpu::largest(x, classes);
   const float correct = x[class_of(label, classes)];
@@ -37,7 +37,7 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
   const auto share = static_cast<float>(scale / sum);
   for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
   dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
-  return std::log(sum) + (double{top} - correct);  // a top far from 0 takes all digits
+  return std::log(sum) + (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
 }
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {

@@ -1,5 +1,5 @@
-// Undoes a broadcast: y = sum of x over the dims in which y's shape is 1 or missing. With the attr descend it is the
-// gradient of a bias, and the step of SGD.
+// Undoes a broadcast: y = sum of x over the dims in which y's shape is 1 or missing. With the attr descend it is a
+// bias's gradient fused with its SGD step.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/sums_cuda.cuh"
 
