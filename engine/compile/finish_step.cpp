@@ -4,17 +4,19 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-Instruction once_a_step(Opcode opcode, std::string name, std::string op = "") {
+/// `kernel`: of kernels.
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr) {
   Instruction i;
   i.opcode = opcode;
   i.name = std::move(name);
-  i.op = std::move(op);
+  if (kernel != nullptr) i.op = kernel->name;
   i.phase = Phase::backward;
   return i;
 }
@@ -31,7 +33,7 @@ void all_reduce_number(Lowering& l, const std::string& name, Purpose purpose, co
 
 void finish_loss(Lowering& l) {
   const View loss = l.c.flat(l.c.loss, 0, 1, "loss");
-  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", "zero"), {}, {loss});
+  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
   all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
 }
 
@@ -87,13 +89,13 @@ View sum_of_squares(Lowering& l) {
     for (const auto& [range, at] : counted_ranges(l, static_cast<int>(b))) {
       const View part =
           l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name, bucket.kept_type);
-      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
+      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
       norm.operand.accumulate = true;
     }
   }
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
-  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", "zero"), {}, {norm});
+  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
   all_reduce_number(l, "all_reduce clip_norm", Purpose::clip, norm);
   return norm;
 }

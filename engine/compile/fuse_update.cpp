@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/compile/passes.h"
-#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
@@ -37,12 +36,13 @@ Writers find_writers(const Compiler& c, const RankBucket& bucket) {
   for (size_t i = 0; i < c.code.size() && fits; ++i) {
     const VirtualInstruction& v = c.code[i];
     if (names(v.inputs, bucket.gradients)) {
-      fits = v.code.op == c.optimizer.def.kernel;
+      fits = is_update(v.code);
       found.update = i;
     }
     if (!names(v.outputs, bucket.gradients)) continue;
-    const OpDef* op = v.code.opcode == Opcode::kernel ? find_op(v.code.op) : nullptr;
-    fits = fits && op != nullptr && op->can_descend && v.outputs.size() == 1 && !v.code.outputs[0].accumulate;
+    const KernelDef* kernel = kernel_of(v.code);
+    fits = fits && kernel != nullptr && kernel->takes_step(EpilogueStep::descend) && v.outputs.size() == 1 &&
+           !v.code.outputs[0].accumulate;
     for (size_t later = i + 1; later < c.code.size() && fits; ++later)  // weights lie as gradients do
       fits = !reads(c.code[later], bucket.weights, v.code.outputs[0]);
     found.at.push_back(i);
@@ -56,7 +56,9 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
   Operand& out = v.code.outputs[0];
   out.accumulate = true;
   if (out.tensor.starts_with("grad.")) out.tensor.erase(0, 5);
-  v.code.attrs.set("descend", true);
+  Epilogue epilogue = epilogue_of(v.code.attrs);
+  epilogue.descend = true;
+  set_epilogue(v.code.attrs, epilogue);
   v.code.name = "update " + out.tensor;
 }
 

@@ -16,7 +16,6 @@
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise.h"
-#include "engine/ops/optimizer_def.h"
 #include "engine/plan/cost_model.h"
 
 namespace trainctl {
@@ -54,9 +53,9 @@ Cost cost_of(const Instruction& code) {
     return list;
   };
   const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
-  if (is_update_kernel(code.op)) return traffic_cost(inputs, outputs, 0);
-  const OpDef* op = find_op(code.op);
-  return op != nullptr && op->is_product ? op->cost(inputs, outputs, code.attrs) : Cost{};
+  const KernelDef& kernel = *kernel_of(code);
+  if (kernel.updates_outputs) return traffic_cost(inputs, outputs, 0);
+  return kernel.is_product ? kernel.cost(inputs, outputs, code.attrs) : Cost{};
 }
 
 /// When the streams are through with what was issued so far, in seconds.
@@ -87,7 +86,7 @@ class Placement {
   }
 
   std::vector<size_t> order() {
-    while (end_ < c_.code.size() && !is_update_kernel(c_.code[end_].code.op)) ++end_;
+    while (end_ < c_.code.size() && !is_update(c_.code[end_].code)) ++end_;
     place_under_the_backward_pass();
     find_fillers();
     place_at_the_end();
@@ -111,7 +110,7 @@ class Placement {
   /// Updates that no gather waits for, and that may stand anywhere among the last instructions.
   void find_fillers() {
     for (size_t i = end_; i < c_.code.size(); ++i) {
-      if (is_gathered_[i] || !is_update_kernel(c_.code[i].code.op)) continue;
+      if (is_gathered_[i] || !is_update(c_.code[i].code)) continue;
       if (!can_move(c_, c_.code[i], i, end_ - 1) || !can_move(c_, c_.code[i], i, c_.code.size())) continue;
       fillers_.push_back(i);
       taken_[i] = true;

@@ -51,7 +51,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
-    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.op, to_string(shape)));
+    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.name, to_string(shape)));
   }
   const TensorId label = label_for(c, type, shape);
   const int64_t terms = num_elements(c.graph.tensors[label].shape);
@@ -59,7 +59,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   Attrs attrs = with_defaults(c.spec.loss->attrs, type.fields);
   attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
-  const TensorId loss = builder.emit(type.op, {prediction, label}, attrs)[0];
+  const TensorId loss = builder.emit(type.op->name, {prediction, label}, attrs)[0];
   builder.finish(loss);
   return loss;
 }

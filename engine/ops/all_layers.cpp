@@ -1,63 +1,23 @@
-// Every layer, loss and optimizer, in the order of the reference (docs/job.md). Adding one: its folder, and a name
+// Every layer, loss and optimizer of the families of all_ops.def, and what spec sees of them.
 // here.
-#include <algorithm>
-
 #include "engine/base/error.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/loss_def.h"
+#include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
-extern const LayerDef flatten_layer, reshape_layer, transpose_layer, dense_layer, matmul_layer, add_layer, mul_layer;
-extern const LayerDef relu_layer, sigmoid_layer, tanh_layer, gelu_layer, softmax_layer, dropout_layer;
-extern const LayerDef batch_norm_layer, layer_norm_layer, embedding_layer, reduce_sum_layer, reduce_mean_layer;
-extern const LayerDef all_reduce_layer, all_gather_layer, reduce_scatter_layer, all_to_all_layer, broadcast_layer;
-extern const LossDef mae_loss, mse_loss, softmax_cross_entropy_loss;
-extern const OptimizerDef sgd_optimizer, adam_optimizer, adamw_optimizer;
-
 namespace {
 
-// One a line.
-// clang-format off
-const LayerDef* const kLayers[] = {
-    &flatten_layer,
-    &reshape_layer,
-    &transpose_layer,
-    &dense_layer,
-    &matmul_layer,
-    &add_layer,
-    &mul_layer,
-    &relu_layer,
-    &sigmoid_layer,
-    &tanh_layer,
-    &gelu_layer,
-    &softmax_layer,
-    &dropout_layer,
-    &batch_norm_layer,
-    &layer_norm_layer,
-    &embedding_layer,
-    &reduce_sum_layer,
-    &reduce_mean_layer,
-    &all_reduce_layer,
-    &all_gather_layer,
-    &reduce_scatter_layer,
-    &all_to_all_layer,
-    &broadcast_layer,
-};
-// clang-format on
-
-const LossDef* const kLosses[] = {
-    &mae_loss,
-    &mse_loss,
-    &softmax_cross_entropy_loss,
-};
-
-const OptimizerDef* const kOptimizers[] = {
-    &sgd_optimizer,
-    &adam_optimizer,
-    &adamw_optimizer,
-};
+/// Those of all families, in the order of all_ops.def.
+template <class Def>
+std::vector<const Def*> gather(std::initializer_list<const Def*> OpFamily::*of_family) {
+  std::vector<const Def*> all;
+  for (const OpFamily* family : all_families())
+    all.insert(all.end(), (family->*of_family).begin(), (family->*of_family).end());
+  return all;
+}
 
 template <class Def>
 const Def* find(std::span<const Def* const> defs, std::string_view name) {
@@ -93,9 +53,18 @@ std::vector<EntryType> entries_of(std::span<const Def* const> defs) {
 
 }  // namespace
 
-std::span<const LayerDef* const> all_layers() { return kLayers; }
-std::span<const LossDef* const> all_losses() { return kLosses; }
-std::span<const OptimizerDef* const> all_optimizers() { return kOptimizers; }
+std::span<const LayerDef* const> all_layers() {
+  static const std::vector<const LayerDef*> all = gather(&OpFamily::layers);
+  return all;
+}
+std::span<const LossDef* const> all_losses() {
+  static const std::vector<const LossDef*> all = gather(&OpFamily::losses);
+  return all;
+}
+std::span<const OptimizerDef* const> all_optimizers() {
+  static const std::vector<const OptimizerDef*> all = gather(&OpFamily::optimizers);
+  return all;
+}
 
 const LayerDef* find_layer(std::string_view name) { return find(all_layers(), name); }
 const LossDef* find_loss(std::string_view name) { return find(all_losses(), name); }
@@ -104,11 +73,6 @@ const OptimizerDef& get_optimizer(std::string_view name) {
   const OptimizerDef* optimizer = find_optimizer(name);
   check(optimizer != nullptr, "there is no optimizer " + std::string(name));
   return *optimizer;
-}
-
-bool is_update_kernel(std::string_view kernel) {
-  return std::any_of(std::begin(kOptimizers), std::end(kOptimizers),
-                     [&](const OptimizerDef* optimizer) { return optimizer->kernel == kernel; });
 }
 
 const std::vector<EntryType>& layer_types() {

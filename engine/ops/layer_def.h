@@ -1,5 +1,5 @@
 // All that the job file, its reference and the model know of one layer type. A layer is in the folder of its op
-// (relu/relu.cpp holds relu_layer) and has one line in all_layers.cpp.
+// (relu/relu.cpp holds relu_layer) and stands in the list of its family (op_family.h).
 #pragma once
 
 #include <span>

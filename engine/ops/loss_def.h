@@ -1,5 +1,5 @@
 // All that the job file, its reference, the model and the compiler know of one loss. A loss is in the folder of its op
-// (mse/mse.cpp holds mse_loss) and has one line in all_layers.cpp.
+// (mse/mse.cpp holds mse_loss) and stands in the list of its family.
 #pragma once
 
 #include <span>
@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "engine/base/entry_types.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
 
-/// The op reads (prediction, label) and makes [1]: attr scale times a sum. Its gradient reads the same.
+/// The op reads (prediction, label) and makes [1]: attr scale times a sum. Its kernel names that of the gradient, which
+/// reads the same, and the one that makes both (KernelDef::loss_grad, loss_with_grad).
 struct LossDef {
   const char* name;                ///< the `type` of a job file
   const char* doc;                 ///< what is minimised, without a full stop: "mean |p - l|"
   std::vector<Field> fields = {};  ///< attrs of the op
-  const char* op;
-  const char* grad_op;
-  const char* op_with_grad;         ///< the kernel that makes the outputs of both ops in one pass
+  const OpDef* op;
   bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
 };
 

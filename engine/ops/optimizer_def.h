@@ -1,5 +1,5 @@
 // All that the job file, its reference, the compiler and the trainer know of one optimizer. It is in the folder of its
-// kernel (adam/adam.cpp holds adam_optimizer) and has one line in all_layers.cpp.
+// kernel (adam/adam.cpp holds adam_optimizer) and stands in the list of its family.
 #pragma once
 
 #include <span>
@@ -9,6 +9,7 @@
 
 #include "engine/base/entry_types.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
@@ -21,14 +22,14 @@ struct OptimizerDef {
 
   /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16 copy
   /// of the weight). It also gets the attr clip_norm.
-  const char* kernel;
+  const KernelDef* kernel;
   Attrs (*kernel_attrs)(const Attrs& settings);
 
   /// Names of what is kept from step to step beside a weight, f32 and of its size each, 0 at the start.
   std::vector<std::string> (*states)(const Attrs& settings);
 
   /// Whether the update is weight -= learning_rate * gradient and no more, so that a kernel that makes a gradient can
-  /// take the step itself (OpDef::can_descend). Null: never.
+  /// take the step itself (EpilogueStep::descend). Null: never.
   bool (*is_plain_step)(const Attrs& settings) = nullptr;
 
   /// Fills in what the kernel reads of StepScalars beside the learning rate; `update` counts from 1. Null: nothing.
@@ -41,9 +42,6 @@ std::span<const OptimizerDef* const> all_optimizers();
 const OptimizerDef* find_optimizer(std::string_view name);
 /// The same, but the name must exist.
 const OptimizerDef& get_optimizer(std::string_view name);
-
-/// Whether it is the kernel of some optimizer's update.
-bool is_update_kernel(std::string_view kernel);
 
 /// An optimizer with the settings of a job.
 struct Optimizer {

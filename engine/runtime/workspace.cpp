@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/round_up.h"
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
@@ -24,11 +24,12 @@ void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) 
 
 /// Of all kernels that are launched as one, each says enough.
 int64_t scratch_of(const Instruction& i) {
-  if (i.opcode != Opcode::kernel) return 0;
+  const KernelDef* kernel = kernel_of(i);
+  if (kernel == nullptr) return 0;
   std::vector<Shape> inputs, outputs;
   for (const Operand& operand : i.inputs) inputs.push_back(operand.shape);
   for (const Operand& operand : i.outputs) outputs.push_back(operand.shape);
-  return most_cuda_scratch(i.op, inputs, outputs);
+  return most_cuda_scratch(*kernel, inputs, outputs);
 }
 
 }  // namespace

@@ -15,8 +15,9 @@
 
 namespace trainctl {
 
-/// The elements of a batch: as kMaxSize, far beyond any machine.
-inline constexpr int64_t kMaxBatchElements = int64_t{1} << 40;
+/// Of the elements of a whole batch, over all ranks: their bytes fit an int64_t. What one rank may hold is the planner's
+/// matter.
+inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 
 struct Section {
   std::string name;

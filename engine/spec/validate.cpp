@@ -33,10 +33,13 @@ struct Rules {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
+/// The first twelve.
 std::string divisors(int64_t value) {
+  std::set<int64_t> found;
+  for (int64_t d = 1; d * d <= value; ++d)
+    if (value % d == 0) found.insert({d, value / d});
   std::vector<std::string> all;
-  for (int64_t d = 1; d <= value && all.size() < 12; ++d)
-    if (value % d == 0) all.push_back(number(d));
+  for (auto d = found.begin(); d != found.end() && all.size() < 12; ++d) all.push_back(number(*d));
   return join(all);
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/graph/dtype.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
 

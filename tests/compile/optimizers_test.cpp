@@ -44,7 +44,7 @@ void check_updates(const std::string& text) {
   const std::vector<std::string> states = optimizer.states();
   int updates = 0;
   for (const Instruction& i : program.instructions) {
-    if (i.op != optimizer.def.kernel) continue;
+    if (kernel_of(i) != optimizer.def.kernel) continue;
     ++updates;
     REQUIRE(i.outputs.size() == 1 + states.size());
     for (size_t s = 0; s < states.size(); ++s) CHECK(i.outputs[1 + s].tensor.starts_with(states[s] + "."));

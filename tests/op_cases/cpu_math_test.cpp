@@ -1,5 +1,5 @@
 // The vectorisable functions against those of the standard library in double.
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 
 #include <doctest/doctest.h>
 

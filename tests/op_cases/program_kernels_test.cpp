@@ -192,7 +192,7 @@ TEST_CASE("every optimizer of the list goes downhill with its defaults; a plain 
     optimizer.fill_scalars(1, scalars);
     Attrs attrs = optimizer.kernel_attrs();
     attrs.set("clip_norm", 0.0);
-    prepare(def->kernel, {arg(g)}, out, attrs, &scalars)();
+    prepare(def->kernel->name, {arg(g)}, out, attrs, &scalars)();
     CHECK(norm_of(w) < norm_of(g));
     if (!optimizer.is_plain_step()) continue;
     CHECK(states.empty());
@@ -236,9 +236,9 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
       const auto run = [&](const char* name, std::vector<TensorArg> out) {
         prepare(name, {shaped(prediction), labels}, std::move(out), attrs)();
       };
-      run(def->op, {expected_sum});
-      run(def->grad_op, {shaped(expected)});
-      run(def->op_with_grad, {sum, shaped(in_place ? prediction : grad)});
+      run(def->op->name, {expected_sum});
+      run(def->op->kernel.loss_grad->name, {shaped(expected)});
+      run(def->op->kernel.loss_with_grad->name, {sum, shaped(in_place ? prediction : grad)});
       CHECK(loss == expected_loss);
       CHECK((in_place ? prediction : grad) == expected);
     }

@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/copied_collectives.h"
 

@@ -2,7 +2,10 @@
 // takes the weight decay off the weight itself (attr decoupled).
 #include <cmath>
 
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -36,10 +39,28 @@ void fill_bias_corrections(const Attrs& settings, int64_t update, StepScalars& s
 
 }  // namespace
 
+extern const KernelDef adam_update_kernel = {
+    .name = "adam_update",
+    .updates_outputs = true,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "weights, m, v from gradients (, squared norm)",
+                               .inputs = {f32(kFlat)},
+                               .attrs = {{"beta1", 0.9},
+                                         {"beta2", 0.999},
+                                         {"eps", 1e-8},
+                                         {"weight_decay", 0.0},
+                                         {"decoupled", false},
+                                         {"clip_norm", 0.0}},
+                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); }};
+        },
+};
+
 extern const OptimizerDef adam_optimizer = {
     .name = "adam",
     .fields = adam_fields(),
-    .kernel = "adam_update",
+    .kernel = &adam_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, false); },
     .states = moments,
     .fill_scalars = fill_bias_corrections,
@@ -48,10 +69,13 @@ extern const OptimizerDef adam_optimizer = {
 extern const OptimizerDef adamw_optimizer = {
     .name = "adamw",
     .fields = adam_fields(),
-    .kernel = "adam_update",
+    .kernel = &adam_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, true); },
     .states = moments,
     .fill_scalars = fill_bias_corrections,
 };
+
+extern const OpFamily adam_family = {
+    .ops = {}, .kernels = {&adam_update_kernel}, .optimizers = {&adam_optimizer, &adamw_optimizer}};
 
 }  // namespace trainctl

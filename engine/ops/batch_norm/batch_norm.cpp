@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -61,6 +63,18 @@ TensorId emit_batch_norm(LayerContext& layer) {
   return b.emit("batch_norm", inputs, {{"count", count}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
+// A batch of 32 images of 128 channels, 32 x 32.
+const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
+const Attrs kBatchNorm = {{"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
+
+/// (dy, x, mean, var, ...): x of `images` dims, and vectors of its channels.
+void expect_batch_norm_grad(Infos in) {
+  example::expect(in.size() >= 4 && in.size() <= 7 && in.size() != 5 && in[0].shape.size() >= 2,
+                  "it takes dy, x [n, c, ..], mean, var");
+  example::expect_shape(in[1], in[0].shape, "x");
+  for (size_t i = 2; i < in.size(); ++i) example::expect_shape(in[i], {in[0].shape[1]}, "a vector of the channels");
+}
+
 }  // namespace
 
 /// x -> sum / count, a partial sum where the batch is cut
@@ -71,7 +85,14 @@ extern const OpDef batch_norm_mean_op = {
       return {{{in[0].shape[1]}}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + "->c"}; },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_mean",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "mean of each channel (dim 1)", .inputs = {{kImages}}, .attrs = kBatchNorm};
+                   }},
 };
 
 /// (x, mean) -> sum (x - mean)^2 / count
@@ -82,7 +103,15 @@ extern const OpDef batch_norm_var_op = {
       return {{{in[0].shape[1]}}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + ",c->c"}; },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_var",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "variance of each channel; inputs x, mean",
+                                          .inputs = {{kImages}, f32(kChannels)},
+                                          .attrs = kBatchNorm};
+                   }},
 };
 
 /// (mean, var, running_mean, running_var): running += momentum * (new - running), var unbiased
@@ -93,8 +122,16 @@ extern const OpDef batch_norm_running_op = {
       return {};
     },
     .rule = [](Infos, const Attrs&) -> RuleText { return {"c,c,c,c->"}; },
-    .cost = elementwise_cost<0>,
-    .updates_input = 0b1100,
+    .kernel = {.name = "batch_norm_running",
+               .updates_input = 0b1100,
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "running statistics; inputs mean, var, running mean, running var",
+                                          .inputs = {f32(kChannels), f32(kChannels), f32(kChannels), f32(kChannels)},
+                                          .attrs = kBatchNorm};
+                   }},
 };
 
 /// (x, mean, var[, gamma, beta]) -> y
@@ -110,8 +147,17 @@ extern const OpDef batch_norm_op = {
       for (size_t i = 1; i < in.size(); ++i) text += ",c";
       return {text + "->" + x};
     },
-    .cost = elementwise_cost<4>,
     .backward = backward,
+    .kernel = {.name = "batch_norm",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs x, mean, var(, gamma, beta)",
+                         .inputs = {{kImages}, f32(kChannels), f32(kChannels), {kChannels}, {kChannels}},
+                         .attrs = kBatchNorm};
+                   }},
 };
 
 /// (dy, x, mean, var) -> dbeta = sum dy, dgamma = sum dy * xhat
@@ -121,7 +167,16 @@ extern const OpDef batch_norm_grad_stats_op = {
       expect_inputs("batch_norm_grad_stats", in, 4, 4);
       return {in[2], in[2]};
     },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_grad_stats",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dbeta, dgamma; inputs dy, x, mean, var",
+                                          .inputs = {{kImages}, {kImages}, f32(kChannels), f32(kChannels)},
+                                          .attrs = kBatchNorm,
+                                          .expect = expect_batch_norm_grad};
+                   }},
 };
 
 /// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, through the statistics too
@@ -131,7 +186,22 @@ extern const OpDef batch_norm_grad_op = {
       expect_inputs("batch_norm_grad", in, 6, 7);
       return {in[1]};
     },
-    .cost = elementwise_cost<8>,
+    .kernel = {.name = "batch_norm_grad",
+               .cost = elementwise_cost<8>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x, mean, var, dbeta, dgamma(, gamma)",
+                                          .inputs = {{kImages},
+                                                     {kImages},
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     {kChannels}},
+                                          .attrs = kBatchNorm,
+                                          .expect = expect_batch_norm_grad};
+                   }},
 };
 
 extern const LayerDef batch_norm_layer = {
@@ -143,5 +213,9 @@ extern const LayerDef batch_norm_layer = {
          affine_field()},
     .emit = emit_batch_norm,
 };
+
+extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
+                                                   &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
+                                           .layers = {&batch_norm_layer}};
 
 }  // namespace trainctl

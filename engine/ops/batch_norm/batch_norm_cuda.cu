@@ -2,8 +2,8 @@
 // sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -132,15 +132,13 @@ const Shape kPerFeature{0, 1, 0};
 float eps_of(const CudaKernelCall& call) { return static_cast<float>(call.attrs.number("eps", 1e-5)); }
 double share_of(const CudaKernelCall& call) { return 1.0 / static_cast<double>(call.attrs.integer("count")); }
 
-}  // namespace
-
-CudaKernel prepare_batch_norm_mean_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_mean(const CudaKernelCall& call) {
   CudaKernelCall flat = call;
   flat.in[0].shape = dims_of(call.in[0]);
   return prepare_plain_sum(flat, kPerFeature, share_of(call), "batch_norm_mean");
 }
 
-CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_var(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   return with_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
@@ -149,13 +147,13 @@ CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_batch_norm_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
   const Normalise op{eps_of(call)};
   if (call.in.size() > 3) return map_features<1, 2, 2>(call, op, "batch_norm");
   return map_features<1, 2, 0>(call, op, "batch_norm");
 }
 
-CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
   const auto count = static_cast<double>(call.attrs.integer("count"));
   return [c = call.in[0].size(), mean = ref<Mixed>(call.in[0]), var = ref<Mixed>(call.in[1]),
           running_mean = ref<Mixed>(call.in[2]), running_var = ref<Mixed>(call.in[3]),
@@ -167,7 +165,7 @@ CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
   };
 }
 
-CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
@@ -182,10 +180,19 @@ CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_batch_norm_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
   const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
   if (call.in.size() > 6) return map_features<2, 4, 1>(call, op, "batch_norm_grad");
   return map_features<2, 4, 0>(call, op, "batch_norm_grad");
 }
+
+}  // namespace
+
+extern const CudaKernels batch_norm_cuda = {{"batch_norm_mean", prepare_batch_norm_mean},
+                                            {"batch_norm_var", prepare_batch_norm_var},
+                                            {"batch_norm", prepare_batch_norm},
+                                            {"batch_norm_running", prepare_batch_norm_running},
+                                            {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
+                                            {"batch_norm_grad", prepare_batch_norm_grad}};
 
 }  // namespace trainctl

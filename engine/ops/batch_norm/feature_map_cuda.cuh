@@ -8,7 +8,7 @@
 //   float operator()(const Feature&, float full..)
 #pragma once
 
-#include "engine/ops/strided_cuda.cuh"
+#include "engine/ops/cuda/strided_cuda.cuh"
 
 namespace trainctl {
 

@@ -1,6 +1,7 @@
 // The layer y = x w^T + b, of the ops matmul and add_bias. Weight [units, features], as in PyTorch.
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -20,5 +21,7 @@ extern const LayerDef dense_layer = {
           return b.emit("add_bias", {product, shift})[0];
         },
 };
+
+extern const OpFamily dense_family = {.ops = {}, .layers = {&dense_layer}};
 
 }  // namespace trainctl

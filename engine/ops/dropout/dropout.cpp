@@ -4,9 +4,11 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -19,8 +21,20 @@ extern const OpDef dropout_op = {
           return infer_elementwise("dropout", in, 1);
         },
     .rule = elementwise_rule,
-    .cost = elementwise_cost<20>,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "dropout", {g.out_grad()}, g.attrs()); },
+    .kernel = {.name = "dropout",
+               .element =
+                   [](const Attrs& attrs) {
+                     return fmt::format("dropout({},{})", attrs.number("p"), attrs.integer("key"));
+                   },
+               .cost = elementwise_cost<20>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = keep ? x / (1 - p) : 0",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"p", 0.1}, {"key", int64_t{1}}}};
+                   }},
 };
 
 extern const LayerDef dropout_layer = {
@@ -33,5 +47,7 @@ extern const LayerDef dropout_layer = {
           return layer.emit("dropout", {{"p", layer.attrs.number("p")}, {"key", key}});
         },
 };
+
+extern const OpFamily dropout_family = {.ops = {&dropout_op}, .layers = {&dropout_layer}};
 
 }  // namespace trainctl

@@ -4,9 +4,9 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/elementwise/spans_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -141,10 +141,12 @@ class Evaluator {
   std::array<Block, kMostElementwiseNames> names_;
 };
 
-}  // namespace
-
 CpuKernel prepare_elementwise(const KernelCall& call) {
   return [evaluator = std::make_shared<Evaluator>(call)] { evaluator->run(); };
 }
+
+}  // namespace
+
+extern const CpuKernels elementwise_cpu = {{"elementwise", prepare_elementwise}};
 
 }  // namespace trainctl

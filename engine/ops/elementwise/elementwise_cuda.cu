@@ -1,8 +1,8 @@
 // A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, walks the tokens of
 // the expression with a stack in registers, and writes.
-#include "engine/ops/activations_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/dropout_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/dropout_cuda.cuh"
 #include "engine/ops/elementwise/expression.h"
 
 namespace trainctl {
@@ -202,9 +202,7 @@ CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const st
   return launch_chain<V, T, kMostElementwiseInputs>(call, chain, is_row);
 }
 
-}  // namespace
-
-CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_elementwise(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   if (n == 0) return [](CudaStream) {};
   Chain chain;
@@ -249,5 +247,9 @@ CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call) {
   if (packs_fit(kPack<Mixed>)) return launch_chain<kPack<Mixed>, Mixed>(call, chain, is_row);
   return launch_chain<1, Mixed>(call, chain, is_row);
 }
+
+}  // namespace
+
+extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise}};
 
 }  // namespace trainctl

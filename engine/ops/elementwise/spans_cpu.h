@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl::cpu {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -25,8 +25,6 @@ struct Rows {
 };
 
 Rows rows_of(const TensorArg& table) { return {table.offset[0], table.shape[0], table.global_shape[0]}; }
-
-}  // namespace
 
 CpuKernel prepare_embedding(const KernelCall& call) {
   const TensorArg& table = call.in[1];
@@ -55,5 +53,9 @@ CpuKernel prepare_embedding_grad(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+extern const CpuKernels embedding_cpu = {{"embedding", prepare_embedding}, {"embedding_grad", prepare_embedding_grad}};
 
 }  // namespace trainctl

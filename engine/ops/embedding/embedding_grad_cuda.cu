@@ -2,9 +2,9 @@
 // through all ids for its own, and adds their dy up in shared memory. Many: tokens are sorted by row first (stable); a
 // warp then adds up a row's. A row that is named often, such as padding, is cut where windows of the sorted list end,
 // each of which is a block's: common words have neighbouring ids, so that no part of the table may be one block's work.
-#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/cuda/vector_cuda.cuh"
+#include "engine/ops/embedding/embedding_grad_cuda.h"
 #include "engine/ops/embedding/token_runs_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -303,7 +303,7 @@ CudaKernel prepare_many(const Call& c, Ref<T> dy, CudaScratch* scratch) {
 
 }  // namespace
 
-CudaKernel prepare_embedding_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_embedding_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &ids = call.in[1], &table = call.out[0];
   if (table.size() == 0) return [](CudaStream) {};
   check(ids.size() < (int64_t{1} << 30) && table.shape[0] < (int64_t{1} << 30),

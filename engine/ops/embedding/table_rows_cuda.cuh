@@ -1,8 +1,8 @@
 // Which rows of an embedding's table this rank holds.
 #pragma once
 
-#include "engine/ops/data_check_cuda.cuh"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/data_check_cuda.cuh"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl {
 

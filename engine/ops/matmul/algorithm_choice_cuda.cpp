@@ -13,7 +13,7 @@
 #include <optional>
 #include <sstream>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 namespace {

@@ -3,10 +3,10 @@
 #include <array>
 #include <memory>
 
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
-#include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
+#include "engine/ops/small_step/finish_cuda.h"
 
 namespace trainctl::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "engine/base/dynamic_library.h"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 namespace {

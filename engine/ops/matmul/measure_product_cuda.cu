@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
 
 namespace trainctl::cuda {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_threads.h"
+#include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 namespace {

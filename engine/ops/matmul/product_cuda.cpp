@@ -2,6 +2,7 @@
 #include "engine/ops/matmul/product_cuda.h"
 
 #include "engine/base/error.h"
+#include "engine/ops/small_step/small_step.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -19,19 +20,12 @@ constexpr double kLarge = 5e8;
 
 }  // namespace
 
-Activation activation_of(const Attrs& attrs, const char* which) {
-  const std::string name = attrs.text(which);
-  if (name == "relu") return Activation::relu;
-  if (name != "gelu") return Activation::none;
-  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
-}
-
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch) {
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
         "a step of descent adds to the weights");
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
-  if (work < kLarge && p.a_row == 0) {
+  if (work < kLarge && p.a_row == 0 && small_step_kernels()) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }

@@ -8,13 +8,9 @@
 
 #include <optional>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
-
-enum class Activation : uint8_t { none, relu, gelu, gelu_tanh };
-/// `which`: matmul's attr activation or activation_grad.
-Activation activation_of(const Attrs& attrs, const char* which);
 
 /// C[m,n] (+)= op(A) op(B) (+ bias[n]), then the activation, or times an activation's slope; for each of `batch`
 /// products. All row-major; all but `a` contiguous.

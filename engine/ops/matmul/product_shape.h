@@ -51,7 +51,7 @@ void set_weight_grad_shape(const KernelCall& call, const TensorArg& left, const 
   p.k = leading_size(left.shape, 1);
   check(leading_size(right.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
   p.accumulate = call.out[0].accumulate;
-  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
+  if (epilogue_of(call.attrs).descend) p.descend = &call.scalars->learning_rate;
 }
 
 }  // namespace trainctl

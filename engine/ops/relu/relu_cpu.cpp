@@ -1,6 +1,6 @@
 // y = max(x, 0); a NaN stays one.  dx = dy where y > 0.
-#include "engine/ops/cpu_kernels.h"
 #include "engine/ops/elementwise/span_kernels_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 
@@ -15,7 +15,13 @@ void cpu::relu_grad_span(const float* dy, const float* y, float* dx, int64_t n) 
   }
 }
 
+namespace {
+
 CpuKernel prepare_relu(const KernelCall& call) { return cpu::over_all(call, cpu::relu_span); }
 CpuKernel prepare_relu_grad(const KernelCall& call) { return cpu::over_all(call, cpu::relu_grad_span); }
+
+}  // namespace
+
+extern const CpuKernels relu_cpu = {{"relu", prepare_relu}, {"relu_grad", prepare_relu_grad}};
 
 }  // namespace trainctl

@@ -5,9 +5,11 @@
 #include <algorithm>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -140,12 +142,20 @@ extern const OpDef reshape_op = {
       const Digits digits = find_digits(in[0].shape, attrs.ints("shape"));
       return {side_text(digits.in) + "->" + side_text(digits.out), digits.uncuttable, kWhyNot};
     },
-    .cost = elementwise_cost<0>,
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "reshape", {g.out_grad()}, {{"shape", g.shape(g.in(0))}});
         },
-    .in_place = true,
+    .kernel = {.name = "reshape",
+               .in_place = InPlace::first_on_first,
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "y = x in another shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kFlat}}};
+                   }},
+    .is_view = true,
 };
 
 extern const LayerDef flatten_layer = {
@@ -171,5 +181,7 @@ extern const LayerDef reshape_layer = {
           return layer.emit("reshape", {{"shape", whole_shape(layer)}});
         },
 };
+
+extern const OpFamily reshape_family = {.ops = {&reshape_op}, .layers = {&flatten_layer, &reshape_layer}};
 
 }  // namespace trainctl

@@ -1,7 +1,7 @@
 // Sums of exponentials in one pass: what softmax and the loss on it share.
 #pragma once
 
-#include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/cuda/rows_cuda.cuh"
 
 namespace trainctl {
 

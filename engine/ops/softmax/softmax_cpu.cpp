@@ -2,8 +2,8 @@
 // A tensor is [outer, n, inner] around the dim.
 #include <algorithm>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 #include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {
@@ -58,8 +58,6 @@ void for_each_tile(const SoftmaxDim& a, F f) {
   }
 }
 
-}  // namespace
-
 CpuKernel prepare_softmax(const KernelCall& call) {
   return [a = softmax_dim(call), x = call.in[0].as<float>(), y = call.out[0].as<float>()] {
     if (a.inner == 1) {
@@ -84,5 +82,9 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+extern const CpuKernels softmax_cpu = {{"softmax", prepare_softmax}, {"softmax_grad", prepare_softmax_grad}};
 
 }  // namespace trainctl

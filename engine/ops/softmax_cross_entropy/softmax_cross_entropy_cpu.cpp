@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -39,8 +39,6 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
   dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
   return std::log(sum) + (double{top} - correct);  // a top far from 0 takes all digits
 }
-
-}  // namespace
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
@@ -76,5 +74,12 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };
 }
+
+}  // namespace
+
+extern const CpuKernels softmax_cross_entropy_cpu = {
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
 // loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/data_check_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/data_check_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
-#include "engine/ops/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -99,7 +99,10 @@ template <bool kLoss, bool kGrad>
 CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   const int64_t n = logits.shape.back();
-  if (logits.size() == 0) return kLoss && !call.out[0].accumulate ? prepare_zero_cuda(call) : [](CudaStream) {};
+  if (logits.size() == 0) {
+    if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
+    return [](CudaStream) {};
+  }
   return with_common_type({&logits, &dlogits}, [&](auto t) {
     using T = decltype(t);
     const auto prepare_rows = [&](auto pack, auto in_registers, RowsLaunch how) {
@@ -126,16 +129,21 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   });
 }
 
-}  // namespace
-
-CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy(const CudaKernelCall& call) {
   return prepare<true, false>(call, "softmax_cross_entropy");
 }
-CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy_grad(const CudaKernelCall& call) {
   return prepare<false, true>(call, "softmax_cross_entropy_grad");
 }
-CudaKernel prepare_softmax_cross_entropy_with_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
   return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
 }
+
+}  // namespace
+
+extern const CudaKernels softmax_cross_entropy_cuda = {
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
 
 }  // namespace trainctl

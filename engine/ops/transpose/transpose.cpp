@@ -5,9 +5,11 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -50,7 +52,6 @@ extern const OpDef transpose_op = {
       for (int64_t dim : attrs.ints("perm")) out += dims.at(dim);
       return {dims + "->" + out};
     },
-    .cost = elementwise_cost<0>,
     .backward =
         [](GradBuilder& g) {
           const Ints perm = g.attrs().ints("perm");
@@ -58,6 +59,15 @@ extern const OpDef transpose_op = {
           for (size_t i = 0; i < perm.size(); ++i) inverse[perm[i]] = static_cast<int64_t>(i);
           g.set_in_grad(0, "transpose", {g.out_grad()}, {{"perm", inverse}});
         },
+    .kernel = {.name = "transpose",
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x with its dims in the order of perm",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"perm", Ints{1, 0}}}};
+                   }},
 };
 
 extern const LayerDef transpose_layer = {
@@ -67,5 +77,7 @@ extern const LayerDef transpose_layer = {
     .faults = perm_faults,
     .emit = [](LayerContext& layer) { return layer.emit("transpose", layer.attrs); },
 };
+
+extern const OpFamily transpose_family = {.ops = {&transpose_op}, .layers = {&transpose_layer}};
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
 // y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x.
 #include <cstring>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -20,8 +20,6 @@ void transpose_2d(const float* from, int64_t from_stride, float* to, int64_t to_
     }
   }
 }
-
-}  // namespace
 
 CpuKernel prepare_transpose(const KernelCall& call) {
   const TensorArg& in = call.in[0];
@@ -61,5 +59,9 @@ CpuKernel prepare_transpose(const KernelCall& call) {
         [&](const std::array<int64_t, 2>& at) { transpose_2d(x + at[0], inner[0], y + at[1], to_stride, rows, n); });
   };
 }
+
+}  // namespace
+
+extern const CpuKernels transpose_cpu = {{"transpose", prepare_transpose}};
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
 // y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x. Tiles go through shared memory, so
 // that both sides are walked along their rows.
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/moves_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/moves_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -176,9 +176,7 @@ CudaKernel launch_matrices(const Matrices& m, const cpu::Loops<2>& outer, const 
   return pairs ? launch_tiles<E, 2>(m, in, out) : launch_tiles<E, 1>(m, in, out);
 }
 
-}  // namespace
-
-CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_transpose(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.dtype == out.dtype, "transpose moves elements as they are");
   if (out.size() == 0) return [](CudaStream) {};
@@ -217,5 +215,9 @@ CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
   };
   return bytes == 4 ? run(uint32_t{}) : run(uint16_t{});
 }
+
+}  // namespace
+
+extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose}};
 
 }  // namespace trainctl

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/start_up.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/comm/nccl_library.h"
 #include "engine/runtime/comm/nccl_splits.h"

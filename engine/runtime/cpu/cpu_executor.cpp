@@ -147,7 +147,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
 void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   const CpuKernelDef* def = find_cpu_kernel(instruction.op);
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; all_cpu_kernels.cpp has the list");
+                            "' runs; a family of engine/ops has none for CPUs");
   KernelCall call;
   bind_operands(instruction, program_, arena_, call);
   call.seed = options_.seed;

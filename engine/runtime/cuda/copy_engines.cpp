@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/ops/driver_function_cuda.h"
+#include "engine/ops/cuda/driver_function_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {

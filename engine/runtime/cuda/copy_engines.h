@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/copied_collectives.h"

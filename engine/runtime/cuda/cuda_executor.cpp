@@ -17,7 +17,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/cluster_limits_cuda.h"
+#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"

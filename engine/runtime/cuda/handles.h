@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 

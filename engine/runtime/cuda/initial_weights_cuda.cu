@@ -1,6 +1,6 @@
 // See the header. A thread an element: its place in the part gives its place in the whole, and that its value.
 #include "engine/base/text.h"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/initial_weights.h"

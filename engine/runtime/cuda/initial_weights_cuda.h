@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engine/compile/program.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
 

@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/measure/sampling.h"
 

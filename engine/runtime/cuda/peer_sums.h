@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "engine/graph/dtype.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
 

@@ -1,7 +1,7 @@
 // See the header. Bound by memory: a thread has a pack of each summand in flight.
 #include <algorithm>
 
-#include "engine/ops/vector_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {

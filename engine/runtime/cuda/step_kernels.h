@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
 

@@ -1,5 +1,5 @@
 // See step_kernels.h.
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl::cuda {

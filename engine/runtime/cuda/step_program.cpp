@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 
 namespace trainctl::cuda {
@@ -109,7 +109,7 @@ CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
 CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   const CudaKernelDef* def = find_cuda_kernel(instruction.op);
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; all_cuda_kernels.cpp has the list");
+                            "' runs; a family of engine/ops has none for GPUs");
   return def->prepare(call_of(instruction));
 }
 
@@ -122,7 +122,7 @@ int32_t StepProgram::launched_by(size_t instruction) const {
 bool StepProgram::bind_as_one(size_t first, size_t end) {
   const std::vector<Instruction>& code = program_.instructions;
   std::vector<GroupedKernel> group;
-  for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});
+  for (size_t i = first; i < end; ++i) group.push_back({kernel_of(code[i]), call_of(code[i])});
   std::optional<CudaKernel> kernel = prepare_group(group);
   if (!kernel) return false;
   bound_[first].kernel = std::move(*kernel);

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/handles.h"

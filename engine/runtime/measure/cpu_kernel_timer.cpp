@@ -11,7 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
-#include "engine/ops/cpu_threads.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/runtime/measure/kernel_timer.h"
 #include "engine/runtime/measure/sampling.h"
 

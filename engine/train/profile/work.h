@@ -1,9 +1,7 @@
 // What an instruction does, in numbers that a time makes into a rate.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "engine/compile/program.h"
 #include "engine/ops/op_def.h"
@@ -11,11 +9,7 @@
 
 namespace trainctl {
 
-/// Operations and memory traffic of one run of a kernel: what its OpDef says; of kernels that are not ops of a
-/// graph no operations, and each operand once (those updated in place twice).
-Cost kernel_work(std::string_view kernel, std::span<const TensorInfo> in, std::span<const TensorInfo> out,
-                 const Attrs& attrs);
-/// The same of an instruction that runs a kernel, loads or prints.
+/// Operations and memory traffic of an instruction that runs a kernel (kernel_cost), loads or prints.
 Cost kernel_work(const Instruction& instruction);
 
 /// Of all that the span's launch ran: their work, and "layer1, layer2, loss".

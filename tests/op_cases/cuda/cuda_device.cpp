@@ -10,8 +10,8 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/cuda_kernel.h"
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 
 namespace trainctl {
 namespace {

@@ -11,7 +11,7 @@
 #include <limits>
 #include <vector>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/ops/kernel_group_cuda.h"
-#include "engine/ops/matmul/groups_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
+#include "engine/ops/small_step/groups_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
 

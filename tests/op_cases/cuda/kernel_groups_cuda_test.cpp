@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "engine/graph/bf16.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 
