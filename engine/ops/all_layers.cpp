@@ -1,6 +1,9 @@
 // The layers, losses and optimizers of every family of all_ops.def, and what spec sees of them.
 #include "engine/base/error.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 namespace {

@@ -8,17 +8,19 @@
 #include <initializer_list>
 #include <span>
 
-#include "engine/ops/layer_def.h"
-#include "engine/ops/loss_def.h"
 #include "engine/ops/op_def.h"
-#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
+
+struct LayerDef;      // layer_def.h
+struct LossDef;       // loss_def.h
+struct OptimizerDef;  // optimizer_def.h
 
 struct OpFamily {
   std::initializer_list<const OpDef*> ops;
   /// Those that no op of the graph runs.
   std::initializer_list<const KernelDef*> kernels = {};
+  // What a job file may name, in the order of its reference (docs/job.md).
   std::initializer_list<const LayerDef*> layers = {};
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};
