@@ -1,9 +1,10 @@
-// Every row of the table on a GPU, in f32 and in bf16, and larger rows than finite differences can go over.
+// Every row of the families' cases on a GPU, in f32 and in bf16, and larger rows than finite differences can go over.
 #include <doctest/doctest.h>
 
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/large_cases.h"
 #include "tests/op_cases/op_case_checks.h"
+#include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 /// f32 and bf16, and where operands begin.
 std::vector<CaseRun> runs() { return {{cuda_device(), DType::f32}, {cuda_device(), DType::bf16}}; }
 
-bool is_product(const OpCase& row) { return row.op == "matmul"; }
+bool is_product(const OpCase& row) { return get_op(row.op).kernel.is_product; }
 
 /// Matrix products come last, in a case of their own: a kernel that faults takes the GPU from all that follow.
 template <class Check>
