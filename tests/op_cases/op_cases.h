@@ -126,7 +126,7 @@ struct FamilyCases {
 /// In the order of all_ops.def.
 std::span<const FamilyCases> all_cases();
 
-/// The rows of all families, in that order.
+/// The rows of all families, in that order, or of those that the environment names: TRAINCTL_OP_CASES=softmax,gelu.
 const std::vector<OpCase>& op_cases();
 const std::vector<RuleCase>& rule_cases();
 const std::vector<GradientCase>& gradient_cases();

@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+
 #include "tests/op_cases/op_case_checks.h"
 
 namespace trainctl {
@@ -29,7 +31,7 @@ TEST_CASE("backward kernels give the slopes of finite differences") {
 TEST_CASE("every cut that the rule permits gives the unsharded result, forward and backward") {
   int cuts_run = 0;
   for (const OpCase& row : op_cases()) cuts_run += check_cuts(row, {});
-  CHECK(cuts_run > 200);
+  if (std::getenv("TRAINCTL_OP_CASES") == nullptr) CHECK(cuts_run > 200);
 }
 
 TEST_CASE("a kernel that can accumulate adds to what is there") {
