@@ -52,11 +52,12 @@ std::optional<Shape> integers(std::string_view text, char separator) {
   }
 }
 
-/// Of attributes that are words. Kernels take what they do not know for the usual.
-const std::map<std::string, std::vector<std::string>, std::less<>> kWords = {{"activation", {"relu", "gelu"}},
-                                                                             {"activation_grad", {"relu", "gelu"}},
-                                                                             {"approximate", {"none", "tanh"}},
-                                                                             {"out_dtype", {"f32", "bf16"}}};
+/// Of attributes that are words. Kernels take what they do not know for the usual. Empty: any text.
+std::vector<std::string> words_of(const std::string& attr) {
+  if (attr == "approximate") return {"none", "tanh"};
+  if (attr == "out_dtype") return {"f32", "bf16"};
+  return epilogue_words(attr);
+}
 
 /// `text` as a value of the type that `like` has.
 std::optional<Value> parse_value(const std::string& text, const Value& like) {
@@ -100,13 +101,12 @@ std::string shapes_of(const KernelExample& example) {
 
 /// The value of `name`, which has to be like the one of the example.
 Value read_value(const std::string& name, const std::string& text, const Value& like) {
-  const auto words = kWords.find(name);
-  const bool known_word =
-      words == kWords.end() || std::find(words->second.begin(), words->second.end(), text) != words->second.end();
+  const std::vector<std::string> words = words_of(name);
+  const bool known_word = words.empty() || std::find(words.begin(), words.end(), text) != words.end();
   const std::optional<Value> value = parse_value(text, like);
   if (value && known_word) return *value;
   throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", text, name),
-                  words == kWords.end() ? "one like " + to_string(like) : "one of " + join(words->second));
+                  words.empty() ? "one like " + to_string(like) : "one of " + join(words));
 }
 
 Attrs read_attrs(const std::string& kernel, const KernelExample& example, const std::string& text) {

@@ -12,6 +12,7 @@
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/compile/report.h"
+#include "engine/runtime/routes.h"
 #include "engine/train/memory_limit.h"
 #include "launcher/protocol.h"
 
@@ -46,6 +47,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   }
   device_ = describe_cpus(job_.spec, asked, found);
   for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
+  if (!needs_store(job_.spec)) routes_ = routes_of(programs_);
   require_memory(arena_bytes_);
 }
 
@@ -58,7 +60,7 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
 void NetworkWorkload::prepare(int attempt) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
-  memory_ = SharedMemory::create(arena_bytes_);
+  memory_ = SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(programs_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();

@@ -15,10 +15,9 @@
 #include <vector>
 
 #include "engine/base/attrs.h"
+#include "engine/graph/collective.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/kernel_def.h"
-#include "engine/plan/cost_model.h"
-#include "engine/plan/plan.h"
 
 namespace trainctl {
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 

@@ -70,4 +70,9 @@ Attrs epilogue_attrs(unsigned steps) {
   return attrs;
 }
 
+std::vector<std::string> epilogue_words(std::string_view attr) {
+  if (attr == "activation" || attr == "activation_grad") return {"relu", "gelu"};
+  return {};
+}
+
 }  // namespace trainctl

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "engine/base/attrs.h"
 
@@ -46,5 +49,7 @@ Activation gelu_of(const Attrs& attrs);
 /// For `trainctl bench op --attrs`: every attr of an epilogue of these steps with a value, and the words that an attr
 /// of epilogues takes (empty: it is none of them).
 Attrs epilogue_attrs(unsigned steps);
+/// The values that such an attr may have, where it is a word; empty: it is none, or a flag.
+std::vector<std::string> epilogue_words(std::string_view attr);
 
 }  // namespace trainctl

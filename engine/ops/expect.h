@@ -17,8 +17,9 @@ std::string to_string(const TensorInfo& info);
 /// Throws a ShapeError.
 [[noreturn]] void shape_error(std::string message);
 
-/// The most elements that a tensor may have: 4 TiB of f32, so that no count of bytes overflows.
-inline constexpr int64_t kMaxElements = int64_t{1} << 40;
+/// The most elements that a whole tensor may have, over all ranks: its bytes, and those of a few together, fit an
+/// int64_t. What one rank may hold of it is the planner's matter (plan/part_limits.h).
+inline constexpr int64_t kMaxElements = int64_t{1} << 58;
 /// Throws where `shape` has more, or a dim under 1; `name` is the tensor's.
 void expect_size(std::string_view name, const Shape& shape);
 

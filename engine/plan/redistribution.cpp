@@ -1,6 +1,7 @@
 // Dijkstra over layouts. Only moves towards the target are tried: axes that already stand where the
 // target wants them are never moved again, and a dim is never cut by anything but the target's next
-// axes. That keeps the space to a few dozen layouts, and every cut on the way divides its dim.
+// axes. Axes that stand together at both ends move together: one call over several axes costs less than a call an axis.
+// That keeps the space to a few dozen layouts however many axes a mesh has, and every cut on the way divides its dim.
 #include "engine/plan/redistribution.h"
 
 #include <algorithm>
@@ -29,6 +30,73 @@ bool contains_all(const Axes& axes, const Axes& wanted) {
                      [&](Axis a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
 }
 
+/// Runs of axes that stand together in both layouts: next to one another in one dim, in a partial sum, or nowhere.
+class Runs {
+ public:
+  Runs(const Mesh& mesh, const Layout& from, const Layout& to) : run_(mesh.num_axes()) {
+    std::vector<std::pair<Place, Place>> last;  // of each run's last axis
+    for (Axis a : in_order(mesh, from, to)) {
+      const std::pair<Place, Place> places{place(from, a), place(to, a)};
+      const auto run = std::find_if(last.begin(), last.end(), [&](const auto& before) {
+        return follows(before.first, places.first) && follows(before.second, places.second);
+      });
+      run_[a] = static_cast<int>(run - last.begin());
+      if (run == last.end())
+        last.push_back(places);
+      else
+        *run = places;
+    }
+  }
+
+  bool together(Axis a, Axis b) const { return run_[a] == run_[b]; }
+  /// The runs that `axes`, which has no part of a run, consists of.
+  std::vector<Axes> of(const Axes& axes) const {
+    std::vector<Axes> runs;
+    for (Axis a : axes) {
+      const auto same = std::find_if(runs.begin(), runs.end(), [&](const Axes& r) { return together(r[0], a); });
+      if (same == runs.end())
+        runs.push_back({a});
+      else
+        same->push_back(a);
+    }
+    return runs;
+  }
+
+ private:
+  static constexpr int kPartial = -1, kNowhere = -2;
+  struct Place {
+    int dim = kNowhere;
+    size_t index = 0;
+  };
+
+  static Place place(const Layout& layout, Axis axis) {
+    for (size_t d = 0; d < layout.dims.size(); ++d) {
+      const auto at = std::find(layout.dims[d].begin(), layout.dims[d].end(), axis);
+      if (at != layout.dims[d].end()) return {static_cast<int>(d), static_cast<size_t>(at - layout.dims[d].begin())};
+    }
+    const bool partial = std::find(layout.partial.begin(), layout.partial.end(), axis) != layout.partial.end();
+    return {partial ? kPartial : kNowhere, 0};
+  }
+
+  static bool follows(const Place& before, const Place& after) {
+    return before.dim == after.dim && (after.dim < 0 || after.index == before.index + 1);
+  }
+
+  /// All axes; those of a dim in that dim's order, wherever they stand in one.
+  static Axes in_order(const Mesh& mesh, const Layout& from, const Layout& to) {
+    Axes order;
+    const auto add = [&](Axis a) {
+      if (std::find(order.begin(), order.end(), a) == order.end()) order.push_back(a);
+    };
+    for (const Axes& axes : from.dims) std::for_each(axes.begin(), axes.end(), add);
+    for (const Axes& axes : to.dims) std::for_each(axes.begin(), axes.end(), add);
+    for (Axis a = 0; a < mesh.num_axes(); ++a) add(a);
+    return order;
+  }
+
+  std::vector<int> run_;  ///< of each axis
+};
+
 int64_t local_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const Layout& layout) {
   return num_elements(layout.local_shape(mesh, shape)) * byte_size(dtype);
 }
@@ -53,8 +121,10 @@ double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const Red
 }
 
 class Moves {
+  static constexpr size_t kMostSummedApart = 8;
+
  public:
-  Moves(const Layout& now, const Layout& target) : now_(now), target_(target) {}
+  Moves(const Layout& now, const Layout& target, const Runs& runs) : now_(now), target_(target), runs_(runs) {}
 
   std::vector<RedistributionStep> all() {
     for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
@@ -72,6 +142,7 @@ class Moves {
     const Axes& want = target_.dims[d];
     if (common_prefix(have, want) != have.size()) return;
     for (size_t n = have.size() + 1; n <= want.size(); ++n) {
+      if (splits_a_run(want, n)) continue;
       const Axes next(want.begin() + static_cast<std::ptrdiff_t>(have.size()),
                       want.begin() + static_cast<std::ptrdiff_t>(n));
       const bool free = std::none_of(next.begin(), next.end(), [&](Axis a) { return now_.uses(a); });
@@ -88,6 +159,7 @@ class Moves {
   void undo_cuts(int d) {
     const Axes& have = now_.dims[d];
     for (size_t keep = common_prefix(have, target_.dims[d]); keep < have.size(); ++keep) {
+      if (splits_a_run(have, keep)) continue;
       const Axes last(have.begin() + static_cast<std::ptrdiff_t>(keep), have.end());
       add(StepKind::all_gather, d, -1, last).after.dims[d] = prefix(have, keep);
       for (int to = 0; to < static_cast<int>(now_.dims.size()); ++to) {
@@ -100,17 +172,22 @@ class Moves {
     }
   }
 
-  // all_reduce: any of the axes that the target is not partial over.
+  // all_reduce: any of the runs that the target is not partial over; all at once where there are very many.
   void sum_up() {
-    const Axes open = without(now_.partial, target_.partial);
-    check(open.size() < 16, "a mesh has few axes");
+    std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
+    if (open.size() > kMostSummedApart) open = {without(now_.partial, target_.partial)};
     for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
       Axes axes;
       for (size_t i = 0; i < open.size(); ++i) {
-        if (subset >> i & 1u) axes.push_back(open[i]);
+        if (subset >> i & 1u) axes.insert(axes.end(), open[i].begin(), open[i].end());
       }
+      std::sort(axes.begin(), axes.end());
       add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
     }
+  }
+
+  bool splits_a_run(const Axes& axes, size_t at) const {
+    return at > 0 && at < axes.size() && runs_.together(axes[at - 1], axes[at]);
   }
 
   bool wants_next(int d, const Axes& axes) const {
@@ -130,6 +207,7 @@ class Moves {
 
   const Layout& now_;
   const Layout& target_;
+  const Runs& runs_;
   std::vector<RedistributionStep> steps_;
 };
 
@@ -169,6 +247,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
   if (from == to) return {};
   check(from.dims.size() == shape.size() && to.dims.size() == shape.size(), "both layouts are of this tensor");
   check(contains_all(from.partial, to.partial), "a whole tensor is never turned into a partial sum");
+  const Runs runs(mesh, from, to);
   std::map<Layout, Visit> visits;
   using Entry = std::pair<double, const Layout*>;
   // Equal costs are settled in the layouts' order, so that every rank takes the same path.
@@ -184,7 +263,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
     if (visit.settled) continue;
     visit.settled = true;
     if (*layout == to) return path_to(visits, from, to);
-    for (RedistributionStep& step : Moves(*layout, to).all()) {
+    for (RedistributionStep& step : Moves(*layout, to, runs).all()) {
       const double total = seconds + step_seconds(mesh, shape, dtype, step, cost);
       const auto [next, fresh] = visits.try_emplace(step.after);
       if (!fresh && next->second.seconds <= total) continue;

@@ -15,10 +15,10 @@
 
 namespace trainctl {
 
-/// Of one dim of a tensor, and of the elements of a batch: far beyond any machine, and products of a few
-/// still fit an int64_t.
+/// Of one dim of a tensor, and of the elements of a whole batch, over all ranks: their bytes fit an int64_t. What one
+/// rank may hold is the planner's matter.
 inline constexpr double kMaxSize = 1'000'000'000;
-inline constexpr int64_t kMaxBatchElements = int64_t{1} << 40;
+inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 inline constexpr double kMaxDims = 15;
 
 enum class FieldKind : uint8_t {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/base/start_up.h"
@@ -34,12 +35,12 @@ std::string loss_line(int64_t epoch, int64_t step, double loss);
 /// "epoch: 1, mean loss is 2.1034".
 std::string epoch_line(const EpochReport& report);
 
-/// One line of metrics.jsonl: {"epoch": 1, "step": 44, "loss": 2.10342, …}.
+/// One line of metrics.jsonl: {"epoch":1,"step":44,"run_step":44,"loss":2.10342,…}. A loss that is nan or inf is null.
 std::string metrics_line(const StepReport& report);
 
-/// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}, a JSON object: phases in
-/// their order, which add up to `seconds`; `alone` without those in which the rank waited for others.
-std::string start_up_json(const StartUpClock& clock);
+/// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}: phases in their order,
+/// which add up to `seconds`; `alone` without those in which the rank waited for others.
+nlohmann::ordered_json start_up_json(const StartUpClock& clock);
 
 /// The mean of an epoch's losses, in double.
 class MeanLoss {

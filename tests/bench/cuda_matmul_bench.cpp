@@ -21,7 +21,6 @@ void time_step(const std::string& job, const std::vector<std::string>& overrides
 
 namespace {
 
-using cuda::Activation;
 using cuda::Product;
 
 enum class Way { thin, tile, cublas };

@@ -55,7 +55,7 @@ void bind_all(BoundStep& step) {
     std::string name = code[first].name;
     end = end_of_launch(code, first);
     for (size_t i = first + 1; i < end; ++i) name += " | " + code[i].name;
-    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({code[i].op, call_of(code[i], step)});
+    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({kernel_of(code[i]), call_of(code[i], step)});
     if (std::optional<CudaKernel> whole = group.empty() ? std::nullopt : prepare_group(group)) {
       step.launches.push_back({name, false, std::move(*whole)});
       continue;

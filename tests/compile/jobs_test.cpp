@@ -1,5 +1,7 @@
 // Jobs from YAML to programs, over the product of everything a plan can say. compile_all verifies what it
 // makes, so a combination passes when it does not throw.
+#include "tests/compile/jobs.h"
+
 #include <doctest/doctest.h>
 
 #include <chrono>
@@ -8,122 +10,18 @@
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/verify_programs.h"
-#include "engine/model/model.h"
-#include "engine/spec/parse.h"
+#include "engine/plan/part_limits.h"
 #include "tests/compile/sketch.h"
 
 using namespace trainctl;
+using Words = std::vector<std::string>;
 
 namespace {
-
-const std::map<std::string, std::string> kNetworks = {{"mlp", R"(
-dataset: {type: random, shape: [4, 6], label_dtype: f32, batch: 48}
-network:
-  - {type: flatten}
-  - {name: a, type: dense, units: 24}
-  - {name: a_act, type: relu}
-  - {name: b, type: dense, units: 48}
-  - {name: b_act, type: relu}
-  - {name: c, type: dense, units: 24}
-  - {name: c_act, type: relu}
-  - {name: d, type: dense, units: 1}
-loss: mae
-optimizer: {type: sgd, learning_rate: 0.01, momentum: 0.9, clip_norm: 1.0}
-)"},
-                                                      {"norms", R"(
-dataset: {type: random, shape: [24], label_dtype: i32, classes: 12, batch: 48}
-network:
-  - {name: a, type: dense, units: 24}
-  - {name: bn, type: batch_norm}
-  - {name: act, type: gelu}
-  - {name: drop, type: dropout, p: 0.2}
-  - {name: b, type: dense, units: 24}
-  - {name: ln, type: layer_norm}
-  - {name: skip, type: add, inputs: [ln, act]}
-  - {name: far, type: mul, inputs: [skip, a]}
-  - {name: d, type: dense, units: 12}
-loss: softmax_cross_entropy
-optimizer: {type: adamw, learning_rate: 0.001, clip_norm: 0.5}
-)"},
-                                                      {"tied", R"(
-dataset: {type: random, shape: [6], dtype: i32, label_shape: [6], label_dtype: i32, classes: 24, batch: 48}
-network:
-  - {name: a, type: embedding, vocab: 24, units: 12}
-  - {name: fc, type: dense, units: 24}
-  - {name: act, type: tanh}
-  - {name: back, type: dense, units: 12}
-  - {name: skip, type: add, inputs: [back, a]}
-  - {name: d, type: dense, units: 24, share: a, bias: false}
-loss: softmax_cross_entropy
-optimizer: {type: adam, learning_rate: 0.001}
-)"},
-                                                      {"attention", R"(
-dataset: {type: random, shape: [4, 12], label_dtype: f32, label_shape: [8], batch: 48}
-network:
-  - {name: a, type: dense, units: 12, inputs: [data]}
-  - {name: k, type: dense, units: 12, inputs: [data]}
-  - {name: v, type: dense, units: 12, inputs: [data]}
-  - {name: scores, type: matmul, inputs: [a, k], transpose_b: true}
-  - {name: weights, type: softmax}
-  - {name: mixed, type: matmul, inputs: [weights, v]}
-  - {name: turned, type: transpose, perm: [0, 2, 1]}
-  - {name: mean, type: reduce_mean, dims: [2]}
-  - {name: gate, type: sigmoid}
-  - {name: gated, type: mul, inputs: [mean, gate]}
-  - {name: d, type: dense, units: 8}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.1}
-)"},
-                                                      // Two products in a row make what a stage sends back.
-                                                      {"pairs", R"(
-dataset: {type: random, shape: [6], dtype: i32, label_shape: [], label_dtype: i32, classes: 12, batch: 48}
-network:
-  - {name: a, type: embedding, vocab: 24, units: 12}
-  - {name: act, type: gelu}
-  - {name: scores, type: matmul, inputs: [act, a], transpose_b: true}
-  - {name: weights, type: softmax}
-  - {name: flat, type: flatten}
-  - {name: d, type: dense, units: 12}
-loss: softmax_cross_entropy
-optimizer: {type: sgd, learning_rate: 0.1}
-)"}};
-
-struct Job {
-  JobSpec spec;
-  Graph graph;
-  Plan plan;
-};
-
-Job job(const std::string& text, const std::vector<std::string>& overrides) {
-  Job j;
-  j.spec = parse_job(text, "job.yaml", overrides);
-  const DataShapes shapes{j.spec.dataset.shape, j.spec.dataset.label_shape, j.spec.dataset.dtype == "i32",
-                          j.spec.dataset.label_dtype == "i32"};
-  j.graph = build_graph(j.spec, shapes);
-  j.plan = make_plan(j.graph, j.spec, CostModel::cpu());
-  return j;
-}
 
 std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
 
 std::vector<Program> compiled(const std::string& text, const std::vector<std::string>& overrides) {
   return compiled(job(text, overrides));
-}
-
-/// Every combination of one entry of each list, as overrides.
-std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists) {
-  std::vector<std::vector<std::string>> all = {{}};
-  for (const auto& list : lists) {
-    std::vector<std::vector<std::string>> longer;
-    for (const auto& start : all) {
-      for (const std::string& entry : list) {
-        longer.push_back(start);
-        if (!entry.empty()) longer.back().push_back(entry);
-      }
-    }
-    all = std::move(longer);
-  }
-  return all;
 }
 
 /// How many of them can be planned; each of those must compile to programs that hold, in f32 and in bf16.
@@ -146,11 +44,6 @@ int compile_every(const std::string& text, const std::vector<std::vector<std::st
   }
   return count;
 }
-
-const std::vector<std::string> kLevels = {
-    "parallel.optimizer_shard={level: 0}", "parallel.optimizer_shard={level: 1, min_kb: 0}",
-    "parallel.optimizer_shard={level: 2, min_kb: 0}", "parallel.optimizer_shard={level: 3, min_kb: 0}"};
-const std::vector<std::string> kSchedules = {"parallel.schedule=gpipe", "parallel.schedule=1f1b"};
 
 }  // namespace
 
@@ -370,4 +263,113 @@ launch: {ranks: 8}
     if (p.stage == 1)
       CHECK(find_all(p, Opcode::kernel, "zero " + layer[1]->name).size() == (ranks[0] == p.rank ? 0 : 1));
   }
+}
+
+namespace {
+
+std::string spec_error(const std::string& text, const std::vector<std::string>& overrides) {
+  try {
+    const Job j = job(text, overrides);
+    for (int stage = 0; stage < j.plan.num_stages; ++stage)
+      (void)compile(j.graph, j.plan, j.spec, CostModel::cpu(), stage * j.plan.mesh.size());
+  } catch (const SpecError& error) {
+    const Diagnostic& first = error.diagnostics().front();
+    return std::to_string(first.pos.line) + ":" + std::to_string(first.pos.column) + ": " + first.path + ": " +
+           first.message + " (" + first.hint + ")";
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("any number of ranks that the field takes is planned and compiled, or is an error with a position") {
+  // 2^16 has the most axes, 65,521 is the largest prime, 30,030 and 46,656 have axes of several sizes.
+  int compiled = 0, refused = 0;
+  for (const int ranks : {1, 2, 97, 4096, 16384, 30030, 32768, 46656, 65521, 65535, 65536, 65537, 100000}) {
+    for (const std::string mode : {"data_parallel", "semi_auto_parallel", "hybrid_parallel", "stand_alone"}) {
+      for (const std::string batch : {"65536", "48", "1000"}) {
+        for (const std::string stages : {"1", "2"}) {
+          const Words overrides = {"parallel.mode=" + mode, "launch.ranks=" + std::to_string(ranks),
+                                   "dataset.batch=" + batch, "parallel.stages=" + stages};
+          std::string said;
+          for (const std::string& o : overrides) said += o + " ";
+          CAPTURE(said);
+          try {
+            const std::string error = spec_error(kNetworks.at("norms"), overrides);
+            ++(error.empty() ? compiled : refused);
+          } catch (const std::exception& other) {
+            FAIL_CHECK("not an error in the job: " << other.what());
+          }
+        }
+      }
+    }
+  }
+  MESSAGE(compiled << " compiled, " << refused << " refused");
+  CHECK(compiled > 50);
+  CHECK(refused > 50);
+}
+
+TEST_CASE("a contraction that is cut 65,536 ways is summed and scattered") {
+  const Job j = job(R"(
+dataset: {type: random, shape: [65536], label_dtype: f32, label_shape: [2], batch: 65536}
+network:
+  - {name: a, type: dense, units: 2, bias: false}
+  - {name: act, type: relu}
+loss: mse
+optimizer: {type: sgd, learning_rate: 0.1}
+parallel: {mode: semi_auto_parallel, strategies: {a: [[1, 65536], [1, 65536]], act: [[65536, 1]]}}
+launch: {ranks: 65536}
+)",
+                    {});
+  CHECK(j.plan.mesh.num_axes() == 16);
+  const Program p = compile(j.graph, j.plan, j.spec, CostModel::cpu(), 40000);
+  std::vector<Collective> forward;
+  for (const Instruction* i : collectives(p, Purpose::redistribute))
+    if (i->phase == Phase::forward) forward.push_back(i->collective);
+  CHECK(forward == std::vector<Collective>{Collective::reduce_scatter});
+}
+
+namespace {
+
+const std::string kLanguageModel = R"(
+dataset: {type: random, shape: [1024], dtype: i32, label_shape: [1024], label_dtype: i32, classes: 50257, batch: 65536}
+network:
+  - {name: e, type: embedding, vocab: 50257, units: 768}
+  - {name: head, type: dense, units: 50257, bias: false}
+loss: softmax_cross_entropy
+optimizer: {type: adamw, learning_rate: 0.001}
+)";
+
+}  // namespace
+
+TEST_CASE("a whole tensor may be far larger than any machine: only what one rank holds has a limit") {
+  const Words data_parallel = {"parallel.mode=data_parallel", "launch.ranks=1024"};
+  const Job j = job(kLanguageModel, data_parallel);
+  const TensorId logits = j.graph.find_tensor("head").value();
+  CHECK(num_elements(j.graph.tensors[logits].shape) == int64_t{65536} * 1024 * 50257);
+  const Program p = compile(j.graph, j.plan, j.spec, CostModel::cpu(), 1023);
+  CHECK(p.arena_bytes > int64_t{64} * 1024 * 50257 * 4);
+  CHECK(p.arena_bytes < int64_t{64} * 1024 * 50257 * 4 * 4);
+}
+
+TEST_CASE("what a rank would hold of one tensor is refused at the layer, with the ranks and the next move") {
+  const std::string two = spec_error(kLanguageModel, {"parallel.mode=data_parallel", "launch.ranks=2"});
+  CHECK(two.starts_with("5:5: layer head: "));
+  CHECK(two.find("head is [65536, 1024, 50257]; each of the ranks 0 to 1 would hold [32768, 1024, 50257] of it, "
+                 "6.1 TiB, and a rank holds at most 4.0 TiB of one tensor") != std::string::npos);
+  CHECK(two.find("more launch.ranks") != std::string::npos);
+  CHECK(spec_error(kLanguageModel, {"launch.ranks=1"}).find("rank 0 would hold all of it, 12.3 TiB") !=
+        std::string::npos);
+}
+
+TEST_CASE("an arena that is too large is refused at the layer of its largest tensor") {
+  std::string text = "dataset: {type: random, shape: [1024], label_dtype: f32, label_shape: [1024], batch: 1048576}\n";
+  text += "network:\n";
+  for (int i = 0; i < 40; ++i) text += "  - {name: l" + std::to_string(i) + ", type: dense, units: 1048576}\n";
+  text += "  - {name: last, type: dense, units: 1024}\nloss: mse\n";
+  const std::string error = spec_error(text, {});
+  CHECK(error.starts_with("3:5: layer l0: rank 0 would need "));
+  CHECK(error.find("and a rank holds at most 64.0 TiB; the largest tensor is ") != std::string::npos);
+  CHECK(error.find("4.0 TiB (a smaller dataset.batch, or more parallel.micro_batches") != std::string::npos);
+  CHECK(kMaxArenaBytes == int64_t{64} << 40);
 }

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "tests/cuda_emulator/faults.h"
-#include "tests/cuda_emulator/machine.h"
-#include "tests/cuda_emulator/module.h"
+#include "tools/cuda_emulator/faults.h"
+#include "tools/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/module.h"
 
 namespace trainctl::emulator {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
-#include "tests/cuda_emulator/nccl.h"
+#include "tools/cuda_emulator/nccl.h"
 
 using namespace trainctl;
 

@@ -6,8 +6,8 @@
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/matmul/product_cuda.h"
-#include "tests/cuda_emulator/global_memory.h"
-#include "tests/cuda_emulator/runtime_state.h"
+#include "tools/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/runtime_state.h"
 
 namespace trainctl::cuda {
 namespace {

@@ -10,6 +10,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/parts.h"
+#include "engine/runtime/routes.h"
 #include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
 #include "tests/equivalence/recording_communicator.h"
@@ -145,7 +146,7 @@ RunResult run_job(const std::string& text, const std::vector<std::string>& overr
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
   std::vector<int64_t> arena_bytes;
   for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes);
-  const auto memory = SharedMemory::create(arena_bytes);
+  const auto memory = SharedMemory::create(arena_bytes, routes_of(programs));
   std::vector<std::exception_ptr> errors(programs.size());
   std::vector<std::thread> threads;
   for (int r = 0; r < static_cast<int>(programs.size()); ++r) {

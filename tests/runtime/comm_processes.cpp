@@ -45,7 +45,7 @@ int exit_code(pid_t pid) {
 }  // namespace
 
 TEST_CASE("ranks that are processes get the same bits as ranks that are threads") {
-  const auto memory = SharedMemory::create(std::vector<int64_t>(6, kTestArena));
+  const auto memory = SharedMemory::create(std::vector<int64_t>(6, kTestArena), ring_routes(6));
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 6; ++rank) {
     pids.push_back(fork_rank(*memory, rank, kPatience, [rank](SharedMemory& mine, Communicator& comm) {

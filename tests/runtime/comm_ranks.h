@@ -25,10 +25,29 @@ class Transport {
   virtual int num_ranks() const = 0;
 };
 
+/// From each rank to each other one.
+inline std::vector<Route> all_routes(int num_ranks) {
+  std::vector<Route> routes;
+  for (int from = 0; from < num_ranks; ++from) {
+    for (int to = 0; to < num_ranks; ++to) {
+      if (from != to) routes.push_back({from, to});
+    }
+  }
+  return routes;
+}
+
+/// From each rank to the next one, and from the last to the first.
+inline std::vector<Route> ring_routes(int num_ranks) {
+  std::vector<Route> routes;
+  for (int from = 0; from < num_ranks; ++from) routes.push_back({from, (from + 1) % num_ranks});
+  return routes;
+}
+
 class SharedMemoryTransport : public Transport {
  public:
   SharedMemoryTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
-      : memory(SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(num_ranks), arena_bytes))),
+      : memory(SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(num_ranks), arena_bytes),
+                                    all_routes(num_ranks))),
         timeout_(timeout_seconds) {}
   std::unique_ptr<Communicator> connect(int rank) override {
     return make_shared_memory_communicator(memory, rank, timeout_);

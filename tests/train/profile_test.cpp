@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/routes.h"
 #include "engine/spec/parse.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
@@ -189,7 +190,7 @@ TEST_CASE("every instruction of the profiled steps is in the trace of real ranks
   const std::vector<Program> programs = compile_all(job);
   std::vector<int64_t> bytes;
   for (const Program& program : programs) bytes.push_back(program.arena_bytes);
-  const auto memory = SharedMemory::create(bytes);
+  const auto memory = SharedMemory::create(bytes, routes_of(programs));
   const ProfileSteps steps{2, 4};
   std::vector<std::unique_ptr<StepProfile>> recorders;
   for (const Program& program : programs) recorders.push_back(std::make_unique<StepProfile>(program, steps));

@@ -4,8 +4,8 @@
 namespace trainctl {
 namespace {
 
-CudaKernel prepare_add_bias(const CudaKernelCall& call) { return prepare_add(call); }
-CudaKernel prepare_bias_grad(const CudaKernelCall& call) { return prepare_sum_to(call); }
+CudaKernel prepare_add_bias(const CudaKernelCall& call) { return find_cuda_kernel("add")->prepare(call); }
+CudaKernel prepare_bias_grad(const CudaKernelCall& call) { return find_cuda_kernel("sum_to")->prepare(call); }
 
 }  // namespace
 

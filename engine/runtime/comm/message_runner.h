@@ -1,4 +1,4 @@
-// One rank's sends and receives over the channels of one segment. A send posts where its data lies; the
+// One rank's sends and receives over the channels of one segment. A send posts the offset of its data; the
 // receiver copies straight from there and says so. Data outside the segment is staged in pieces.
 #pragma once
 
@@ -28,7 +28,19 @@ class MessageRunner {
     int64_t begin;   ///< staged bytes before it
   };
 
-  Channel& to(int peer) const;
+  struct Outgoing {
+    int peer;
+    Channel* channel;
+    int64_t sent;  ///< messages
+  };
+  struct Incoming {
+    int peer;
+    Channel* channel;
+  };
+
+  /// Our bug where the segment was made without that route.
+  Outgoing& to(int peer);
+  Channel& from(int peer);
   void post(int peer, Piece piece);
   /// Returns where the copy is, from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
@@ -39,7 +51,8 @@ class MessageRunner {
   int rank_;
   const Peers& peers_;
   Waiter& waiter_;
-  std::vector<int64_t> sent_;  ///< messages, by peer
+  std::vector<Outgoing> outgoing_;  ///< by peer
+  std::vector<Incoming> incoming_;  ///< by peer
   std::deque<Staged> staged_;
   int64_t staging_end_ = 0;  ///< bytes staged so far; the area is used round and round
 };

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/plan/cost_model.h"
+#include "engine/graph/collective.h"
 
 namespace trainctl {
 

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "engine/plan/cost_model.h"
+#include "engine/graph/collective.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/communicator.h"
 
