@@ -10,11 +10,12 @@ exits with 77 where BUILD has none.
 """
 import concurrent.futures, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
-TARGETS = {"cpu": ["test_op_cases", "test_ops_rules"], "cuda": ["test_cuda_emulated"]}
+TARGETS = {"cpu": ["test_op_cases", "test_ops_rules", "test_model", "test_compile"], "cuda": ["test_cuda_emulated"]}
 # The checks of a family's rows on a GPU; the other tests of that program know nothing of the new families.
 ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too", "a CUDA kernel that can accumulate*",
           "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
           "kernels that only compiled programs use give on a GPU*"]
+ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
 MODEL = "relu"  # a family whose files are compiled as those of a new one
 
 
@@ -120,7 +121,7 @@ def main():
         # Each new file is compiled as that of the model; what reads the list is compiled again, and what looks for it.
         jobs, made = [], []
         again = [str(f.relative_to(source)) for f, _ in build.compiles if f.is_relative_to(source) and f.exists()
-                 and ("all_ops.def" in f.read_text() or f.name == "families_test.cpp")]
+                 and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]
         models = {path: path for path in again}
         models |= {path: re.sub(pathlib.Path(path).parent.name, MODEL, path) for path in new}
         wanted = {target_of(w) for t in TARGETS[part] for w in build.link(t) if ".dir/" in w}
@@ -140,8 +141,9 @@ def main():
             program, _ = relink(build, target, made)
             words = [program]
             environment = dict(os.environ, OMP_NUM_THREADS="1")
+            if target in ONLY:
+                words.append("--test-case=" + ",".join(ONLY[target]))
             if part == "cuda":
-                words.append("--test-case=" + ",".join(ON_GPU))
                 environment["TRAINCTL_OP_CASES"] = ",".join(folders)
             subprocess.run(words, cwd=copy, check=True, env=environment)
         outside = [path for path, anchor, _ in found if anchor and path != "engine/ops/all_ops.def"]

@@ -73,6 +73,10 @@ const std::vector<KernelCase>& kernel_cases() {
   static const auto all = of_families(&OpCases::kernels);
   return all;
 }
+const std::vector<LayerCase>& layer_cases() {
+  static const auto all = of_families(&OpCases::layers);
+  return all;
+}
 
 const Reference* find_reference(std::string_view op) {
   for (const FamilyCases& each : all_cases())

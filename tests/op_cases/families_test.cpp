@@ -1,4 +1,4 @@
-// Walks all_ops.def: a family has kernels on each device, an example, and everything that the tests need of it in its
+// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need of it in its
 // own folder.
 #include <doctest/doctest.h>
 
@@ -129,6 +129,19 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
       for (const KernelCase& row : family.cases.kernels)
         if (row.kernel == kernel->name) tested |= steps_of(epilogue_of(row.attrs));
       CHECK(tested == kernel->takes);
+    }
+  }
+}
+
+TEST_CASE("every layer has a row in its family's cases, and every optimizer's kernel is its family's") {
+  for (const FamilyCases& family : all_cases()) {
+    INFO("in " << cases_file(family));
+    const Names layers = names_of(family.family.layers, [](const LayerDef* l) { return l->name; });
+    CHECK(names_of(family.cases.layers, [](const LayerCase& r) { return r.type; }) == layers);
+    for (const OptimizerDef* optimizer : family.family.optimizers) {
+      CAPTURE(std::string(optimizer->name));
+      const auto kernels = family.family.kernels;
+      CHECK(std::find(kernels.begin(), kernels.end(), optimizer->kernel) != kernels.end());
     }
   }
 }

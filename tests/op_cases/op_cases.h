@@ -101,6 +101,15 @@ struct KernelReference {
   naive::Outputs (*run)(const NaiveCall& call);
 };
 
+/// A layer of a job file (tests/model/layer_types_test.cpp). It stands between two dense layers `first` and `second` of
+/// [8, 12], so that gradients flow through.
+struct LayerCase {
+  const char* type;
+  const char* fields;   ///< ", units: 5"; its input is `first` where it names none
+  Shape shape;          ///< of what comes out
+  bool of_ids = false;  ///< it reads the data instead, ids of [8, 5]
+};
+
 struct Exemption {
   const char* kernel;
   const char* why;
@@ -115,6 +124,7 @@ struct OpCases {
   std::vector<KernelCase> kernels = {};
   std::vector<KernelReference> kernel_references = {};
   std::vector<Exemption> without_cuda = {};  ///< kernels that GPUs do not have
+  std::vector<LayerCase> layers = {};
 };
 
 struct FamilyCases {
@@ -132,6 +142,7 @@ const std::vector<RuleCase>& rule_cases();
 const std::vector<GradientCase>& gradient_cases();
 const std::vector<ShapeErrorCase>& shape_error_cases();
 const std::vector<KernelCase>& kernel_cases();
+const std::vector<LayerCase>& layer_cases();
 
 /// Null where the op has none.
 const Reference* find_reference(std::string_view op);

@@ -23,6 +23,7 @@ extern const OpCases add_cases = {
     .shape_errors = {{{"add", {{{2, 3}}, {{2, 4}}}},
                       "add: shapes [2, 3] and [2, 4] do not broadcast: 3 and 4 meet at dim 1 from the last"},
                      {{"add", {{{2, 3}}}}, "add takes 2 inputs, it is given 1"}},
+    .layers = {{"add", ", inputs: [first, second]", {8, 12}}},
 };
 
 }  // namespace trainctl

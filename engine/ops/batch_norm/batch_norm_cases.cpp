@@ -81,6 +81,7 @@ extern const OpCases batch_norm_cases = {
           "the same, and the sums are the gradients of beta and gamma"}},
     .shape_errors = {{{"batch_norm_mean", {{{2}}}},
                       "batch_norm_mean needs an input of at least 2 dims, it is given [2]"}},
+    .layers = {{"batch_norm", ", affine: false", {8, 12}}, {"batch_norm", "", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -41,6 +41,11 @@ extern const OpCases collectives_cases = {
           "reduce_scatter: dim 0 of [3] does not divide by the 2 ranks of a group"},
          {{"all_to_all", {{{4}}}, {{"group_size", int64_t{2}}, {"split_dim", int64_t{0}}, {"concat_dim", int64_t{1}}}},
           "all_to_all: there is no dim 1 in [2]"}},
+    .layers = {{"all_reduce", "", {8, 12}},
+               {"all_gather", ", group: [[0, 2], [1, 3]]", {16, 12}},
+               {"reduce_scatter", "", {2, 12}},
+               {"all_to_all", ", split_dim: 0, concat_dim: -1", {2, 48}},
+               {"broadcast", ", root: 1", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -27,6 +27,7 @@ extern const OpCases dropout_cases = {
     .rules = {{{"dropout", {{{2, 3}}}, drop(0.5, 7)}, "ab->ab", "", {{2, 3}}}},
     .gradients = {{{"dropout", {{{2, 3}}}, drop(0.5, 7)}, {"dropout ab->ab"}, "the same mask by global index"}},
     .shape_errors = {{{"dropout", {{{2}}}, drop(1.0, 0)}, "dropout: p is 1, expected 0 <= p < 1"}},
+    .layers = {{"dropout", ", p: 0.2", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -29,6 +29,7 @@ extern const OpCases embedding_cases = {
     .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding takes i32 ids, it is given [2] f32"},
                      {{"embedding", {{{2}, DType::i32}, {{9}}}},
                       "embedding needs a table [vocab, units], it is given [9]"}},
+    .layers = {{"embedding", ", vocab: 7, units: 12", {8, 5, 12}, true}},
 };
 
 }  // namespace trainctl

@@ -13,6 +13,7 @@ extern const OpCases gelu_cases = {
                     }}},
     .rules = {{{"gelu", {{{2, 3}}}}, "ab->ab", "", {{2, 3}}}},
     .gradients = {{{"gelu", {{{2, 3}}}}, {"gelu_grad ab,ab->ab"}, "element by element"}},
+    .layers = {{"gelu", ", approximate: tanh", {8, 12}}},
 };
 
 }  // namespace trainctl

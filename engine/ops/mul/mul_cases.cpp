@@ -19,6 +19,7 @@ extern const OpCases mul_cases = {
                    "db[b] = sum over a of dy * x; the product itself is whole"}},
     .shape_errors = {{{"mul", {{{2, 3}}, {{3, 3}}}},
                       "mul: shapes [2, 3] and [3, 3] do not broadcast: 2 and 3 meet at dim 2 from the last"}},
+    .layers = {{"mul", ", inputs: [first, second]", {8, 12}}},
 };
 
 }  // namespace trainctl

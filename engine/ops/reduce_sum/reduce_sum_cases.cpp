@@ -58,6 +58,9 @@ extern const OpCases reduce_sum_cases = {
                       "reduce_sum: dims [1, 1] must be different dims of [2, 3]"},
                      {{"reduce_sum", {{{2, 3}}}, {{"dims", Ints{2}}}},
                       "reduce_sum: dims [2] must be different dims of [2, 3]"}},
+    .layers = {{"reduce_sum", ", dims: [-1]", {8}},
+               {"reduce_mean", ", dims: [0, 1], keep_dims: true", {1, 1}},
+               {"reduce_mean", ", dims: [0, 1]", {1}}},
 };
 
 }  // namespace trainctl

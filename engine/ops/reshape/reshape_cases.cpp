@@ -24,6 +24,9 @@ extern const OpCases reshape_cases = {
                    {"reshape a(bc)->abc"},
                    "moves elements; a and b are outermost in their dims on both sides, so a block is a block"}},
     .shape_errors = {{{"reshape", {{{2, 3}}}, {{"shape", Ints{4}}}}, "reshape: [2, 3] has 6 elements, [4] has 4"}},
+    .layers = {{"flatten", "", {8, 12}},
+               {"reshape", ", shape: [3, -1]", {8, 3, 4}},
+               {"reshape", ", shape: [2, 2, 3]", {8, 2, 2, 3}}},
 };
 
 }  // namespace trainctl

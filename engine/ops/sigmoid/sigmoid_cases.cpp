@@ -14,6 +14,7 @@ extern const OpCases sigmoid_cases = {
                     }}},
     .rules = {{{"sigmoid", {{{2, 3}}}}, "ab->ab", "", {{2, 3}}}},
     .gradients = {{{"sigmoid", {{{2, 3}}}}, {"sigmoid_grad ab,ab->ab"}, "element by element"}},
+    .layers = {{"sigmoid", "", {8, 12}}},
 };
 
 }  // namespace trainctl

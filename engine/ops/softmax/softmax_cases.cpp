@@ -33,6 +33,7 @@ extern const OpCases softmax_cases = {
                    {"softmax_grad ab,ab->ab"},
                    "the sum over b inside needs the whole row: b is uncuttable"}},
     .shape_errors = {{{"softmax", {{{2, 3}}}, dim(2)}, "softmax: there is no dim 2 in [2, 3]"}},
+    .layers = {{"softmax", "", {8, 12}}, {"softmax", ", dim: 0", {8, 12}}},
 };
 
 }  // namespace trainctl

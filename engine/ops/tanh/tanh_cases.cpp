@@ -12,6 +12,7 @@ extern const OpCases tanh_cases = {
                                const Attrs&) { return naive::map(in, [](double x) { return std::tanh(x); }); }}},
     .rules = {{{"tanh", {{{2}}}}, "a->a", "", {{2}}}},
     .gradients = {{{"tanh", {{{2, 3}}}}, {"tanh_grad ab,ab->ab"}, "element by element"}},
+    .layers = {{"tanh", "", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -32,6 +32,7 @@ extern const OpCases transpose_cases = {
                       "transpose: perm [0, 0] must name each of the 2 dims of [2, 3] once"},
                      {{"transpose", {{{2, 3}}}, {{"perm", Ints{0}}}},
                       "transpose: perm [0] must name each of the 2 dims of [2, 3] once"}},
+    .layers = {{"transpose", ", perm: [1, 0]", {12, 8}}},
 };
 
 }  // namespace trainctl
