@@ -8,6 +8,7 @@
 
 #include "engine/compile/buckets.h"
 #include "engine/compile/program.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
@@ -80,6 +81,7 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
+  const Optimizer optimizer;  ///< of the job
   const int rank, stage, rank_in_stage;
 
   Program program;  ///< groups, variables and buckets as they become known; instructions at the end

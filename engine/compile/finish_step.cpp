@@ -101,19 +101,9 @@ View sum_of_squares(Lowering& l) {
 }
 
 Instruction update_instruction(const Lowering& l, const std::string& name) {
-  const OptimizerSpec& o = l.c.spec.optimizer;
-  Instruction i =
-      once_a_step(Opcode::kernel, "update " + name, o.type == "sgd" ? &sgd_update_kernel : &adam_update_kernel);
-  i.attrs = {{"weight_decay", o.weight_decay}, {"clip_norm", o.clip_norm}};
-  if (o.type == "sgd") {
-    i.attrs.set("momentum", o.momentum);
-    i.attrs.set("nesterov", o.nesterov);
-  } else {
-    i.attrs.set("beta1", o.beta1);
-    i.attrs.set("beta2", o.beta2);
-    i.attrs.set("eps", o.eps);
-    i.attrs.set("decoupled", o.type == "adamw");
-  }
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, l.c.optimizer.def.kernel);
+  i.attrs = l.c.optimizer.kernel_attrs();
+  i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
   return i;
 }
 
@@ -130,9 +120,8 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (norm) inputs.push_back(*norm);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
-  const std::vector<std::string> names =
-      buffers.optimizer.size() == 1 ? std::vector<std::string>{"momentum."} : std::vector<std::string>{"m.", "v."};
-  for (size_t s = 0; s < buffers.optimizer.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, names[s]));
+  const std::vector<std::string> states = l.c.optimizer.states();
+  for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
   if (copied) outputs.push_back(read);
   l.c.emit(update_instruction(l, piece.name), inputs, outputs);
 

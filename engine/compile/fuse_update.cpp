@@ -9,10 +9,6 @@
 namespace trainctl {
 namespace {
 
-bool is_plain_sgd(const OptimizerSpec& o) {
-  return o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_norm == 0;
-}
-
 bool overlaps(const Operand& a, const Operand& b) {
   return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
 }
@@ -69,7 +65,7 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
 }  // namespace
 
 void fuse_update(Compiler& c) {
-  if (!c.trains() || !is_plain_sgd(c.spec.optimizer)) return;
+  if (!c.trains() || !c.optimizer.is_plain_step() || c.spec.optimizer.clip_norm != 0) return;
   std::vector<size_t> removed;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     Bucket& bucket = c.program.buckets[b];

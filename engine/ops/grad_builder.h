@@ -59,7 +59,6 @@ class GradBuilder {
   std::string grad_suffix(int i) const;
 
   Graph& graph_;
-  NodeId id_;
   Node node_;  ///< a copy: appending nodes moves the graph's
   std::vector<TensorId> out_grads_;
   std::vector<std::string> in_grad_names_;

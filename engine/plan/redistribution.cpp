@@ -2,13 +2,16 @@
 // target wants them are never moved again, and a dim is never cut by anything but the target's next
 // axes. Axes that stand together at both ends move together: one call over several axes costs less than a call an axis.
 // That keeps the space to a few dozen layouts however many axes a mesh has, and every cut on the way divides its dim.
+// Where many dims change at once it would be far larger, and a direct way is taken.
 #include "engine/plan/redistribution.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <queue>
 
 #include "engine/base/error.h"
+#include "engine/plan/axis_runs.h"
 
 namespace trainctl {
 namespace {
@@ -29,73 +32,6 @@ bool contains_all(const Axes& axes, const Axes& wanted) {
   return std::all_of(wanted.begin(), wanted.end(),
                      [&](Axis a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });
 }
-
-/// Runs of axes that stand together in both layouts: next to one another in one dim, in a partial sum, or nowhere.
-class Runs {
- public:
-  Runs(const Mesh& mesh, const Layout& from, const Layout& to) : run_(mesh.num_axes()) {
-    std::vector<std::pair<Place, Place>> last;  // of each run's last axis
-    for (Axis a : in_order(mesh, from, to)) {
-      const std::pair<Place, Place> places{place(from, a), place(to, a)};
-      const auto run = std::find_if(last.begin(), last.end(), [&](const auto& before) {
-        return follows(before.first, places.first) && follows(before.second, places.second);
-      });
-      run_[a] = static_cast<int>(run - last.begin());
-      if (run == last.end())
-        last.push_back(places);
-      else
-        *run = places;
-    }
-  }
-
-  bool together(Axis a, Axis b) const { return run_[a] == run_[b]; }
-  /// The runs that `axes`, which has no part of a run, consists of.
-  std::vector<Axes> of(const Axes& axes) const {
-    std::vector<Axes> runs;
-    for (Axis a : axes) {
-      const auto same = std::find_if(runs.begin(), runs.end(), [&](const Axes& r) { return together(r[0], a); });
-      if (same == runs.end())
-        runs.push_back({a});
-      else
-        same->push_back(a);
-    }
-    return runs;
-  }
-
- private:
-  static constexpr int kPartial = -1, kNowhere = -2;
-  struct Place {
-    int dim = kNowhere;
-    size_t index = 0;
-  };
-
-  static Place place(const Layout& layout, Axis axis) {
-    for (size_t d = 0; d < layout.dims.size(); ++d) {
-      const auto at = std::find(layout.dims[d].begin(), layout.dims[d].end(), axis);
-      if (at != layout.dims[d].end()) return {static_cast<int>(d), static_cast<size_t>(at - layout.dims[d].begin())};
-    }
-    const bool partial = std::find(layout.partial.begin(), layout.partial.end(), axis) != layout.partial.end();
-    return {partial ? kPartial : kNowhere, 0};
-  }
-
-  static bool follows(const Place& before, const Place& after) {
-    return before.dim == after.dim && (after.dim < 0 || after.index == before.index + 1);
-  }
-
-  /// All axes; those of a dim in that dim's order, wherever they stand in one.
-  static Axes in_order(const Mesh& mesh, const Layout& from, const Layout& to) {
-    Axes order;
-    const auto add = [&](Axis a) {
-      if (std::find(order.begin(), order.end(), a) == order.end()) order.push_back(a);
-    };
-    for (const Axes& axes : from.dims) std::for_each(axes.begin(), axes.end(), add);
-    for (const Axes& axes : to.dims) std::for_each(axes.begin(), axes.end(), add);
-    for (Axis a = 0; a < mesh.num_axes(); ++a) add(a);
-    return order;
-  }
-
-  std::vector<int> run_;  ///< of each axis
-};
 
 int64_t local_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const Layout& layout) {
   return num_elements(layout.local_shape(mesh, shape)) * byte_size(dtype);
@@ -121,10 +57,8 @@ double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const Red
 }
 
 class Moves {
-  static constexpr size_t kMostSummedApart = 8;
-
  public:
-  Moves(const Layout& now, const Layout& target, const Runs& runs) : now_(now), target_(target), runs_(runs) {}
+  Moves(const Layout& now, const Layout& target, const AxisRuns& runs) : now_(now), target_(target), runs_(runs) {}
 
   std::vector<RedistributionStep> all() {
     for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
@@ -172,10 +106,9 @@ class Moves {
     }
   }
 
-  // all_reduce: any of the runs that the target is not partial over; all at once where there are very many.
+  // all_reduce: any of the runs that the target is not partial over, all of them last.
   void sum_up() {
-    std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
-    if (open.size() > kMostSummedApart) open = {without(now_.partial, target_.partial)};
+    const std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
     for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
       Axes axes;
       for (size_t i = 0; i < open.size(); ++i) {
@@ -207,7 +140,7 @@ class Moves {
 
   const Layout& now_;
   const Layout& target_;
-  const Runs& runs_;
+  const AxisRuns& runs_;
   std::vector<RedistributionStep> steps_;
 };
 
@@ -221,6 +154,28 @@ std::vector<RedistributionStep> path_to(const std::map<Layout, Visit>& visits, c
   std::vector<RedistributionStep> steps;
   for (const Layout* at = &to; *at != from; at = &steps.back().before) steps.push_back(visits.at(*at).arrival);
   std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+/// A tensor of many dims that all change has 3^dims layouts on its ways: from here on the direct way is taken.
+constexpr size_t kMostLayouts = 4000;
+
+/// What sums or moves without making the tensor larger comes first, of that what takes most axes at once.
+std::vector<RedistributionStep> direct_way(const Layout& from, const Layout& to, const AxisRuns& runs) {
+  const auto priority = [](const RedistributionStep& step) {
+    static constexpr std::array kOrder = {StepKind::reduce_scatter, StepKind::all_to_all, StepKind::all_reduce,
+                                          StepKind::all_gather, StepKind::slice};
+    return std::find(kOrder.begin(), kOrder.end(), step.kind) - kOrder.begin();
+  };
+  std::vector<RedistributionStep> steps;
+  for (Layout now = from; now != to; now = steps.back().after) {
+    std::vector<RedistributionStep> moves = Moves(now, to, runs).all();
+    const auto best = std::min_element(moves.begin(), moves.end(), [&](const auto& a, const auto& b) {
+      return priority(a) != priority(b) ? priority(a) < priority(b) : a.axes.size() > b.axes.size();
+    });
+    check(best != moves.end(), "any layout reaches any other by all_gather and slice");
+    steps.push_back(std::move(*best));
+  }
   return steps;
 }
 
@@ -247,7 +202,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
   if (from == to) return {};
   check(from.dims.size() == shape.size() && to.dims.size() == shape.size(), "both layouts are of this tensor");
   check(contains_all(from.partial, to.partial), "a whole tensor is never turned into a partial sum");
-  const Runs runs(mesh, from, to);
+  const AxisRuns runs(mesh, from, to);
   std::map<Layout, Visit> visits;
   using Entry = std::pair<double, const Layout*>;
   // Equal costs are settled in the layouts' order, so that every rank takes the same path.
@@ -263,6 +218,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
     if (visit.settled) continue;
     visit.settled = true;
     if (*layout == to) return path_to(visits, from, to);
+    if (visits.size() > kMostLayouts) return direct_way(from, to, runs);
     for (RedistributionStep& step : Moves(*layout, to, runs).all()) {
       const double total = seconds + step_seconds(mesh, shape, dtype, step, cost);
       const auto [next, fresh] = visits.try_emplace(step.after);

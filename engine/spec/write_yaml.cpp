@@ -104,11 +104,12 @@ class Writer {
       default:
         break;
     }
-    const Value value = field.get(object);
-    const auto* text = std::get_if<std::string>(&value);
+    const std::optional<Value> value = value_of(field, object);
+    if (!value) return;
+    const auto* text = std::get_if<std::string>(&*value);
     if (text != nullptr && text->empty()) return;
     key(field.name);
-    put(value);
+    put(*value);
   }
 
   void subsection(const Field& field, const void* object) {

@@ -11,7 +11,7 @@ namespace trainctl {
 
 namespace {
 
-/// Without this a nan prints as "nan" or "-nan", whatever its sign bit happens to be.
+/// Without this a NaN prints as "nan" or "-nan", depending on its sign bit.
 double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
 /// Floats print as the shortest text that reads back as the same float: a loss of 2.1f is 2.1, not 2.0999999046325684.

@@ -1,5 +1,5 @@
-// A job's compiled step on one GPU: its kernels bound by hand, captured into a graph and replayed. No data
-// loading: a `load` is a copy from device memory, as where the data set lies on the GPU.
+// A job's compiled step on one GPU: its kernels, bound one by one, captured into a graph and replayed. No data
+// loading: a `load` is a copy from device memory, as if the device kept the data set.
 #include <cstdio>
 #include <memory>
 
@@ -47,7 +47,7 @@ CudaKernel bind(const Instruction& i, BoundStep& step) {
   return def->prepare(call_of(i, step));
 }
 
-/// The launches of the step, with what each stands for.
+/// The launches of the step, and the instructions that each runs.
 void bind_all(BoundStep& step) {
   const std::vector<Instruction>& code = step.program.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {

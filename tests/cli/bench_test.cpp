@@ -9,6 +9,7 @@
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/measure/collective_data.h"
 #include "tests/cli/command.h"
+#include "tests/gpu/gpus.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -150,7 +151,7 @@ TEST_CASE("shapes, attributes and names that do not do are told with the rule") 
 }
 
 TEST_CASE("a GPU that is not there is an error of the machine") {
-  if (!find_cuda_devices().list.empty()) return;
+  if (num_gpus() > 0) return skip_test("this machine has GPUs");
   CHECK(contains(bench_error({"op", "relu", "--device", "cuda"}, kExitEnv), find_cuda_devices().why_none));
   CHECK(contains(bench_error({"collective", "all_reduce", "--device", "cuda"}, kExitEnv), "--device cpu"));
 }
@@ -181,17 +182,16 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
 }
 
 TEST_CASE("collectives between GPUs are right, and large ones the copy engines'") {
-  if (find_cuda_devices().list.size() < 2) {
-    std::printf("skipped: collectives between GPUs (there are not 2)\n");
-    return;
-  }
+  if (!have_gpus(2)) return;
   const Scratch scratch;
   const CommandResult result =
       trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M,16M,33000008",
                                         "--repeat", "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
-  for (const json& row : json::parse(result.out, nullptr, false)["results"]) {
+  const json results = json::parse(result.out, nullptr, false)["results"];
+  REQUIRE(results.size() == 5 * 4);  // collectives, sizes
+  for (const json& row : results) {
     CHECK(row["wrong_elements"] == 0);
     CHECK(row["by"] == (row["bytes"] >= 16 << 20 ? "copy engines" : "NCCL"));
   }

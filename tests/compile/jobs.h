@@ -1,7 +1,6 @@
-// Jobs as YAML, and what the tests of the compiler vary in them.
+// Jobs of tests/jobs, and what the tests of the compiler vary in them.
 #pragma once
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -11,8 +10,8 @@
 
 namespace trainctl {
 
-/// By name: "mlp", "norms", "tied", "attention", "pairs". Batches of 48, no `parallel` and no `launch`.
-extern const std::map<std::string, std::string> kNetworks;
+/// Jobs of tests/jobs whose plans are varied.
+extern const std::vector<std::string> kNetworks;
 /// Overrides: every level of parallel.optimizer_shard, every schedule.
 extern const std::vector<std::string> kLevels, kSchedules;
 
@@ -23,7 +22,9 @@ struct Job {
 };
 
 /// Planned. Throws SpecError.
-Job job(const std::string& text, const std::vector<std::string>& overrides);
+Job job(JobSpec spec);
+/// A job of tests/jobs, in batches of 48, which every number of ranks up to 12 divides.
+Job job(const std::string& name, std::vector<std::string> overrides);
 
 /// Every combination of one entry of each list, as overrides; "" adds none.
 std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists);

@@ -11,9 +11,9 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/parts.h"
 #include "engine/runtime/routes.h"
-#include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
 #include "tests/equivalence/recording_communicator.h"
+#include "tests/jobs/jobs.h"
 
 namespace trainctl {
 namespace {
@@ -139,8 +139,8 @@ std::map<std::string, std::vector<float>> gather_weights(const std::vector<Progr
   return weights;
 }
 
-RunResult run_job(const std::string& text, const std::vector<std::string>& overrides, const RunOn& on) {
-  return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)), on);
+RunResult run_job(const std::string& name, const std::vector<std::string>& overrides, const RunOn& on) {
+  return run_job(plan_job(job_spec(name, overrides)), on);
 }
 
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {

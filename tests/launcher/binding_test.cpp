@@ -130,7 +130,7 @@ TEST_CASE("numa: each rank has its node, and its part of the node's cores as thr
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
 }
 
-TEST_CASE("numa: one rank on two nodes has both; of three on two nodes one has a node for itself") {
+TEST_CASE("numa: one rank on two nodes has both, and of three on two nodes one has a node for itself") {
   CHECK(bind(1, with_threads(2, 8), BindMode::numa)[0].cpus.size() == 32);
   CHECK(threads_of(bind(1, with_threads(2, 8), BindMode::numa)) == std::vector<int>{16});
   CHECK(threads_of(bind(3, with_threads(2, 8), BindMode::numa)) == std::vector<int>{8, 4, 4});

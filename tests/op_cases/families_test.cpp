@@ -1,5 +1,5 @@
-// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need of it in its
-// own folder.
+// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need of it in
+// its own folder.
 #include <doctest/doctest.h>
 
 #include <algorithm>

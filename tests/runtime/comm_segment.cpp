@@ -1,4 +1,4 @@
-// The segment: what it checks, what it finds, when it is full.
+// The segment: its checks, how groups are found, and what happens when it is full.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ TEST_CASE("what one mapping of a segment writes the other reads") {
   CHECK(two->status(2).loss == 2.5f);
 }
 
-TEST_CASE("arenas start zeroed, apart, and on cache lines of different sets") {
+TEST_CASE("arenas start zeroed, disjoint, and on cache lines of different sets") {
   const auto memory = SharedMemory::create({5000, 4096, 1});
   for (int rank = 0; rank < 3; ++rank) {
     const auto arena = memory->arena(rank);
@@ -53,7 +53,7 @@ TEST_CASE("arenas start zeroed, apart, and on cache lines of different sets") {
   CHECK(memory->arena(1).data() + 4096 <= memory->arena(2).data());
 }
 
-TEST_CASE("a descriptor that is no segment is refused with a reason") {
+TEST_CASE("a descriptor that is not a segment is refused with a reason") {
   CHECK(attach_error(-1).find("cannot open descriptor -1") != std::string::npos);
   CHECK(attach_error(open("/dev/null", O_RDWR)).find("is not a trainctl segment") != std::string::npos);
   const int zeros = memfd_create("zeros", 0);
@@ -141,7 +141,7 @@ TEST_CASE("ranks that open the same groups in different orders at the same time 
     }
     std::rotate(groups.begin(), groups.begin() + rank, groups.end());
     for (const auto& group : groups) comm.open_group(group);
-    // In one order, so that nobody waits in a circle.
+    // In one order, so that the ranks do not wait in a circle.
     std::sort(groups.begin(), groups.end());
     auto* x = reinterpret_cast<int32_t*>(transport.arena(rank).data());
     for (const auto& group : groups) {
@@ -172,7 +172,7 @@ TEST_CASE("one more group than fits is an error that says so") {
   CHECK(text.find("more than 4096 groups") != std::string::npos);
 }
 
-TEST_CASE("large groups can use up the members before the groups, which is said too") {
+TEST_CASE("large groups can use up the members before the groups, and the error says so") {
   const auto memory = SharedMemory::create(std::vector<int64_t>(64, 64));
   std::vector<int> order(64);
   for (int i = 0; i < 64; ++i) order[static_cast<size_t>(i)] = i;
@@ -186,7 +186,7 @@ TEST_CASE("large groups can use up the members before the groups, which is said 
       }(),
       EnvError);
   CHECK(made == 1024);
-  // What there was before is still found.
+  // Groups that existed before are still found.
   std::sort(order.begin(), order.end());
   CHECK_NOTHROW(memory->segment().open_group(order));
 }

@@ -37,7 +37,7 @@ void check_same(const JobSpec& a, const JobSpec& b) {
   REQUIRE(a.loss.has_value() == b.loss.has_value());
   if (a.loss) CHECK((a.loss->type == b.loss->type && a.loss->input == b.loss->input));
   CHECK(a.optimizer.learning_rate.base == b.optimizer.learning_rate.base);
-  CHECK(a.optimizer.beta2 == b.optimizer.beta2);
+  CHECK(a.optimizer.attrs == b.optimizer.attrs);
   CHECK(a.parallel.mode == b.parallel.mode);
   REQUIRE(a.parallel.strategies.size() == b.parallel.strategies.size());
   for (size_t i = 0; i < a.parallel.strategies.size(); ++i) {

@@ -1,4 +1,4 @@
-// Learning rates, the numbers of a step, and the lines that a run prints.
+// Learning rates, the scalars of a step, and the lines that a run prints.
 #include "engine/train/learning_rate.h"
 
 #include <doctest/doctest.h>
@@ -38,7 +38,7 @@ TEST_CASE("a cosine schedule falls from the base to min over the run, and stays 
 }
 
 TEST_CASE("adam's bias corrections count updates from 1") {
-  const OptimizerSpec adam{.type = "adam", .beta1 = 0.9, .beta2 = 0.99};
+  const OptimizerSpec adam{.type = "adam", .attrs = {{"betas", std::vector<double>{0.9, 0.99}}}};
   const StepScalars first = step_scalars(adam, 0, 0, 10), third = step_scalars(adam, 2, 1, 10);
   CHECK(first.adam_bias1 == doctest::Approx(0.1));
   CHECK(first.adam_bias2 == doctest::Approx(0.01));

@@ -1,4 +1,4 @@
-// Instructions that work on registers alone.
+// Instructions that only touch registers.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,7 +15,7 @@ uint8_t bytes() {
   return static_cast<uint8_t>(sizeof(T));
 }
 
-/// Calls with a type for the type's word; false: it is not one of integers.
+/// Calls `Do` with the C++ type of an integer type word; false if the word is not an integer type.
 template <class Do>
 bool with_integer(std::string_view type, Do work) {
   if (type == "s16") return work(int16_t{}), true;
@@ -70,7 +70,7 @@ void select(const Instruction& in, Warp& w, uint32_t mask) {
   put(w.at<T>(in.to[0]), mask, [=](int i) { return (which >> i & 1) != 0 ? a[i] : b[i]; });
 }
 
-/// Parts of a register, of `data_width` bytes each, lowest first.
+/// Splits a register into parts, lowest first; pack() is the inverse.
 template <class Part, class Whole>
 void unpack(const Instruction& in, Warp& w, uint32_t mask) {
   const Whole* from = w.at<Whole>(in.from[0]);
@@ -100,7 +100,7 @@ void bit_insert(const Instruction& in, Warp& w, uint32_t mask) {
     return (b[i] & ~field) | ((a[i] << first) & field);
   });
 }
-/// Each of the four bytes of the result is one of the eight of two numbers, or copies of its sign.
+/// prmt: each byte of the result is one of the eight bytes of the two sources, or copies of its sign.
 void permute_bytes(const Instruction& in, Warp& w, uint32_t mask) {
   const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *which = w.at<uint32_t>(in.from[2]);
   put(w.at<uint32_t>(in.to[0]), mask, [=](int i) {
@@ -126,8 +126,8 @@ void bit_extract(const Instruction& in, Warp& w, uint32_t mask) {
   });
 }
 
-/// add, sub and mad with a carry that goes from one instruction to the next. data_width: bit 0 takes it, bit 1 leaves
-/// it, bit 2 subtracts; element_bytes: 0 none, 1 low product, 2 high product.
+/// add, sub and mad with a carry from one instruction to the next.
+///   data_width: bit 0 reads the carry, bit 1 writes it, bit 2 subtracts; count: 0 no product, 1 low half, 2 high half
 void with_carry(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const uint64_t a = w.at<uint32_t>(in.from[0])[lane], b = w.at<uint32_t>(in.from[1])[lane];
@@ -145,7 +145,7 @@ void with_carry(const Instruction& in, Warp& w, uint32_t mask) {
   });
 }
 
-/// Products of a tensor core: tf32 ignores the lowest 13 bits; the sum of a row is made exactly and cut off.
+/// Tensor-core products: tf32 ignores the lowest 13 bits; the sum of a row is computed exactly, then truncated.
 void mma_tf32(const Instruction& in, Warp& w, uint32_t) {
   const auto cut = [](uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits & ~0x1fffu)); };
   double a[16][8], b[8][8];

@@ -1,4 +1,4 @@
-// cvt and cvta, and what there is on pairs of bf16.
+// cvt and cvta, and instructions on pairs of bf16.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -43,7 +43,7 @@ struct Same {
     return v;
   }
 };
-/// Out of range becomes the nearest that there is, NaN 0.
+/// A value out of range becomes the nearest representable one, NaN becomes 0.
 template <class I>
 I clamped(double v) {
   if (v != v) return 0;
@@ -92,7 +92,7 @@ bool with_float(std::string_view type, Do work) {
   return false;
 }
 
-/// An integer of the register's lowest bytes, into a register that may be wider.
+/// An integer from the lowest bytes of a register, into a register that may be wider.
 template <class To, class From>
 void widen(const Instruction& in, Warp& w, uint32_t mask) {
   const auto take = [&](int lane) {

@@ -1,5 +1,5 @@
-// The CUDA runtime as far as this program's kernels and their host code use it, on the emulator. Everything is done
-// when a call returns. One thread at a time.
+// The part of the CUDA runtime that this program's kernels and host code use, on top of the emulator. A call has
+// finished its work when it returns. One thread at a time.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
@@ -81,7 +81,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   if (cluster > 1 && (grid.x % cluster != 0 || cluster > (f->large_clusters ? 16u : 8u)))
     return outcome(cudaErrorInvalidClusterSize);
   auto memory = std::make_shared<std::vector<std::byte>>(kernel.parameter_bytes + 256);
-  // 128 bytes: tensor maps lie in parameters.
+  // 128 bytes: parameters may be tensor maps.
   std::byte* parameters = memory->data() + (128 - reinterpret_cast<uintptr_t>(memory->data()) % 128) % 128;
   for (size_t i = 0; i < kernel.parameters.size(); ++i)
     std::memcpy(parameters + kernel.parameters[i].offset, arguments[i], kernel.parameters[i].bytes);
@@ -94,7 +94,7 @@ cudaError_t launch(const void* stub, dim3 grid, dim3 block, void** arguments, si
   one.parameters = parameters;
   one.may_overlap = may_overlap && EMULATED_CAPABILITY >= 90;  // earlier cards have no such launches
   submit([one, memory, stream] { run(one, stream); });
-  return cudaSuccess;  // a launch says nothing of how it ends
+  return cudaSuccess;  // a launch does not report how it ends
 }
 
 CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank, void* address,
@@ -131,7 +131,7 @@ using namespace trainctl::emulator;
 
 extern "C" {
 
-// What nvcc's host code calls.
+// Entry points that nvcc's host code calls.
 void** __cudaRegisterFatBinary(void* wrapper) {
   struct Wrapper {
     int magic, version;
@@ -236,7 +236,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
                                                                    size_t shared, unsigned) {
   Function* f = function_of(stub);
   if (f == nullptr) return outcome(cudaErrorInvalidDeviceFunction);
-  const size_t each = f->module->kernel(f->name).dynamic_shared_at + shared;  // with the system's
+  const size_t each = f->module->kernel(f->name).dynamic_shared_at + shared;  // includes the system's part
   *blocks = std::min(
       {2048 / threads, 65536 / (kRegistersOfThread * threads), static_cast<int>(kSharedOfMultiprocessor / each), 32});
   return cudaSuccess;

@@ -1,4 +1,4 @@
-// The stand-in for CUDA's runtime: memory, streams, events and graphs.
+// The stand-in for the CUDA runtime: memory, streams, events and graphs.
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -37,7 +37,7 @@ cudaError_t copy(void* to, const void* from, size_t bytes) {
   return outcome();
 }
 
-/// 0xff is what tests poison memory with: nobody is to read it then, so it counts as not written.
+/// Tests poison memory with 0xff, which nothing may read, so it counts as unwritten.
 cudaError_t set(void* to, int value, size_t bytes) {
   const std::lock_guard lock(runtime().mutex);
   settle();
@@ -132,7 +132,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   *ms = std::chrono::duration<float, std::milli>(*reinterpret_cast<Time*>(to) - *reinterpret_cast<Time*>(from)).count();
   return cudaSuccess;
 }
-// Graphs: work that is kept. In the order in which it was enqueued, which is one of those that its events allow.
+// Graphs: recorded work, run in the order of enqueueing, which is one that its events allow.
 cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
   Runtime& r = runtime();
   const std::lock_guard lock(r.mutex);
@@ -163,7 +163,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
   return delete reinterpret_cast<std::vector<Work>*>(graph), cudaSuccess;
 }
 
-// There is one device, and no other process has memory of it.
+// There is one device, and no other process can see its memory.
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return outcome(cudaErrorNotSupported); }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t*, void*) { return outcome(cudaErrorNotSupported); }
 cudaError_t cudaIpcOpenMemHandle(void**, cudaIpcMemHandle_t, unsigned) { return outcome(cudaErrorNotSupported); }

@@ -21,7 +21,7 @@ Kernel Decoder::decode(std::string_view name) {
   text_line_ = function.line;
   scopes_.clear();
   open_scope();
-  kernel_.shared_bytes = 1024;  // the first of it are the system's
+  kernel_.shared_bytes = 1024;  // the first bytes are the system's
   bool any_dynamic = false;
   size_t dynamic_align = 16;
   for (const std::string_view variable : module_.variables) {
@@ -38,7 +38,7 @@ Kernel Decoder::decode(std::string_view name) {
     kernel_.shared_bytes += d.bytes;
   }
   parameters(function.head);
-  // Shared variables of the body come before the dynamic part.
+  // Shared variables of the body precede the dynamic part.
   for (size_t at = function.body.find(".shared"); at != std::string_view::npos;
        at = function.body.find(".shared", at + 1)) {
     const size_t line = function.body.rfind('\n', at);
@@ -116,7 +116,7 @@ void Decoder::body(std::string_view text) {
       continue;
     }
     const size_t end = text.find(';', at);
-    if (end == std::string_view::npos) fail("a statement does not end");
+    if (end == std::string_view::npos) fail("a statement has no end");
     const std::string_view one = text.substr(at, end - at);
     now_ = one;
     one[0] == '.' ? directive(one) : statement(one);
@@ -148,7 +148,7 @@ void Decoder::line_directive(std::string_view text) {
 }
 
 void Decoder::directive(std::string_view text) {
-  if (starts_with(text, ".pragma") || starts_with(text, ".shared")) return;  // shared: already placed
+  if (starts_with(text, ".pragma") || starts_with(text, ".shared")) return;  // .shared is already placed
   Scope& scope = scopes_.back();
   if (starts_with(text, ".reg")) {
     std::string_view rest = trim(text.substr(4));
@@ -222,7 +222,7 @@ void Decoder::emit(const Statement& s, Instruction in) {
   kernel_.code.push_back(in);
 }
 
-/// A function of the module is put in place of its call. Its parameters are the variables that the caller made.
+/// Inlines a function of the module at its call. Its parameters are the variables that the caller declared.
 void Decoder::call(const Statement& s) {
   const Argument* callee = nullptr;
   std::vector<std::string_view> given;
@@ -231,10 +231,10 @@ void Decoder::call(const Statement& s) {
     if (a.kind != Argument::Kind::list) continue;
     for (const Argument& part : a.parts) given.push_back(part.name);  // results first, as the callee declares them
   }
-  if (callee == nullptr) fail("a call of nothing");
+  if (callee == nullptr) fail("a call without a function");
   const auto found = module_.functions.find(callee->name);
   if (found == module_.functions.end()) {
-    if (callee->name != "__assertfail") fail("a call of an unknown function");
+    if (callee->name != "__assertfail") fail("a call to an unknown function");
     Instruction in;
     decode_sync(*this, parse_statement("trap"), in);
     return emit(s, in);
@@ -283,14 +283,14 @@ void Decoder::finish() {
     }
     if (!found) throw std::runtime_error("PTX of " + kernel_.name + ": no label " + jump.label);
   }
-  // Special registers and those of results that nobody wants keep a place each, before the others.
+  // Special registers, and registers of results that are never read, keep their own place before all others.
   std::map<int32_t, int32_t> kept;
   int32_t fixed = 0;
   const auto keep = [&](int32_t& at) {
     if (at < 0 || at >= kConstants || widths_.count(at) != 0) return;
     const auto [found, is_new] = kept.try_emplace(at, fixed);
     if (is_new) fixed += 8 * kLanes;
-    at = -2 - found->second;  // not taken for a register's place that was
+    at = -2 - found->second;  // negative, so that it is not mistaken for an old place
   };
   for (Instruction& in : kernel_.code) {
     for (int32_t& at : in.to) keep(at);

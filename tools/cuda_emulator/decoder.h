@@ -1,4 +1,4 @@
-// Makes a Kernel of the text of a function of a PTX module.
+// Decodes a function of a PTX module into a Kernel.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace trainctl::emulator {
 
-// While a body is decoded, constants are at kConstants + their place, registers at their place; Decoder::finish() puts
-// the constants first.
+// During decoding, constants are at kConstants + their place and registers at their place; Decoder::finish() moves
+// the constants to the front.
 inline constexpr int32_t kConstants = 1 << 29;
 
 inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -29,7 +29,7 @@ struct Symbol {
   uint64_t address = 0;
 };
 
-/// Symbols of a module's own variables.
+/// A module's own variables.
 using Symbols = std::map<std::string, Symbol, std::less<>>;
 
 class Decoder {
@@ -37,15 +37,15 @@ class Decoder {
   Decoder(const ModuleText& module, const Symbols& globals) : module_(module), globals_(globals) {}
   Kernel decode(std::string_view name);
 
-  // For the tables of instructions:
-  /// The register of an operand that is read: of `bytes` a lane; immediate values become constants of that size.
+  // For the instruction tables:
+  /// The register of a source operand, `bytes` a lane; an immediate value becomes a constant of that size.
   int32_t source(const Argument& a, uint8_t bytes);
   int32_t source_f32(const Argument& a);
   int32_t predicate(const Argument& a);
   Register reg(const Argument& a);
   bool is_register(const Argument& a) { return a.kind == Argument::Kind::name && find_register(a.name).has_value(); }
   int32_t target(const Argument& a, uint8_t bytes);
-  /// Fills from[0] (a register of 8 or 4 bytes, in width bits) and offset; what the address is of, where it names a
+  /// Fills from[0] (a register of 8 or 4 bytes, as `width` says) and offset; the space too, if the address names a
   /// symbol.
   void address(const Argument& a, Instruction& in);
   int32_t constant(const void* bytes, size_t n);
@@ -61,7 +61,7 @@ class Decoder {
  private:
   struct Scope {
     int id = 0;
-    std::unordered_map<std::string, Register> registers;  ///< by name, or by prefix of numbered ones
+    std::unordered_map<std::string, Register> registers;  ///< by name, or by the prefix of numbered ones
     std::unordered_map<std::string, int> counts;          ///< of numbered ones
     std::map<std::string, Symbol, std::less<>> symbols;
   };
@@ -98,15 +98,15 @@ class Decoder {
   std::vector<Jump> jumps_;
   std::map<std::string, int32_t> constant_at_;
   std::map<std::string, int32_t, std::less<>> special_at_;
-  std::map<int32_t, uint8_t> widths_;  ///< of registers, by place; not of special ones
+  std::map<int32_t, uint8_t> widths_;  ///< of registers, by place; special registers excluded
   int32_t next_register_ = 0;
   SourceLine source_;
   int text_line_ = 0;
   std::string_view now_;
-  std::string return_label_;  ///< of the function that is inlined; empty: of a kernel
+  std::string return_label_;  ///< of the function being inlined; empty in a kernel
 };
 
-/// Fills `run` and operands, or says that it does not know the instruction.
+/// Fills `run` and the operands; false if it does not know the instruction.
 bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in);
 bool decode_conversion(Decoder& d, const Statement& s, Instruction& in);
 bool decode_memory(Decoder& d, const Statement& s, Instruction& in);

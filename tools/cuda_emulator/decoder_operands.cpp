@@ -1,4 +1,4 @@
-// Operands as places in a register file.
+// Operands as places in the register file.
 #include <cstring>
 
 #include "tools/cuda_emulator/decoder.h"
@@ -75,7 +75,7 @@ int32_t Decoder::predicate(const Argument& a) {
 
 int32_t Decoder::source(const Argument& a, uint8_t bytes) {
   uint64_t value = static_cast<uint64_t>(a.value);
-  if (a.kind == Argument::Kind::real && a.is_f64 && bytes == 4) {  // f64 literals may stand for f32
+  if (a.kind == Argument::Kind::real && a.is_f64 && bytes == 4) {  // f64 literals may be used as f32
     double wide;
     std::memcpy(&wide, &value, sizeof wide);
     const auto narrow = static_cast<float>(wide);
@@ -124,7 +124,7 @@ void Decoder::address(const Argument& a, Instruction& in) {
   const Argument& base = a.parts[0];
   if (base.kind == Argument::Kind::name) {
     if (const std::optional<Register> found = find_register(base.name)) {
-      // Registers of 4 bytes are widened by who reads them: is_signed is not used by addresses.
+      // Registers of 4 bytes are widened when the address is read: addresses do not use is_signed.
       in.from[0] = found->at;
       in.width = found->bytes;
       in.offset = base.value;
@@ -132,7 +132,7 @@ void Decoder::address(const Argument& a, Instruction& in) {
     }
     const Symbol* s = symbol(base.name);
     if (s == nullptr) fail("an unknown name " + std::string(base.name));
-    if (s->space == Space::local) in.space = Space::local;  // parameters of calls too
+    if (s->space == Space::local) in.space = Space::local;  // call parameters too
     in.from[0] = constant(uint64_t{0});
     in.width = 8;
     in.offset = static_cast<int64_t>(s->address) + base.value;

@@ -1,4 +1,4 @@
-// What kernels are found to do wrong. A fault of a kind at a line of a kernel is told once.
+// Faults that kernels commit. A kind of fault at a line of a kernel is reported once.
 #pragma once
 
 #include <stdexcept>
@@ -6,18 +6,18 @@
 
 namespace trainctl::emulator {
 
-/// Ends the launch: the kernel cannot go on.
+/// Ends the launch: the kernel cannot continue.
 struct Trap : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Printed at once; the next call of the runtime that can fail says it too. `key` names kind and place.
+/// Printed at once; the next runtime call that can fail returns it too. `key` names kind and place.
 void report_fault(const std::string& key, const std::string& text);
 
-/// Those since the last call, a line each; empty: none.
+/// The faults since the last call, a line each; may be empty.
 std::string take_faults();
 
-/// Tells all of them again.
+/// Faults reported so far may be reported again.
 void forget_faults();
 
 /// Whether faults fail the runtime's calls, or are only printed (TRAINCTL_EMULATOR_FAULTS=print).

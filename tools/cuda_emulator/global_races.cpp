@@ -23,14 +23,14 @@ void tell(Warp& warp, const Instruction& in, int lane, const GlobalAccess& other
         std::string(writes ? "write to" : "read of") + " global memory, byte " + std::to_string(byte) +
             " of its allocation, that " +
             (same ? "warp " + std::to_string(other.warp) + " lane " + std::to_string(other.lane) : "another block") +
-            " used with nothing that orders the two, at " + line_of(warp, other.text_line));
+            " used without any ordering between the two, at " + line_of(warp, other.text_line));
 }
 
 }  // namespace
 
 void note_global(Warp& warp, const Instruction& in, int lane, Allocation& a, uint64_t address, uint32_t bytes,
                  bool writes) {
-  if (a.written == nullptr) return;  // the host's, or parameters
+  if (a.written == nullptr) return;  // host memory, or parameters
   Cluster& cluster = *warp.block->cluster;
   if (a.accesses == nullptr) a.accesses.reset(new GlobalCell[(a.bytes + 3) / 4]());
   const uint64_t first = address - a.first, end = first + bytes;

@@ -1,6 +1,6 @@
-// Races in global memory within a launch: between warps of a cluster as in shared memory, and between clusters, which
-// order what they do only by fences and atomics: who adds to a word after another did knows what that one had fenced
-// off before.
+// Races in global memory within a launch. Warps of a cluster are ordered as in shared memory (shared_checks.h).
+// Clusters are ordered only by fences and atomics: a thread that adds to a word after another did knows everything that
+// the other had fenced before.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace trainctl::emulator {
 
-/// Notes an access of a lane to so many bytes of an allocation, and reports what it races with.
+/// Records a lane's access to `bytes` bytes of an allocation, and reports any race with earlier ones.
 void note_global(Warp& warp, const Instruction& in, int lane, Allocation& allocation, uint64_t address, uint32_t bytes,
                  bool writes);
 
 void note_fence(Warp& warp);
-/// What is known to who adds to this word from now on, and what this warp knows now.
+/// Merges what this word carries into what the warp knows, and what the warp has fenced into the word.
 void note_atomic(Warp& warp, uint64_t address);
 
 }  // namespace trainctl::emulator

@@ -1,7 +1,7 @@
-// A kernel as it is run: decoded instructions that work on registers of 32 lanes at a time.
+// A kernel in executable form: decoded instructions that work on the registers of 32 lanes at a time.
 //
 // A warp has one register file, an array of bytes:  [ constants | special registers | registers of the kernel ]
-// A register of N bytes a lane is N * 32 bytes there; a predicate is one word, a bit a lane.
+// A register of N bytes a lane takes N * 32 bytes there; a predicate is one word, a bit a lane.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ struct Instruction;
 inline constexpr int kLanes = 32;
 inline constexpr uint32_t kAllLanes = ~uint32_t{0};
 
-/// Works on the lanes of `mask`, which is not empty.
+/// Executes for the lanes of `mask`, which is not empty.
 using Run = void (*)(const Instruction&, Warp&, uint32_t mask);
 
-/// What an instruction does to the flow of a warp. Plain: nothing.
+/// What an instruction does to the control flow of a warp.
 enum class Flow : uint8_t {
   plain,
   branch,
   exit,
   block_barrier,
-  named_barrier,  ///< of as many of the block's threads as it says
+  named_barrier,  ///< for as many of the block's threads as the operand says
   warp_sync,      ///< all lanes of the member mask meet, then `run`
-  bar_warp,       ///< the same, and they may meet at different instructions
+  bar_warp,       ///< the same, but they may meet at different instructions
   mbarrier_wait,
   cluster_arrive,
   cluster_wait
@@ -36,7 +36,7 @@ enum class Flow : uint8_t {
 
 enum class Space : uint8_t { generic, global, shared, param, local };
 
-/// Where in a source file an instruction comes from.
+/// The source line that an instruction comes from.
 struct SourceLine {
   int file = 0, line = 0;
   int caller_file = 0, caller_line = 0;  ///< where it was inlined, or 0
@@ -47,13 +47,13 @@ struct Instruction {
   Flow flow = Flow::plain;
   Space space = Space::generic;
   uint8_t width = 0;          ///< bytes of a lane in the register of an address
-  uint8_t data_width = 0;     ///< and of what is loaded, stored or converted
+  uint8_t data_width = 0;     ///< bytes loaded, stored or converted
   uint8_t element_bytes = 4;  ///< in memory
   uint8_t count = 1;          ///< elements of a vector access
   bool is_signed = false;
-  bool relaxed = false;    ///< of a barrier: orders no memory
+  bool relaxed = false;    ///< barrier without memory ordering
   int32_t predicate = -1;  ///< register; -1: always
-  uint32_t flip = 0;       ///< all ones: where the predicate is false
+  uint32_t flip = 0;       ///< all ones: runs where the predicate is false
   int32_t to[4] = {-1, -1, -1, -1};
   int32_t from[10] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
   int64_t offset = 0;     ///< of an address
@@ -80,12 +80,12 @@ struct Kernel {
   std::vector<std::string> files;  ///< by number, of the module
   std::vector<Parameter> parameters;
   size_t parameter_bytes = 0;
-  size_t register_bytes = 0;  ///< of the whole file
-  size_t shared_bytes = 0;    ///< without what is asked for at launch
+  size_t register_bytes = 0;  ///< size of the whole file
+  size_t shared_bytes = 0;    ///< without the dynamic part
   size_t dynamic_shared_at = 0;
-  size_t local_bytes = 0;  ///< a thread
+  size_t local_bytes = 0;  ///< per thread
   int max_threads = 1024;
-  bool bytes_shared = false;  ///< shared memory is also accessed by units of less than 4 bytes
+  bool bytes_shared = false;  ///< shared memory is also accessed in units of less than 4 bytes
 };
 
 }  // namespace trainctl::emulator

@@ -1,4 +1,4 @@
-// Loops over the lanes of a warp, written so that the compiler makes vector instructions of them.
+// Loops over the lanes of a warp, written so that the compiler vectorises them.
 #pragma once
 
 #include "tools/cuda_emulator/machine.h"
@@ -17,7 +17,7 @@ inline void put(D* to, uint32_t mask, F value) {
   }
 }
 
-/// to = F(from[0], from[1], …), each of the same type but the result.
+/// to = F(from[0], from[1], …); all operands have one type, the result may have another.
 template <class D, class A, class F>
 void unary(const Instruction& in, Warp& w, uint32_t mask) {
   const A* a = w.at<A>(in.from[0]);

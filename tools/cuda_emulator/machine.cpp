@@ -84,10 +84,10 @@ void begin_block(Block& block, const Launch& launch) {
       const Group& g = warp.groups.front();
       const bool passed = g.wait == Group::Wait::block_barrier || g.wait == Group::Wait::named_barrier;
       const Instruction& in = cluster.launch->kernel->code[static_cast<size_t>(g.pc - (passed ? 1 : 0))];
-      trap(warp, in, __builtin_ctz(g.mask), "deadlock", "waits here, and nobody can go on");
+      trap(warp, in, __builtin_ctz(g.mask), "deadlock", "waits here, and no thread can go on");
     }
   }
-  throw Trap("nobody can go on");
+  throw Trap("no thread can go on");
 }
 
 void run_cluster(Cluster& cluster, Chance& chance) {
@@ -118,7 +118,7 @@ void run_cluster(Cluster& cluster, Chance& chance) {
   }
 }
 
-/// A launch that may begin early ends only after the one before where its blocks wait for that.
+/// A launch that may begin early must not end before the previous one, so its blocks must wait for that.
 void check_waited(Cluster& cluster) {
   for (const auto& block : cluster.blocks) {
     const bool waited =
@@ -251,7 +251,7 @@ void run_launch(const Launch& launch) {
   }
   const uint64_t clusters = launch.grid.all() / launch.cluster;
   const uint32_t across = launch.grid.x / launch.cluster;
-  // An order of chance: a number that shares no factor with how many there are steps through all of them.
+  // Pseudo-random order: a step coprime to the number of clusters visits all of them.
   uint64_t step = 1 + chance.below(static_cast<uint32_t>(std::min<uint64_t>(clusters, 1u << 30)));
   while (std::gcd(step, clusters) != 1) ++step;
   for (uint64_t i = 0; i < clusters; ++i) {

@@ -1,5 +1,7 @@
-// The machine that runs a launch: clusters one after another in an order of chance, their warps in turns of chance,
-// the lanes of a warp in lock step as long as they go the same way.
+// The machine that runs a launch:
+//   clusters           one after another, in pseudo-random order
+//   warps of a cluster interleaved in pseudo-random order
+//   lanes of a warp    in lock step until they diverge
 #pragma once
 
 #include <map>
@@ -25,12 +27,12 @@ struct Launch {
   uint32_t cluster = 1;  ///< blocks, along x
   size_t dynamic_shared = 0;
   const std::byte* parameters = nullptr;
-  bool may_overlap = false;  ///< it may begin before the launch before it has ended
+  bool may_overlap = false;  ///< it may begin before the previous launch has ended
   uint64_t number = 0;
   uint64_t before = 0;  ///< the launch that may still run when this one begins; 0: none
 };
 
-/// Numbers of chance that are the same in every run.
+/// Pseudo-random numbers from a fixed seed.
 class Chance {
  public:
   explicit Chance(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 0x1234567u) {}
@@ -48,23 +50,23 @@ class Chance {
 struct Block;
 struct Cluster;
 
-/// Lanes of a warp that are at one instruction.
+/// Lanes of a warp that are at the same instruction.
 struct Group {
   enum class Wait : uint8_t { none, block_barrier, named_barrier, warp, mbarrier, cluster };
   int pc = 0;
   uint32_t mask = 0;
   Wait wait = Wait::none;
-  uint32_t barrier = 0;  ///< named_barrier: which of the block's
+  uint32_t barrier = 0;  ///< named_barrier: its number in the block
 };
 
-/// A copy to shared memory that a thread has begun and not waited for.
+/// A copy to shared memory that a thread has begun and not yet waited for.
 struct PendingCopy {
   uint64_t from = 0;
   uint32_t to = 0;
-  uint8_t bytes = 0, taken = 0;  ///< the rest is zeros
+  uint8_t bytes = 0, taken = 0;  ///< the rest is zero-filled
   uint8_t lane = 0;
   int32_t group = 0;
-  uint32_t clock = 0;  ///< when it was told to a barrier; 0: not yet
+  uint32_t clock = 0;  ///< when it was announced to a barrier; 0: not yet
   const Instruction* in = nullptr;
 };
 
@@ -76,15 +78,15 @@ struct Warp {
   std::vector<std::byte> local;
   std::vector<Group> groups;
   uint32_t live = 0;
-  uint32_t started = 0;  ///< lanes that there are
-  uint32_t waited = 0;   ///< lanes that have waited for the launch before
+  uint32_t started = 0;  ///< lanes that exist
+  uint32_t waited = 0;   ///< lanes that have waited for the previous launch
   uint32_t cluster_arrived = 0;
   std::vector<PendingCopy> copies;
   int32_t copy_groups[kLanes] = {};  ///< committed
-  uint32_t stamp = 0;                ///< a clock that accesses bear in place of now's; 0: none
+  uint32_t stamp = 0;                ///< clock to record for accesses instead of the current one; 0: none
   const Instruction* now = nullptr;
-  std::vector<uint64_t> acquired;  ///< words that it has added to, and what they tell it
-  std::vector<uint32_t> fenced;    ///< what it had heard of at its last fence
+  std::vector<uint64_t> acquired;  ///< words that it has added to; what was released there comes before its next access
+  std::vector<uint32_t> fenced;    ///< what it knew at its last fence
   uint32_t self_fenced = 0;
   uint32_t carry = 0;  ///< of add.cc and the like, a bit a lane
 
@@ -94,14 +96,14 @@ struct Warp {
   }
   uint32_t& mask_at(int32_t place) { return *reinterpret_cast<uint32_t*>(registers + place); }
 
-  /// Runs for so many instructions or until it must wait. Whether it did anything.
+  /// Runs up to `instructions` instructions, or until it must wait. Returns whether it made progress.
   bool run(int instructions);
   bool done() const { return groups.empty(); }
-  /// Copies of the lanes of the mask but the last `pending` groups are done now; -1: also those of no group yet.
+  /// Finishes the copies of these lanes, except the last `pending` groups; -1: also those not yet in a group.
   void finish_copies(uint32_t mask, int32_t pending);
-  /// The block's barrier is passed.
+  /// The block's barrier has completed.
   void merge_barrier();
-  /// Lanes that go on at one instruction go on together.
+  /// Joins lanes that continue at the same instruction.
   void merge();
 
  private:
@@ -113,7 +115,7 @@ struct Warp {
 /// A barrier in shared memory.
 struct Mbarrier {
   int64_t expected = 0, pending = 0, bytes = 0;
-  uint64_t phase = 0;  ///< how often it was passed
+  uint64_t phase = 0;  ///< number of completed phases
   std::vector<uint32_t> news, last_news;
 };
 
@@ -127,12 +129,12 @@ struct Block {
   std::vector<Warp> warps;
 
   void check_barrier();
-  /// Of the block's barrier of that number, where so many threads meet.
+  /// Completes the block's barrier of that number once `threads` threads have arrived.
   void check_named_barrier(uint32_t barrier, uint32_t threads);
   bool done() const;
 };
 
-/// Something on its way to shared memory.
+/// A write or arrival on its way to shared memory.
 struct InFlight {
   enum class Kind : uint8_t { store, tile, arrival } kind = Kind::store;
   Warp* from = nullptr;
@@ -155,48 +157,48 @@ struct Cluster {
   Clocks clocks;
   uint64_t cluster_phase = 0;
   std::vector<uint32_t> cluster_news;
-  /// In this launch, by word that was added to, and by cluster: up to where its warps' work was fenced off before.
+  /// By word that was added to in this launch, then by cluster: the clocks of its warps at their last fence before.
   std::map<uint64_t, std::map<uint32_t, std::vector<uint32_t>>> released;
 
-  /// What accesses of a warp bear.
+  /// The clock that an access of this warp records.
   uint32_t clocks_now(const Warp& warp) { return warp.stamp != 0 ? warp.stamp : clocks.now(warp.number); }
 
   void check_cluster_barrier();
   void deliver(size_t which);
-  /// The block and the place that an address of shared::cluster means, of `warp`.
+  /// The block that an address of shared::cluster refers to, as seen from `own`.
   Block& block_of(uint32_t address, Block& own) const;
   void complete(Block& block, Mbarrier& barrier);
 };
 
-/// Runs all of it. Faults are reported; a Trap ends it.
+/// Runs the whole launch. Faults are reported; a Trap ends it.
 void run_launch(const Launch& launch);
 
-/// A kernel's name without its mangling.
+/// Demangled.
 std::string readable(const std::string& name);
-/// Where an instruction is, for a message.
+/// Where an instruction is, for messages.
 std::string place_of(const Warp& warp, const Instruction& in, int lane);
-/// Where the instruction of a line of PTX is, for a message.
+/// Where the instruction at a line of PTX is, for messages.
 std::string line_of(const Warp& warp, int text_line);
-/// Reports what a lane does wrong; deduplicated by kind and instruction.
+/// Reports a fault of a lane, once per kind and instruction.
 void fault(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text);
 [[noreturn]] void trap(const Warp& warp, const Instruction& in, int lane, const char* kind, const std::string& text);
 
 inline constexpr uint64_t kSharedWindow = uint64_t{0x7f55} << 48, kWindowMask = ~uint64_t{0xffffffff};
 
-// Accesses of one lane, with all checks. Addresses of shared memory are those of shared::cluster: 0 in the highest byte
-// is the own block, n + 1 block n.
+// Accesses of one lane, with all checks. Addresses of shared memory are those of shared::cluster: highest byte 0 is
+// the warp's own block, n + 1 is block n.
 const std::byte* read_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 std::byte* write_global(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
-/// For an atomic, which races with nothing.
+/// For an atomic, which cannot race.
 std::byte* global_word(Warp& warp, const Instruction& in, int lane, uint64_t address, uint32_t bytes);
 const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                              bool atomic = false);
 std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes,
                         const void* value, bool atomic = false);
-/// A CUtensorMap at a generic address, and what one copy by it brings.
+/// The CUtensorMap at a generic address.
 const std::byte* read_map(Warp& warp, const Instruction& in, int lane, uint64_t address);
 uint32_t bytes_of_tile(const std::byte* map);
-/// Only looks whether a write would be a race, for one that comes later.
+/// Only checks whether a later write would race.
 void expect_write(Warp& warp, const Instruction& in, int lane, uint32_t address, uint32_t bytes);
 
 }  // namespace trainctl::emulator

@@ -1,4 +1,4 @@
-// Loads, stores, atomics, and copies that go on by themselves.
+// Loads, stores, atomics, and asynchronous copies.
 #include <cstring>
 
 #include "tools/cuda_emulator/decoder.h"
@@ -70,7 +70,7 @@ void set_register(const Instruction& in, Warp& w, int which, int lane, Element v
   }
 }
 
-/// A parameter at a place that all lanes know.
+/// A parameter at an address that is the same for all lanes.
 template <class Element>
 void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   const Launch& launch = *w.block->cluster->launch;
@@ -83,9 +83,9 @@ void load_parameter(const Instruction& in, Warp& w, uint32_t mask) {
   }
 }
 
-/// What all lanes of the mask touch in global memory, where that is one allocation and nothing about it is wrong.
+/// The addresses of all lanes of the mask, if they are in one allocation and nothing is wrong with them.
 struct Touched {
-  Allocation* all = nullptr;  ///< null: each lane has to be looked at
+  Allocation* all = nullptr;  ///< null: check each lane
   uint64_t addresses[kLanes];
 };
 void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool writes, Touched& t) {
@@ -115,7 +115,7 @@ void touch(const Instruction& in, Warp& w, uint32_t mask, uint32_t bytes, bool w
   t.all = a;
 }
 
-/// An element of memory into a register, which may be wider.
+/// An element of memory into a register that may be wider.
 template <class Element>
 void load(const Instruction& in, Warp& w, uint32_t mask) {
   const uint32_t bytes = static_cast<uint32_t>(sizeof(Element)) * in.count;
@@ -226,7 +226,7 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
   return true;
 }
 
-/// from[1]: the place in global memory, from[2]: bytes that are there.
+/// from[1]: address in global memory; from[2]: bytes to read there.
 void begin_copy(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     PendingCopy c;
@@ -278,7 +278,7 @@ bool decode_copy(Decoder& d, const Statement& s, Instruction& in) {
   return false;
 }
 
-/// What a lane sends on its way to shared memory, where an mbarrier will count it.
+/// A write to shared memory that an mbarrier will count.
 InFlight sent_by(const Instruction& in, Warp& w, int lane, int32_t barrier) {
   InFlight f;
   f.from = &w;
@@ -295,7 +295,7 @@ void send_off(const Instruction& in, Warp& w, const InFlight& f, const std::stri
   Block& there = cluster.block_of(f.barrier, *w.block);
   const auto found = there.barriers.find(f.barrier & 0xffffff);
   if (found == there.barriers.end())
-    trap(w, in, f.lane, "mbarrier", what + " counts at an mbarrier that is not initialised yet");
+    trap(w, in, f.lane, "mbarrier", what + " signals an mbarrier that is not initialised yet");
   cluster.clocks.tell(w.number, found->second.news);
   cluster.in_flight.push_back(f);
 }
@@ -307,7 +307,7 @@ void send_store(const Instruction& in, Warp& w, uint32_t mask) {
     InFlight f = sent_by(in, w, lane, in.from[5]);
     f.bytes = in.count * 4u;
     if (f.to >> 24 != f.barrier >> 24)
-      trap(w, in, lane, "mbarrier", "st.async counts in another block than it writes to");
+      trap(w, in, lane, "mbarrier", "st.async signals an mbarrier of another block than it writes to");
     for (int i = 0; i < in.count; ++i) f.data[i] = w.at<uint32_t>(in.from[1 + i])[lane];
     expect_write(w, in, lane, f.to, f.bytes);
     send_off(in, w, f, "st.async");
@@ -322,7 +322,7 @@ void send_tile(const Instruction& in, Warp& w, uint32_t mask) {
     f.map = read_map(w, in, lane, w.at<uint64_t>(in.from[1])[lane]);
     for (int i = 0; i < 2; ++i) f.coordinates[i] = w.at<int32_t>(in.from[2 + i])[lane];
     f.bytes = bytes_of_tile(f.map);
-    if (f.to % 128 != 0) trap(w, in, lane, "misaligned address", "a tile begins at 128 bytes");
+    if (f.to % 128 != 0) trap(w, in, lane, "misaligned address", "a tile must begin at a multiple of 128 bytes");
     for (uint32_t at = 0; at < f.bytes; at += 4) expect_write(w, in, lane, f.to + at, 4);
     send_off(in, w, f, "a copy");
   });

@@ -13,14 +13,14 @@ void Module::load() {
   for (const std::string_view variable : text_->variables) {
     if (variable.find(".shared") != std::string_view::npos) continue;
     const Declaration d = parse_declaration(variable);
-    if (d.open) throw std::runtime_error("PTX: a variable that is elsewhere: " + std::string(d.name));
+    if (d.open) throw std::runtime_error("PTX: an external variable: " + std::string(d.name));
     auto* memory = static_cast<std::byte*>(global_memory().allocate(d.bytes));
     std::memset(memory, 0, d.bytes);
     const size_t each = bytes_of_type(d.type);
     for (size_t i = 0; i < d.values.size(); ++i) {
       const Argument value = parse_statement("x " + std::string(d.values[i])).arguments.at(0);
       if (value.kind == Argument::Kind::name)
-        throw std::runtime_error("PTX: a variable that begins as an address: " + std::string(d.name));
+        throw std::runtime_error("PTX: a variable initialised with an address: " + std::string(d.name));
       std::memcpy(memory + i * each, &value.value, each);
     }
     std::memset(global_memory().find(reinterpret_cast<uint64_t>(memory))->written.get(), 1, d.bytes);

@@ -1,4 +1,4 @@
-// PTX modules of the program: their variables, and their kernels, decoded at first use.
+// PTX modules of the program: their variables, and their kernels, which are decoded on first use.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ class Module {
  public:
   explicit Module(std::string ptx) : ptx_(std::move(ptx)) {}
   const Kernel& kernel(const std::string& name);
-  /// Null: no such variable.
+  /// Null if there is no such variable.
   void* variable(const std::string& name);
 
  private:

@@ -1,5 +1,5 @@
-// A collective is work of its stream: every rank sends what the others need of it, then takes theirs and adds them up
-// in the group's order. What is sent waits in a queue, so nobody waits for those that receive.
+// A collective is work of its stream: each rank sends every other rank what it needs, then receives and sums in group
+// order. What is sent waits in a queue, so senders never wait for receivers.
 #include "tools/cuda_emulator/nccl.h"
 
 #include <cuda_runtime_api.h>
@@ -42,7 +42,7 @@ struct Header {
   _exit(3);
 }
 
-/// The way to another rank and back.
+/// The connection to another rank, both directions.
 class Link {
  public:
   Link(int peer, int fd) : peer_(peer), fd_(fd), writer_([this] { write_all(); }) { writer_.detach(); }
@@ -75,7 +75,7 @@ class Link {
     while (true) {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return !queue_.empty(); });
-      const auto& [comm, data] = queue_.front();  // stays where it is while others are put behind it
+      const auto& [comm, data] = queue_.front();  // its address does not change when others are queued behind it
       lock.unlock();
       const Header header{comm, data.size()};
       write_bytes(&header, sizeof header);
@@ -112,7 +112,7 @@ struct Links {
   int rank = 0;
   std::vector<std::vector<int>> fds;          ///< [from][to]
   std::vector<std::unique_ptr<Link>> peers;   ///< null: this rank
-  std::map<uint64_t, std::deque<Bytes>> own;  ///< to itself
+  std::map<uint64_t, std::deque<Bytes>> own;  ///< messages to itself
 };
 
 Links& links() {
@@ -169,7 +169,7 @@ Bytes sum_of(const std::vector<Bytes>& parts) {
   return bytes_of(sum);
 }
 
-/// Each rank that it passes rounds, as NCCL's own sums of bf16 may.
+/// Rounds after each rank, as NCCL's own bf16 sums may.
 Bytes sum_of_halves(const std::vector<Bytes>& parts) {
   std::vector<uint16_t> sum = values_of<uint16_t>(parts[0]);
   for (size_t p = 1; p < parts.size(); ++p) {
@@ -187,7 +187,7 @@ Bytes sum(const ncclComm& comm, ncclDataType_t type) {
                                 : sum_of<int32_t>(parts);
 }
 
-/// Between ncclGroupStart and ncclGroupEnd what is received waits until all is sent.
+/// Between ncclGroupStart and ncclGroupEnd, receives run after all sends.
 thread_local int group_depth = 0;
 thread_local std::vector<Work> group_receives;
 
@@ -298,7 +298,7 @@ ncclResult_t group_end() {
 
 ncclResult_t abort_comm(ncclComm_t) { return ncclSuccess; }
 ncclResult_t async_error(ncclComm_t, ncclResult_t* to) { return *to = ncclSuccess, ncclSuccess; }
-const char* error_string(ncclResult_t) { return "an error of the emulated NCCL"; }
+const char* error_string(ncclResult_t) { return "error of the emulated NCCL"; }
 const char* last_error(ncclComm_t) { return ""; }
 
 }  // namespace

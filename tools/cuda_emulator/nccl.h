@@ -1,15 +1,15 @@
-// NCCL between processes that are forked from one, each with an emulated GPU of its own.
+// NCCL between processes forked from one parent, each with its own emulated GPU.
 #pragma once
 
 namespace trainctl::emulator {
 
-/// Sockets between `ranks` processes that are yet to be forked.
+/// Opens sockets between `ranks` processes. Call before forking them.
 void open_links(int ranks);
-/// In the process of a rank.
+/// Call in the process of a rank.
 void become_rank(int rank);
-/// In the process that forked them.
+/// Call in the parent.
 void close_links();
-/// All that this rank has sent is on its way.
+/// Returns when all that this rank has sent is on its way.
 void flush_links();
 
 }  // namespace trainctl::emulator

@@ -1,4 +1,4 @@
-// What instructions do to the numbers of one lane.
+// What instructions compute for one lane.
 #pragma once
 
 #include <algorithm>
@@ -145,7 +145,7 @@ struct Move {
     return a;
   }
 };
-/// Shifts by more than the width leave nothing but the sign.
+/// Shifting by the width or more leaves only the sign.
 struct Shl {
   template <class T>
   T operator()(T a, uint32_t n) const {
@@ -211,7 +211,7 @@ struct Brev {
   }
 };
 
-/// A sum or product in more digits, rounded the way that is asked for.
+/// A sum or product in higher precision, then rounded in the requested mode.
 template <class T>
 float toward(long double exact) {
   auto nearest = static_cast<float>(exact);
@@ -273,7 +273,7 @@ struct Rcp {
 struct RcpFlush {
   float operator()(float a) const { return flushed(1.0f / flushed(a)); }
 };
-/// Of the highest 32 bits of an f64, as rcp.approx.ftz.f64 has it.
+/// Keeps the upper 32 bits of the f64, as rcp.approx.ftz.f64 does.
 struct RcpCoarse {
   double operator()(double a) const {
     return std::bit_cast<double>(std::bit_cast<uint64_t>(1.0 / a) & 0xffffffff00000000u);
@@ -316,7 +316,7 @@ struct Ge {
     return a >= b;
   }
 };
-/// The same, or true of what is not a number.
+/// The same, and true if an operand is NaN.
 template <class C>
 struct OrNan {
   template <class T>

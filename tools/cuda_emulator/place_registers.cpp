@@ -1,5 +1,5 @@
-// PTX has as many registers as it has values. Those that are never alive at the same time share a place, so that the
-// register files of a block fit into the processor's cache.
+// PTX has one register a value. Registers that are never live at the same time share a place, so that the register
+// files of a block fit into the processor's cache.
 #include "tools/cuda_emulator/place_registers.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 struct Life {
   int first = -1, last = -1;
   int writes = 0;
-  bool surely_written = false;  ///< first of all, and by an instruction without a condition
+  bool surely_written = false;  ///< its first use is an unconditional write
   bool carried() const { return writes != 1 || !surely_written; }
 };
 
@@ -38,7 +38,7 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
       life.writes += writes;
     });
   }
-  // A way back makes what is alive at its end alive in all of the loop.
+  // A register that is live at the end of a loop is live in all of it.
   std::vector<std::pair<int, int>> loops;
   for (size_t i = 0; i < code.size(); ++i) {
     if (code[i].flow == Flow::branch && code[i].target <= static_cast<int>(i))
@@ -63,7 +63,7 @@ int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, 
                    [](const auto& a, const auto& b) { return a.second.first < b.second.first; });
   std::map<uint8_t, std::vector<int32_t>> unused;  // places, by width
   std::map<int32_t, int32_t> place;
-  using Ending = std::pair<int, int32_t>;  // when, and which register
+  using Ending = std::pair<int, int32_t>;  // (position, register)
   std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings;
   int32_t end = fixed;
   for (const auto& [at, life] : in_order) {

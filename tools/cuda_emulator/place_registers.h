@@ -8,8 +8,8 @@
 
 namespace trainctl::emulator {
 
-/// Gives the registers of `widths` (by their place so far: bytes a lane, 0 for predicates) new places from `fixed` on;
-/// returns where they end.
+/// Assigns new places from `fixed` on to the registers of `widths` (old place -> bytes a lane, 0: predicate); returns
+/// the end of the last one.
 int32_t place_registers(std::vector<Instruction>& code, const std::map<int32_t, uint8_t>& widths, int32_t fixed);
 
 }  // namespace trainctl::emulator

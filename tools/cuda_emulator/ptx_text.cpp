@@ -57,7 +57,7 @@ class Reader {
     do {
       to.push_back(argument());
     } while (take(','));
-    if (!take(end)) fail("a list is not closed", text_);
+    if (!take(end)) fail("an unclosed list", text_);
   }
   int64_t integer(std::string_view digits) {
     uint64_t value = 0;
@@ -65,7 +65,7 @@ class Reader {
     if (starts_with(digits, "0x") || starts_with(digits, "0X")) digits.remove_prefix(2), base = 16;
     while (!digits.empty() && (digits.back() == 'U' || digits.back() == 'u')) digits.remove_suffix(1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, base);
-    if (error != std::errc() || end != digits.data() + digits.size()) fail("no number", text_);
+    if (error != std::errc() || end != digits.data() + digits.size()) fail("not a number", text_);
     return static_cast<int64_t>(value);
   }
   Argument single() {
@@ -87,7 +87,7 @@ class Reader {
     }
     const bool negative = take('-');
     const std::string_view w = word();
-    if (w.empty()) fail("no operand", text_);
+    if (w.empty()) fail("a missing operand", text_);
     if (w == "_") {
       a.kind = Argument::Kind::sink;
     } else if (starts_with(w, "0f") || starts_with(w, "0d")) {
@@ -150,7 +150,7 @@ Statement parse_statement(std::string_view text) {
   do {
     s.arguments.push_back(reader.argument());
   } while (reader.take(','));
-  if (!reader.at_end()) fail("an operand is not understood", text);
+  if (!reader.at_end()) fail("unexpected text after the operands", text);
   return s;
 }
 
@@ -194,7 +194,7 @@ Declaration parse_declaration(std::string_view text) {
       break;
     }
   }
-  if (d.name.empty()) fail("no name", text);
+  if (d.name.empty()) fail("a missing name", text);
   d.bytes = bytes_of_type(d.type);
   if (d.align == 1) d.align = d.bytes;
   while (at < head.size() && std::isspace(static_cast<unsigned char>(head[at]))) ++at;
@@ -208,7 +208,7 @@ Declaration parse_declaration(std::string_view text) {
 }
 
 ModuleText::ModuleText(std::string from) : text(std::move(from)) {
-  // Comments become spaces: no `//` or brace of a comment or of debug sections is taken for code.
+  // Comments become spaces, so that no `//` or brace in a comment or debug section is taken for code.
   for (size_t at = text.find("//"); at != std::string::npos; at = text.find("//", at)) {
     while (at < text.size() && text[at] != '\n') text[at++] = ' ';
   }
@@ -239,7 +239,7 @@ ModuleText::ModuleText(std::string from) : text(std::move(from)) {
       move_to(all.find('}', at) + 1);
     } else {
       const size_t end = all.find_first_of(";{", at);
-      if (end == std::string_view::npos) fail("an unknown end", rest);
+      if (end == std::string_view::npos) fail("a declaration without an end", rest);
       const std::string_view head = all.substr(at, end - at);
       const bool entry = head.find(".entry") != std::string_view::npos,
                  function = head.find(".func") != std::string_view::npos;
@@ -249,7 +249,7 @@ ModuleText::ModuleText(std::string from) : text(std::move(from)) {
         move_to(stop + 1);
         continue;
       }
-      if (all[end] == ';') {  // declared only
+      if (all[end] == ';') {  // a declaration without body
         move_to(end + 1);
         continue;
       }

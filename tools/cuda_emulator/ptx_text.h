@@ -1,4 +1,4 @@
-// The text of a PTX module, cut into what it declares and into statements.
+// The text of a PTX module, split into its declarations and statements.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace trainctl::emulator {
 /// An operand as written.
 struct Argument {
   enum class Kind : uint8_t {
-    name,  ///< a register, a symbol or a label, maybe with an offset
+    name,  ///< a register, a symbol or a label, optionally with an offset
     integer,
     real,     ///< bits: f32 in the low half, or f64
     address,  ///< [ parts[0] + offset, … ]
@@ -36,7 +36,7 @@ struct Statement {
   bool has(std::string_view word) const;
 };
 
-/// Reads the operands of one statement, from after its opcode to before its semicolon.
+/// Parses one statement: the operands, from after its opcode up to its semicolon.
 Statement parse_statement(std::string_view text);
 
 /// `.align 8 .b8 name[24]`, `.u64 name`: what follows .param, .shared, .global, .local or a comma.
@@ -52,16 +52,16 @@ size_t bytes_of_type(std::string_view type);
 
 /// A function or kernel of a module.
 struct FunctionText {
-  std::string_view head;  ///< from .entry or .func to before the body
+  std::string_view head;  ///< from .entry or .func up to the body
   std::string_view body;  ///< between its braces
-  int line = 0;           ///< of the body's begin
+  int line = 0;           ///< line where the body begins
 };
 
 struct ModuleText {
   explicit ModuleText(std::string text);
   std::string text;
   std::map<std::string_view, FunctionText> functions;
-  std::vector<std::string_view> variables;  ///< declarations at the top, with their spaces
+  std::vector<std::string_view> variables;  ///< declarations at the top, with their state spaces
   std::vector<std::string> files;
 };
 

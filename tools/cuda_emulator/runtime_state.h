@@ -1,4 +1,4 @@
-// What the stand-in for CUDA's runtime knows, for its parts.
+// State of the stand-in for the CUDA runtime, shared by its parts.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 
 namespace trainctl::emulator {
 
-/// A kernel as the host knows it.
+/// A kernel as host code sees it.
 struct Function {
   Module* module = nullptr;
   std::string name;
@@ -23,13 +23,13 @@ struct Function {
   bool large_clusters = false;
 };
 
-/// What is done in order on a stream.
+/// Work of a stream, done in order.
 using Work = std::function<void()>;
 
 struct Runtime {
   std::recursive_mutex mutex;
   std::vector<std::unique_ptr<Module>> modules;
-  std::map<const void*, Function> functions;  ///< by the address of the host's stand-in
+  std::map<const void*, Function> functions;  ///< by the address of the host stub
   std::map<const void*, std::pair<Module*, std::string>> variables;
   struct Configuration {
     dim3 grid, block;
@@ -41,16 +41,16 @@ struct Runtime {
   std::string message;
   uint64_t launches = 0;
   std::map<cudaStream_t, uint64_t> before;  ///< by stream, the launch that may still run
-  std::thread::id capturing;                ///< who puts work into `captured`
+  std::thread::id capturing;                ///< the thread that records work into `captured`
   std::vector<Work> captured;
 };
 
 Runtime& runtime();
-/// What a call that can fail returns: faults come first.
+/// The return value of a call that can fail: a fault takes precedence over `own`.
 cudaError_t outcome(cudaError_t own = cudaSuccess);
-/// All work so far is over.
+/// Waits until all submitted work is done.
 void settle();
-/// At once, or whenever the graph is launched that is captured now.
+/// Runs the work now, or whenever the graph under capture is launched.
 void submit(Work work);
 
 }  // namespace trainctl::emulator

@@ -1,6 +1,6 @@
-// Races in shared memory. Each warp of a cluster has a clock, and knows how far it has heard of each other warp's: what
-// that did before is ordered before what it does now. Barriers pass the knowledge on. A cell is a word of shared memory
-// (a byte, where a kernel uses bytes), and remembers who wrote and who read it last.
+// Races in shared memory, by vector clocks. Each warp of a cluster has a clock, and knows the latest clock of every
+// other warp that is ordered before its own next access. Barriers pass this knowledge on. A cell is a word of shared
+// memory (a byte, if a kernel uses bytes) and records its last writer and readers.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class Clocks {
     to.resize(static_cast<size_t>(warps_));
     for (size_t i = 0; i < to.size(); ++i) to[i] = std::max(to[i], of(warp)[i]);
   }
-  /// What `other` did at `then` comes before what a lane of `warp` does now.
+  /// Whether the access of `other` at `then` comes before an access of a lane of `warp` now.
   bool ordered(int warp, int lane, int other, int other_lane, uint32_t then) {
     if (warp == other) return lane == other_lane || then < now(warp);
     return then <= of(warp)[other];
@@ -64,7 +64,7 @@ inline const Access* race_of_write(Clocks& clocks, const Cell& cell, int warp, i
   return race_of_read(clocks, cell, warp, lane, atomic);
 }
 inline void note_read(Cell& cell, const Access& access) {
-  // Two readers are remembered: one of this warp, or of every second; a race with a third may be missed.
+  // Two readers are kept, the first and the latest other one; a race with a third may be missed.
   Access& first = cell.reads[0];
   (first.clock == 0 || (first.warp == access.warp && first.lane == access.lane) ? first : cell.reads[1]) = access;
 }

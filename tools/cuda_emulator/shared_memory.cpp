@@ -1,4 +1,4 @@
-// Accesses of lanes to memory, with what is checked about them, and what arrives in shared memory by itself.
+// Checked memory accesses of lanes, and asynchronous arrivals in shared memory.
 #include <algorithm>
 #include <cstring>
 
@@ -27,10 +27,10 @@ Allocation& checked_global(Warp& warp, const Instruction& in, int lane, uint64_t
   return *found;
 }
 
-/// Before griddepcontrol.wait, the launch before may still write.
+/// Before griddepcontrol.wait, the previous launch may still be writing.
 void check_waited(Warp& warp, const Instruction& in, int lane, bool hazard) {
   if (hazard && (warp.waited >> lane & 1) == 0)
-    fault(warp, in, lane, "early access", "what the kernel before uses is touched before griddepcontrol.wait");
+    fault(warp, in, lane, "early access", "memory that the previous kernel uses is touched before griddepcontrol.wait");
 }
 
 struct Place {
@@ -73,7 +73,7 @@ Access this_access(Warp& warp, const Instruction& in, int lane, bool atomic) {
 void note_tx(Cluster& cluster, Block& block, uint32_t address, int64_t bytes, Warp& warp, const Instruction& in,
              int lane) {
   const auto found = block.barriers.find(address & 0xffffff);
-  if (found == block.barriers.end()) trap(warp, in, lane, "mbarrier", "counts at an mbarrier that is not initialised");
+  if (found == block.barriers.end()) trap(warp, in, lane, "mbarrier", "signals an mbarrier that is not initialised");
   found->second.bytes -= bytes;
   cluster.complete(block, found->second);
 }
@@ -86,7 +86,7 @@ Allocation& touched(Warp& warp, const Instruction& in, int lane, uint64_t addres
                     bool writes) {
   Allocation& a = checked_global(warp, in, lane, address, bytes, writes ? "write" : "read");
   const Launch& launch = *warp.block->cluster->launch;
-  if (writes && a.read_only) trap(warp, in, lane, "read-only", "write to memory that is only read");
+  if (writes && a.read_only) trap(warp, in, lane, "read-only", "write to read-only memory");
   if (launch.before != 0)
     check_waited(warp, in, lane, a.written_by == launch.before || (writes && a.read_by == launch.before));
   if (reads) a.read_by = launch.number;
@@ -95,7 +95,7 @@ Allocation& touched(Warp& warp, const Instruction& in, int lane, uint64_t addres
   uint8_t* written = a.written.get() + (address - a.first);
   if (reads && !std::all_of(written, written + bytes, [](uint8_t w) { return w != 0; })) {
     fault(warp, in, lane, "unwritten",
-          "read of " + std::to_string(bytes) + " bytes of global memory that nobody has written, byte " +
+          "read of " + std::to_string(bytes) + " bytes of global memory that was never written, byte " +
               std::to_string(address - a.first) + " of " + std::to_string(a.bytes));
   }
   if (writes) std::memset(written, 1, bytes);
@@ -126,7 +126,7 @@ const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32
   const Access access = this_access(warp, in, lane, atomic);
   each_cell(p, bytes, [&](Cell& cell) {
     if (!cell.written)
-      fault(warp, in, lane, "unwritten", "read of shared memory at " + hex(p.at) + " that nobody has written");
+      fault(warp, in, lane, "unwritten", "read of shared memory at " + hex(p.at) + " that was never written");
     if (const Access* other = race_of_read(clocks, cell, warp.number, lane, atomic))
       tell_race(warp, in, lane, *other, "read of", p.at);
     note_read(cell, access);
@@ -161,12 +161,13 @@ void expect_write(Warp& warp, const Instruction& in, int lane, uint32_t address,
 }
 
 const std::byte* read_map(Warp& warp, const Instruction& in, int lane, uint64_t address) {
-  if (address % 64 != 0) trap(warp, in, lane, "misaligned address", "a tensor map begins at 64 bytes");
+  if (address % 64 != 0)
+    trap(warp, in, lane, "misaligned address", "a tensor map must begin at a multiple of 64 bytes");
   const Allocation* a = global_memory().find(address);
   TensorMap map;
-  if (a == nullptr || !a->holds(address, 128)) trap(warp, in, lane, "out of bounds", "a tensor map");
+  if (a == nullptr || !a->holds(address, 128)) trap(warp, in, lane, "out of bounds", "tensor map");
   std::memcpy(&map, reinterpret_cast<const void*>(address), sizeof map);
-  if (map.mark != TensorMap::kMark) trap(warp, in, lane, "tensor map", "no tensor map lies there");
+  if (map.mark != TensorMap::kMark) trap(warp, in, lane, "tensor map", "there is no tensor map at this address");
   return reinterpret_cast<const std::byte*>(address);
 }
 
@@ -178,15 +179,16 @@ uint32_t bytes_of_tile(const std::byte* at) {
 
 void Cluster::deliver(size_t which) {
   const InFlight one = in_flight[which];
-  in_flight[which] = in_flight.back();  // in no order
+  in_flight[which] = in_flight.back();  // order does not matter
   in_flight.pop_back();
   Warp& warp = *one.from;
   const Instruction& in = *one.in;
   Block& counter = block_of(one.barrier, *warp.block);
   Block& target = block_of(one.to, *warp.block);
   const bool own_copies = one.kind == InFlight::Kind::arrival;
-  if (own_copies && target.done()) return;  // nobody waits for them
-  if (target.done()) trap(warp, in, one.lane, "late arrival", "comes to the shared memory of a block that has ended");
+  if (own_copies && target.done()) return;  // the block has ended, so nothing waits for them
+  if (target.done())
+    trap(warp, in, one.lane, "late arrival", "data arrives in the shared memory of a block that has ended");
   const auto put = [&](uint32_t at, const void* value, uint32_t bytes) {
     const Place p = shared_place(warp, in, one.lane, (one.to & 0xff000000) | at, bytes, "copy");
     each_cell(p, bytes, [&](Cell& cell) {
@@ -218,7 +220,7 @@ void Cluster::deliver(size_t which) {
           std::memcpy(&value, read_global(warp, in, one.lane, from, map.element_bytes), map.element_bytes);
         }
         uint32_t at = (one.to & 0xffffff) + line * row + i * map.element_bytes;
-        if (map.swizzle_bytes == 128) at ^= (at >> 7 & 7) << 4;  // packs of 16 bytes by the line of 128 bytes
+        if (map.swizzle_bytes == 128) at ^= (at >> 7 & 7) << 4;  // 16-byte packs, by the 128-byte line
         put(at, &value, map.element_bytes);
       }
     }

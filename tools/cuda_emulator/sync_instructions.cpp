@@ -1,4 +1,4 @@
-// Barriers, and what lanes of a warp tell each other.
+// Barriers, and exchange between the lanes of a warp.
 #include <cstring>
 
 #include "tools/cuda_emulator/decoder.h"
@@ -38,7 +38,7 @@ void shuffle(const Instruction& in, Warp& w, uint32_t mask) {
     }
     if (!ok) from = me;
     if ((mask >> from & 1) == 0)
-      trap(w, in, lane, "shuffle", "takes from lane " + std::to_string(from) + ", which does not take part");
+      trap(w, in, lane, "shuffle", "reads from lane " + std::to_string(from) + ", which does not take part");
     w.at<uint32_t>(in.to[0])[lane] = values[from];
     inside |= uint32_t{ok} << lane;
   });
@@ -124,8 +124,7 @@ Mbarrier& barrier_at(const Instruction& in, Warp& w, int lane, Block& block, uin
   return found->second;
 }
 
-/// One arrival of each lane, of data_width kinds: 0 plain, 1 with bytes announced (from[1]), 2 when its copies are
-/// done.
+/// One arrival of each lane. data_width: 0 plain, 1 announces from[1] bytes, 2 arrives when the lane's copies are done.
 void arrive(const Instruction& in, Warp& w, uint32_t mask) {
   Cluster& cluster = *w.block->cluster;
   each_lane(mask, [&](int lane) {
@@ -158,7 +157,7 @@ void init_barrier(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const uint32_t address = w.at<uint32_t>(in.from[0])[lane] + static_cast<uint32_t>(in.offset);
     if (address % 8 != 0 || address + 8 > w.block->shared.size())
-      trap(w, in, lane, "mbarrier", "an mbarrier at a wrong address");
+      trap(w, in, lane, "mbarrier", "an mbarrier that is misaligned or outside of shared memory");
     Mbarrier made;
     made.expected = made.pending = w.at<uint32_t>(in.from[1])[lane];
     w.block->barriers[address] = made;

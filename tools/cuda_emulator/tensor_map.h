@@ -1,4 +1,4 @@
-// What cuTensorMapEncodeTiled is told, in the 128 bytes of a CUtensorMap, in a form of the emulator's own.
+// The arguments of cuTensorMapEncodeTiled in the 128 bytes of a CUtensorMap, in the emulator's own layout.
 #pragma once
 
 #include <cstdint>

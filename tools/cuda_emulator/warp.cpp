@@ -1,4 +1,4 @@
-// How a warp goes: groups of lanes, the one that is furthest behind first, so that they meet again where ways join.
+// Control flow of a warp: the group of lanes furthest behind runs first, so that groups rejoin where paths meet.
 #include <algorithm>
 #include <climits>
 
@@ -10,7 +10,7 @@ bool Warp::run(int instructions) {
   bool worked = false;
   for (Group& g : groups) {
     if (g.wait == Group::Wait::mbarrier || g.wait == Group::Wait::cluster)
-      g.wait = Group::Wait::none;  // they look again
+      g.wait = Group::Wait::none;  // they check again
   }
   const Instruction* const code = block->cluster->launch->kernel->code.data();
   while (instructions > 0) {
@@ -81,7 +81,7 @@ void Warp::merge() {
   }
 }
 
-/// The lanes `on` of the group wait, and go on at pc; the others go on now.
+/// The lanes `on` of the group wait and later resume at pc; the others continue now.
 void Warp::wait_at(size_t group, uint32_t on, Group::Wait wait, int pc) {
   Group& g = groups[group];
   const Group waiting{pc, on, wait};
@@ -94,7 +94,7 @@ void Warp::wait_at(size_t group, uint32_t on, Group::Wait wait, int pc) {
   groups.push_back(waiting);
 }
 
-/// Lanes that wait for others of the warp: whether all are here, and then they went on.
+/// Lanes that wait for other lanes of the warp. Returns whether all have arrived and have gone on.
 bool Warp::meet(size_t group) {
   Group& g = groups[group];
   const Instruction& in = block->cluster->launch->kernel->code[static_cast<size_t>(g.pc)];
@@ -181,7 +181,7 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
         passed |= 1u << lane;
         cluster.clocks.hear(number, barrier.last_news);
       }
-      if (passed == 0 && in.data_width == 0) {  // 1: it is only asked
+      if (passed == 0 && in.data_width == 0) {  // 1: a test that does not wait
         wait_at(group, on, Group::Wait::mbarrier, pc);
         return false;
       }
@@ -199,7 +199,7 @@ bool Warp::flow(const Instruction& in, size_t group, uint32_t on) {
       cluster.check_cluster_barrier();
       return true;
     case Flow::cluster_wait:
-      if ((cluster_arrived & on) != 0) {  // of the phase that is not over
+      if ((cluster_arrived & on) != 0) {  // of the phase that is not yet complete
         wait_at(group, on, Group::Wait::cluster, pc);
         return false;
       }

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -36,6 +37,14 @@ extern const OpDef add_op = {
                    }},
 };
 
-extern const OpFamily add_family = {.ops = {&add_op}};
+extern const LayerDef add_layer = {
+    .name = "add",
+    .doc = "Sum of two inputs, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("add"); },
+};
+
+extern const OpFamily add_family = {.ops = {&add_op}, .layers = {&add_layer}};
 
 }  // namespace trainctl

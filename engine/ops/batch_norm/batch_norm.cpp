@@ -1,10 +1,14 @@
 // y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
 // The statistics are ops of their own, so that where the batch is cut they come out as partial sums
 // and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
+#include <fmt/format.h>
+
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -49,6 +53,26 @@ void expect_batch_norm_grad(Infos in) {
                   "it takes dy, x [n, c, ..], mean, var");
   example::expect_shape(in[1], in[0].shape, "x");
   for (size_t i = 2; i < in.size(); ++i) example::expect_shape(in[i], {in[0].shape[1]}, "a vector of the channels");
+}
+
+TensorId emit_batch_norm(LayerContext& layer) {
+  LayerBuilder& b = layer.builder;
+  const Shape in = layer.shape();
+  if (in.size() < 2) shape_error(fmt::format("batch_norm needs features in dim 1, its input is {}", to_string(in)));
+  const int64_t features = in[1], count = num_elements(in) / features;
+  const TensorId x = layer.inputs[0];
+  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}}, "mean")[0];
+  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}}, "var")[0];
+  const TensorId running_mean = b.state("running_mean", {features}, 0),
+                 running_var = b.state("running_var", {features}, 1);
+  b.emit("batch_norm_running", {mean, var, running_mean, running_var},
+         {{"momentum", layer.attrs.number("momentum")}, {"count", count}}, "running");
+  std::vector<TensorId> inputs = {x, mean, var};
+  if (layer.attrs.flag("affine")) {
+    inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
+    inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
+  }
+  return b.emit("batch_norm", inputs, {{"count", count}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
 }  // namespace
@@ -180,7 +204,18 @@ extern const OpDef batch_norm_grad_op = {
                    }},
 };
 
+extern const LayerDef batch_norm_layer = {
+    .name = "batch_norm",
+    .doc = "Normalises each feature (dim 1) over the batch, over all ranks that share it.",
+    .fields =
+        {eps_field(),
+         number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
+         affine_field()},
+    .emit = emit_batch_norm,
+};
+
 extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
-                                                   &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op}};
+                                                   &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
+                                           .layers = {&batch_norm_layer}};
 
 }  // namespace trainctl

@@ -127,7 +127,10 @@ extern const OpDef reduce_op = {
     .collective = true,
 };
 
+extern const LayerDef all_reduce_layer, all_gather_layer, reduce_scatter_layer, all_to_all_layer, broadcast_layer;
+
 extern const OpFamily collectives_family = {
-    .ops = {&all_reduce_op, &all_gather_op, &reduce_scatter_op, &all_to_all_op, &broadcast_op, &reduce_op}};
+    .ops = {&all_reduce_op, &all_gather_op, &reduce_scatter_op, &all_to_all_op, &broadcast_op, &reduce_op},
+    .layers = {&all_reduce_layer, &all_gather_layer, &reduce_scatter_layer, &all_to_all_layer, &broadcast_layer}};
 
 }  // namespace trainctl

@@ -2,10 +2,12 @@
 // whole tensor, step, micro-batch) alone, so the backward pass is the same op on dy.
 #include <fmt/format.h>
 
+#include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -35,6 +37,17 @@ extern const OpDef dropout_op = {
                    }},
 };
 
-extern const OpFamily dropout_family = {.ops = {&dropout_op}};
+extern const LayerDef dropout_layer = {
+    .name = "dropout",
+    .doc = "Zeroes elements at random while training.",
+    .fields = {number("p", "Share of elements that become 0.").defaults(0.5).at_least(0).below(1)},
+    .emit =
+        [](LayerContext& layer) {
+          const auto key = static_cast<int64_t>(stable_hash(layer.builder.name()));
+          return layer.emit("dropout", {{"p", layer.attrs.number("p")}, {"key", key}});
+        },
+};
+
+extern const OpFamily dropout_family = {.ops = {&dropout_op}, .layers = {&dropout_layer}};
 
 }  // namespace trainctl

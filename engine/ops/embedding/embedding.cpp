@@ -9,6 +9,8 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -91,6 +93,19 @@ extern const OpDef embedding_grad_op = {
                    }},
 };
 
-extern const OpFamily embedding_family = {.ops = {&embedding_op, &embedding_grad_op}};
+extern const LayerDef embedding_layer = {
+    .name = "embedding",
+    .doc = "Rows of a table, chosen by integers.",
+    .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
+               units_field().required(), share_field(), init_std_field()},
+    .emit =
+        [](LayerContext& layer) {
+          const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};
+          const TensorId table = layer.weight(shape, {Init::Kind::normal, 1.0});
+          return layer.builder.emit("embedding", {layer.inputs[0], table})[0];
+        },
+};
+
+extern const OpFamily embedding_family = {.ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}};
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -57,6 +58,14 @@ extern const OpDef gelu_grad_op = {
                    }},
 };
 
-extern const OpFamily gelu_family = {.ops = {&gelu_op, &gelu_grad_op}};
+extern const LayerDef gelu_layer = {
+    .name = "gelu",
+    .doc = "x times the normal distribution function.",
+    .fields =
+        {text("approximate", "tanh: the usual approximation.").one_of({"none", "tanh"}).defaults(std::string("none"))},
+    .emit = [](LayerContext& layer) { return layer.emit("gelu", layer.attrs); },
+};
+
+extern const OpFamily gelu_family = {.ops = {&gelu_op, &gelu_grad_op}, .layers = {&gelu_layer}};
 
 }  // namespace trainctl

@@ -4,6 +4,8 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -100,6 +102,22 @@ extern const OpDef layer_norm_param_grad_op = {
                    }},
 };
 
-extern const OpFamily layer_norm_family = {.ops = {&layer_norm_op, &layer_norm_grad_op, &layer_norm_param_grad_op}};
+extern const LayerDef layer_norm_layer = {
+    .name = "layer_norm",
+    .doc = "Normalises the last dim.",
+    .fields = {eps_field(), affine_field()},
+    .emit =
+        [](LayerContext& layer) {
+          std::vector<TensorId> inputs = {layer.inputs[0]};
+          if (layer.attrs.flag("affine")) {
+            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
+            inputs.push_back(layer.builder.parameter("bias", {layer.shape().back()}, constant_init(0)));
+          }
+          return layer.builder.emit("layer_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+        },
+};
+
+extern const OpFamily layer_norm_family = {.ops = {&layer_norm_op, &layer_norm_grad_op, &layer_norm_param_grad_op},
+                                           .layers = {&layer_norm_layer}};
 
 }  // namespace trainctl

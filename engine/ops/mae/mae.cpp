@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/pair_loss.h"
 #include "engine/ops/program_kernels.h"
@@ -63,6 +64,13 @@ extern const OpDef mae_grad_op = {
                    }},
 };
 
-extern const OpFamily mae_family = {.ops = {&mae_op, &mae_grad_op}, .kernels = {&mae_with_grad_kernel}};
+extern const LossDef mae_loss = {
+    .name = "mae",
+    .doc = "mean |p - l|",
+    .op = &mae_op,
+};
+
+extern const OpFamily mae_family = {
+    .ops = {&mae_op, &mae_grad_op}, .kernels = {&mae_with_grad_kernel}, .losses = {&mae_loss}};
 
 }  // namespace trainctl

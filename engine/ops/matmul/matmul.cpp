@@ -10,6 +10,8 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -112,6 +114,23 @@ void backward(GradBuilder& g) {
   g.set_in_grad(1, "matmul", tb ? std::vector<TensorId>{dc, a} : std::vector<TensorId>{a, dc}, attrs);
 }
 
+TensorId emit_matmul(LayerContext& layer) {
+  const bool ta = layer.attrs.flag("transpose_a"), tb = layer.attrs.flag("transpose_b");
+  if (layer.inputs.size() == 2) {
+    if (layer.inputs[0] == layer.inputs[1]) {
+      shape_error("a matmul of a tensor with itself is not supported; put a reshape layer before one of the inputs");
+    }
+    return layer.emit("matmul", transposes(ta, tb));
+  }
+  const Shape& in = layer.shape();
+  if (in.size() < 2) {
+    shape_error(fmt::format("matmul needs an input of at least 2 dims, it is given {}", to_string(in)));
+  }
+  const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
+  const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
+  return layer.builder.emit("matmul", {layer.inputs[0], w}, transposes(ta, tb))[0];
+}
+
 }  // namespace
 
 extern const OpDef matmul_op = {
@@ -172,6 +191,17 @@ extern const OpDef matmul_weight_grad_op = {
                    }},
 };
 
-extern const OpFamily matmul_family = {.ops = {&matmul_op, &matmul_weight_grad_op}};
+extern const LayerDef matmul_layer = {
+    .name = "matmul",
+    .doc = "x w with an own weight of [features, units], or the product of two inputs.",
+    .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
+               flag("transpose_b", false, "Swap the last two dims of the second."), init_std_field()},
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .weight_field = "units",
+    .emit = emit_matmul,
+};
+
+extern const OpFamily matmul_family = {.ops = {&matmul_op, &matmul_weight_grad_op}, .layers = {&matmul_layer}};
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/pair_loss.h"
 #include "engine/ops/program_kernels.h"
@@ -63,6 +64,13 @@ extern const OpDef mse_grad_op = {
                    }},
 };
 
-extern const OpFamily mse_family = {.ops = {&mse_op, &mse_grad_op}, .kernels = {&mse_with_grad_kernel}};
+extern const LossDef mse_loss = {
+    .name = "mse",
+    .doc = "mean (p - l)^2",
+    .op = &mse_op,
+};
+
+extern const OpFamily mse_family = {
+    .ops = {&mse_op, &mse_grad_op}, .kernels = {&mse_with_grad_kernel}, .losses = {&mse_loss}};
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -39,6 +40,14 @@ extern const OpDef mul_op = {
                    }},
 };
 
-extern const OpFamily mul_family = {.ops = {&mul_op}};
+extern const LayerDef mul_layer = {
+    .name = "mul",
+    .doc = "Product of two inputs, element by element, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("mul"); },
+};
+
+extern const OpFamily mul_family = {.ops = {&mul_op}, .layers = {&mul_layer}};
 
 }  // namespace trainctl

@@ -9,6 +9,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -25,6 +26,23 @@ Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
     if (is_reduced(dims, d) && keep_dims) out.push_back(1);
   }
   return out.empty() ? Shape{1} : out;
+}
+
+std::vector<Field> reduction_fields() {
+  return {ints("dims", "Dims to sum over; negative ones count from the last.").required(),
+          flag("keep_dims", false, "Leave them in, with size 1.")};
+}
+
+TensorId emit_reduction(LayerContext& layer, bool mean) {
+  Ints dims = layer.attrs.ints("dims");
+  double count = 1;
+  for (int64_t& dim : dims) {
+    dim = layer.non_negative_dim(dim);
+    count *= static_cast<double>(layer.shape()[dim]);
+  }
+  Attrs attrs{{"dims", dims}, {"keep_dims", layer.attrs.flag("keep_dims")}};
+  attrs.set("scale", mean ? 1.0 / count : 1.0);
+  return layer.emit("reduce_sum", attrs);
 }
 
 }  // namespace
@@ -100,6 +118,21 @@ extern const OpDef broadcast_to_op = {
                    }},
 };
 
-extern const OpFamily reduce_sum_family = {.ops = {&reduce_sum_op, &broadcast_to_op}};
+extern const LayerDef reduce_sum_layer = {
+    .name = "reduce_sum",
+    .doc = "Sum over dims.",
+    .fields = reduction_fields(),
+    .emit = [](LayerContext& layer) { return emit_reduction(layer, false); },
+};
+
+extern const LayerDef reduce_mean_layer = {
+    .name = "reduce_mean",
+    .doc = "Mean over dims.",
+    .fields = reduction_fields(),
+    .emit = [](LayerContext& layer) { return emit_reduction(layer, true); },
+};
+
+extern const OpFamily reduce_sum_family = {.ops = {&reduce_sum_op, &broadcast_to_op},
+                                           .layers = {&reduce_sum_layer, &reduce_mean_layer}};
 
 }  // namespace trainctl

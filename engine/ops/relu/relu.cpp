@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -51,6 +52,12 @@ extern const OpDef relu_grad_op = {
             }},
 };
 
-extern const OpFamily relu_family = {.ops = {&relu_op, &relu_grad_op}};
+extern const LayerDef relu_layer = {
+    .name = "relu",
+    .doc = "max(x, 0).",
+    .emit = [](LayerContext& layer) { return layer.emit("relu"); },
+};
+
+extern const OpFamily relu_family = {.ops = {&relu_op, &relu_grad_op}, .layers = {&relu_layer}};
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -42,6 +43,12 @@ extern const OpDef sigmoid_grad_op = {
                    }},
 };
 
-extern const OpFamily sigmoid_family = {.ops = {&sigmoid_op, &sigmoid_grad_op}};
+extern const LayerDef sigmoid_layer = {
+    .name = "sigmoid",
+    .doc = "1 / (1 + exp(-x)).",
+    .emit = [](LayerContext& layer) { return layer.emit("sigmoid"); },
+};
+
+extern const OpFamily sigmoid_family = {.ops = {&sigmoid_op, &sigmoid_grad_op}, .layers = {&sigmoid_layer}};
 
 }  // namespace trainctl

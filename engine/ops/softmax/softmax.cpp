@@ -5,6 +5,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -54,6 +55,16 @@ extern const OpDef softmax_grad_op = {
                    }},
 };
 
-extern const OpFamily softmax_family = {.ops = {&softmax_op, &softmax_grad_op}};
+extern const LayerDef softmax_layer = {
+    .name = "softmax",
+    .doc = "exp(x) / sum exp(x).",
+    .fields = {integer("dim", "The dim that adds up to 1.").defaults(int64_t{-1})},
+    .emit =
+        [](LayerContext& layer) {
+          return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});
+        },
+};
+
+extern const OpFamily softmax_family = {.ops = {&softmax_op, &softmax_grad_op}, .layers = {&softmax_layer}};
 
 }  // namespace trainctl

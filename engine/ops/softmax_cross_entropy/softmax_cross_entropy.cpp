@@ -6,6 +6,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/program_kernels.h"
 
@@ -93,8 +94,16 @@ extern const OpDef softmax_cross_entropy_grad_op = {
                    }},
 };
 
+extern const LossDef softmax_cross_entropy_loss = {
+    .name = "softmax_cross_entropy",
+    .doc = "over integer labels",
+    .op = &softmax_cross_entropy_op,
+    .labels_are_classes = true,
+};
+
 extern const OpFamily softmax_cross_entropy_family = {
     .ops = {&softmax_cross_entropy_op, &softmax_cross_entropy_grad_op},
-    .kernels = {&softmax_cross_entropy_with_grad_kernel}};
+    .kernels = {&softmax_cross_entropy_with_grad_kernel},
+    .losses = {&softmax_cross_entropy_loss}};
 
 }  // namespace trainctl

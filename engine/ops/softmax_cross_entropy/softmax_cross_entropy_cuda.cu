@@ -99,7 +99,10 @@ template <bool kLoss, bool kGrad>
 CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   const int64_t n = logits.shape.back();
-  if (logits.size() == 0) return kLoss && !call.out[0].accumulate ? prepare_zero(call) : [](CudaStream) {};
+  if (logits.size() == 0) {
+    if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
+    return [](CudaStream) {};
+  }
   return with_common_type({&logits, &dlogits}, [&](auto t) {
     using T = decltype(t);
     const auto prepare_rows = [&](auto pack, auto in_registers, RowsLaunch how) {

@@ -3,6 +3,7 @@
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -42,6 +43,12 @@ extern const OpDef tanh_grad_op = {
                    }},
 };
 
-extern const OpFamily tanh_family = {.ops = {&tanh_op, &tanh_grad_op}};
+extern const LayerDef tanh_layer = {
+    .name = "tanh",
+    .doc = "Hyperbolic tangent.",
+    .emit = [](LayerContext& layer) { return layer.emit("tanh"); },
+};
+
+extern const OpFamily tanh_family = {.ops = {&tanh_op, &tanh_grad_op}, .layers = {&tanh_layer}};
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// See event.h. Sleeping and waking cannot miss each other: the sleeper counts itself before the kernel
-// compares the value, the publisher stores the value before it reads the count, both sequentially consistent.
+// See event.h. No wake-up is lost: the sleeper counts itself before the kernel compares the value, and the
+// publisher stores the value before it reads the count; both are sequentially consistent.
 #include "engine/runtime/comm/event.h"
 
 #include <linux/futex.h>
@@ -28,7 +28,7 @@ void Event::wake(int count) {
 }
 
 int usable_cores() {
-  // A rank that is bound to cores of its own still has peers that run on others at the same time.
+  // A rank bound to its own cores still has peers that run on other cores at the same time.
   const char* of_all = std::getenv("TRAINCTL_HOST_CORES");
   if (of_all != nullptr && std::atoi(of_all) > 0) return std::atoi(of_all);
   // The kernel refuses a mask that is shorter than its own, as a cpu_set_t is on hosts of more than 1,024 CPUs.

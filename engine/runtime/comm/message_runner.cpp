@@ -15,7 +15,7 @@ bool reached(uint32_t count, uint32_t wanted) { return static_cast<int32_t>(coun
 
 constexpr int64_t kStagedPiece = Segment::kSendStaging / 16;
 
-/// Of channels in the order of their peers. Allocates nothing but to report.
+/// The entry of a peer in a list that is sorted by peer. Allocates only to report.
 template <typename End>
 End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
   const auto found = std::lower_bound(channels.begin(), channels.end(), peer,
@@ -35,7 +35,7 @@ MessageRunner::MessageRunner(const SharedMemory& memory, int rank, const Peers& 
   for (size_t i = 0; i < routes.size(); ++i) {
     if (routes[i].to == rank) incoming_.push_back({routes[i].from, &segment_.channel(i)});
     if (routes[i].from != rank) continue;
-    // Numbers go on where an earlier Communicator of this rank left them: all that it sent has been taken.
+    // Continue the numbers of an earlier Communicator of this rank: all that it sent has been taken.
     Channel& channel = segment_.channel(i);
     outgoing_.push_back({routes[i].to, &channel, channel.messages_taken.load(std::memory_order_acquire)});
   }
@@ -94,8 +94,8 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
 void MessageRunner::wait_send(int peer, int64_t sequence) {
   Channel& channel = *to(peer).channel;
   const int64_t sent = to(peer).sent;
-  check(sequence <= sent, "only a send that was made is waited for");
-  // The channel counts to 2^32 and round again; what is on its way is far less.
+  check(sequence <= sent, "only an issued send can be waited for");
+  // The channel's counter wraps at 2^32; far fewer messages are in flight.
   const auto taken = [&] {
     return sent -
            static_cast<int64_t>(static_cast<uint32_t>(sent) - channel.messages_taken.load(std::memory_order_acquire));
@@ -115,7 +115,7 @@ void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
         [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
-    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv is as long as its send");
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
     if (piece.bytes > 0) std::memcpy(data + done, segment_.at(piece.offset), static_cast<size_t>(piece.bytes));
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);
@@ -127,7 +127,7 @@ template <typename Ready, typename Describe>
 void MessageRunner::wait(Event& event, int peer, const Ready& ready, const Describe& describe) {
   waiter_.wait(event, ready, [&](double seconds) {
     const int lost = peers_.lost_rank([&](int rank) { return rank == peer; });
-    // It may have come just before its sender ended.
+    // It may have arrived just before its sender ended.
     if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
     throw peers_.give_up(describe(), lost, {peer});
   });

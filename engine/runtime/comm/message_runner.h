@@ -1,5 +1,5 @@
 // One rank's sends and receives over the channels of one segment. A send posts the offset of its data; the
-// receiver copies straight from there and says so. Data outside the segment is staged in pieces.
+// receiver copies from there and acknowledges. Data outside the segment is staged in pieces.
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ class MessageRunner {
   void recv(int peer, std::byte* data, int64_t bytes);
 
  private:
-  /// A staged piece that a receiver may not have copied yet; freed in the order of sending.
+  /// A staged piece that the receiver may not have copied yet; pieces are freed in the order of sending.
   struct Staged {
     int peer;
-    uint32_t piece;  ///< free when the channel's `taken` has reached this
-    int64_t begin;   ///< staged bytes before it
+    uint32_t piece;  ///< free once the channel's `taken` has reached this
+    int64_t begin;   ///< bytes staged before it
   };
 
   struct Outgoing {
@@ -38,11 +38,11 @@ class MessageRunner {
     Channel* channel;
   };
 
-  /// Our bug where the segment was made without that route.
+  /// Checks that the segment was created with that route.
   Outgoing& to(int peer);
   Channel& from(int peer);
   void post(int peer, Piece piece);
-  /// Returns where the copy is, from the start of the segment.
+  /// Returns the copy's offset from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
   template <typename Ready, typename Describe>
   void wait(Event& event, int peer, const Ready& ready, const Describe& describe);
@@ -54,7 +54,7 @@ class MessageRunner {
   std::vector<Outgoing> outgoing_;  ///< by peer
   std::vector<Incoming> incoming_;  ///< by peer
   std::deque<Staged> staged_;
-  int64_t staging_end_ = 0;  ///< bytes staged so far; the area is used round and round
+  int64_t staging_end_ = 0;  ///< bytes staged so far; the area is a ring
 };
 
 }  // namespace trainctl::comm

@@ -1,5 +1,4 @@
-// The end of a network as one launch: each result against float64, from the very numbers that the GPU's own earlier
-// results are.
+// The end of a network as one launch: each result against float64, computed from the GPU's own earlier results.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -21,7 +20,7 @@ struct HeadCase {
   std::string loss = "mse";
   Activation slope = Activation::none;  ///< none: dx alone
   bool bias = true, backward = true;
-  bool slope_at_x = false;  ///< as where x is relu's result
+  bool slope_at_x = false;  ///< taken from x, as if x were relu's result
   bool adds_to_loss = false;
   DType type = DType::f32;
   bool aligned = true;
@@ -74,7 +73,7 @@ struct BuiltHead {
     all.push_back({&get_kernel("matmul"), call(in, {tensors.arg(dx)}, attrs)});
     return all;
   }
-  /// None where this is no launch.
+  /// Nothing if this is not one launch.
   std::optional<CudaKernel> prepare() {
     std::optional<CudaKernel> kernel = prepare_head(kernels());
     if (memory == nullptr) must(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(scratch.bytes(), 16))));
@@ -101,7 +100,7 @@ double slope_of(Activation activation, double at) {
   return 0.5 * (1 + t) + 0.5 * at * (1 - t * t) * root * (1 + 3 * 0.044715 * at * at);
 }
 
-/// The loss, and its gradient against what the GPU made.
+/// The loss, and its gradient, against the values that the GPU used.
 double check_loss(const BuiltHead& b, const std::vector<float>& m, Worst& grads) {
   const std::vector<float> y = b.tensors.values(b.y, m), dy = b.tensors.values(b.dy, m);
   const float* const labels = &m[static_cast<size_t>(b.tensors.first(b.label))];
@@ -155,7 +154,7 @@ void check_results(const BuiltHead& b, const std::vector<float>& m) {
   CHECK(loss.relative() < 2e-6);
 }
 
-/// All but the results is as it was.
+/// Everything but the results is unchanged.
 void check_the_rest(const BuiltHead& b, std::vector<float> m) {
   const std::vector<float>& before = b.tensors.before();
   std::vector<int> results = {b.y, b.dy, b.loss};
@@ -225,7 +224,7 @@ TEST_CASE("cuda: heads of many rows, and of long ones, follow float64") {
   check_head({129, 3276, 10, "softmax_cross_entropy", Activation::none});
 }
 
-TEST_CASE("cuda: heads in bf16 round what they hand on, at any number of rows") {
+TEST_CASE("cuda: heads in bf16 round what they pass on, at any number of rows") {
   if (!gpu_is_here()) return;
   const std::vector<std::string> losses = {"mae", "mse", "softmax_cross_entropy"};
   const std::vector<Activation> slopes = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::none};
@@ -242,13 +241,13 @@ TEST_CASE("cuda: heads in bf16 round what they hand on, at any number of rows") 
   }
 }
 
-TEST_CASE("cuda: heads that do not lie in whole packs, or are no head, are not launched as one") {
+TEST_CASE("cuda: heads without whole packs, and groups that are not heads, are not launched as one") {
   if (!gpu_is_here()) return;
   const auto is_launch = [](const HeadCase& c) { return BuiltHead(c).prepare().has_value(); };
   CHECK(is_launch({100, 64, 16}));
   CHECK_FALSE(is_launch({100, 64, 17}));
   CHECK_FALSE(is_launch({100, 66, 10}));
-  CHECK_FALSE(is_launch({100, 8192, 16}));  // weights that L1 does not hold
+  CHECK_FALSE(is_launch({100, 8192, 16}));  // weights do not fit into L1
   CHECK_FALSE(is_launch({5000, 64, 10}));   // many short rows
   HeadCase shifted{100, 64, 10};
   shifted.aligned = false;
@@ -262,16 +261,16 @@ TEST_CASE("cuda: heads that do not lie in whole packs, or are no head, are not l
   wrong[2].call.in[1] = b.tensors.arg(b.x);
   wrong[2].call.in[1].shape = {10, 64};
   CHECK_FALSE(prepare_head(wrong).has_value());
-  wrong = right;  // weights that lie the other way
+  wrong = right;  // weights in the other layout
   wrong[0].call.in[1].shape = {64, 10};
   wrong[0].call.attrs.erase("transpose_b");
   CHECK_FALSE(prepare_head(wrong).has_value());
-  wrong = right;  // a slope that the launch makes
+  wrong = right;  // a slope that the launch itself computes
   wrong[2].call.in[2].data = b.tensors.arg(b.dy).data;
   CHECK_FALSE(prepare_head(wrong).has_value());
 }
 
-TEST_CASE("cuda: kernels that are no chain, by their rows, activation or type, are a head") {
+TEST_CASE("cuda: kernels that cannot be a chain, by their rows, activation or type, are a head") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
   HeadCase bf16{32, 64, 10, "mse", Activation::relu};
@@ -281,7 +280,7 @@ TEST_CASE("cuda: kernels that are no chain, by their rows, activation or type, a
     CHECK(prepare_group(BuiltHead(c).kernels()).has_value());
 }
 
-TEST_CASE("cuda: a vector of weights may lie either way in a head, and a NaN of one row stays there") {
+TEST_CASE("cuda: a head takes a weight vector in either layout, and a NaN stays in its row") {
   if (!gpu_is_here()) return;
   BuiltHead b({77, 64, 1, "mse", Activation::relu});
   std::vector<GroupedKernel> kernels = b.kernels();

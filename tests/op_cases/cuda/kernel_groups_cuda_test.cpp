@@ -1,5 +1,5 @@
-// Kernels that are launched as one, on networks of random widths: each result against float64, from the very numbers
-// that the GPU's own earlier results are.
+// Kernels launched as one, on networks of random widths: each result against float64, computed from the GPU's own
+// earlier results.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,18 +12,19 @@
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
 #include "tests/op_cases/cuda/small_step_on.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 namespace {
 
 struct Network {
   int rows = 0;
-  std::vector<int> widths;  ///< of the data, and of each layer's result
+  std::vector<int> widths;  ///< of the data, then of each layer's result
   std::string loss;
   bool aligned = true;
 };
 
-/// Its tensors, and where they are.
+/// A network's tensors and their places.
 struct Built {
   explicit Built(const Network& n) : tensors(n.aligned), network(n) {
     const auto rows = int64_t{n.rows};
@@ -219,8 +220,8 @@ void check_network(const Network& network) {
   const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
   const std::optional<CudaKernel> forward_and_back = prepare_group(chain), descend = prepare_group(updates);
   REQUIRE(descend.has_value());
-  // A chain's clusters run all at once: of 16 multiprocessors each card has 4 together, not each 6; and clusters of 8,
-  // whose blocks make more tiles, may lack shared memory.
+  // All clusters of a chain must run at once. Every card can place 4 clusters of 16 multiprocessors together, but not
+  // every card 6; and clusters of 8, whose blocks compute more tiles, may lack shared memory.
   if (network.rows <= 32 || !is_for_a_chain(network)) REQUIRE(forward_and_back.has_value() == is_for_a_chain(network));
   std::vector<CudaKernel> alone;
   for (const GroupedKernel& kernel : chain)
@@ -246,7 +247,7 @@ TEST_CASE(
   int major = 0;
   must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   if (major < 9) {
-    MESSAGE("clusters of blocks need compute capability 9");
+    skip_test("clusters of blocks need compute capability 9");
     return;
   }
   check_network({32, {784, 512, 512, 1}, "mae"});
@@ -254,7 +255,7 @@ TEST_CASE(
   check_network({40, {512, 512, 256, 10}, "softmax_cross_entropy"});
   check_network({37, {100, 600, 36, 64, 100}, "softmax_cross_entropy"});
   check_network({26, {36, 1100, 28}, "mse"});
-  check_network({12, {352, 320, 96, 3}, "mae"});  // some tiles of k are left over
+  check_network({12, {352, 320, 96, 3}, "mae"});  // a remainder of tiles along k
   check_network({20, {64, 1024, 4}, "mse"});      // few outputs, but many weights
   check_network({29, {785, 512, 510, 1}, "mae"});
   check_network({1, {1, 1, 1}, "mse", false});
@@ -263,7 +264,7 @@ TEST_CASE(
   for (const int outputs : {1, 2, 3, 17}) check_network({outputs + 24, {784, 512, 512, outputs}, "mse"});
   check_network({9, {2048, 1024, 36, 4}, "mae"});  // more tiles than blocks
   check_network({48, {64, 600, 2000, 128}, "softmax_cross_entropy"});
-  check_network({3, {600, 4, 8, 1100, 28}, "mse"});  // few columns of many, and many of few
+  check_network({3, {600, 4, 8, 1100, 28}, "mse"});  // a few columns of many, and many of a few
   check_network({5, {8192, 64, 4}, "mae"});          // too wide for shared memory
   check_network({3, {64, 6000, 64, 4}, "mae"});
   std::mt19937 random(std::random_device{}());
@@ -281,7 +282,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too") {
+TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
   for (const Network& n :
@@ -294,7 +295,7 @@ TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too")
     const size_t layers = n.widths.size() - 1;
     std::array<std::optional<CudaKernel>, 2> halves = {prepare_group(std::span(chain).first(layers + 1)),
                                                        prepare_group(std::span(chain).subspan(layers + 1))};
-    if (!halves[1]) continue;  // no clusters here
+    if (!halves[1]) return skip_test("this GPU has no clusters of blocks");
     std::vector<CudaKernel> alone;
     for (size_t i = 0; i <= layers; ++i)
       alone.push_back(find_cuda_kernel(chain[i].kernel->name)->prepare(chain[i].call));
@@ -313,7 +314,7 @@ TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
   Built b({20, {64, 100, 4}, "mse"});
   const std::vector<GroupedKernel> first = b.chain(), second = b.chain(true);
   const std::optional<CudaKernel> makes = prepare_group(first), adds = prepare_group(second);
-  if (!makes || !adds) return;  // no clusters here
+  if (!makes || !adds) return skip_test("this GPU has no clusters of blocks");
   b.take_scratch(makes);
   const auto loss = [&] { return b.tensors.download()[static_cast<size_t>(b.tensors.first(b.loss))]; };
   run(*makes);
@@ -328,7 +329,7 @@ TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
   Built large({32, {784, 512, 512, 1}, "mae"}), small({8, {16, 64, 8}, "mse"});
   for (Built* b : {&large, &small}) b->take_scratch(prepare_group(b->chain()));
   for (Built* b : {&large, &small}) {
-    if (!b->prepared) return;  // no clusters here
+    if (!b->prepared) return skip_test("this GPU has no clusters of blocks");
     run(*b->prepared);
     check_chain(*b, b->tensors.download());
   }
@@ -357,10 +358,10 @@ TEST_CASE("cuda: kernels that depend on each other's rows otherwise, or are no g
   Built b({16, {16, 16, 16}, "mse"});
   std::vector<GroupedKernel> chain = b.chain();
   CHECK_FALSE(prepare_group(std::span(chain).first(1)).has_value());
-  std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer makes
+  std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer writes
   weights_from_chain[1].call.in[1] = weights_from_chain[0].call.out[0];
   CHECK_FALSE(prepare_group(weights_from_chain).has_value());
-  std::vector<GroupedKernel> over_labels = chain;  // a result where the labels still lie
+  std::vector<GroupedKernel> over_labels = chain;  // a result where the labels are still needed
   over_labels[3].call.out[0].data = over_labels[2].call.in[1].data;
   CHECK_FALSE(prepare_group(over_labels).has_value());
 }

@@ -1,8 +1,8 @@
-// dump_run JOB.yaml FOLDER: trains a job on one rank and writes all that PyTorch needs to do the same:
-//   job.json (network, loss, optimizer), <parameter>.npy before the first step,
-//   data.npy and label.npy [steps, batch, …], losses.npy [steps]
+// dump_job JOB.yaml FOLDER [OVERRIDE ...]: writes what another program needs to train a job of one rank:
+//   job.json: network, loss, optimizer, seed, micro-batches, steps of the run
+//   <parameter>.npy before the first step; data.npy and label.npy [steps, batch, …]
 #include <cstdio>
-#include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -10,8 +10,8 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/order.h"
-#include "tests/equivalence/harness.h"
-#include "tests/equivalence/torch/npy.h"
+#include "engine/train/trainer.h"
+#include "tests/equivalence/jax/npy.h"
 
 namespace trainctl {
 namespace {
@@ -24,26 +24,30 @@ Json attrs_json(const Attrs& attrs) {
   return json;
 }
 
-Json job_json(const JobSpec& spec) {
+Json job_json(const JobSpec& spec, int64_t steps) {
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.network) {
     layers.push_back(
         {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"attrs", attrs_json(layer.attrs)}});
   }
-  const OptimizerSpec& o = spec.optimizer;
+  const ScheduleSpec& rate = spec.optimizer.learning_rate;
+  Json optimizer = attrs_json(Optimizer(spec.optimizer.type, spec.optimizer.attrs).settings);
+  optimizer["type"] = spec.optimizer.type;
+  optimizer["learning_rate"] = {{"type", rate.type},
+                                {"base", rate.base},
+                                {"warmup_steps", rate.warmup_steps},
+                                {"total_steps", rate.total_steps},
+                                {"min", rate.min},
+                                {"step_size", rate.step_size},
+                                {"gamma", rate.gamma}};
+  optimizer["clip_norm"] = spec.optimizer.clip_norm;
   return {{"network", layers},
           {"loss", spec.loss->type},
           {"loss_input", spec.loss->input},
-          {"optimizer",
-           {{"type", o.type},
-            {"learning_rate", o.learning_rate.base},
-            {"momentum", o.momentum},
-            {"nesterov", o.nesterov},
-            {"weight_decay", o.weight_decay},
-            {"beta1", o.beta1},
-            {"beta2", o.beta2},
-            {"eps", o.eps},
-            {"clip_norm", o.clip_norm}}}};
+          {"seed", spec.seed},
+          {"micro_batches", spec.parallel.micro_batches},
+          {"steps", steps},
+          {"optimizer", optimizer}};
 }
 
 void dump_weights(const Program& program, uint64_t seed, const std::string& folder) {
@@ -54,9 +58,11 @@ void dump_weights(const Program& program, uint64_t seed, const std::string& fold
   }
 }
 
-void dump_batches(const JobSpec& spec, int64_t steps, const std::string& folder) {
+/// Of every step; returns how many there are.
+int64_t dump_batches(const JobSpec& spec, const std::string& folder) {
   const auto set = open_dataset(spec.dataset, spec.seed);
   SampleOrder order(spec.dataset, set->size(), spec.seed);
+  const int64_t steps = total_steps(spec.train, order.steps_per_epoch());
   for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
     const bool data = which == DataTensor::data;
     const int64_t elements = set->elements(which);
@@ -73,33 +79,29 @@ void dump_batches(const JobSpec& spec, int64_t steps, const std::string& folder)
     const bool integer = data ? set->shapes().data_is_integer : set->shapes().label_is_integer;
     write_npy(folder + "/" + std::string(to_string(which)) + ".npy", integer ? "<i4" : "<f4", shape, values.data());
   }
+  return steps;
 }
 
-void dump_run(const std::string& job_file, const std::string& folder) {
-  const RunResult run = run_job(plan_job(load_job(job_file)));
-  const JobSpec& spec = run.job.spec;
-  const auto steps = static_cast<int64_t>(run.losses.size());
-  std::FILE* file = std::fopen((folder + "/job.json").c_str(), "w");
-  if (file == nullptr) throw EnvError("cannot write " + folder + "/job.json");
-  std::fputs(job_json(spec).dump(1).c_str(), file);
-  std::fclose(file);
-  dump_weights(run.programs[0], spec.seed, folder);
-  dump_batches(spec, steps, folder);
-  write_npy(folder + "/losses.npy", "<f4", {steps}, run.losses.data());
+void dump_job(const std::string& job_file, const std::string& folder, const std::vector<std::string>& overrides) {
+  const PlannedJob job = plan_job(load_job(job_file, overrides));
+  dump_weights(compile_all(job)[0], job.spec.seed, folder);
+  const int64_t steps = dump_batches(job.spec, folder);
+  std::ofstream file(folder + "/job.json");
+  if (!(file << job_json(job.spec, steps).dump(1)).flush()) throw EnvError("cannot write " + folder + "/job.json");
 }
 
 }  // namespace
 }  // namespace trainctl
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fputs("usage: dump_run JOB.yaml FOLDER\n", stderr);
+  if (argc < 3) {
+    std::fputs("usage: dump_job JOB.yaml FOLDER [OVERRIDE ...]\n", stderr);
     return 2;
   }
   try {
-    trainctl::dump_run(argv[1], argv[2]);
+    trainctl::dump_job(argv[1], argv[2], {argv + 3, argv + argc});
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "dump_run: %s\n", error.what());
+    std::fprintf(stderr, "dump_job: %s\n", error.what());
     return 1;
   }
   return 0;
