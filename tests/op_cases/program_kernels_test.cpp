@@ -276,11 +276,12 @@ TEST_CASE("a weight gradient with its bias's gives what the two kernels give, al
         return a;
       };
       const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
-      Attrs attrs{{"kn", kn}, {"descend", descend}};
+      Attrs attrs{{"kn", kn}};
+      set_epilogue(attrs, {.descend = descend});
       const std::vector<TensorArg> in = {of(x, {kRows, kIn}), of(dy, {kRows, kOut})};
       prepare("matmul_weight_grad", in, {of(dw_apart, weight)}, attrs, &scalars)();
       prepare("bias_grad", {in[1]}, {of(db_apart, {kOut})}, attrs, &scalars)();
-      attrs.set("bias_grad", true);
+      set_epilogue(attrs, {.bias_grad = true, .descend = descend});
       prepare("matmul_weight_grad", in, {of(dw, weight), of(db, {kOut})}, attrs, &scalars)();
       CHECK(dw == dw_apart);
       CHECK(db == db_apart);
@@ -304,7 +305,9 @@ TEST_CASE("some rows of a weight gradient are those of the whole, and its bias's
     for (int64_t row = 0; row < weight[0]; row += kPiece) {
       std::vector<TensorArg> out = {of(pieces.data() + row * weight[1], {kPiece, weight[1]})};
       if (row == 0) out.push_back(of(db_of_piece.data(), {kOut}));
-      prepare("matmul_weight_grad", in, out, {{"kn", kn}, {"first_row", row}, {"bias_grad", row == 0}}, &scalars)();
+      Attrs attrs{{"kn", kn}, {"first_row", row}};
+      set_epilogue(attrs, {.bias_grad = row == 0});
+      prepare("matmul_weight_grad", in, out, attrs, &scalars)();
     }
     CHECK(pieces == whole);
     CHECK(db_of_piece == db);

@@ -77,7 +77,7 @@ class DeviceRun {
     const CudaKernelDef* kernel = find_cuda_kernel(op);
     if (kernel == nullptr) check(false, "no CUDA kernel of op " + op);
     run_ = kernel->prepare(call);
-    check(scratch_.bytes() <= most_cuda_scratch(op, shapes_of(call.in), shapes_of(call.out)),
+    check(scratch_.bytes() <= most_cuda_scratch(get_kernel(op), shapes_of(call.in), shapes_of(call.out)),
           op + " asks for more scratch than most_cuda_scratch() says");
     if (scratch_.bytes() == 0) return;
     void* memory = nullptr;

@@ -11,6 +11,7 @@
 #include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
+#include "tests/op_cases/cuda/small_step_on.h"
 #include "tests/skip.h"
 
 namespace trainctl {
@@ -59,28 +60,33 @@ struct Built {
     std::vector<GroupedKernel> kernels;
     const size_t layers = weights.size();
     for (size_t l = 0; l < layers; ++l) {
-      Attrs attrs{{"transpose_b", true}, {"bias", true}};
-      if (l + 1 < layers) attrs.set("activation", std::string("relu"));
-      kernels.push_back({"matmul", call({tensors.arg(values[l]), tensors.arg(weights[l]), tensors.arg(biases[l])},
-                                        {tensors.arg(values[l + 1])}, attrs)});
+      Attrs attrs{{"transpose_b", true}};
+      set_epilogue(attrs, {.bias = true, .activation = l + 1 < layers ? Activation::relu : Activation::none});
+      kernels.push_back(
+          {&get_kernel("matmul"), call({tensors.arg(values[l]), tensors.arg(weights[l]), tensors.arg(biases[l])},
+                                       {tensors.arg(values[l + 1])}, attrs)});
     }
     loss_op = network.loss + "_with_grad";
-    kernels.push_back(
-        {loss_op, call({tensors.arg(values[layers]), tensors.arg(label)},
-                       {tensors.arg(loss, adds_to_loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
+    kernels.push_back({&get_kernel(loss_op),
+                       call({tensors.arg(values[layers]), tensors.arg(label)},
+                            {tensors.arg(loss, adds_to_loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
     for (size_t l = layers - 1; l > 0; --l) {
-      Attrs attrs{{"activation_grad", std::string("relu")}};
-      kernels.push_back({"matmul", call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
-                                        {tensors.arg(grads[l - 1])}, attrs)});
+      Attrs attrs;
+      set_epilogue(attrs, {.slope = Activation::relu});
+      kernels.push_back(
+          {&get_kernel("matmul"), call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
+                                       {tensors.arg(grads[l - 1])}, attrs)});
     }
     return kernels;
   }
   std::vector<GroupedKernel> updates() {
     std::vector<GroupedKernel> kernels;
+    Attrs attrs;
+    set_epilogue(attrs, {.bias_grad = true, .descend = true});
     for (size_t l = weights.size(); l-- > 0;) {
-      kernels.push_back({"matmul_weight_grad",
+      kernels.push_back({&get_kernel("matmul_weight_grad"),
                          call({tensors.arg(values[l]), tensors.arg(grads[l])},
-                              {tensors.arg(weights[l], true), tensors.arg(biases[l], true)}, {{"descend", true}})});
+                              {tensors.arg(weights[l], true), tensors.arg(biases[l], true)}, attrs)});
     }
     return kernels;
   }
@@ -218,7 +224,8 @@ void check_network(const Network& network) {
   // every card 6; and clusters of 8, whose blocks compute more tiles, may lack shared memory.
   if (network.rows <= 32 || !is_for_a_chain(network)) REQUIRE(forward_and_back.has_value() == is_for_a_chain(network));
   std::vector<CudaKernel> alone;
-  for (const GroupedKernel& kernel : chain) alone.push_back(find_cuda_kernel(kernel.op)->prepare(kernel.call));
+  for (const GroupedKernel& kernel : chain)
+    alone.push_back(find_cuda_kernel(kernel.kernel->name)->prepare(kernel.call));
   b.take_scratch(forward_and_back);
   const auto make_rows = [&] {
     if (forward_and_back) return run(*forward_and_back);
@@ -236,6 +243,7 @@ void check_network(const Network& network) {
 TEST_CASE(
     "cuda: a chain of layers and the steps of descent behind it, each in one launch where packs fit, follow float64") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   int major = 0;
   must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   if (major < 9) {
@@ -276,6 +284,7 @@ TEST_CASE(
 
 TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   for (const Network& n :
        {Network{32, {784, 512, 512, 1}, "mae"}, Network{11, {16, 300, 64, 520, 17}, "mse"},
         Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"},
@@ -288,7 +297,8 @@ TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
                                                        prepare_group(std::span(chain).subspan(layers + 1))};
     if (!halves[1]) return skip_test("this GPU has no clusters of blocks");
     std::vector<CudaKernel> alone;
-    for (size_t i = 0; i <= layers; ++i) alone.push_back(find_cuda_kernel(chain[i].op)->prepare(chain[i].call));
+    for (size_t i = 0; i <= layers; ++i)
+      alone.push_back(find_cuda_kernel(chain[i].kernel->name)->prepare(chain[i].call));
     if (n.rows <= 32) CHECK(halves[0].has_value() == is_for_a_chain(n));
     b.take_scratch(halves[0]);
     if (halves[0]) alone = {*halves[0]};
@@ -300,6 +310,7 @@ TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
 
 TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({20, {64, 100, 4}, "mse"});
   const std::vector<GroupedKernel> first = b.chain(), second = b.chain(true);
   const std::optional<CudaKernel> makes = prepare_group(first), adds = prepare_group(second);
@@ -314,6 +325,7 @@ TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
 
 TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built large({32, {784, 512, 512, 1}, "mae"}), small({8, {16, 64, 8}, "mse"});
   for (Built* b : {&large, &small}) b->take_scratch(prepare_group(b->chain()));
   for (Built* b : {&large, &small}) {
@@ -325,6 +337,7 @@ TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
 
 TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({8, {16, 16, 16}, "mse"});
   const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
   const uint32_t nan = 0x7fffffff;
@@ -341,6 +354,7 @@ TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
 
 TEST_CASE("cuda: kernels that depend on each other's rows otherwise, or are no group, are not launched as one") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({16, {16, 16, 16}, "mse"});
   std::vector<GroupedKernel> chain = b.chain();
   CHECK_FALSE(prepare_group(std::span(chain).first(1)).has_value());

@@ -8,8 +8,6 @@ namespace {
 Attrs dims(Ints summed) { return {{"dims", std::move(summed)}, {"scale", 0.5}}; }
 Attrs perm(Ints order) { return {{"perm", std::move(order)}}; }
 Attrs dim(int64_t d) { return {{"dim", d}}; }
-CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
-CaseInput label(Shape shape) { return {std::move(shape), false}; }
 
 void add_elementwise(std::vector<OpCase>& rows) {
   for (const char* op : {"relu", "gelu", "tanh"}) {
@@ -88,8 +86,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({20011, 72}, false));
   rows.push_back(batch_norm_case({3, 2, 20000}, true));
   rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
-  rows.push_back({"mae", {{{513, 257}}, label({513, 257})}, {{"scale", 1e-4}}, {{1}}});
-  rows.push_back({"mse", {{{512, 256}}, label({512, 256})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"mae", {{{513, 257}}, fixed({513, 257})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"mse", {{{512, 256}}, fixed({512, 256})}, {{"scale", 1e-4}}, {{1}}});
   rows.push_back({"embedding", {ids({4099}, 37), {{37, 65}}}, {}, {{4099, 65}}});
   rows.push_back({"embedding", {ids({64, 33}, 1000), {{1000, 128}}}, {}, {{64, 33, 128}}});
   rows.push_back({"embedding", {ids({2011}, 5000), {{5000, 9}}}, {}, {{2011, 9}}});
@@ -99,8 +97,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // rows of one piece
   rows.push_back({"embedding", {ids({5000}, 7), {{9, 129}}}, {}, {{5000, 129}}});
   rows.push_back({"embedding", {ids({3000}, 1000), {{1000, 1100}}}, {}, {{3000, 1100}}});
-  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});  // windows that end with the list
-  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});  // one id; a wide gap after it
+  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});    // windows that end with the list
+  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});    // one id; a wide gap after it
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 

@@ -1,9 +1,10 @@
-// Every row of the table on a GPU, in f32 and bf16, and rows too large for finite differences.
+// Every row of the families' cases on a GPU, in f32 and bf16, and rows too large for finite differences.
 #include <doctest/doctest.h>
 
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/large_cases.h"
 #include "tests/op_cases/op_case_checks.h"
+#include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 /// Runs in f32 and bf16.
 std::vector<CaseRun> runs() { return {{cuda_device(), DType::f32}, {cuda_device(), DType::bf16}}; }
 
-bool is_product(const OpCase& row) { return row.op == "matmul"; }
+bool is_product(const OpCase& row) { return get_op(row.op).kernel.is_product; }
 
 /// Matrix products come last, in a separate case: after a kernel that faults, later cases lose the GPU.
 template <class Check>

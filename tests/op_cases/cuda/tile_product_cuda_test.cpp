@@ -15,7 +15,6 @@
 namespace trainctl {
 namespace {
 
-using cuda::Activation;
 using cuda::Product;
 
 void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }

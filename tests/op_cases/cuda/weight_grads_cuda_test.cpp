@@ -7,6 +7,7 @@
 #include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
+#include "tests/op_cases/cuda/small_step_on.h"
 
 namespace trainctl {
 namespace {
@@ -91,10 +92,11 @@ void check_group(const Group& g) {
       call.in = {tensors.arg(o.x), tensors.arg(o.dy)};
       call.out = {tensors.arg(o.w, g.descend)};
       if (g.biases) call.out.push_back(tensors.arg(o.bias, g.descend));
-      call.attrs = {{"kn", g.kn}, {"descend", g.descend}};
+      call.attrs = {{"kn", g.kn}};
+      set_epilogue(call.attrs, {.bias_grad = g.biases, .descend = g.descend});
       call.scalars = tensors.arg(scalars).as<StepScalars>();
       call.scratch = &scratch;
-      kernels.push_back({"matmul_weight_grad", call});
+      kernels.push_back({&get_kernel("matmul_weight_grad"), call});
     }
     const std::optional<CudaKernel> all = prepare_group(kernels);
     REQUIRE(all.has_value());
@@ -111,6 +113,7 @@ void check_group(const Group& g) {
 
 TEST_CASE("cuda: gradients of several weights in one launch, and steps of descent, follow float64 in every layout") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   const std::vector<Layer> reference{{784, 512}, {512, 512}, {512, 1}};
   for (const int64_t rows : {1, 7, 32, 33}) check_group({rows, reference});
   check_group({256, reference});
