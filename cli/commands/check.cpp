@@ -31,10 +31,10 @@ Examples:
         return kExitDone;
       }
       const PlannedJob planned = plan_job(std::move(spec));
-      const auto programs = compile_all(planned);
+      const int ranks = compile_classes(planned).num_ranks();
       const size_t layers = planned.spec.network.size();
-      std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << programs.size()
-                << (programs.size() == 1 ? " rank)\n" : " ranks)\n");
+      std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << ranks
+                << (ranks == 1 ? " rank)\n" : " ranks)\n");
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
       return kExitDone;
     };

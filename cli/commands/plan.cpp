@@ -32,12 +32,12 @@ int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
   const PlannedJob job = plan_job(std::move(spec));
-  const std::vector<Program> programs = compile_all(job);
-  nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, programs);
+  const RankClasses classes = compile_classes(job);
+  nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
   report["launch"] = launch_report(job.spec);
   std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report) + render_launch(report["launch"]))
             << std::flush;
-  require_memory_limit(job, programs);  // shown all the same: it says where the memory goes
+  require_memory_limit(job, classes.programs);  // shown all the same: it says where the memory goes
   return kExitDone;
 }
 
@@ -55,7 +55,7 @@ Examples:
   trainctl plan job.yaml
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
   trainctl plan job.yaml launch.bind=core       which cores would each rank have?
-  trainctl plan job.yaml --json | jq '.rank_programs[0].memory')");
+  trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });
 }
 

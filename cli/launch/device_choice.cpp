@@ -36,17 +36,18 @@ Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
 
-std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const std::vector<Program>& programs,
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes,
                                       const CudaDevices& found) {
   const LaunchSpec& launch = job.spec.launch;
-  if (found.list.size() < programs.size()) {
+  const int ranks = classes.num_ranks();
+  if (static_cast<int>(found.list.size()) < ranks) {
     const std::string have = found.list.empty()
                                  ? "there is none: " + found.why_none
                                  : fmt::format("this host has {} ({})", found.list.size(), names(found.list));
     throw EnvError(
         fmt::format("launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
                     "launch.device: cpu{}",
-                    programs.size(), programs.size(), have,
+                    ranks, ranks, have,
                     found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
   }
   if (launch.comm != "auto") {
@@ -55,11 +56,12 @@ std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const std::vector<P
                     "out, or set launch.device: cpu",
                     launch.comm));
   }
-  const std::vector<CudaDevice> gpus(found.list.begin(), found.list.begin() + static_cast<int64_t>(programs.size()));
-  for (size_t r = 0; r < programs.size(); ++r) {
-    const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpus[r].index, gpus[r].name),
-                              std::max<int64_t>(gpus[r].free_bytes - kOfLibraries, 1), "free beside CUDA's own"};
-    if (const auto message = over_memory_of(job, {programs[r]}, holder)) throw EnvError(*message);
+  const std::vector<CudaDevice> gpus(found.list.begin(), found.list.begin() + ranks);
+  for (int r = 0; r < ranks; ++r) {
+    const CudaDevice& gpu = gpus[static_cast<size_t>(r)];
+    const MemoryHolder holder{fmt::format("gpu {} ({}) has", gpu.index, gpu.name),
+                              std::max<int64_t>(gpu.free_bytes - kOfLibraries, 1), "free beside CUDA's own"};
+    if (const auto message = over_memory_of(job, {classes.of_rank(r)}, holder)) throw EnvError(*message);
   }
   return gpus;
 }

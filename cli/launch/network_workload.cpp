@@ -26,6 +26,15 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// Which ranks send messages to which.
+std::vector<Route> routes_of(const RankClasses& classes) {
+  std::vector<Route> routes;
+  for (int rank = 0; rank < classes.num_ranks(); ++rank)
+    for (const Instruction& i : classes.program_of(rank).instructions)
+      if (i.opcode == Opcode::send) routes.push_back({rank, classes.peer(rank, i)});
+  return routes;
+}
+
 }  // namespace
 
 NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
@@ -33,26 +42,27 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     : job_(std::move(job)),
       options_(options),
       start_up_(options.start_up),
-      programs_(compile_all(job_)),
+      classes_(compile_classes(job_)),
       loop_(loop),
-      states_(programs_) {
+      states_(classes_) {
   start_up_.ended("plan");
   require_precision(job_.spec);
-  require_memory_limit(job_, programs_);
+  require_memory_limit(job_, classes_.programs);
   if (job_.spec.launch.device == Device::cuda) {
-    gpus_ = gpus_of_ranks(job_, programs_, found);
+    gpus_ = gpus_of_ranks(job_, classes_, found);
     device_ = describe_gpus(gpus_, found);
-    arena_bytes_.assign(programs_.size(), 0);
+    arena_bytes_.assign(classes_.class_of.size(), 0);
     return;
   }
   device_ = describe_cpus(job_.spec, asked, found);
-  for (const Program& program : programs_) arena_bytes_.push_back(program.arena_bytes);
-  if (!needs_store(job_.spec)) routes_ = routes_of(programs_);
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank)
+    arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
+  if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
   require_memory(arena_bytes_);
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
-  nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, programs_);
+  nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
   report["launch"] = launch_report(job_.spec);
   return report;
 }
@@ -61,7 +71,7 @@ void NetworkWorkload::prepare(int attempt) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
   memory_ = SharedMemory::create(arena_bytes_, routes_);
-  states_ = RankStates(programs_);
+  states_ = RankStates(classes_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();
   store_.reset();
@@ -86,7 +96,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   if (!gpus_.empty()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
-    for (auto& variable : cuda_environment(gpu, programs_[static_cast<size_t>(place.rank)]))
+    for (auto& variable : cuda_environment(gpu, classes_.program_of(place.rank)))
       command.environment.push_back(std::move(variable));
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
@@ -99,12 +109,12 @@ void NetworkWorkload::connect(Launch& launch) {
     if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
   };
   launch.doing = [this](int rank) {
-    return describe_position(memory_->status(rank), programs_[static_cast<size_t>(rank)]);
+    return describe_position(memory_->status(rank), classes_.program_of(rank));
   };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) {
-    return progress_of(memory_->status(rank), programs_[static_cast<size_t>(rank)]);
+    return progress_of(memory_->status(rank), classes_.program_of(rank));
   };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
   bind_to_gpus(gpus_, read_topology(), launch.bindings);
@@ -118,8 +128,8 @@ std::optional<int64_t> NetworkWorkload::stopped_at() const {
 }
 
 bool NetworkWorkload::is_up() const {
-  for (size_t rank = 0; rank < programs_.size(); ++rank)
-    if (memory_->status(static_cast<int>(rank)).state.load() < RankState::training) return false;
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank)
+    if (memory_->status(rank).state.load() < RankState::training) return false;
   return true;
 }
 
@@ -144,7 +154,10 @@ std::string NetworkWorkload::news(const RunDirectory& directory) {
 }
 
 std::string NetworkWorkload::report(const RunDirectory& directory) {
-  return options_.profile ? collect_profile(*options_.profile, programs_, job_.spec.name, directory) : "";
+  if (!options_.profile) return "";
+  std::vector<Program> programs;
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
+  return collect_profile(*options_.profile, programs, job_.spec.name, directory);
 }
 
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {

@@ -38,7 +38,7 @@ class NetworkWorkload : public Workload {
   const WorkloadOptions options_;
   StartUpClock start_up_;
   bool start_up_told_ = false;
-  const std::vector<Program> programs_;
+  const RankClasses classes_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<Route> routes_;         ///< of messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: they run on CPUs

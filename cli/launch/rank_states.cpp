@@ -20,10 +20,11 @@ std::string_view what(const Instruction& message) {
 
 /// The same call in another rank's program: collectives have one name in all programs of their group; a recv has
 /// its send, of the same tensor.
-bool same_call(const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
+bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
   if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;
   if (a.opcode == Opcode::recv)
-    return b.opcode == Opcode::send && a.peer == rank_b && b.peer == rank_a && what(a) == what(b);
+    return b.opcode == Opcode::send && classes.peer(rank_a, a) == rank_b && classes.peer(rank_b, b) == rank_a &&
+           what(a) == what(b);
   return a.opcode == b.opcode && a.name == b.name;
 }
 
@@ -36,7 +37,7 @@ RankStates::Position RankStates::position_of(const SharedMemory& memory, int ran
 
 std::vector<std::string> RankStates::describe(const SharedMemory& memory, double now) {
   std::vector<std::string> texts;
-  for (int rank = 0; rank < static_cast<int>(programs_->size()); ++rank)
+  for (int rank = 0; rank < classes_->num_ranks(); ++rank)
     texts.push_back(describe_rank(memory, rank, now));
   return texts;
 }
@@ -59,7 +60,7 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
     case RankState::training:
       break;
   }
-  const std::vector<Instruction>& instructions = (*programs_)[static_cast<size_t>(rank)].instructions;
+  const std::vector<Instruction>& instructions = classes_->program_of(rank).instructions;
   const bool in_step = at.instruction >= 0 && at.instruction < static_cast<int32_t>(instructions.size());
   if (now - seen.since < kStandsStill || !in_step) return "training";
   const Instruction& call = instructions[static_cast<size_t>(at.instruction)];
@@ -69,17 +70,16 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
 }
 
 std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const Position& at) const {
-  const Program& program = (*programs_)[static_cast<size_t>(rank)];
-  const Instruction& call = program.instructions[static_cast<size_t>(at.instruction)];
-  const std::vector<int> group =
-      call.opcode == Opcode::recv ? std::vector<int>{call.peer} : program.groups[static_cast<size_t>(call.group)];
+  const Instruction& call = classes_->program_of(rank).instructions[static_cast<size_t>(at.instruction)];
+  const std::vector<int> group = call.opcode == Opcode::recv ? std::vector<int>{classes_->peer(rank, call)}
+                                                             : classes_->group(rank, call.group);
   std::vector<int> missing;
   for (const int other : group) {
-    const std::vector<Instruction>& theirs = (*programs_)[static_cast<size_t>(other)].instructions;
+    const std::vector<Instruction>& theirs = classes_->program_of(other).instructions;
     const Position there = position_of(memory, other);
     bool reached = other == rank || there.step > at.step;
     for (int32_t i = 0; !reached && there.step == at.step && i <= there.instruction; ++i)
-      reached = same_call(call, rank, theirs[static_cast<size_t>(i)], other);
+      reached = same_call(*classes_, call, rank, theirs[static_cast<size_t>(i)], other);
     if (!reached) missing.push_back(other);
   }
   return missing;

@@ -4,15 +4,15 @@
 #include <string>
 #include <vector>
 
-#include "engine/compile/program.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/runtime/comm/shared_memory.h"
 
 namespace trainctl {
 
 class RankStates {
  public:
-  /// `programs` of all ranks must outlive it.
-  explicit RankStates(const std::vector<Program>& programs) : programs_(&programs), seen_(programs.size()) {}
+  /// `classes` must outlive it.
+  explicit RankStates(const RankClasses& classes) : classes_(&classes), seen_(classes.class_of.size()) {}
 
   /// One text a rank. `now` in seconds of any steady clock. A rank that has not moved for a second is said to be
   /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3": ranks of its group that are not there yet.
@@ -33,7 +33,7 @@ class RankStates {
   std::string describe_rank(const SharedMemory& memory, int rank, double now);
   std::vector<int> awaited(const SharedMemory& memory, int rank, const Position& at) const;
 
-  const std::vector<Program>* programs_;
+  const RankClasses* classes_;
   std::vector<Seen> seen_;
 };
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/table.h"
+#include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "launcher/binding.h"
 #include "launcher/live_status.h"
@@ -35,28 +36,31 @@ Json launch_report(const JobSpec& spec) {
   const std::vector<RankPlace> places = one_host(spec.launch.ranks).places;
   const std::vector<RankBinding> bound = bindings(places, read_topology(), spec.launch.bind);
   const int threads = threads_given(spec);
+  std::map<std::vector<int>, size_t> known;  // CPUs, then threads: their place in `alike`
+  std::vector<std::pair<std::vector<int>, std::vector<int>>> alike;
+  for (size_t rank = 0; rank < bound.size(); ++rank) {
+    std::vector<int> place = bound[rank].cpus;
+    place.push_back(threads > 0 ? threads : bound[rank].threads);
+    const auto [entry, is_new] = known.try_emplace(place, alike.size());
+    if (is_new) alike.push_back({place, {}});
+    alike[entry->second].second.push_back(static_cast<int>(rank));
+  }
   Json ranks = Json::array();
-  for (size_t rank = 0; rank < bound.size(); ++rank)
-    ranks.push_back(
-        {{"rank", rank}, {"cpus", bound[rank].cpus}, {"threads", threads > 0 ? threads : bound[rank].threads}});
+  for (const auto& [place, all] : alike)
+    ranks.push_back({{"ranks", range_text(all)},
+                     {"cpus", std::vector<int>(place.begin(), place.end() - 1)},
+                     {"threads", place.back()}});
   return {{"bind", std::string(to_string(spec.launch.bind))},
           {"max_restarts", spec.launch.max_restarts},
           {"ranks", std::move(ranks)}};
 }
 
 std::string render_launch(const Json& report) {
-  std::vector<std::string> places;
-  for (const Json& rank : report["ranks"]) {
-    const RankBinding binding{rank["cpus"].get<std::vector<int>>(), rank["threads"].get<int>()};
-    places.push_back(std::to_string(binding.threads) + "\n" + describe(binding));
-  }
-  std::vector<RankGroup> groups = group_ranks(places);
-  std::sort(groups.begin(), groups.end(),
-            [](const auto& a, const auto& b) { return std::stoi(a.ranks) < std::stoi(b.ranks); });
   Table table({"ranks", ">threads", "bound to"});
-  for (const RankGroup& group : groups) {
-    const size_t split = group.doing.find('\n');
-    table.add({group.ranks, group.doing.substr(0, split), group.doing.substr(split + 1)});
+  for (const Json& row : report["ranks"]) {
+    const RankBinding binding{row["cpus"].get<std::vector<int>>(), row["threads"].get<int>()};
+    table.add({format_ranks(numbers_of(row["ranks"].get<std::string>())), std::to_string(binding.threads),
+               describe(binding)});
   }
   const int restarts = report["max_restarts"];
   return "\nprocesses on this host\n" + table.str() +

@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/table.h"
+#include "engine/base/ranges.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -25,16 +27,33 @@ std::string list(const Json& value) {
   return "[" + join(words) + "]";
 }
 
-std::string ranks(const Json& group) {
+constexpr size_t kRanksShown = 16, kGroupsShown = 4;
+
+/// {0,1,2,3}; large groups as ranges: {0:64}.
+std::string ranks(const std::vector<int>& group) {
+  if (group.size() > kRanksShown) return "{" + range_text(group) + "}";
   std::vector<std::string> words;
-  for (const Json& rank : group) words.push_back(rank.dump());
+  for (int rank : group) words.push_back(std::to_string(rank));
   return "{" + join(words, ",") + "}";
 }
 
-std::string groups(const Json& all) {
+/// The groups of these kinds (ids of the report's `groups`), by their first ranks.
+std::string groups(const Json& r, const Json& ids) {
+  std::vector<std::pair<int, std::vector<int>>> all;
+  size_t more = 0;
+  for (const Json& id : ids) {
+    const Json& kind = r["groups"][id.get<size_t>()];
+    const std::vector<int> first = numbers_of(text(kind["ranks"])), starts = numbers_of(text(kind["starts"]));
+    for (size_t s = 0; s < starts.size() && s <= kGroupsShown; ++s) {
+      all.emplace_back(starts[s], first);
+      for (int& rank : all.back().second) rank += starts[s] - starts[0];
+    }
+    more += starts.size();
+  }
+  std::sort(all.begin(), all.end());
   std::vector<std::string> words;
-  for (const Json& group : all) words.push_back(ranks(group));
-  if (words.size() > 4) words.resize(4), words.push_back("…");
+  for (size_t g = 0; g < all.size() && g < kGroupsShown; ++g) words.push_back(ranks(all[g].second));
+  if (more > kGroupsShown) words.push_back("…");
   return join(words, " ");
 }
 
@@ -76,26 +95,42 @@ std::string redistributions(const Json& r) {
   Table table({">stage", "pass", "kind", "what", ">bytes", "groups"});
   for (const Json& row : r["redistributions"])
     table.add({row["stage"].dump(), text(row["phase"]), text(row["kind"]), text(row["name"]),
-               with_commas(row["bytes"].get<int64_t>()), groups(row["groups"])});
+               with_commas(row["bytes"].get<int64_t>()), groups(r, row["groups"])});
   return "\nredistributions and transfers, of one micro-batch" + (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
+/// 5, 0-7, or as ranges.
+std::string ranks_of_row(std::vector<int> all) {
+  std::sort(all.begin(), all.end());
+  const bool in_a_row = all.back() - all.front() + 1 == static_cast<int>(all.size());
+  if (!in_a_row) return range_text(all);
+  return std::to_string(all.front()) + (all.size() == 1 ? "" : "-" + std::to_string(all.back()));
+}
+
+/// Ranks of a stage that need the same are one row.
 std::string memory(const Json& r) {
-  const Json& ranks = r["rank_programs"];
+  const Json& classes = r["rank_classes"];
   std::vector<std::string> kinds;
   for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace", "total", "data_set", "copy_engines"}) {
-    if (std::any_of(ranks.begin(), ranks.end(), [&](const Json& rank) { return rank["memory"].contains(kind); })) kinds.emplace_back(kind);
+    if (std::any_of(classes.begin(), classes.end(), [&](const Json& c) { return c["memory"].contains(kind); })) kinds.emplace_back(kind);
   }
-  std::vector<std::string> head = {">rank", ">stage"};
+  std::vector<std::string> head = {">ranks", ">stage"};
   for (std::string kind : kinds) {
     std::replace(kind.begin(), kind.end(), '_', ' ');
     head.push_back(">" + kind);
   }
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // cells behind the ranks, and those
+  for (const Json& c : classes) {
+    std::vector<std::string> cells = {c["stage"].dump()};
+    for (const std::string& kind : kinds) cells.push_back(format_bytes(c["memory"].value(kind, int64_t{0})));
+    auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& known) { return known.first == cells; });
+    if (row == rows.end()) row = rows.insert(rows.end(), {std::move(cells), {}});
+    const std::vector<int> more = numbers_of(text(c["ranks"]));
+    row->second.insert(row->second.end(), more.begin(), more.end());
+  }
   Table table(head);
-  for (const Json& rank : ranks) {
-    const Json& m = rank["memory"];
-    std::vector<std::string> cells = {rank["rank"].dump(), rank["stage"].dump()};
-    for (const std::string& kind : kinds) cells.push_back(format_bytes(m.value(kind, int64_t{0})));
+  for (auto& [cells, all] : rows) {
+    cells.insert(cells.begin(), ranks_of_row(all));
     table.add(std::move(cells));
   }
   const bool more = kinds.back() != "total";

@@ -35,6 +35,9 @@ struct BucketPlan {
   bool in_stage(int stage) const;
   /// Global ranks that sum their gradients with this one, itself included.
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;
+  /// How many those are, and this rank's place among them.
+  int num_reduce_ranks(const Mesh& mesh) const;
+  int reduce_index(const Mesh& mesh, int stage, int rank_in_stage) const;
 };
 
 /// Largest bucket at levels 0 to 2, unless one parameter alone is larger; that takes what is open along if it is small.

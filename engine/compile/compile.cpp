@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 
-#include "engine/base/error.h"
 #include "engine/compile/passes.h"
 #include "engine/compile/verify_programs.h"
 
@@ -34,8 +33,6 @@ constexpr std::array kPasses = {
     Pass{"order_streams", "streams, and the waits between them", required, order_streams},
 };
 
-constexpr size_t kMostFaultsShown = 20;
-
 }  // namespace
 
 std::span<const Pass> passes() { return kPasses; }
@@ -63,13 +60,9 @@ std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const Job
   std::vector<Program> programs;
   programs.reserve(plan.ranks);
   for (int rank = 0; rank < plan.ranks; ++rank) programs.push_back(compile(graph, plan, spec, cost, rank));
-  const std::vector<ProgramFault> faults = verify_programs(programs);
-  if (!faults.empty()) {
-    std::string text = "the compiled programs are wrong:";
-    for (size_t i = 0; i < faults.size() && i < kMostFaultsShown; ++i) text += "\n  " + to_string(faults[i]);
-    check(false, text);
-  }
-  return programs;
+  RankClasses classes = each_by_itself(std::move(programs));
+  require_verified(classes);
+  return std::move(classes.programs);
 }
 
 }  // namespace trainctl

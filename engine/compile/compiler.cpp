@@ -16,7 +16,8 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       optimizer(s.optimizer.type, s.optimizer.attrs),
       rank(of_rank),
       stage(of_rank / p.mesh.size()),
-      rank_in_stage(of_rank % p.mesh.size()) {
+      rank_in_stage(of_rank % p.mesh.size()),
+      variables(g.tensors.size(), -1) {
   check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(), "the rank is of the plan");
   program.rank = rank;
   program.stage = stage;
@@ -77,12 +78,11 @@ Operand Compiler::operand(TensorId tensor, const Layout& layout) const {
   return o;
 }
 
-int Compiler::variable_index(TensorId tensor) const {
-  const std::string& name = graph.tensors[tensor].name;
-  for (size_t i = 0; i < program.variables.size(); ++i) {
-    if (program.variables[i].name == name) return static_cast<int>(i);
-  }
-  return -1;
+View Compiler::own_part(View part, OwnPart kind, int64_t whole, int64_t first) {
+  part.operand.own = kind;
+  part.operand.global_shape = {whole};
+  part.operand.global_offset = {first};
+  return part;
 }
 
 View Compiler::flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype) const {

@@ -89,6 +89,8 @@ struct Compiler {
   std::vector<RankBucket> buckets;       ///< one a program.buckets
   BufferId scalars = -1, loss = -1;
   std::vector<BufferId> states;  ///< one a program.variables; -1: a parameter
+  std::vector<const VariablePlan*> variable_plans;  ///< one a program.variables
+  std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: this stage does not have it
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
 
@@ -103,7 +105,9 @@ struct Compiler {
   Shape local_shape(TensorId tensor, const Layout& layout) const;
   Operand operand(TensorId tensor, const Layout& layout) const;
   /// Index into program.variables; -1: this stage does not have it.
-  int variable_index(TensorId tensor) const;
+  int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
+  /// The same range as this rank's own part of one of `whole` elements, of which it begins at `first`.
+  static View own_part(View part, OwnPart kind, int64_t whole, int64_t first);
   /// `elements` of a flat range, from `first_element` of the buffer on.
   View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype = DType::f32) const;
 };

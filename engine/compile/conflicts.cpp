@@ -8,8 +8,9 @@
 namespace trainctl {
 namespace {
 
+/// On any rank: the order of instructions must not depend on which shard a rank has.
 bool share_bytes(BufferId of_a, const Operand& a, BufferId of_b, const Operand& b) {
-  return of_a == of_b && a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
+  return of_a == of_b && a.reach_begin() < b.reach_end() && b.reach_begin() < a.reach_end();
 }
 
 /// use(buffer, operand) for inputs and outputs until it says yes.

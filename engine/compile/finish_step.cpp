@@ -5,6 +5,7 @@
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/compile/rank_traits.h"
 
 namespace trainctl {
 namespace {
@@ -37,58 +38,16 @@ void finish_loss(Lowering& l) {
   all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
 }
 
-/// Elements [begin, end) of a bucket.
-struct Range {
-  int64_t begin = 0, end = 0;
-
-  Range part(int64_t index, int64_t parts) const {
-    const int64_t n = end - begin;
-    return {begin + n * index / parts, begin + n * (index + 1) / parts};
-  }
-  Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
-};
-
-/// What of a bucket this rank adds to the gradient norm, and where that begins in the gradients that it keeps. Each
-/// stretch of parameters lies the same way on the mesh; ranks that hold the same elements of it share the work evenly:
-///  - those that summed it together, by shards where it is sharded;
-///  - those along axes that neither cut the parameter nor summed its gradient.
-std::vector<std::pair<Range, int64_t>> counted_ranges(const Lowering& l, int bucket) {
-  const Mesh& mesh = l.c.plan.mesh;
-  const BucketPlan& plan = *l.c.buckets[bucket].plan;
-  const Bucket& b = l.c.program.buckets[bucket];
-  const std::vector<int> group = plan.reduce_ranks(mesh, l.c.rank_in_stage);
-  const auto index = std::find(group.begin(), group.end(), l.c.rank) - group.begin();
-  std::vector<std::pair<Range, int64_t>> counted;
-  for (size_t first = 0, next; first < plan.parameters.size(); first = next) {
-    const Axes replicas = plan.parameters[first].gradient_layout.replica_axes(mesh);
-    for (next = first + 1; next < plan.parameters.size(); ++next) {
-      if (plan.parameters[next].gradient_layout.replica_axes(mesh) != replicas) break;
-    }
-    const BucketParameter& last = plan.parameters[next - 1];
-    const Range stretch{plan.parameters[first].first_element, last.first_element + last.elements};
-    const auto count = [&](const Range& mine, int64_t not_kept) {
-      if (mine.begin >= mine.end) return;
-      const Range part = mine.part(mesh.index(l.c.rank_in_stage, replicas), mesh.ways(replicas));
-      if (part.begin < part.end) counted.emplace_back(part, part.begin - not_kept);
-    };
-    if (b.shard_group < 0) count(stretch.part(index, static_cast<int64_t>(group.size())), 0);
-    for (int p = 0; b.shard_group >= 0 && p < b.pieces; ++p) {
-      const Bucket::Piece piece = b.piece(p);
-      count(stretch.intersected({piece.own_first, piece.own_first + piece.own_elements}),
-            b.level >= 2 ? piece.own_first - piece.kept_first : 0);
-    }
-  }
-  return counted;
-}
-
 View sum_of_squares(Lowering& l) {
   View norm = l.c.flat(l.c.new_buffer(BufferKind::scratch, kFloat), 0, 1, "clip_norm");
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
-    for (const auto& [range, at] : counted_ranges(l, static_cast<int>(b))) {
-      const View part =
-          l.c.flat(l.c.buckets[b].gradients, at, range.end - range.begin, "grad." + bucket.name, bucket.kept_type);
+    const CountedBucket of_bucket(l.c.plan, *l.c.buckets[b].plan);
+    for (const CountedPart& counted : of_bucket.parts(l.c.stage, l.c.rank_in_stage)) {
+      const View part = Compiler::own_part(
+          l.c.flat(l.c.buckets[b].gradients, counted.at, counted.elements, "grad." + bucket.name, bucket.kept_type),
+          OwnPart::counted, counted.whole, counted.first);
       l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
       norm.operand.accumulate = true;
     }
@@ -114,7 +73,8 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const Bucket& bucket = l.c.program.buckets[b];
   const bool copied = buffers.compute >= 0;
   const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
-    return l.c.flat(buffer, whole ? piece.own_first : piece.kept_first, piece.own_elements, name + piece.name, dtype);
+    if (whole) return own_shard(l, b, piece, buffer, name + piece.name, dtype);
+    return l.c.flat(buffer, piece.kept_first, piece.own_elements, name + piece.name, dtype);
   };
   std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
   if (norm) inputs.push_back(*norm);
@@ -153,14 +113,7 @@ bool has_shard_to_add(const Lowering& l, int bucket) {
 
 }  // namespace
 
-bool counts_loss(const Lowering& l) {
-  const NodeId producer = l.c.graph.tensors[l.c.graph.loss].producer;
-  const Node& node = l.c.graph.nodes[producer];
-  if (l.c.plan.stage_of(node) != l.c.stage) return false;
-  const Axes replicas = output_layout(l.c.graph, l.c.plan, node, 0).replica_axes(l.c.plan.mesh);
-  return std::all_of(replicas.begin(), replicas.end(),
-                     [&](Axis axis) { return l.c.plan.mesh.coordinate(l.c.rank_in_stage, axis) == 0; });
-}
+bool counts_loss(const Lowering& l) { return counts_loss(l.c.graph, {l.c.plan, l.c.stage, l.c.rank_in_stage}); }
 
 void finish_step(Lowering& l) {
   if (!l.c.trains()) return;

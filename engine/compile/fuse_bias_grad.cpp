@@ -8,12 +8,15 @@
 namespace trainctl {
 namespace {
 
+bool takes_bias_grad(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->takes_step(EpilogueStep::bias_grad);
+}
+
 /// dy of a bias gradient is that of a weight gradient, and both step or neither does.
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
-  const KernelDef* kernel = kernel_of(weight.code);
-  if (kernel == nullptr || !kernel->takes_step(EpilogueStep::bias_grad) || weight.outputs.size() != 1) return false;
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
-  return weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
+  return weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
          of_weight.bytes() == of_bias.bytes() && of_weight.shape.back() == of_bias.shape.back() &&
          epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
@@ -37,12 +40,16 @@ void join(Compiler& c, size_t bias, size_t weight, size_t place) {
 }  // namespace
 
 void fuse_bias_grad(Compiler& c) {
+  std::vector<std::vector<size_t>> weights(c.buffers.size());  // by dy: the weight gradients made of it
+  for (size_t i = 0; i < c.code.size(); ++i)
+    if (takes_bias_grad(c.code[i])) weights[static_cast<size_t>(c.code[i].inputs[1])].push_back(i);
   for (size_t bias = 0; bias < c.code.size(); ++bias) {
     if (epilogue_role(c.code[bias]).step != EpilogueStep::bias_grad) continue;
-    const auto found = std::find_if(c.code.begin(), c.code.end(),
-                                    [&](const VirtualInstruction& v) { return belong_together(c.code[bias], v); });
-    if (found == c.code.end()) continue;
-    const auto weight = static_cast<size_t>(found - c.code.begin());
+    const std::vector<size_t>& of_dy = weights[static_cast<size_t>(c.code[bias].inputs[0])];
+    const auto found =
+        std::find_if(of_dy.begin(), of_dy.end(), [&](size_t i) { return belong_together(c.code[bias], c.code[i]); });
+    if (found == of_dy.end()) continue;
+    const size_t weight = *found;
     // At the later place of the two if it can be: the gradient of the layer's input, on which the rest of the
     // backward pass waits, comes first then.
     const size_t later = std::max(bias, weight), sooner = std::min(bias, weight);

@@ -4,20 +4,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/compile/byte_map.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
 namespace {
-
-bool overlaps(const Operand& a, const Operand& b) {
-  return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
-}
-
-bool reads(const VirtualInstruction& v, BufferId buffer, const Operand& range) {
-  for (size_t i = 0; i < v.inputs.size(); ++i)
-    if (v.inputs[i] == buffer && overlaps(v.code.inputs[i], range)) return true;
-  return false;
-}
 
 bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
@@ -30,10 +21,34 @@ struct Writers {
   size_t update = 0;
 };
 
-Writers find_writers(const Compiler& c, const RankBucket& bucket) {
+/// By buffer: the instructions that name it, in order.
+std::vector<std::vector<size_t>> find_users(const Compiler& c) {
+  std::vector<std::vector<size_t>> users(c.buffers.size());
+  const auto add = [&](BufferId buffer, size_t i) {
+    std::vector<size_t>& list = users[static_cast<size_t>(buffer)];
+    if (list.empty() || list.back() != i) list.push_back(i);
+  };
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    for (BufferId buffer : c.code[i].inputs) add(buffer, i);
+    for (BufferId buffer : c.code[i].outputs) add(buffer, i);
+  }
+  return users;
+}
+
+Writers find_writers(const Compiler& c, const std::vector<std::vector<size_t>>& users, const RankBucket& bucket) {
   Writers found;
   bool fits = true;
-  for (size_t i = 0; i < c.code.size() && fits; ++i) {
+  ByteMap<size_t> last_reads;  // of the weights, by byte
+  for (size_t i : users[static_cast<size_t>(bucket.weights)]) {
+    const VirtualInstruction& v = c.code[i];
+    for (size_t n = 0; n < v.inputs.size(); ++n) {
+      const Operand& in = v.code.inputs[n];
+      if (v.inputs[n] != bucket.weights) continue;
+      last_reads.for_each(in.offset, in.offset + in.bytes(), [i](size_t& last) { last = std::max(last, i); });
+    }
+  }
+  for (size_t i : users[static_cast<size_t>(bucket.gradients)]) {
+    if (!fits) break;
     const VirtualInstruction& v = c.code[i];
     if (names(v.inputs, bucket.gradients)) {
       fits = is_update(v.code);
@@ -43,8 +58,8 @@ Writers find_writers(const Compiler& c, const RankBucket& bucket) {
     const KernelDef* kernel = kernel_of(v.code);
     fits = fits && kernel != nullptr && kernel->takes_step(EpilogueStep::descend) && v.outputs.size() == 1 &&
            !v.code.outputs[0].accumulate;
-    for (size_t later = i + 1; later < c.code.size() && fits; ++later)  // weights lie as gradients do
-      fits = !reads(c.code[later], bucket.weights, v.code.outputs[0]);
+    const Operand& made = v.code.outputs[0];  // weights are laid out as gradients are
+    last_reads.for_each(made.offset, made.offset + made.bytes(), [&](size_t last) { fits = fits && last <= i; });
     found.at.push_back(i);
   }
   if (!fits) found.at.clear();
@@ -66,13 +81,14 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
 
 void fuse_update(Compiler& c) {
   if (!c.trains() || !c.optimizer.is_plain_step() || c.spec.optimizer.clip_norm != 0) return;
+  const std::vector<std::vector<size_t>> users = find_users(c);
   std::vector<size_t> removed;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     Bucket& bucket = c.program.buckets[b];
     if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0) continue;
     if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be stepped
     if (bucket.gradient_type != DType::f32) continue;
-    const Writers writers = find_writers(c, c.buckets[b]);
+    const Writers writers = find_writers(c, users, c.buckets[b]);
     if (writers.at.size() != c.buckets[b].plan->parameters.size()) continue;
     for (size_t i : writers.at) take_the_step(c.code[i], c.buckets[b].weights);
     c.buffers[c.buckets[b].gradients].bytes = 0;

@@ -112,7 +112,7 @@ void reduce_once(Lowering& l, int bucket) {
     i.purpose = Purpose::gradient;
     i.phase = Phase::backward;
     l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name, b.gradient_type)},
-             {l.c.flat(range, piece.own_first, piece.own_elements, name, b.gradient_type)});
+             {own_shard(l, bucket, piece, range, name, b.gradient_type)});
   }
 }
 
@@ -128,7 +128,7 @@ void reduce_scatter(Lowering& l, int bucket) {
     const Bucket::Piece piece = b.piece(p);
     const std::string name = "grad." + piece.name;
     const View whole = l.c.flat(range, piece.first, piece.elements, name, b.gradient_type);
-    const View block = l.c.flat(range, piece.own_first, piece.own_elements, name, b.gradient_type);
+    const View block = own_shard(l, bucket, piece, range, name, b.gradient_type);
     View shard = l.c.flat(l.c.buckets[bucket].gradients, piece.kept_first, piece.own_elements, name, b.kept_type);
     state.last_reduction = l.c.code.size();
     l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
@@ -164,6 +164,7 @@ void start_gradients(Lowering& l) {
         state.last_node = std::max(state.last_node, producer);
       }
     }
+    if (state.last_node >= 0) l.finished_by.emplace(state.last_node, static_cast<int>(b));
   }
 }
 
@@ -191,8 +192,10 @@ void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct) {
 }
 
 void reduce_finished_buckets(Lowering& l, NodeId node) {
-  for (int b = 0; b < static_cast<int>(l.gradients.size()); ++b) {
-    if (l.gradients[b].last_node != node || spans_stages(l, b)) continue;
+  const auto [begin, end] = l.finished_by.equal_range(node);
+  for (auto it = begin; it != end; ++it) {
+    const int b = it->second;
+    if (spans_stages(l, b)) continue;
     if (is_per_micro_batch(l, b)) {
       fill_unwritten(l, b);
       reduce_scatter(l, b);
@@ -242,10 +245,17 @@ View gathered_weights(Lowering& l, int bucket) {
   return whole;
 }
 
+View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name,
+               DType type) {
+  const View view = l.c.flat(range, piece.own_first, piece.own_elements, std::move(name), type);
+  if (l.c.program.buckets[bucket].shards == 1) return view;
+  return Compiler::own_part(view, OwnPart::shard, piece.elements, piece.own_first - piece.first);
+}
+
 std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece) {
   const RankBucket& b = l.c.buckets[bucket];
   const std::string name = "weights." + piece.name;
-  return {l.c.flat(b.read(), piece.own_first, piece.own_elements, name, b.read_type()),
+  return {own_shard(l, bucket, piece, b.read(), name, b.read_type()),
           l.c.flat(b.read(), piece.first, piece.elements, name, b.read_type())};
 }
 

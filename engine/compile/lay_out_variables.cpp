@@ -1,5 +1,8 @@
 // The persistent half of the arena: parameters in buckets, states, gradients, optimizer, scalars.
 #include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/compile/passes.h"
@@ -36,7 +39,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   if (plan.level == 0) return b;
   b.shard_group = b.reduce_group;
   b.shards = static_cast<int>(ranks.size());
-  b.shard = static_cast<int>(std::find(ranks.begin(), ranks.end(), c.rank) - ranks.begin());
+  b.shard = plan.reduce_index(c.plan.mesh, c.stage, c.rank_in_stage);
   return b;
 }
 
@@ -78,19 +81,21 @@ void lay_out_variables(Compiler& c) {
   for (const BucketPlan& plan : c.bucket_plans) {
     if (plan.in_stage(c.stage)) add_bucket(c, plan);
   }
+  std::unordered_map<TensorId, std::pair<int, int64_t>> places;  // of parameters: bucket, first element in it
+  for (size_t b = 0; b < c.buckets.size(); ++b) {
+    for (const BucketParameter& p : c.buckets[b].plan->parameters)
+      places[p.tensor] = {static_cast<int>(b), p.first_element};
+  }
   for (const VariablePlan& plan : c.plan.variables) {
     if (std::find(plan.stages.begin(), plan.stages.end(), c.stage) == plan.stages.end()) continue;
     Variable v = variable_of(c, plan);
-    for (size_t b = 0; b < c.buckets.size(); ++b) {
-      for (const BucketParameter& p : c.buckets[b].plan->parameters) {
-        if (p.tensor != plan.tensor) continue;
-        v.bucket = static_cast<int>(b);
-        v.bucket_element = p.first_element;
-      }
-    }
+    if (const auto place = places.find(plan.tensor); place != places.end())
+      std::tie(v.bucket, v.bucket_element) = place->second;
+    c.variables[static_cast<size_t>(plan.tensor)] = static_cast<int>(c.program.variables.size());
     const int64_t bytes = num_elements(v.shape) * byte_size(v.dtype);
     c.states.push_back(v.kind == TensorKind::state ? c.new_buffer(BufferKind::state, bytes) : -1);
     c.program.variables.push_back(std::move(v));
+    c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, kFloat);

@@ -25,12 +25,15 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   node_inputs.resize(nodes);
   node_outputs.resize(nodes);
   num_consumers.resize(tensors);
+  first_readers.assign(tensors, -1);
   printed.resize(tensors);
   values.assign(c.plan.micro_batches, std::vector<std::vector<Located>>(tensors));
   for (TensorId tensor : c.graph.prints) printed[tensor] = true;
   for (size_t n = 0; n < nodes; ++n) {
     const Node& node = c.graph.nodes[n];
-    for (TensorId tensor : node.inputs) ++num_consumers[tensor];
+    for (TensorId tensor : node.inputs) {
+      if (num_consumers[tensor]++ == 0) first_readers[tensor] = node.layer;
+    }
     if (c.plan.stage_of(node) != c.stage) continue;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Layout wanted = input_layout(c.graph, c.plan, node, static_cast<int>(i));

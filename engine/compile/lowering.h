@@ -57,13 +57,15 @@ struct Lowering {
   /// and cuts it further by itself.
   std::map<TensorId, LayoutId> load_layouts;
   std::vector<int> num_consumers;                         ///< by tensor, all stages
+  std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
   std::vector<bool> printed;                              ///< by tensor
   std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
 
   std::vector<Transfer> outgoing, incoming;
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task
 
-  std::vector<GradientState> gradients;  ///< by bucket
+  std::vector<GradientState> gradients;      ///< by bucket
+  std::multimap<NodeId, int> finished_by;    ///< buckets by GradientState::last_node, in their order
   std::vector<ScatteredShard> scattered;
   std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
   std::set<int> used;              ///< buckets whose weights a task has used
@@ -130,6 +132,8 @@ void add_up_shards(Lowering& l);
 /// The others: of several stages, or without a contribution.
 void reduce_remaining_buckets(Lowering& l);
 View gathered_weights(Lowering& l, int bucket);
+/// This rank's shard of a piece, in a range that begins where the whole bucket's does.
+View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name, DType type);
 /// This rank's shard of a piece as kernels read it, and the whole piece: an all_gather's operands.
 std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
 /// To be called at the first use of a bucket's weights in a step, by this layer. Levels 1 and 2: where nobody reads

@@ -45,6 +45,7 @@ size_t first_reader(const Compiler& c, size_t at) {
 
 /// By which instructions what is made at `at` goes to other ranks; empty: it stays, or is a gradient that they sum.
 std::vector<size_t> way_out(const Compiler& c, size_t at) {
+  if (is_persistent(c.buffers[c.code[at].outputs[0]].kind)) return {};  // a gradient of a parameter
   std::vector<size_t> way = {first_reader(c, at)};
   if (way[0] < c.code.size() && is_kernel(c.code[way[0]], pack_kernel)) way.push_back(first_reader(c, way[0]));
   const bool leaves = way.back() < c.code.size() && c.code[way.back()].code.opcode != Opcode::kernel;

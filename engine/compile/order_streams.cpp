@@ -95,7 +95,8 @@ class StreamOrder {
     };
     const std::vector<Access> list = accesses(code_[i]);
     for (const Access& access : list) {
-      history_.for_each(access.begin(), access.end(), [&](History& h) {
+      // On any rank: an own part counts as the whole range that it is of, so that all ranks wait for the same.
+      history_.for_each(access.operand->reach_begin(), access.operand->reach_end(), [&](History& h) {
         add(h.writer);
         if (access.writes) {
           for (int reader : h.readers) add(reader);

@@ -46,8 +46,18 @@ Axes common_partial_axes(const Graph& graph, const Plan& plan, const std::vector
   return common;
 }
 
+/// By tensor: the layer of the first node that reads it; -1: none does.
+std::vector<LayerId> first_readers(const Graph& graph) {
+  std::vector<LayerId> layers(graph.tensors.size(), -1);
+  for (const Node& node : graph.nodes) {
+    for (TensorId tensor : node.inputs)
+      if (layers[tensor] < 0) layers[tensor] = node.layer;
+  }
+  return layers;
+}
+
 Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
-                    const std::vector<TensorId>& gradients) {
+                    const std::vector<TensorId>& gradients, LayerId first_reader) {
   Candidate c;
   BucketParameter& p = c.parameter;
   p.tensor = variable.tensor;
@@ -63,9 +73,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   int level = updated && several && large ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 
-  const std::vector<NodeId> users = graph.consumers(variable.tensor);
-  const LayerId layer = level == 3 && !users.empty() ? graph.nodes[users.front()].layer : -1;
-  c.key = {variable.stages, sum_axes, level, updated, layer};
+  c.key = {variable.stages, sum_axes, level, updated, level == 3 ? first_reader : -1};
   return c;
 }
 
@@ -149,16 +157,26 @@ std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) c
   return ranks;
 }
 
+int BucketPlan::num_reduce_ranks(const Mesh& mesh) const {
+  return mesh.ways(sum_axes) * static_cast<int>(stages.size());
+}
+
+int BucketPlan::reduce_index(const Mesh& mesh, int stage, int rank_in_stage) const {
+  const auto before = std::find(stages.begin(), stages.end(), stage) - stages.begin();
+  return static_cast<int>(before) * mesh.ways(sum_axes) + mesh.index(rank_in_stage, sum_axes);
+}
+
 std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   std::map<TensorId, std::vector<TensorId>> gradients;
   if (graph.loss >= 0) {
     for (const Update& update : graph.updates) gradients[update.parameter] = update.gradients;
   }
+  const std::vector<LayerId> readers = first_readers(graph);
   std::vector<BucketPlan> buckets;
   std::map<BucketKey, size_t> open;
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
-    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor]);
+    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor], readers[variable->tensor]);
     int pieces = pieces_of(graph, plan, *variable, parameter, key);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;

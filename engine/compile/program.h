@@ -48,6 +48,13 @@ std::string_view to_string(Purpose purpose);
 enum class Stream : uint8_t { compute, comm, send, recv, copy };
 std::string_view to_string(Stream stream);
 
+/// Of a flat range each rank may take a part of its own: such an operand is at another place on each rank.
+enum class OwnPart : uint8_t {
+  none,
+  shard,   ///< this rank's shard of a bucket's piece; all have the same size
+  counted  ///< what this rank adds to the gradient norm; sizes may differ
+};
+
 /// A tensor, or a part of one, in the arena. Contiguous.
 struct Operand {
   int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 but for ranges inside a bucket
@@ -57,8 +64,15 @@ struct Operand {
   Shape global_offset;      ///< of this part in the whole
   std::string tensor;       ///< name, for people
   bool accumulate = false;  ///< outputs: add to what is there
+  OwnPart own = OwnPart::none;  ///< else global_shape is {the range's elements}, global_offset {this part's first}
 
   int64_t bytes() const { return num_elements(shape) * byte_size(dtype); }
+
+  /// The bytes in which this operand is on every rank: the whole range that an own part is of, else its own bytes.
+  int64_t reach_begin() const { return own == OwnPart::none ? offset : offset - global_offset[0] * byte_size(dtype); }
+  int64_t reach_end() const {
+    return own == OwnPart::none ? offset + bytes() : reach_begin() + global_shape[0] * byte_size(dtype);
+  }
 };
 
 struct Instruction {

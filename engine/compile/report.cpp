@@ -7,6 +7,7 @@
 #include <set>
 #include <tuple>
 
+#include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "engine/ops/program_kernels.h"
 
@@ -78,12 +79,63 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
           {"recompute", chosen.recompute}};
 }
 
+/// The groups that rows of the report name, each kind once: its id is its place.
+class GroupTable {
+ public:
+  explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
+
+  /// The groups of this kind that ranks of these classes are in.
+  int id(const GroupKind& kind, const std::vector<size_t>& of_classes) {
+    std::set<int> starts;
+    for (size_t c : of_classes)
+      for (int rank : classes_.ranks[c]) starts.insert(kind.first(classes_.mesh, rank));
+    const Json row = {{"size", kind.size(classes_.mesh)},
+                      {"count", starts.size()},
+                      {"ranks", range_text(kind.members(classes_.mesh, classes_.ranks[of_classes[0]].front()))},
+                      {"starts", range_text({starts.begin(), starts.end()})}};
+    const auto [entry, is_new] = places_.try_emplace(row.dump(), static_cast<int>(rows_.size()));
+    if (is_new) rows_.push_back(row);
+    return entry->second;
+  }
+
+  /// All groups of the kind that a collective of the class is over.
+  int id(size_t of_class, const Instruction& collective) {
+    const auto number = static_cast<size_t>(classes_.group_ids[of_class][static_cast<size_t>(collective.group)]);
+    if (ids_[number] >= 0) return ids_[number];
+    std::vector<size_t> having;
+    for (size_t c = 0; c < classes_.programs.size(); ++c) {
+      const std::vector<int>& theirs = classes_.group_ids[c];
+      if (std::find(theirs.begin(), theirs.end(), static_cast<int>(number)) != theirs.end()) having.push_back(c);
+    }
+    return ids_[number] = id(classes_.groups[number], having);
+  }
+
+  Json rows() const { return rows_; }
+
+ private:
+  const RankClasses& classes_;
+  std::vector<int> ids_;  ///< by number in RankClasses::groups; -1: not asked for yet
+  std::map<std::string, int> places_;
+  Json rows_ = Json::array();
+};
+
+/// Ranks that an instruction joins: a collective's group, a sender and its peer, or the rank alone.
+GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instruction& i) {
+  const Program& program = classes.programs[of_class];
+  if (i.opcode == Opcode::collective)
+    return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
+  if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
+  if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
+  return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
+}
+
 /// Redistributions and transfers of one micro-batch: the same step on several groups is one row.
-Json redistributions_json(const std::vector<Program>& programs) {
+Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
-  std::map<Key, std::set<std::vector<int>>> groups;
+  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes that are in them
   std::vector<Key> order;
-  for (const Program& program : programs) {
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
       const bool moves =
@@ -94,39 +146,50 @@ Json redistributions_json(const std::vector<Program>& programs) {
       const std::string kind = i.opcode == Opcode::kernel ? "slice" : kind_of(i);
       Key key{program.stage, i.name, kind, i.phase == Phase::forward ? "forward" : "backward", i.bytes()};
       if (!groups.contains(key)) order.push_back(key);
-      groups[key].insert(i.opcode == Opcode::collective ? program.groups[i.group]
-                         : i.opcode == Opcode::send     ? std::vector<int>{program.rank, i.peer}
-                                                        : std::vector<int>{program.rank});
+      std::vector<size_t>& having = groups[key][joined_by(classes, c, i)];
+      if (having.empty() || having.back() != c) having.push_back(c);
     }
   }
+  std::map<std::map<GroupKind, std::vector<size_t>>, Json> known;  // few, of many rows
   Json rows = Json::array();
   for (const Key& key : order) {
     const auto& [stage, name, kind, phase, bytes] = key;
+    const auto [ids, is_new] = known.try_emplace(groups[key], Json::array());
+    for (const auto& [group, having] : groups[key])
+      if (is_new) ids->second.push_back(table.id(group, having));
     rows.push_back({{"stage", stage},
                     {"name", name},
                     {"kind", kind},
                     {"phase", phase},
                     {"bytes", bytes},
-                    {"groups", groups[key]}});
+                    {"groups", ids->second}});
   }
   return rows;
 }
 
 /// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group.
-Json communication_totals(const std::vector<Program>& programs) {
+Json communication_totals(const RankClasses& classes) {
   struct Total {
     int64_t calls = 0, bytes = 0;
   };
   std::map<std::tuple<std::string, std::string, size_t>, Total> totals;
-  for (const Program& program : programs) {
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
+    std::vector<int64_t> led;  // by the program's groups: by how many ranks of the class
+    for (int id : classes.group_ids[c]) {
+      const GroupKind& kind = classes.groups[static_cast<size_t>(id)];
+      led.push_back(std::count_if(classes.ranks[c].begin(), classes.ranks[c].end(),
+                                  [&](int rank) { return kind.first(classes.mesh, rank) == rank; }));
+    }
     for (const Instruction& i : program.instructions) {
       if (!communicates(i) || i.opcode == Opcode::recv) continue;
       const bool collective = i.opcode == Opcode::collective;
-      if (collective && program.groups[i.group].front() != program.rank) continue;
-      Total& total =
-          totals[{std::string(to_string(i.purpose)), kind_of(i), collective ? program.groups[i.group].size() : 2}];
-      total.calls += 1;
-      total.bytes += i.bytes();
+      const auto times = collective ? led[static_cast<size_t>(i.group)] : static_cast<int64_t>(classes.ranks[c].size());
+      if (times == 0) continue;
+      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : 2;
+      Total& total = totals[{std::string(to_string(i.purpose)), kind_of(i), size}];
+      total.calls += times;
+      total.bytes += times * i.bytes();
     }
   }
   Json rows = Json::array();
@@ -164,27 +227,49 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
-Json rank_json(const Program& program) {
-  Json communication = Json::array();
-  for (const Instruction& i : program.instructions)
-    if (communicates(i)) communication.push_back(communication_json(i, program));
-  return {{"rank", program.rank},
+/// What a row says of a collective, send or recv whoever its ranks are.
+Json call_json(const Instruction& i) {
+  return {{"kind", kind_of(i)},
+          {"name", i.name},
+          {"purpose", to_string(i.purpose)},
+          {"phase", i.phase == Phase::forward ? "forward" : "backward"},
+          {"micro_batch", i.micro_batch},
+          {"bytes", i.bytes()}};
+}
+
+/// A class's collectives, sends and recvs in order.
+Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) {
+  const Program& program = classes.programs[of_class];
+  Json calls = Json::array();
+  for (const Instruction& i : program.instructions) {
+    if (!communicates(i)) continue;
+    Json row = call_json(i);
+    if (i.opcode == Opcode::collective)
+      row["group"] = table.id(of_class, i);
+    else if (classes.has_stage_peer(program, i))
+      row["peer_stage"] = i.peer / classes.mesh.size();
+    else
+      row["peer"] = i.peer;
+    calls.push_back(std::move(row));
+  }
+  return calls;
+}
+
+Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
+  const Program& program = classes.programs[of_class];
+  return {{"ranks", range_text(classes.ranks[of_class])},
+          {"count", classes.ranks[of_class].size()},
           {"stage", program.stage},
           {"arena_bytes", program.arena_bytes},
           {"memory", memory_json(program.memory)},
           {"instructions", program.instructions.size()},
-          {"communication", communication}};
+          {"calls", calls}};
 }
 
 }  // namespace
 
 Json communication_json(const Instruction& i, const Program& program) {
-  Json row = {{"kind", kind_of(i)},
-              {"name", i.name},
-              {"purpose", to_string(i.purpose)},
-              {"phase", i.phase == Phase::forward ? "forward" : "backward"},
-              {"micro_batch", i.micro_batch},
-              {"bytes", i.bytes()}};
+  Json row = call_json(i);
   if (i.opcode == Opcode::collective)
     row["group"] = program.groups[i.group];
   else
@@ -192,10 +277,18 @@ Json communication_json(const Instruction& i, const Program& program) {
   return row;
 }
 
-Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const std::vector<Program>& programs) {
-  Json layers = Json::array(), ranks = Json::array();
+Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
+  Json layers = Json::array(), of_classes = Json::array();
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
-  for (const Program& program : programs) ranks.push_back(rank_json(program));
+  GroupTable table(classes);
+  Json redistributions = redistributions_json(classes, table);
+  std::vector<Json> calls;  // classes that differ in kernels alone have the same
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    Json of_class = calls_json(classes, c, table);
+    const auto known = std::find(calls.begin(), calls.end(), of_class);
+    of_classes.push_back(class_json(classes, c, static_cast<size_t>(known - calls.begin())));
+    if (known == calls.end()) calls.push_back(std::move(of_class));
+  }
   return {{"job", spec.name},
           {"mode", to_string(plan.mode)},
           {"ranks", plan.ranks},
@@ -207,11 +300,13 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
           {"precision", to_string(spec.precision)},
           {"gradient_precision", to_string(spec.gradient_precision)},
           {"optimizer_shard_level", plan.optimizer_shard_level},
-          {"layers", layers},
+          {"layers", std::move(layers)},
           {"tasks", schedule_json(graph, plan)},
-          {"redistributions", redistributions_json(programs)},
-          {"communication", communication_totals(programs)},
-          {"rank_programs", ranks},
+          {"groups", table.rows()},
+          {"redistributions", std::move(redistributions)},
+          {"communication", communication_totals(classes)},
+          {"rank_classes", std::move(of_classes)},
+          {"calls", std::move(calls)},
           {"notes", plan.notes}};
 }
 

@@ -2,16 +2,16 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
-#include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
 
-/// The whole report; its fields are listed in docs/planning.md. Programs of all ranks, in rank order.
+/// The whole report; its fields are listed in docs/planning.md.
 nlohmann::ordered_json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan,
-                                   const std::vector<Program>& programs);
+                                   const RankClasses& classes);
 
 /// One collective, send or recv as the report and `run --record` state it.
 nlohmann::ordered_json communication_json(const Instruction& instruction, const Program& program);

@@ -37,11 +37,33 @@ std::vector<size_t> find_updates(const Compiler& c) {
   return updates;
 }
 
+/// By buffer: the instructions that name it, in order.
+using Users = std::vector<std::vector<size_t>>;
+
+Users find_users(const Compiler& c) {
+  Users users(c.buffers.size());
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    for (BufferId buffer : c.code[i].inputs) users[static_cast<size_t>(buffer)].push_back(i);
+    for (BufferId buffer : c.code[i].outputs) users[static_cast<size_t>(buffer)].push_back(i);
+  }
+  return users;
+}
+
 /// The last instruction before the update at `at` that touches what it or its gather touches.
-size_t last_use_before(const Compiler& c, size_t at) {
-  for (size_t i = at; i-- > 0;)
-    if (touch_the_same(c.code[i], c.code[at]) || touch_the_same(c.code[i], c.code[at + 1])) return i;
-  return 0;
+size_t last_use_before(const Compiler& c, const Users& users, size_t at) {
+  size_t last = 0;
+  const auto look = [&](const VirtualInstruction& v, BufferId buffer) {
+    const std::vector<size_t>& all = users[static_cast<size_t>(buffer)];
+    for (auto i = std::lower_bound(all.begin(), all.end(), at); i != all.begin();) {
+      if (*--i <= last) return;
+      if (touch_the_same(c.code[*i], v)) last = *i;
+    }
+  };
+  for (const VirtualInstruction* v : {&c.code[at], &c.code[at + 1]}) {
+    for (BufferId buffer : v->inputs) look(*v, buffer);
+    for (BufferId buffer : v->outputs) look(*v, buffer);
+  }
+  return last;
 }
 
 /// Of products and updates alone: they are the same on all ranks of a stage, which must come to one order. Of a loss,
@@ -81,7 +103,7 @@ class Clocks {
 class Placement {
  public:
   Placement(const Compiler& c, const std::vector<size_t>& updates)
-      : c_(c), updates_(updates), is_gathered_(c.code.size()), taken_(c.code.size()), clocks_(c) {
+      : c_(c), users_(find_users(c)), updates_(updates), is_gathered_(c.code.size()), taken_(c.code.size()), clocks_(c) {
     for (size_t update : updates) is_gathered_[update] = true;
   }
 
@@ -96,12 +118,12 @@ class Placement {
  private:
   void place_under_the_backward_pass() {
     auto next = updates_.begin();
-    size_t last_use = last_use_before(c_, *next);
+    size_t last_use = last_use_before(c_, users_, *next);
     for (size_t i = 0; i < end_; ++i) {
       while (!reduces(c_.code[i]) && next != updates_.end() && last_use < i && is_reduced(*next)) {
         place(*next);
         place(*next + 1);
-        if (++next != updates_.end()) last_use = last_use_before(c_, *next);
+        if (++next != updates_.end()) last_use = last_use_before(c_, users_, *next);
       }
       place(i);
     }
@@ -141,6 +163,7 @@ class Placement {
   }
 
   const Compiler& c_;
+  const Users users_;
   const std::vector<size_t>& updates_;  ///< those with a gather behind them
   size_t end_ = 0;                      ///< where updates begin, as lowered
   std::vector<size_t> order_, fillers_;

@@ -23,13 +23,12 @@ Located variable_value(Lowering& l, TensorId tensor) {
   const int index = l.c.variable_index(tensor);
   check(index >= 0, "a stage has the variables that its nodes use: " + l.c.graph.tensors[tensor].name);
   const Variable& variable = l.c.program.variables[index];
-  const Layout& layout = l.c.plan.variable(tensor).layout;
+  const Layout& layout = l.c.variable_plans[index]->layout;
   View view{l.c.states[index], l.c.operand(tensor, layout)};
   if (variable.bucket >= 0) {
     const bool gathered = l.c.program.buckets[variable.bucket].level == 3;
     if (l.used.insert(variable.bucket).second) {
-      const NodeId user = l.c.graph.consumers(tensor).front();
-      gather_in_forward(l, variable.bucket, l.c.graph.nodes[user].layer);
+      gather_in_forward(l, variable.bucket, l.first_readers[tensor]);
     }
     view.buffer = gathered ? gathered_weights(l, variable.bucket).buffer : l.c.buckets[variable.bucket].read();
     view.operand.offset = variable.bucket_element * byte_size(view.operand.dtype);

@@ -30,10 +30,28 @@ void verify_order(const Program& program, Faults& faults);
 /// Gradients reduced once, parameters updated once (point 6).
 void verify_updates(const Program& program, Faults& faults);
 /// Sends and recvs (point 3).
-void verify_messages(const std::vector<Program>& programs, Faults& faults);
+void verify_messages(const RankClasses& classes, Faults& faults);
 /// Collectives (point 4).
-void verify_collectives(const std::vector<Program>& programs, Faults& faults);
+void verify_collectives(const RankClasses& classes, Faults& faults);
 /// No deadlock (point 5).
-void verify_progress(const std::vector<Program>& programs, Faults& faults);
+void verify_progress(const RankClasses& classes, Faults& faults);
+
+/// A group of ranks as it is met, one for all whose members are of the same classes in the same order.
+struct MetGroup {
+  int id = -1;               ///< in RankClasses::groups
+  std::vector<int> ranks;    ///< of one of them
+  std::vector<int> members;  ///< the first of `ranks` of each class
+};
+std::vector<MetGroup> met_groups(const RankClasses& classes);
+
+/// A channel between two ranks, one for all between the same classes.
+struct MetChannel {
+  int from = -1, to = -1;         ///< ranks
+  std::vector<int> sends, recvs;  ///< indices in their programs
+};
+std::vector<MetChannel> met_channels(const RankClasses& classes);
+
+/// The program with every own part as the whole range that it is of; or with empty shards.
+Program with_own_parts(const Program& program, bool whole_shards);
 
 }  // namespace trainctl

@@ -66,13 +66,16 @@ class Contents {
 
   /// Nobody writes the padding of a bucket; it is zero from the start and stays so.
   void hold_gradient_padding() {
+    std::vector<int64_t> ends(p_.buckets.size());
+    for (const Variable& v : p_.variables) {
+      if (v.bucket < 0) continue;
+      int64_t& end = ends[static_cast<size_t>(v.bucket)];
+      end = std::max(end, v.bucket_element + num_elements(v.shape));
+    }
     for (size_t b = 0; b < p_.buckets.size(); ++b) {
       const Bucket& bucket = p_.buckets[b];
       if (bucket.gradients_offset < 0 || bucket.level >= 2) continue;
-      int64_t used = 0;
-      for (const Variable& v : p_.variables) {
-        if (v.bucket == static_cast<int>(b)) used = std::max(used, v.bucket_element + num_elements(v.shape));
-      }
+      const int64_t used = ends[b];
       const auto hold_padding = [&](int64_t offset, int64_t size) {
         if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
       };
@@ -93,9 +96,9 @@ class Contents {
     bool told = false;
     bytes_.for_each(access.begin(), access.end(), [&](Content& c) {
       if (told) return;
-      const std::string what = code.name + " reads " + access.operand->tensor;
+      const auto what = [&] { return code.name + " reads " + access.operand->tensor; };
       if (c.writer == kNothing) {
-        faults_.push_back({p_.rank, i, what + " where nothing has been written yet"});
+        faults_.push_back({p_.rank, i, what() + " where nothing has been written yet"});
         told = true;
         return;
       }
@@ -103,7 +106,7 @@ class Contents {
       if (!by_name || (c.name == name && !other_time)) return;
       const std::string of = c.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(c.micro_batch);
       faults_.push_back({p_.rank, i,
-                         what + ", but instruction " + std::to_string(c.writer) + " (" +
+                         what() + ", but instruction " + std::to_string(c.writer) + " (" +
                              p_.instructions[c.writer].name + ") has written " + names_[c.name] + of + " over it"});
       told = true;
     });

@@ -1,6 +1,9 @@
 // Each instruction by itself: indices, operands inside the arena, sizes that fit a collective.
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "engine/compile/verify.h"
 #include "engine/ops/kernel.h"
@@ -15,7 +18,10 @@ std::string range_text(int64_t begin, int64_t end) {
 class Form {
  public:
   Form(const Program& program, int num_ranks, Faults& faults)
-      : p_(program), num_ranks_(num_ranks), faults_(faults), regions_(persistent_regions(program)) {}
+      : p_(program), num_ranks_(num_ranks), faults_(faults), regions_(persistent_regions(program)) {
+    for (const Variable& v : p_.variables) variables_.try_emplace(v.name, &v);
+    for (const Bucket& b : p_.buckets) bucket_names_.insert(b.name);
+  }
 
   void verify() {
     arena();
@@ -79,23 +85,22 @@ class Form {
 
   void place(const Instruction& i, const Operand& operand) {
     const int64_t begin = operand.offset, end = begin + operand.bytes();
-    const std::string what = i.name + ": operand " + operand.tensor + " " + range_text(begin, end);
+    const auto what = [&] { return i.name + ": operand " + operand.tensor + " " + range_text(begin, end); };
     if (begin < 0 || end > p_.arena_bytes || end < begin)
-      return fault(what + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
+      return fault(what() + " is not in the arena of " + std::to_string(p_.arena_bytes) + " bytes");
     const Region* region = region_at(begin, end);
     if (region == nullptr) {
-      if (begin % 64 != 0 && !is_bucket_part(operand)) fault(what + " does not start at a multiple of 64");
+      if (begin % 64 != 0 && !is_bucket_part(operand)) fault(what() + " does not start at a multiple of 64");
       return;
     }
     if (begin < region->begin || end > region->end)
-      return fault(what + " is only partly in " + region->name + " " + range_text(region->begin, region->end));
-    for (const Variable& v : p_.variables) {
-      const int64_t v_begin = v.name == operand.tensor ? read_offset(v) : -1;
-      if (v_begin < 0) continue;
-      const int64_t v_end = v_begin + num_elements(v.shape) * byte_size(operand.dtype);
-      if (begin < v_begin || end > v_end)
-        fault(what + " is not where " + v.name + " lies, " + range_text(v_begin, v_end));
-    }
+      return fault(what() + " is only partly in " + region->name + " " + range_text(region->begin, region->end));
+    const auto variable = variables_.find(operand.tensor);
+    const int64_t v_begin = variable == variables_.end() ? -1 : read_offset(*variable->second);
+    if (v_begin < 0) return;
+    const int64_t v_end = v_begin + num_elements(variable->second->shape) * byte_size(operand.dtype);
+    if (begin < v_begin || end > v_end)
+      fault(what() + " is not where " + operand.tensor + " lies, " + range_text(v_begin, v_end));
   }
 
   /// Where kernels read a variable; -1: in a gathered copy.
@@ -109,8 +114,7 @@ class Form {
   bool is_bucket_part(const Operand& operand) const {
     std::string_view name = operand.tensor;
     if (name.starts_with("grad.")) name.remove_prefix(5);
-    return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) { return v.name == name; }) ||
-           std::any_of(p_.buckets.begin(), p_.buckets.end(), [&](const Bucket& b) { return b.name == name; });
+    return variables_.contains(name) || bucket_names_.contains(name);
   }
 
   /// The first region that shares a byte with [begin, end).
@@ -157,6 +161,8 @@ class Form {
   const int num_ranks_;
   Faults& faults_;
   std::set<int> launches_;  ///< that have begun
+  std::unordered_map<std::string_view, const Variable*> variables_;  ///< by name
+  std::unordered_set<std::string_view> bucket_names_;
   const std::vector<Region> regions_;
   int index_ = -1;
 };

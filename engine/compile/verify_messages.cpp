@@ -12,21 +12,17 @@ struct Place {
   int rank = -1, index = -1;
 };
 
-const Instruction& at(const std::vector<Program>& programs, const Place& place) {
-  return programs[place.rank].instructions[place.index];
+const Instruction& at(const RankClasses& classes, const Place& place) {
+  return classes.program_of(place.rank).instructions[static_cast<size_t>(place.index)];
 }
-
-struct Channel {
-  std::vector<Place> sends, recvs;
-};
 
 std::string micro_batch_text(const Instruction& i) {
   return i.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(i.micro_batch);
 }
 
-void verify_pair(const std::vector<Program>& programs, const Place& send, const Place& recv, Faults& faults) {
-  const Instruction& s = at(programs, send);
-  const Instruction& r = at(programs, recv);
+void verify_pair(const RankClasses& classes, const Place& send, const Place& recv, Faults& faults) {
+  const Instruction& s = at(classes, send);
+  const Instruction& r = at(classes, recv);
   const Operand& from = s.inputs[0];
   const Operand& to = r.outputs[0];
   const std::string told = r.name + micro_batch_text(r) + " from rank " + std::to_string(send.rank) +
@@ -58,95 +54,101 @@ std::string group_text(const std::vector<int>& ranks) {
   return text + "}";
 }
 
-void verify_group(const std::vector<Program>& programs, const std::vector<int>& ranks,
-                  const std::map<int, std::vector<Place>>& by_rank, Faults& faults) {
-  static const std::vector<Place> kNone;
-  const auto of = [&](int rank) -> const std::vector<Place>& {
-    const auto found = by_rank.find(rank);
-    return found == by_rank.end() ? kNone : found->second;
+/// Of each class's collectives, by group: their indices in its program.
+using CallsOfGroups = std::vector<std::map<int, std::vector<int>>>;
+
+CallsOfGroups calls_of_groups(const RankClasses& classes) {
+  CallsOfGroups calls(classes.programs.size());
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const std::vector<Instruction>& instructions = classes.programs[c].instructions;
+    for (size_t i = 0; i < instructions.size(); ++i) {
+      if (instructions[i].opcode != Opcode::collective) continue;
+      const int id = classes.group_ids[c][static_cast<size_t>(instructions[i].group)];
+      calls[c][id].push_back(static_cast<int>(i));
+    }
+  }
+  return calls;
+}
+
+/// All members against the first.
+void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const MetGroup& group, Faults& faults) {
+  static const std::vector<int> kNone;
+  const auto of = [&](int rank) -> const std::vector<int>& {
+    const auto& by_group = calls[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];
+    const auto found = by_group.find(group.id);
+    return found == by_group.end() ? kNone : found->second;
   };
-  const int first = ranks.front();
-  for (int rank : ranks) {
-    const std::vector<Place>&mine = of(rank), &theirs = of(first);
+  const int first = group.members.front();
+  for (int rank : group.members) {
+    const std::vector<int>&mine = of(rank), &theirs = of(first);
     for (size_t k = 0; k < std::max(mine.size(), theirs.size()); ++k) {
-      const std::string group = ", number " + std::to_string(k) + " of group " + group_text(ranks);
+      const auto number = [&] { return ", number " + std::to_string(k) + " of group " + group_text(group.ranks); };
       if (k >= mine.size()) {
-        faults.push_back(
-            {first, theirs[k].index,
-             story(at(programs, theirs[k])) + group + ": rank " + std::to_string(rank) + " never issues it"});
+        faults.push_back({first, theirs[k],
+                          story(at(classes, {first, theirs[k]})) + number() + ": rank " + std::to_string(rank) +
+                              " never issues it"});
         break;
       }
       if (k >= theirs.size()) {
-        faults.push_back(
-            {rank, mine[k].index,
-             story(at(programs, mine[k])) + group + ": rank " + std::to_string(first) + " never issues it"});
+        faults.push_back({rank, mine[k],
+                          story(at(classes, {rank, mine[k]})) + number() + ": rank " + std::to_string(first) +
+                              " never issues it"});
         break;
       }
-      const std::string a = story(at(programs, mine[k])), b = story(at(programs, theirs[k]));
+      const std::string a = story(at(classes, {rank, mine[k]})), b = story(at(classes, {first, theirs[k]}));
       if (a == b) continue;
-      faults.push_back({rank, mine[k].index,
-                        a + group + ": rank " + std::to_string(first) + " issues " + b + " there, its instruction " +
-                            std::to_string(theirs[k].index)});
+      faults.push_back({rank, mine[k],
+                        a + number() + ": rank " + std::to_string(first) + " issues " + b +
+                            " there, its instruction " + std::to_string(theirs[k])});
       break;
     }
   }
 }
 
 /// Groups are opened together: one that a member does not have would never open.
-void verify_membership(const std::vector<Program>& programs, Faults& faults) {
-  for (const Program& p : programs) {
-    for (const std::vector<int>& ranks : p.groups) {
-      for (int member : ranks) {
-        const auto& theirs = programs[member].groups;
-        if (std::find(theirs.begin(), theirs.end(), ranks) != theirs.end()) continue;
-        faults.push_back(
-            {p.rank, -1,
-             "group " + group_text(ranks) + ": rank " + std::to_string(member) + " is in it but does not know it"});
-      }
+void verify_membership(const RankClasses& classes, const MetGroup& group, Faults& faults) {
+  const auto knows = [&](int rank) {
+    const std::vector<int>& ids = classes.group_ids[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];
+    return std::find(ids.begin(), ids.end(), group.id) != ids.end();
+  };
+  for (int rank : group.members) {
+    if (!knows(rank)) continue;
+    for (int member : group.members) {
+      if (knows(member)) continue;
+      faults.push_back({rank, -1,
+                        "group " + group_text(group.ranks) + ": rank " + std::to_string(member) +
+                            " is in it but does not know it"});
     }
   }
 }
 
 }  // namespace
 
-void verify_messages(const std::vector<Program>& programs, Faults& faults) {
-  std::map<std::pair<int, int>, Channel> channels;
-  for (const Program& p : programs) {
-    for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
-      const Instruction& code = p.instructions[i];
-      if (code.opcode == Opcode::send) channels[{p.rank, code.peer}].sends.push_back({p.rank, i});
-      if (code.opcode == Opcode::recv) channels[{code.peer, p.rank}].recvs.push_back({p.rank, i});
-    }
-  }
-  for (const auto& [ranks, channel] : channels) {
-    const auto& [from, to] = ranks;
-    const size_t common = std::min(channel.sends.size(), channel.recvs.size());
-    for (size_t k = 0; k < common; ++k) verify_pair(programs, channel.sends[k], channel.recvs[k], faults);
-    for (size_t k = common; k < channel.sends.size(); ++k) {
-      const Instruction& code = at(programs, channel.sends[k]);
-      faults.push_back({from, channel.sends[k].index,
+void verify_messages(const RankClasses& classes, Faults& faults) {
+  for (const MetChannel& channel : met_channels(classes)) {
+    const auto& [from, to, sends, recvs] = channel;
+    const size_t common = std::min(sends.size(), recvs.size());
+    for (size_t k = 0; k < common; ++k) verify_pair(classes, {from, sends[k]}, {to, recvs[k]}, faults);
+    for (size_t k = common; k < sends.size(); ++k) {
+      const Instruction& code = at(classes, {from, sends[k]});
+      faults.push_back({from, sends[k],
                         code.name + micro_batch_text(code) + " to rank " + std::to_string(to) + ": rank " +
                             std::to_string(to) + " has no recv left for it"});
     }
-    for (size_t k = common; k < channel.recvs.size(); ++k) {
-      const Instruction& code = at(programs, channel.recvs[k]);
-      faults.push_back({to, channel.recvs[k].index,
+    for (size_t k = common; k < recvs.size(); ++k) {
+      const Instruction& code = at(classes, {to, recvs[k]});
+      faults.push_back({to, recvs[k],
                         code.name + micro_batch_text(code) + " from rank " + std::to_string(from) + ": rank " +
                             std::to_string(from) + " never sends it"});
     }
   }
 }
 
-void verify_collectives(const std::vector<Program>& programs, Faults& faults) {
-  verify_membership(programs, faults);
-  std::map<std::vector<int>, std::map<int, std::vector<Place>>> groups;
-  for (const Program& p : programs) {
-    for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
-      const Instruction& code = p.instructions[i];
-      if (code.opcode == Opcode::collective) groups[p.groups[code.group]][p.rank].push_back({p.rank, i});
-    }
-  }
-  for (const auto& [ranks, by_rank] : groups) verify_group(programs, ranks, by_rank, faults);
+void verify_collectives(const RankClasses& classes, Faults& faults) {
+  const CallsOfGroups calls = calls_of_groups(classes);
+  const std::vector<MetGroup> groups = met_groups(classes);
+  for (const MetGroup& group : groups) verify_membership(classes, group, faults);
+  for (const MetGroup& group : groups) verify_group(classes, calls, group, faults);
 }
 
 }  // namespace trainctl

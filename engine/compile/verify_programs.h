@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/compile/rank_classes.h"
 
 namespace trainctl {
 
 /// One thing that is wrong, and where.
 struct ProgramFault {
-  int rank = -1;
+  int rank = -1;  ///< of several alike the first
   int instruction = -1;
   std::string message;  ///< "recv act.layer1 from rank 0: rank 0 never sends it"
 };
@@ -18,7 +19,7 @@ struct ProgramFault {
 /// "rank 3, instruction 12: recv act.layer1 from rank 0: rank 0 never sends it".
 std::string to_string(const ProgramFault& fault);
 
-/// Empty when all hold:
+/// Empty when all hold, for every rank of every class:
 ///  1. every operand lies in the arena, and in its bucket where it names one;
 ///  2. nothing is read before it is written, and no buffer is overwritten while it is still to be
 ///     read or sent (checked byte-wise on the arena, per rank);
@@ -27,6 +28,11 @@ std::string to_string(const ProgramFault& fault);
 ///  5. run by streams, and run sequentially, with sends that complete only when received, every rank
 ///     reaches the end: no deadlock;
 ///  6. every gradient is reduced and every parameter updated exactly once a step.
+std::vector<ProgramFault> verify_classes(const RankClasses& classes);
+/// The same of programs of all ranks, each looked at by itself.
 std::vector<ProgramFault> verify_programs(const std::vector<Program>& programs);
+
+/// Fails (check) where there are faults.
+void require_verified(const RankClasses& classes);
 
 }  // namespace trainctl

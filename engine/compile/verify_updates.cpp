@@ -1,8 +1,10 @@
 // Once a step every gradient is summed over its group and every parameter updated, no more and no less.
 #include <algorithm>
+#include <map>
 #include <set>
+#include <unordered_map>
 
-#include "engine/compile/accesses.h"
+#include "engine/compile/byte_map.h"
 #include "engine/compile/verify.h"
 #include "engine/ops/program_kernels.h"
 
@@ -42,9 +44,16 @@ class BucketUpdates {
     copied_ = b_.level == 3 ? read_ : this_shard(b_.compute_offset, kHalf);
   }
 
-  void verify() {
-    if (b_.updated_by_parts) return verify_parts();
-    for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
+  int bucket() const { return bucket_; }
+  /// What else than its name says that an operand is of this piece.
+  std::vector<Range> ranges() const { return {gradients_, contributions_, weights_, read_}; }
+  std::string gradient_name() const { return "grad." + piece_.name; }
+
+  /// `instructions`: at least those that name the piece or touch its ranges.
+  void verify(const std::vector<int>& instructions) {
+    if (b_.updated_by_parts) return verify_parts(instructions);
+    for (int index : instructions) {
+      index_ = index;
       const Instruction& i = p_.instructions[index_];
       updates_ > 0 ? read_updated(i) : read_old(i);
       if (is_update(i) && weights_.touches(i.outputs[0])) {
@@ -62,30 +71,29 @@ class BucketUpdates {
 
  private:
   /// Kernels of the backward pass take the step themselves (fuse_update): each parameter's once, whole.
-  void verify_parts() {
-    std::vector<int> steps(p_.variables.size());
-    for (index_ = 0; index_ < static_cast<int>(p_.instructions.size()); ++index_) {
+  void verify_parts(const std::vector<int>& instructions) {
+    std::map<int64_t, std::pair<const Variable*, int>> steps;  // by offset
+    for (const Variable& v : p_.variables)
+      if (v.bucket == bucket_) steps[v.arena_offset] = {&v, 0};
+    for (int index : instructions) {
+      index_ = index;
       const Instruction& i = p_.instructions[index_];
       for (const Operand& out : i.outputs) {
         if (!weights_.touches(out)) continue;
         if (!epilogue_of(i.attrs).descend || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
-        const auto variable = std::find_if(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
-          return v.bucket == bucket_ && v.arena_offset == out.offset && num_elements(v.shape) * kFloat == out.bytes();
-        });
-        if (variable == p_.variables.end())
+        const auto found = steps.find(out.offset);
+        if (found == steps.end() || num_elements(found->second.first->shape) * kFloat != out.bytes())
           fault(i.name + " does not update exactly one parameter of " + b_.name);
         else
-          ++steps[static_cast<size_t>(variable - p_.variables.begin())];
+          ++found->second.second;
       }
     }
     index_ = -1;
-    for (size_t v = 0; v < p_.variables.size(); ++v) {
-      if (p_.variables[v].bucket == bucket_ && steps[v] != 1)
-        fault(p_.variables[v].name + " is updated " + std::to_string(steps[v]) + " times in one step, not once");
+    for (const auto& [offset, step] : steps) {
+      if (step.second != 1)
+        fault(step.first->name + " is updated " + std::to_string(step.second) + " times in one step, not once");
     }
   }
-
-  std::string gradient_name() const { return "grad." + piece_.name; }
 
   bool sums_this(const Instruction& i) const {
     return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
@@ -239,11 +247,56 @@ class BucketUpdates {
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
 };
 
+/// Which pieces of buckets an operand is of, by its bytes and its name.
+class Pieces {
+ public:
+  Pieces(const Program& program, const std::vector<BucketUpdates>& pieces) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      for (const Range& range : pieces[p].ranges())
+        if (range.begin < range.end)
+          by_byte_.for_each(range.begin, range.end, [p](std::vector<size_t>& here) { add(here, p); });
+      by_name_[pieces[p].gradient_name()].push_back(p);
+    }
+    std::vector<std::vector<size_t>> of_bucket(program.buckets.size());
+    for (size_t p = 0; p < pieces.size(); ++p) of_bucket[static_cast<size_t>(pieces[p].bucket())].push_back(p);
+    for (const Variable& v : program.variables)
+      if (v.bucket >= 0) by_name_["grad." + v.name] = of_bucket[static_cast<size_t>(v.bucket)];
+  }
+
+  void of(const Operand& operand, std::vector<size_t>& found) {
+    by_byte_.for_each(operand.offset, operand.offset + operand.bytes(), [&](const std::vector<size_t>& here) {
+      for (size_t p : here) add(found, p);
+    });
+    const auto named = by_name_.find(operand.tensor);
+    if (named == by_name_.end()) return;
+    for (size_t p : named->second) add(found, p);
+  }
+
+ private:
+  static void add(std::vector<size_t>& list, size_t p) {
+    if (std::find(list.begin(), list.end(), p) == list.end()) list.push_back(p);
+  }
+
+  ByteMap<std::vector<size_t>> by_byte_;
+  std::unordered_map<std::string, std::vector<size_t>> by_name_;
+};
+
 }  // namespace
 
 void verify_updates(const Program& program, Faults& faults) {
+  std::vector<BucketUpdates> updates;
   for (size_t b = 0; b < program.buckets.size(); ++b)
-    for (int p = 0; p < program.buckets[b].pieces; ++p) BucketUpdates(program, static_cast<int>(b), p, faults).verify();
+    for (int p = 0; p < program.buckets[b].pieces; ++p) updates.emplace_back(program, static_cast<int>(b), p, faults);
+  std::vector<std::vector<int>> instructions(updates.size());  // that each piece has to do with
+  Pieces pieces(program, updates);
+  std::vector<size_t> found;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    found.clear();
+    for (const Operand& in : program.instructions[i].inputs) pieces.of(in, found);
+    for (const Operand& out : program.instructions[i].outputs) pieces.of(out, found);
+    for (size_t p : found) instructions[p].push_back(static_cast<int>(i));
+  }
+  for (size_t p = 0; p < updates.size(); ++p) updates[p].verify(instructions[p]);
 }
 
 }  // namespace trainctl

@@ -106,16 +106,27 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
   }
 }
 
+// The nodes that read each tensor, each once, in order.
+std::vector<std::vector<NodeId>> readers_of_tensors(const Graph& graph) {
+  std::vector<std::vector<NodeId>> readers(graph.tensors.size());
+  for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
+    for (TensorId tensor : graph.nodes[n].inputs)
+      if (readers[tensor].empty() || readers[tensor].back() != n) readers[tensor].push_back(n);
+  }
+  return readers;
+}
+
 // `by_hand`: one layout a tensor, in hybrid_parallel alone.
-VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor, const Plan& plan) {
+VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor,
+                            const std::vector<NodeId>& readers, const Plan& plan) {
   VariablePlan variable;
   variable.tensor = tensor;
   variable.global_shape = graph.tensors[tensor].shape;
   variable.layout = Layout::replicated(static_cast<int>(variable.global_shape.size()));
   bool placed = false;
-  for (const Node& node : graph.nodes) {
+  for (NodeId reader : readers) {
+    const Node& node = graph.nodes[reader];
     const auto at = std::find(node.inputs.begin(), node.inputs.end(), tensor);
-    if (at == node.inputs.end()) continue;
     const int stage = plan.stage_of(node);
     const auto place = std::lower_bound(variable.stages.begin(), variable.stages.end(), stage);
     if (place == variable.stages.end() || *place != stage) variable.stages.insert(place, stage);
@@ -133,9 +144,11 @@ VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_ha
 }
 
 void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Plan& plan) {
+  const std::vector<std::vector<NodeId>> readers = readers_of_tensors(graph);
   for (const TensorKind kind : {TensorKind::parameter, TensorKind::state}) {
     for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) {
-      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, by_hand, t, plan));
+      if (graph.tensors[t].kind == kind)
+        plan.variables.push_back(place_variable(graph, by_hand, t, readers[t], plan));
     }
   }
 }

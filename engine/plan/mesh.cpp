@@ -33,10 +33,14 @@ int Mesh::index(int rank_in_stage, const Axes& axes) const {
   return index;
 }
 
-std::vector<int> Mesh::group(int rank_in_stage, const Axes& axes) const {
+int Mesh::without(int rank_in_stage, const Axes& axes) const {
   int base = rank_in_stage;
   for (Axis a : axes) base -= coordinate(rank_in_stage, a) * strides_[a];
-  std::vector<int> ranks = {base};
+  return base;
+}
+
+std::vector<int> Mesh::group(int rank_in_stage, const Axes& axes) const {
+  std::vector<int> ranks = {without(rank_in_stage, axes)};
   for (Axis a : axes) {
     std::vector<int> wider;
     wider.reserve(ranks.size() * sizes_[a]);

@@ -74,22 +74,13 @@ TensorId batch_tensor(const Graph& graph) {
 }
 
 Axes largest_cut(const Mesh& mesh, const Axes& axes, int64_t size) {
-  Axes best;
-  int best_ways = 1;
-  const unsigned subsets = 1u << axes.size();
-  // Counting down with the first axis as the highest bit tries lexicographically earlier sets first.
-  for (unsigned subset = subsets - 1; subset > 0; --subset) {
-    Axes chosen;
-    for (size_t i = 0; i < axes.size(); ++i) {
-      if (subset >> (axes.size() - 1 - i) & 1u) chosen.push_back(axes[i]);
-    }
-    const int ways = mesh.ways(chosen);
-    if (ways > best_ways && size % ways == 0) {
-      best_ways = ways;
-      best = chosen;
-    }
+  Axes chosen;  // sizes are prime, so each axis that still divides the rest belongs to the largest cut
+  for (Axis axis : axes) {
+    if (size % mesh.axis_size(axis) != 0) continue;
+    chosen.push_back(axis);
+    size /= mesh.axis_size(axis);
   }
-  return best;
+  return chosen;
 }
 
 }  // namespace trainctl

@@ -69,4 +69,10 @@ std::vector<Program> compile_all(const PlannedJob& job) {
   return programs;
 }
 
+RankClasses compile_classes(const PlannedJob& job) {
+  RankClasses classes = compile_classes(job.graph, job.plan, job.spec, job.cost);
+  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
+  return classes;
+}
+
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/graph/graph.h"
 #include "engine/model/model.h"
 #include "engine/plan/cost_model.h"
@@ -31,10 +32,11 @@ void require_precision(const JobSpec& spec);
 /// Steps that the device is asked to keep in flight.
 int steps_in_flight(const TrainSpec& spec);
 
-/// compile and compile_all (engine/compile/compile.h) of a planned job. For GPUs, Memory also includes what is
+/// compile, compile_all and compile_classes (engine/compile) of a planned job. For GPUs, Memory also includes what is
 /// allocated beside the arena.
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
+RankClasses compile_classes(const PlannedJob& job);
 
 /// The same error, with a position for each field that had none.
 SpecError with_positions(const SpecError& error, const JobSpec& spec);

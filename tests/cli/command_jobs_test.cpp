@@ -224,7 +224,7 @@ TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only
   const std::string shown = plan("seed=1", "launch.device=cuda");
   CHECK(contains(shown, "workspace     total  data set\n"));
   CHECK(contains(shown, "what stands behind total is taken only where the GPU has room"));
-  const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_programs"][0]["memory"];
+  const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_classes"][0]["memory"];
   CHECK(memory["workspace"] > 32 << 20);
   CHECK(memory["data_set"] > 0);
   CHECK_FALSE(memory.contains("copy_engines"));

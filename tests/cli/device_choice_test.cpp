@@ -32,7 +32,7 @@ JobSpec spec_of(std::vector<std::string> overrides = {}) {
 std::string refusal(const std::vector<std::string>& overrides, const CudaDevices& found) {
   const PlannedJob job = plan_job(spec_of(overrides));
   try {
-    gpus_of_ranks(job, compile_all(job), found);
+    gpus_of_ranks(job, compile_classes(job), found);
     return "";
   } catch (const EnvError& error) {
     return error.what();

@@ -49,7 +49,7 @@ TEST_CASE("run --profile leaves one trace of all ranks with every instruction of
   }
   REQUIRE(seen.size() == 4);
   for (const auto& [rank, instructions] : seen) {
-    CHECK(instructions.size() == plan["rank_programs"][static_cast<size_t>(rank)]["instructions"].get<size_t>());
+    CHECK(instructions.size() == plan["rank_classes"][0]["instructions"].get<size_t>());
     for (const auto& [instruction, times] : instructions) CHECK(times == 3);
     CHECK(read_json(scratch.path() + "/log_output/1/rank." + std::to_string(rank) + "/trace.json").is_object());
   }

@@ -15,13 +15,13 @@ namespace {
 /// Four ranks of a data-parallel job, all at its first collective but for the last one, which is one before.
 struct FourRanks {
   PlannedJob job = plan_job(job_spec("small", {"parallel.mode=data_parallel", "launch.ranks=4"}));
-  std::vector<Program> programs = compile_all(job);
+  RankClasses classes = compile_classes(job);
   std::shared_ptr<SharedMemory> memory = SharedMemory::create({64, 64, 64, 64});
-  RankStates states{programs};
+  RankStates states{classes};
   int collective = 0;
 
   FourRanks() {
-    const std::vector<Instruction>& all = programs[0].instructions;
+    const std::vector<Instruction>& all = classes.programs[0].instructions;
     const auto first =
         std::find_if(all.begin(), all.end(), [](const Instruction& i) { return i.opcode == Opcode::collective; });
     REQUIRE(first != all.end());
@@ -33,7 +33,7 @@ struct FourRanks {
       memory->status(rank).instruction = rank == 3 ? collective - 1 : collective;
     }
   }
-  const Instruction& at(int index) const { return programs[0].instructions[static_cast<size_t>(index)]; }
+  const Instruction& at(int index) const { return classes.programs[0].instructions[static_cast<size_t>(index)]; }
 };
 
 }  // namespace
@@ -62,11 +62,11 @@ TEST_CASE("a rank that waits for a message says from whom") {
       "small",
       {"parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {fc1: 0, act1: 0, out: 1}}",
        "launch.ranks=2"}));
-  const std::vector<Program> programs = compile_all(job);
+  const RankClasses classes = compile_classes(job);
   const auto memory = SharedMemory::create({64, 64});
-  RankStates states(programs);
+  RankStates states(classes);
   const auto last = [&](int rank, Opcode opcode) {
-    const std::vector<Instruction>& all = programs[static_cast<size_t>(rank)].instructions;
+    const std::vector<Instruction>& all = classes.program_of(rank).instructions;
     int found = -1;
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].opcode == opcode) found = static_cast<int>(i);
@@ -82,7 +82,7 @@ TEST_CASE("a rank that waits for a message says from whom") {
   memory->status(1).instruction = receives;
   memory->status(0).instruction = sends - 1;  // those of the micro-batches before have been sent
   states.describe(*memory, 1);
-  const std::string name = programs[1].instructions[static_cast<size_t>(receives)].name;
+  const std::string name = classes.program_of(1).instructions[static_cast<size_t>(receives)].name;
   CHECK(states.describe(*memory, 3)[1] == "waiting in " + name + " for 0");
   memory->status(0).instruction = sends;
   states.describe(*memory, 3);

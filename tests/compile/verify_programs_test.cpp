@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/compile/merged_classes.h"
 #include "tests/compile/sketch.h"
 
 using namespace trainctl;
@@ -62,15 +63,15 @@ int find_kernel(const Program& p, std::string_view op) {
 }  // namespace
 
 TEST_CASE("what the compiler makes is right") {
-  CHECK(text(verify_programs(pipeline())) == "");
-  for (int level = 0; level <= 3; ++level) CHECK(text(verify_programs(sharded(level))) == "");
+  CHECK(text(faults_by_both_proofs(pipeline())) == "");
+  for (int level = 0; level <= 3; ++level) CHECK(text(faults_by_both_proofs(sharded(level))) == "");
 }
 
 TEST_CASE("a dropped recv: its sender has nobody to send to, and what would have come is read") {
   std::vector<Program> programs = pipeline();
   const int recv = find_all(programs[2], Opcode::recv)[0];
   drop(programs[2], recv);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"send layer2", "to rank 2", "no recv left"}));
   CHECK(says(faults, 2, -1, {"reads layer2"}));
@@ -79,7 +80,7 @@ TEST_CASE("a dropped recv: its sender has nobody to send to, and what would have
 TEST_CASE("a dropped send: the receiver waits for what never comes") {
   std::vector<Program> programs = pipeline();
   drop(programs[1], find_all(programs[1], Opcode::send)[1]);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 3, find_all(programs[3], Opcode::recv)[1], {"from rank 1", "never sends it"}));
 }
@@ -88,7 +89,7 @@ TEST_CASE("a recv of other bytes than were sent") {
   std::vector<Program> programs = pipeline();
   const int recv = find_all(programs[3], Opcode::recv)[0];
   programs[3].instructions[recv].outputs[0].shape[0] /= 2;
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 3, recv, {"from rank 1", "bytes instead of"}));
 }
@@ -97,7 +98,7 @@ TEST_CASE("sends in another order than recvs") {
   std::vector<Program> programs = pipeline();
   const std::vector<int> sends = find_all(programs[0], Opcode::send);
   std::swap(programs[0].instructions[sends[0]].micro_batch, programs[0].instructions[sends[1]].micro_batch);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 2, find_all(programs[2], Opcode::recv)[0],
              {"of micro-batch 0", "what comes is", "of micro-batch 1"}));
@@ -109,7 +110,7 @@ TEST_CASE("swapped collectives: one rank issues them in another order") {
   int other = 1;
   while (programs[1].instructions[all[other]].name == programs[1].instructions[all[0]].name) ++other;
   std::swap(programs[1].instructions[all[0]].name, programs[1].instructions[all[other]].name);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 1, all[0], {"number 0 of group {0,1}", "rank 0 issues"}));
 }
@@ -119,7 +120,7 @@ TEST_CASE("a collective of other bytes on one rank") {
   const int reduce = find_all(programs[1], Opcode::collective)[0];
   Instruction& code = programs[1].instructions[reduce];
   for (Operand* o : {&code.inputs[0], &code.outputs[0]}) o->shape = {o->shape[0] - 1};
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 1, reduce, {"all_reduce grad.bucket", "group {0,1}", "rank 0 issues"}));
 }
@@ -127,7 +128,7 @@ TEST_CASE("a collective of other bytes on one rank") {
 TEST_CASE("a collective that one rank leaves out") {
   std::vector<Program> programs = pipeline();
   drop(programs[3], find_all(programs[3], Opcode::collective).back());
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"all_reduce loss", "rank 3 never issues it"}));
 }
@@ -136,7 +137,7 @@ TEST_CASE("a read before the write") {
   std::vector<Program> programs = pipeline();
   const int load = find_all(programs[0], Opcode::load)[0];
   drop(programs[0], load);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"reads data where nothing has been written yet"}));
 }
@@ -149,7 +150,7 @@ TEST_CASE("a missing wait: the comm stream sums gradients that compute is still 
   }
   REQUIRE(!programs[0].instructions[reduce].waits.empty());
   programs[0].instructions[reduce].waits.clear();
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, reduce, {"all_reduce grad.bucket", "comm stream", "without waiting for instruction"}));
 }
@@ -165,7 +166,7 @@ TEST_CASE("every wait that the compiler lists is needed") {
         std::vector<Program> broken = programs;
         broken[r].instructions[i].waits.erase(broken[r].instructions[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
         INFO("rank " << r << " instruction " << i << " " << code.name << " wait " << code.waits[w]);
-        CHECK(says(verify_programs(broken), static_cast<int>(r), -1, {"without waiting for instruction"}));
+        CHECK(says(faults_by_both_proofs(broken), static_cast<int>(r), -1, {"without waiting for instruction"}));
       }
     }
   }
@@ -176,7 +177,7 @@ TEST_CASE("a sent buffer that is written before the send has been waited for") {
   Program& p = programs[0];
   const int send = find_all(p, Opcode::send)[0];
   for (Instruction& i : p.instructions) std::erase(i.waits, send);
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"without waiting for instruction " + std::to_string(send), "still sends the same bytes"}));
 }
@@ -197,7 +198,7 @@ TEST_CASE("overlapping buffers: what lies there is overwritten while it is still
       }
     }
   }
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"reads data", "relu1", "over it"}));
 }
@@ -209,18 +210,18 @@ TEST_CASE("an operand outside the arena, or half in a bucket") {
   Operand& out = p.instructions[load].outputs[0];
   const int64_t place = out.offset;
   out.offset = p.arena_bytes - 64;
-  CHECK(says(verify_programs(programs), 1, load, {"load data", "is not in the arena of"}));
+  CHECK(says(faults_by_both_proofs(programs), 1, load, {"load data", "is not in the arena of"}));
   out.offset = p.buckets[0].weights_offset + 512;
-  CHECK(says(verify_programs(programs), 1, load, {"load data", "is only partly in weights.bucket"}));
+  CHECK(says(faults_by_both_proofs(programs), 1, load, {"load data", "is only partly in weights.bucket"}));
   out.offset = place + 4;
-  CHECK(says(verify_programs(programs), 1, load, {"multiple of 64"}));
+  CHECK(says(faults_by_both_proofs(programs), 1, load, {"multiple of 64"}));
 }
 
 TEST_CASE("a weight that is read from another parameter's place") {
   std::vector<Program> programs = pipeline();
   const int matmul = find_all(programs[0], Opcode::kernel, "relu1")[0];
   programs[0].instructions[matmul].inputs[1].offset += 4;
-  CHECK(says(verify_programs(programs), 0, matmul, {"layer1.weight", "is not where layer1.weight lies"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not where layer1.weight lies"}));
 }
 
 TEST_CASE("a gradient that is reduced twice") {
@@ -237,7 +238,7 @@ TEST_CASE("a gradient that is reduced twice") {
       for (int& w : p.instructions[i].waits) w += w > reduce;
     }
   }
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, -1, {"all_reduce grad.bucket", "is reduced twice in one step"}));
   CHECK(says(faults, 1, -1, {"is reduced twice in one step"}));
@@ -254,7 +255,7 @@ TEST_CASE("a gradient that is never reduced, on all ranks alike") {
         }
       }
     }
-    const auto faults = verify_programs(programs);
+    const auto faults = faults_by_both_proofs(programs);
     INFO(text(faults));
     CHECK(says(faults, 0, -1, {"grad.bucket", "reduced"}));
   }
@@ -266,10 +267,10 @@ TEST_CASE("a parameter that is updated twice, or never") {
   const int update = find_kernel(p, "sgd_update");
   const Instruction code = p.instructions[update];
   p.instructions.push_back(code);
-  CHECK(says(verify_programs(programs), 2, -1, {"update bucket", "is updated twice in one step"}));
+  CHECK(says(faults_by_both_proofs(programs), 2, -1, {"update bucket", "is updated twice in one step"}));
   p.instructions.pop_back();
   drop(p, update);
-  CHECK(says(verify_programs(programs), 2, -1, {"bucket", "is never updated"}));
+  CHECK(says(faults_by_both_proofs(programs), 2, -1, {"bucket", "is never updated"}));
 }
 
 TEST_CASE("a weight that is read after its update") {
@@ -280,7 +281,7 @@ TEST_CASE("a weight that is read after its update") {
                                   : find_all(p, Opcode::kernel, "relu1")[0];
     p.instructions.push_back(Instruction(p.instructions[static_cast<size_t>(reader)]));
     p.instructions.back().launch = -1;
-    const auto faults = verify_programs(programs);
+    const auto faults = faults_by_both_proofs(programs);
     INFO(text(faults));
     CHECK(
         says(faults, 0, static_cast<int>(p.instructions.size()) - 1, {"reads weights of bucket0 after their update"}));
@@ -290,20 +291,20 @@ TEST_CASE("a weight that is read after its update") {
 TEST_CASE("weights that are not gathered after a sharded update") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) drop(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]);
-  CHECK(says(verify_programs(programs), 0, -1, {"the weights of bucket0 are gathered 0 times in a step, not once"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"the weights of bucket0 are gathered 0 times in a step, not once"}));
 }
 
 TEST_CASE("weights that others look at between steps, gathered at the next one's start instead") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) move_instruction(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0], 0);
-  CHECK(says(verify_programs(programs), 0, 0, {"leaves bucket0 with old weights at the end of the step"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves bucket0 with old weights at the end of the step"}));
 }
 
 TEST_CASE("a contribution that overwrites the ones before it") {
   std::vector<Program> programs = pipeline();
   const int second = find_all(programs[0], Opcode::kernel, "layer1.weight.backward")[1];
   programs[0].instructions[second].outputs[0].accumulate = false;
-  CHECK(says(verify_programs(programs), 0, second,
+  CHECK(says(faults_by_both_proofs(programs), 0, second,
              {"overwrites the contributions that grad.layer1.weight has added up"}));
 }
 
@@ -320,7 +321,7 @@ TEST_CASE("deadlock: each of two ranks receives before it sends") {
   for (size_t i = send + 1; i < p.instructions.size(); ++i) {
     for (int& w : p.instructions[i].waits) w += w >= send;
   }
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, send, {"deadlock, run in list order", "recv grad.", "waits for rank 2"}));
   CHECK(says(faults, 2, -1, {"deadlock", "recv layer2", "waits for rank 0"}));
@@ -329,7 +330,7 @@ TEST_CASE("deadlock: each of two ranks receives before it sends") {
 TEST_CASE("a wait for a later instruction") {
   std::vector<Program> programs = pipeline();
   programs[0].instructions[2].waits.push_back(5);
-  CHECK(says(verify_programs(programs), 0, 2, {"waits for instruction 5, which is not earlier"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, 2, {"waits for instruction 5, which is not earlier"}));
 }
 
 TEST_CASE("deadlock: two ranks issue collectives of two groups in different orders") {
@@ -370,7 +371,7 @@ TEST_CASE("deadlock: two ranks issue collectives of two groups in different orde
     if (r == 2) p.instructions.push_back(all);
     p.instructions[1].waits = {0};
   }
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 0, 1, {"deadlock", "all waits for rank 1 (at instruction 1, pair)"}));
   CHECK(says(faults, 1, 1, {"deadlock", "pair waits for rank 0 (at instruction 1, all)"}));
@@ -382,7 +383,7 @@ TEST_CASE("a recv that stands after the instructions that need it") {
   const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];
   std::rotate(p.instructions.begin() + recv, p.instructions.begin() + recv + 1, p.instructions.begin() + send + 1);
   for (Instruction& i : p.instructions) i.waits.clear();
-  const auto faults = verify_programs(programs);
+  const auto faults = faults_by_both_proofs(programs);
   INFO(text(faults));
   CHECK(says(faults, 2, -1, {"reads layer2 where nothing has been written yet"}));
 }
@@ -390,7 +391,7 @@ TEST_CASE("a recv that stands after the instructions that need it") {
 TEST_CASE("a group that one of its members does not have") {
   std::vector<Program> programs = pipeline();
   programs[0].groups.push_back({0, 3});
-  CHECK(says(verify_programs(programs), 0, -1, {"group {0,3}: rank 3 is in it but does not know it"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"group {0,3}: rank 3 is in it but does not know it"}));
   programs[0].groups.back() = {1, 3};
-  CHECK(says(verify_programs(programs), 0, -1, {"a group does not have this rank in it"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"a group does not have this rank in it"}));
 }

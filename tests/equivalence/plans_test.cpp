@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "engine/compile/report.h"
 #include "engine/spec/parse.h"
@@ -77,25 +78,43 @@ void check_weights(const RunResult& run, const RunResult& reference, double tole
   }
 }
 
-std::string row_text(const nlohmann::ordered_json& row) {
+/// Of the groups of a kind, the one that the rank is in.
+std::vector<int64_t> group_of(const nlohmann::ordered_json& kind, int rank) {
+  const std::vector<int> first = numbers_of(kind.at("ranks").get<std::string>());
+  const std::vector<int> starts = numbers_of(kind.at("starts").get<std::string>());
+  for (int start : starts) {
+    std::vector<int64_t> members;
+    for (int r : first) members.push_back(r + start - starts[0]);
+    if (std::find(members.begin(), members.end(), rank) != members.end()) return members;
+  }
+  return {};
+}
+
+std::string row_text(const nlohmann::ordered_json& report, const nlohmann::ordered_json& row, int rank) {
   const std::string head = row.at("kind").get<std::string>() + " " + std::to_string(row.at("bytes").get<int64_t>());
-  if (row.contains("group")) return head + " " + format_list(row.at("group").get<std::vector<int64_t>>());
+  if (row.contains("group"))
+    return head + " " + format_list(group_of(report.at("groups").at(row.at("group").get<size_t>()), rank));
   const char* way = row.at("kind") == "send" ? " to " : " from ";
-  return head + way + std::to_string(row.at("peer").get<int>());
+  const int in_stage = report.at("ranks").get<int>() / report.at("stages").get<int>();
+  return head + way + std::to_string(row.at("peer_stage").get<int>() * in_stage + rank % in_stage);
 }
 
 void check_communications(const RunResult& run) {
-  const auto report = plan_report(run.job.spec, run.job.graph, run.job.plan, run.programs);
-  const auto& ranks = report.at("rank_programs");
-  REQUIRE(ranks.size() == run.calls.size());
-  for (size_t r = 0; r < run.calls.size(); ++r) {
-    CAPTURE(r);
-    std::vector<std::string> said;
-    for (const auto& row : ranks[r].at("communication")) said.push_back(row_text(row));
-    CHECK(run.calls[r] == said);
-    CHECK(run.calls_per_step[r] == static_cast<int>(said.size()));
-    CHECK(run.arena_bytes[r] == ranks[r].at("arena_bytes").get<int64_t>());
+  const auto report = plan_report(run.job.spec, run.job.graph, run.job.plan, compile_classes(run.job));
+  size_t ranks = 0;
+  for (const auto& of_class : report.at("rank_classes")) {
+    for (const int rank : numbers_of(of_class.at("ranks").get<std::string>())) {
+      CAPTURE(rank);
+      ++ranks;
+      std::vector<std::string> said;
+      for (const auto& row : report.at("calls").at(of_class.at("calls").get<size_t>())) said.push_back(row_text(report, row, rank));
+      const auto r = static_cast<size_t>(rank);
+      CHECK(run.calls[r] == said);
+      CHECK(run.calls_per_step[r] == static_cast<int>(said.size()));
+      CHECK(run.arena_bytes[r] == of_class.at("arena_bytes").get<int64_t>());
+    }
   }
+  CHECK(ranks == run.calls.size());
 }
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {

@@ -1,0 +1,83 @@
+// See the header.
+#include "engine/compile/rank_classes.h"
+
+#include <map>
+#include <utility>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/rank_traits.h"
+#include "engine/compile/verify_programs.h"
+
+namespace trainctl {
+
+bool RankClasses::has_stage_peer(const Program& program, const Instruction& message) const {
+  return message.peer % mesh.size() == program.rank % mesh.size();
+}
+
+int RankClasses::peer(int rank, const Instruction& message) const {
+  if (!has_stage_peer(program_of(rank), message)) return message.peer;
+  return message.peer / mesh.size() * mesh.size() + rank % mesh.size();
+}
+
+std::vector<int> RankClasses::group(int rank, int index) const {
+  const int id = group_ids[static_cast<size_t>(class_of[static_cast<size_t>(rank)])][static_cast<size_t>(index)];
+  return groups[static_cast<size_t>(id)].members(mesh, rank);
+}
+
+Program RankClasses::of_rank(int rank) const {
+  Program program = program_of(rank);
+  for (size_t g = 0; g < program.groups.size(); ++g) program.groups[g] = group(rank, static_cast<int>(g));
+  for (Instruction& i : program.instructions)
+    if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer = peer(rank, i);
+  program.rank = rank;
+  program.rank_in_stage = rank % mesh.size();
+  return program;
+}
+
+void number_groups(RankClasses& classes) {
+  std::map<GroupKind, int> ids;
+  classes.groups.clear();
+  classes.group_ids.clear();
+  for (const Program& program : classes.programs) {
+    std::vector<int>& of_class = classes.group_ids.emplace_back();
+    for (const std::vector<int>& ranks : program.groups) {
+      GroupKind group = group_of_ranks(classes.mesh, ranks, program.rank);
+      const auto [entry, is_new] = ids.try_emplace(group, static_cast<int>(classes.groups.size()));
+      if (is_new) classes.groups.push_back(std::move(group));
+      of_class.push_back(entry->second);
+    }
+  }
+}
+
+RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+  RankClasses classes;
+  classes.mesh = plan.mesh;
+  const std::vector<RankTraits> traits = rank_traits(graph, plan, spec);
+  std::map<RankTraits, int> found;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const auto [entry, is_new] =
+        found.try_emplace(traits[static_cast<size_t>(rank)], static_cast<int>(classes.ranks.size()));
+    if (is_new) classes.ranks.emplace_back();
+    classes.ranks[static_cast<size_t>(entry->second)].push_back(rank);
+    classes.class_of.push_back(entry->second);
+  }
+  for (const std::vector<int>& ranks : classes.ranks)
+    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front()));
+  number_groups(classes);
+  require_verified(classes);
+  return classes;
+}
+
+RankClasses each_by_itself(std::vector<Program> programs) {
+  RankClasses classes;
+  classes.mesh = Mesh(1);
+  for (int rank = 0; rank < static_cast<int>(programs.size()); ++rank) {
+    classes.ranks.push_back({rank});
+    classes.class_of.push_back(rank);
+  }
+  classes.programs = std::move(programs);
+  number_groups(classes);
+  return classes;
+}
+
+}  // namespace trainctl

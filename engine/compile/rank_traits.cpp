@@ -1,0 +1,148 @@
+// See the header.
+#include "engine/compile/rank_traits.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+namespace {
+
+/// Elements [begin, end) of a bucket.
+struct Range {
+  int64_t begin = 0, end = 0;
+
+  Range part(int64_t index, int64_t parts) const {
+    const int64_t n = end - begin;
+    return {begin + n * index / parts, begin + n * (index + 1) / parts};
+  }
+  Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
+};
+
+/// The lists of ranks in stage that an attribute names; empty: it names none.
+const std::vector<Ints>* lists_of(const Node& node) {
+  for (const auto& [name, value] : node.attrs) {
+    const auto* lists = std::get_if<std::vector<Ints>>(&value);
+    if (name == "group" && lists != nullptr && !lists->empty()) return lists;
+  }
+  return nullptr;
+}
+
+/// hybrid_parallel: the groups that layers name, by rank in stage.
+class LayerGroups {
+ public:
+  LayerGroups(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {}
+
+  /// Adds what the layers say of each rank. `traits` are of all ranks.
+  void add_to(std::vector<RankTraits>& traits) {
+    if (!plan_.hybrid()) return;
+    for (const Node& node : graph_.nodes) {
+      const OpDef& op = get_op(node.op);
+      if (!op.collective) continue;
+      const std::vector<Ints>* lists = lists_of(node);
+      if (lists == nullptr) {
+        add_list(node, whole_stage(), traits);
+        continue;
+      }
+      for (const Ints& list : *lists) add_list(node, list, traits);
+    }
+  }
+
+ private:
+  Ints whole_stage() const {
+    Ints ranks(static_cast<size_t>(plan_.mesh.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+
+  /// The group of the ranks in `list`.
+  void add_list(const Node& node, const Ints& list, std::vector<RankTraits>& traits) {
+    const int first = plan_.stage_of(node) * plan_.mesh.size();
+    const int64_t root = node.attrs.has("root") ? first + list.at(static_cast<size_t>(node.attrs.integer("root", 0))) : -1;
+    std::vector<int> ranks;
+    for (int64_t r : list) ranks.push_back(first + static_cast<int>(r));
+    const GroupKind group = group_of_ranks(plan_.mesh, ranks, ranks.front());
+    const int id = ids_.try_emplace(group, static_cast<int>(ids_.size())).first->second;
+    for (int rank : ranks) {
+      traits[static_cast<size_t>(rank)].groups.push_back(id);
+      traits[static_cast<size_t>(rank)].is_root.push_back(rank == root);
+    }
+  }
+
+  const Graph& graph_;
+  const Plan& plan_;
+  std::map<GroupKind, int> ids_;
+};
+
+}  // namespace
+
+bool counts_loss(const Graph& graph, const RankOfPlan& rank) {
+  const Node& node = graph.nodes[graph.tensors[graph.loss].producer];
+  if (rank.plan.stage_of(node) != rank.stage) return false;
+  const Axes replicas = output_layout(graph, rank.plan, node, 0).replica_axes(rank.plan.mesh);
+  return std::all_of(replicas.begin(), replicas.end(),
+                     [&](Axis axis) { return rank.plan.mesh.coordinate(rank.rank_in_stage, axis) == 0; });
+}
+
+CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_(plan), bucket_(bucket) {
+  for (const BucketParameter& p : bucket.parameters) {
+    Axes replicas = p.gradient_layout.replica_axes(plan.mesh);
+    if (stretches_.empty() || stretches_.back().replicas != replicas)
+      stretches_.push_back({p.first_element, p.first_element, std::move(replicas)});
+    stretches_.back().end = p.first_element + p.elements;
+  }
+}
+
+std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) const {
+  const Mesh& mesh = plan_.mesh;
+  const int64_t shard = bucket_.reduce_index(mesh, stage, rank_in_stage), shards = bucket_.num_reduce_ranks(mesh);
+  std::vector<CountedPart> counted;
+  for (const Stretch& stretch : stretches_) {
+    // What a rank keeps of a piece begins at `kept`, and in the bucket's range at `not_kept` more.
+    const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
+      if (mine.begin >= mine.end) return;
+      const Range part = mine.part(mesh.index(rank_in_stage, stretch.replicas), mesh.ways(stretch.replicas));
+      if (part.begin >= part.end) return;
+      const int64_t at = part.begin - not_kept;
+      counted.push_back({piece, at, part.end - part.begin, at - kept.begin, kept.end - kept.begin});
+    };
+    const Range all{stretch.begin, stretch.end};
+    if (bucket_.level == 0) count(all.part(shard, shards), 0, 0, {0, bucket_.elements});
+    for (int p = 0; bucket_.level > 0 && p < bucket_.pieces; ++p) {
+      const int64_t elements = bucket_.elements / bucket_.pieces, own = elements / shards;
+      const int64_t first = p * elements, own_first = first + shard * own, kept_first = p * own;
+      const bool cut = bucket_.level >= 2;
+      count(all.intersected({own_first, own_first + own}), p, cut ? own_first - kept_first : 0,
+            cut ? Range{kept_first, kept_first + own} : Range{first, first + elements});
+    }
+  }
+  return counted;
+}
+
+std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
+  const bool trains = graph.loss >= 0, clips = trains && spec.optimizer.clip_norm > 0;
+  const std::vector<BucketPlan> buckets = clips ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
+  std::vector<CountedBucket> counted;
+  for (const BucketPlan& bucket : buckets)
+    if (bucket.updated) counted.emplace_back(plan, bucket);
+  std::vector<RankTraits> all(static_cast<size_t>(plan.ranks));
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
+    RankTraits& traits = all[static_cast<size_t>(rank)];
+    traits.stage = of.stage;
+    traits.counts_loss = trains && counts_loss(graph, of);
+    for (const CountedBucket& bucket : counted) {
+      if (!bucket.bucket().in_stage(of.stage)) continue;
+      std::vector<int> of_pieces(static_cast<size_t>(bucket.bucket().pieces));
+      for (const CountedPart& part : bucket.parts(of.stage, of.rank_in_stage))
+        ++of_pieces[static_cast<size_t>(part.piece)];
+      traits.counted.insert(traits.counted.end(), of_pieces.begin(), of_pieces.end());
+    }
+  }
+  LayerGroups(graph, plan).add_to(all);
+  return all;
+}
+
+}  // namespace trainctl
