@@ -1,29 +1,15 @@
 // See binding.h.
 #include "launcher/binding.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <map>
-#include <set>
 #include <tuple>
 
 #include "engine/base/text.h"
-#include "launcher/control_group.h"
 
 namespace trainctl {
 namespace {
-
-namespace fs = std::filesystem;
-
-int read_int(const std::string& path, int otherwise) {
-  std::ifstream file(path);
-  int value = 0;
-  return file >> value ? value : otherwise;
-}
 
 /// CPUs that belong together: the threads of a core, or the cores of a node.
 struct Unit {
@@ -72,37 +58,6 @@ std::pair<size_t, size_t> nodes_of(size_t rank, size_t ranks, const std::vector<
 }
 
 }  // namespace
-
-Topology read_topology(const std::string& sys) {
-  Topology topology;
-  topology.quota_cores = quota_cores();
-  std::map<int, int> node_of;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(sys + "/node", ignored)) {
-    const std::string name = entry.path().filename();
-    if (name.size() < 5 || !name.starts_with("node") || name.find_first_not_of("0123456789", 4) != std::string::npos) {
-      continue;
-    }
-    for (const auto& cpu : fs::directory_iterator(entry.path(), ignored)) {
-      const std::string cpu_name = cpu.path().filename();
-      if (cpu_name.size() > 3 && cpu_name.starts_with("cpu") &&
-          cpu_name.find_first_not_of("0123456789", 3) == std::string::npos) {
-        node_of[std::stoi(cpu_name.substr(3))] = std::stoi(name.substr(4));
-      }
-    }
-  }
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) CPU_SET(0, &set);
-  for (int id = 0; id < CPU_SETSIZE; ++id) {
-    if (!CPU_ISSET(id, &set)) continue;
-    // The first of a core's threads names the core: core_id counts anew on each socket.
-    const std::string base = sys + "/cpu/cpu" + std::to_string(id) + "/topology/";
-    const int core = std::min(id, read_int(base + "thread_siblings_list", id));
-    topology.cpus.push_back({id, core, node_of.contains(id) ? node_of[id] : 0});
-  }
-  return topology;
-}
 
 std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode) {
   const size_t ranks = places.size();

@@ -1,5 +1,4 @@
-// Which cores each rank of a host may use, and how many threads that makes: pure, on a topology that a test can
-// make up, and a reader of the real one.
+// Which cores each rank of a host may use, and how many threads that makes.
 #pragma once
 
 #include <string>
@@ -7,23 +6,9 @@
 
 #include "engine/spec/job_spec.h"
 #include "launcher/cluster.h"
+#include "launcher/topology.h"
 
 namespace trainctl {
-
-/// A logical CPU that this process may use.
-struct Cpu {
-  int id = 0;
-  int core = 0;  ///< CPUs with the same number are threads of one core; unique over the host
-  int node = 0;  ///< NUMA
-};
-
-struct Topology {
-  std::vector<Cpu> cpus;
-  double quota_cores = 0;  ///< CPU time that the control group allows, in cores; 0: no limit
-};
-
-/// The CPUs of this process's affinity mask, as /sys describes them; where it is silent each is a core of node 0.
-Topology read_topology(const std::string& sys = "/sys/devices/system");
 
 struct RankBinding {
   std::vector<int> cpus;  ///< ascending ids; empty: not bound

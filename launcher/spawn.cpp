@@ -49,11 +49,15 @@ void close_on_exec_from_3() {
   for (int fd = 3; fd < limit; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-cpu_set_t cpu_set(const std::vector<int>& cpus) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int cpu : cpus) CPU_SET(cpu, &set);
-  return set;
+/// As the kernel takes them, as long as the highest number needs: a cpu_set_t ends at 1,024.
+std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
+  if (cpus.empty()) return {};
+  const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
+  std::vector<unsigned long> words(CPU_ALLOC_SIZE(count) / sizeof(unsigned long));
+  for (const int cpu : cpus) {
+    CPU_SET_S(cpu, words.size() * sizeof(unsigned long), reinterpret_cast<cpu_set_t*>(words.data()));
+  }
+  return words;
 }
 
 /// What the child needs, made before fork: after it only async-signal-safe calls are allowed.
@@ -62,7 +66,7 @@ struct ChildSetup {
   const char* working_dir;
   int stdin_fd, stdout_fd, stderr_fd;
   const std::vector<int>& inherited_fds;
-  const cpu_set_t* cpus;  ///< null: ours
+  const std::vector<unsigned long>& cpu_mask;  ///< empty: ours
   int error_fd;
   pid_t parent;
 };
@@ -76,9 +80,11 @@ struct ChildSetup {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
 
-  const bool ready = dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
-                     (setup.working_dir == nullptr || chdir(setup.working_dir) == 0) &&
-                     (setup.cpus == nullptr || sched_setaffinity(0, sizeof *setup.cpus, setup.cpus) == 0);
+  const bool ready =
+      dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
+      (setup.working_dir == nullptr || chdir(setup.working_dir) == 0) &&
+      (setup.cpu_mask.empty() || sched_setaffinity(0, setup.cpu_mask.size() * sizeof(unsigned long),
+                                                   reinterpret_cast<const cpu_set_t*>(setup.cpu_mask.data())) == 0);
   if (ready) {
     close_on_exec_from_3();
     for (const int fd : setup.inherited_fds) fcntl(fd, F_SETFD, 0);
@@ -117,7 +123,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   }
   const OwnedFd read_end(ends[0]);
   OwnedFd write_end(ends[1]);
-  const cpu_set_t cpus = cpu_set(command.cpus);
+  const std::vector<unsigned long> cpus = cpu_mask(command.cpus);
   const ChildSetup setup{pointers(command.argv),
                          pointers(environment),
                          command.working_dir.empty() ? nullptr : command.working_dir.c_str(),
@@ -125,7 +131,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
                          command.stdout_fd >= 0 ? command.stdout_fd : null.get(),
                          command.stderr_fd >= 0 ? command.stderr_fd : null.get(),
                          command.inherited_fds,
-                         command.cpus.empty() ? nullptr : &cpus,
+                         cpus,
                          write_end.get(),
                          getpid()};
   const pid_t pid = fork();

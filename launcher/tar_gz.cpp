@@ -1,15 +1,14 @@
 // Archives of log folders.
 #include "launcher/tar_gz.h"
 
+#include <archive.h>
+#include <archive_entry.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -20,46 +19,24 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kBlock = 512;
-constexpr size_t kNameBytes = 100, kPrefixBytes = 155;
-constexpr int64_t kLargestOctal = (int64_t{1} << 33) - 1;
-constexpr const char* kLevel = "wb4";  // training goes on beside us
-
-/// A header of zeros and text; numbers are octal digits.
-class Header {
- public:
-  void text(size_t at, std::string_view value) { std::copy(value.begin(), value.end(), block_.begin() + at); }
-  void octal(size_t at, int digits, int64_t value) {
-    char text[24];
-    std::snprintf(text, sizeof text, "%0*llo", digits, static_cast<long long>(value));
-    this->text(at, text);
-  }
-  void base_256(size_t at, size_t bytes, int64_t value) {
-    for (size_t i = bytes; i-- > 0; value >>= 8) block_[at + i] = static_cast<char>(value & 0xff);
-    block_[at] = static_cast<char>(0x80);
-  }
-  void checksum() {
-    text(148, "        ");
-    unsigned sum = 0;
-    for (const char c : block_) sum += static_cast<unsigned char>(c);
-    char digits[8];
-    std::snprintf(digits, sizeof digits, "%06o", sum);
-    text(148, std::string_view(digits, 7));
-  }
-  const char* data() const { return block_.data(); }
-
- private:
-  std::array<char, kBlock> block_{};
-};
+constexpr const char* kLevel = "4";  // the training goes on beside us
+constexpr int kBytesPerWrite = 1 << 17;
 
 std::string folder_of(const std::string& path) {
   const size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
+/// A warning is a name that libarchive cannot convert from this locale to UTF-8: it keeps its bytes, as we want.
+bool failed(la_ssize_t result) { return result < ARCHIVE_WARN; }
+
 }  // namespace
 
-TarGz::TarGz(std::string path) : path_(std::move(path)) {
+TarGz::TarGz(std::string path)
+    : path_(std::move(path)),
+      archive_(archive_write_new(), archive_write_free),
+      entry_(archive_entry_new(), archive_entry_free) {
+  check(archive_ && entry_, "libarchive has memory for an archive");
   // A file without a name is gone even when we are killed.
   fd_ = open(folder_of(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
   if (fd_ < 0) {
@@ -67,60 +44,47 @@ TarGz::TarGz(std::string path) : path_(std::move(path)) {
     fd_ = mkostemp(temporary_.data(), O_CLOEXEC);
     if (fd_ < 0) temporary_.clear();
   }
-  if (fd_ < 0) fail();
-  gz_ = gzdopen(dup(fd_), kLevel);
-  if (gz_ == nullptr) fail();
-  gzbuffer(static_cast<gzFile>(gz_), 1 << 17);
+  if (fd_ < 0) fail(errno);
+  archive* out = archive_.get();
+  const bool ready = !failed(archive_write_set_format_pax_restricted(out)) &&
+                     !failed(archive_write_add_filter_gzip(out)) &&
+                     !failed(archive_write_set_filter_option(out, "gzip", "compression-level", kLevel)) &&
+                     !failed(archive_write_set_bytes_per_block(out, kBytesPerWrite)) &&
+                     !failed(archive_write_set_bytes_in_last_block(out, 1)) && !failed(archive_write_open_fd(out, fd_));
+  if (!ready) {
+    const int error = archive_errno(out);
+    close(fd_);
+    if (!temporary_.empty()) unlink(temporary_.c_str());
+    fail(error);
+  }
 }
 
 TarGz::~TarGz() {
-  if (gz_ != nullptr) gzclose(static_cast<gzFile>(gz_));
-  if (fd_ >= 0) close(fd_);
+  if (archive_) archive_write_fail(archive_.get());  // nothing more is written
+  archive_.reset();
+  close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-void TarGz::fail() { throw EnvError("cannot write " + path_ + ": " + std::strerror(errno)); }
+void TarGz::fail(int error) { throw EnvError("cannot write " + path_ + ": " + std::strerror(error)); }
 
 void TarGz::put(const void* bytes, size_t size) {
-  if (size > 0 && gzwrite(static_cast<gzFile>(gz_), bytes, static_cast<unsigned>(size)) <= 0) fail();
-}
-
-void TarGz::pad(int64_t size) {
-  static constexpr char kZeros[kBlock] = {};
-  const size_t over = static_cast<size_t>(size) % kBlock;
-  if (over != 0) put(kZeros, kBlock - over);
+  if (size > 0 && failed(archive_write_data(archive_.get(), bytes, size))) fail(archive_errno(archive_.get()));
 }
 
 void TarGz::header(const std::string& name, int64_t size, int64_t seconds) {
-  Header header;
-  std::string prefix, last = name;
-  if (name.size() > kNameBytes) {
-    const size_t slash = name.find('/', name.size() - kNameBytes - 1);
-    if (slash == std::string::npos || slash > kPrefixBytes) throw EnvError("the name is too long for a tar: " + name);
-    prefix = name.substr(0, slash);
-    last = name.substr(slash + 1);
-  }
-  header.text(0, last);
-  header.octal(100, 7, 0644);
-  header.octal(108, 7, 0);
-  header.octal(116, 7, 0);
-  if (size <= kLargestOctal) {
-    header.octal(124, 11, size);
-  } else {
-    header.base_256(124, 12, size);
-  }
-  header.octal(136, 11, std::clamp<int64_t>(seconds, 0, kLargestOctal));
-  header.text(156, "0");
-  header.text(257, std::string_view("ustar\00000", 8));
-  header.text(345, prefix);
-  header.checksum();
-  put(header.data(), kBlock);
+  archive_entry* entry = archive_entry_clear(entry_.get());
+  archive_entry_set_pathname(entry, name.c_str());
+  archive_entry_set_filetype(entry, AE_IFREG);
+  archive_entry_set_perm(entry, 0644);
+  archive_entry_set_size(entry, size);
+  archive_entry_set_mtime(entry, std::max<int64_t>(seconds, 0), 0);
+  if (failed(archive_write_header(archive_.get(), entry))) fail(archive_errno(archive_.get()));
 }
 
 void TarGz::add_text(const std::string& name, std::string_view text) {
   header(name, static_cast<int64_t>(text.size()), std::time(nullptr));
   put(text.data(), text.size());
-  pad(static_cast<int64_t>(text.size()));
 }
 
 void TarGz::add_file(const std::string& name, const std::string& path) {
@@ -132,16 +96,12 @@ void TarGz::add_file(const std::string& name, const std::string& path) {
     header(name, status.st_size, status.st_mtim.tv_sec);
     std::string block(1 << 18, '\0');
     for (int64_t left = status.st_size; left > 0;) {
-      const size_t part = std::min(block.size(), static_cast<size_t>(left));
-      const ssize_t got = read(file, block.data(), part);
+      const ssize_t got = read(file, block.data(), std::min(block.size(), static_cast<size_t>(left)));
       if (got < 0 && errno == EINTR) continue;
-      // Somebody cut it off: the header has promised more.
-      if (got <= 0) std::fill(block.begin(), block.end(), '\0');
-      const size_t size = got <= 0 ? part : static_cast<size_t>(got);
-      put(block.data(), size);
-      left -= static_cast<int64_t>(size);
+      if (got <= 0) break;  // it was cut off: libarchive fills the entry up with zeros
+      put(block.data(), static_cast<size_t>(got));
+      left -= got;
     }
-    pad(status.st_size);
   } catch (...) {
     close(file);
     throw;
@@ -150,20 +110,20 @@ void TarGz::add_file(const std::string& name, const std::string& path) {
 }
 
 int64_t TarGz::finish() {
-  static constexpr char kEnd[2 * kBlock] = {};
-  put(kEnd, sizeof kEnd);
-  if (gzclose(static_cast<gzFile>(std::exchange(gz_, nullptr))) != Z_OK || fsync(fd_) != 0) fail();
+  if (failed(archive_write_close(archive_.get()))) fail(archive_errno(archive_.get()));
+  archive_.reset();
+  if (fsync(fd_) != 0) fail(errno);
   if (temporary_.empty()) {
     temporary_ = path_ + ".XXXXXX";
     const int placeholder = mkostemp(temporary_.data(), O_CLOEXEC);
-    if (placeholder < 0) fail();
+    if (placeholder < 0) fail(errno);
     close(placeholder);
     unlink(temporary_.c_str());  // its name is ours
     const std::string own = "/proc/self/fd/" + std::to_string(fd_);
-    if (linkat(AT_FDCWD, own.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) fail();
+    if (linkat(AT_FDCWD, own.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0) fail(errno);
   }
   struct stat status {};
-  if (rename(temporary_.c_str(), path_.c_str()) != 0 || fstat(fd_, &status) != 0) fail();
+  if (rename(temporary_.c_str(), path_.c_str()) != 0 || fstat(fd_, &status) != 0) fail(errno);
   temporary_.clear();
   return status.st_size;
 }

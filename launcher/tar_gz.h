@@ -1,10 +1,14 @@
-// Writes .tar.gz files: ustar headers (POSIX.1-1988; sizes from 8 GiB on in base 256, as GNU tar has them) through
-// zlib. The file appears under its name when it is whole, and not before.
+// Writes .tar.gz files by libarchive: ustar headers, and a pax header before an entry that does not fit in one (a long
+// name, 8 GiB and more). The file appears under its name when it is whole, and not before.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+
+struct archive;
+struct archive_entry;
 
 namespace trainctl {
 
@@ -26,13 +30,13 @@ class TarGz {
  private:
   void header(const std::string& name, int64_t size, int64_t seconds);
   void put(const void* bytes, size_t size);
-  void pad(int64_t size);
-  [[noreturn]] void fail();
+  [[noreturn]] void fail(int error);
 
   std::string path_;
   std::string temporary_;  ///< empty: the file has no name yet
   int fd_ = -1;
-  void* gz_ = nullptr;
+  std::unique_ptr<archive, int (*)(archive*)> archive_;
+  std::unique_ptr<archive_entry, void (*)(archive_entry*)> entry_;
 };
 
 }  // namespace trainctl

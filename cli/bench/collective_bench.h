@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/plan/cost_model.h"
+#include "engine/graph/collective.h"
 #include "engine/runtime/measure/sampling.h"
 #include "engine/spec/job_spec.h"
 

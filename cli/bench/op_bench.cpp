@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/named_ops.h"
 #include "engine/ops/random.h"
 #include "engine/train/profile/work.h"
 
@@ -17,10 +18,8 @@ constexpr int64_t kLeastMemory = int64_t{64} << 20, kMostMemory = int64_t{1} << 
 constexpr int64_t kMostCopies = 256;
 constexpr int kLimitSamples = 10;
 
-int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape) * byte_size(info.dtype); }
-
 /// Random, since a GPU multiplies zeros faster than numbers: it draws less power and clocks higher.
-std::vector<std::byte> random_data(const TensorInfo& info, Fill fill, int64_t below, uint64_t key) {
+std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill fill, int64_t below, uint64_t key) {
   const int64_t count = num_elements(info.shape);
   std::vector<std::byte> data(static_cast<size_t>(bytes_of(info)));
   const auto put = [&](int64_t i, const auto& value) {
@@ -30,7 +29,7 @@ std::vector<std::byte> random_data(const TensorInfo& info, Fill fill, int64_t be
     const Philox4 words = philox(key, static_cast<uint64_t>(i), 0);
     for (int64_t j = i; j < std::min(i + 4, count); ++j) {
       const float u = static_cast<float>(words.v[j - i] >> 8) * 0x1p-24f;
-      const float value = fill == Fill::statistics ? 0.5f + u : 3.4f * u - 1.7f;
+      const float value = fill == KernelExample::Fill::statistics ? 0.5f + u : 3.4f * u - 1.7f;
       if (info.dtype == DType::i32) {
         put(j, static_cast<int32_t>(std::min(static_cast<int64_t>(u * static_cast<float>(below)), below - 1)));
       } else if (info.dtype == DType::bf16) {
@@ -72,7 +71,7 @@ std::vector<KernelCall> OpBench::calls(const OpRequest& request, int copies) {
     call.attrs = request.attrs;
     call.scalars = &scalars_;
     call.seed = 1;
-    for (size_t i = 0; i < request.inputs.size() && request.reads_inputs(); ++i) {
+    for (size_t i = 0; i < request.inputs.size() && request.example.reads_inputs; ++i) {
       std::byte* memory = timer_.allocate(bytes_of(request.inputs[i]));
       timer_.write(memory, data[i].data(), bytes_of(request.inputs[i]));
       call.in.push_back(argument(request.inputs[i], memory, false));
@@ -88,23 +87,23 @@ std::vector<double> OpBench::samples(const OpRequest& request, int copies, const
   timer_.clear();
   try {
     const std::vector<KernelCall> all = calls(request, copies);
-    std::vector<double> seconds = timer_.time(request.kernel(), all, options);
+    std::vector<double> seconds = timer_.time(request.name(), all, options);
     timer_.clear();
     return seconds;
   } catch (const InternalError& error) {
     // What a plan would never give it.
     timer_.clear();
     throw SpecError({}, "op",
-                    request.kernel() + " does not run with " + shapes_text(request.inputs) + " " +
+                    request.name() + " does not run with " + shapes_text(request.inputs) + " " +
                         to_string(request.attrs) + ": " + error.what(),
-                    request.example->what);
+                    request.example.what);
   }
 }
 
 OpResult OpBench::run(const OpRequest& request) {
   OpResult result;
   result.request = request;
-  result.work = kernel_work(request.kernel(), request.inputs, request.outputs, request.attrs);
+  result.work = kernel_cost(*request.kernel, request.inputs, request.outputs, request.attrs);
   result.peak_flops = result.work.flops > 0 ? peak_flops(request.type) : 0;
   const double compute = result.peak_flops > 0 ? result.work.flops / result.peak_flops : 0;
   if (result.work.bytes / memory_bytes() > compute) {
@@ -119,7 +118,7 @@ OpResult OpBench::run(const OpRequest& request) {
 
 double OpBench::peak_flops(const BenchType& type) {
   const auto [found, added] = peaks_.try_emplace({type.dtype, type.tf32}, 0.0);
-  if (!added || !timer_.has_kernel("matmul")) return found->second;
+  if (!added || !timer_.has_kernel(matmul_op.name)) return found->second;
   SampleOptions options = options_;
   options.samples = std::min(options.samples, kLimitSamples);
   double best = 0;
@@ -128,7 +127,7 @@ double OpBench::peak_flops(const BenchType& type) {
     const std::string shape = std::to_string(n) + "x" + std::to_string(n);
     double least = 1;
     for (const char* attrs : {"", "transpose_b=true"}) {
-      const OpRequest product = make_op_request("matmul", shape + "," + shape, attrs, type);
+      const OpRequest product = make_op_request(matmul_op.name, shape + "," + shape, attrs, type);
       const std::vector<double> seconds = samples(product, 1, options);
       least = std::min(least, *std::min_element(seconds.begin(), seconds.end()));
     }

@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
@@ -51,11 +52,12 @@ std::optional<Shape> integers(std::string_view text, char separator) {
   }
 }
 
-/// Of attributes that are words. Kernels take what they do not know for the usual.
-const std::map<std::string, std::vector<std::string>, std::less<>> kWords = {{"activation", {"relu", "gelu"}},
-                                                                             {"activation_grad", {"relu", "gelu"}},
-                                                                             {"approximate", {"none", "tanh"}},
-                                                                             {"out_dtype", {"f32", "bf16"}}};
+/// Of attributes that are words. Kernels take what they do not know for the usual. Empty: any text.
+std::vector<std::string> words_of(const std::string& attr) {
+  if (attr == "approximate") return {"none", "tanh"};
+  if (attr == "out_dtype") return {"f32", "bf16"};
+  return epilogue_words(attr);
+}
 
 /// `text` as a value of the type that `like` has.
 std::optional<Value> parse_value(const std::string& text, const Value& like) {
@@ -80,16 +82,16 @@ std::optional<Value> parse_value(const std::string& text, const Value& like) {
   return text;
 }
 
-std::string attrs_rule(const OpExample& example) {
+std::string attrs_rule(const KernelExample& example) {
   std::vector<std::string> words;
   for (const auto& [name, value] : example.attrs) words.push_back(name + "=" + to_string(value));
   for (const auto& [name, value] : example.optional) words.push_back("[" + name + "=" + to_string(value) + "]");
   return words.empty() ? "it takes none" : "it takes e.g. " + join(words, " ");
 }
 
-std::string shapes_of(const OpExample& example) {
+std::string shapes_of(const KernelExample& example) {
   std::vector<std::string> words;
-  for (const ExampleInput& input : example.inputs) {
+  for (const KernelExample::Input& input : example.inputs) {
     std::string word;
     for (const int64_t dim : input.shape) word += (word.empty() ? "" : "x") + std::to_string(dim);
     words.push_back(word);
@@ -99,16 +101,15 @@ std::string shapes_of(const OpExample& example) {
 
 /// The value of `name`, which has to be like the one of the example.
 Value read_value(const std::string& name, const std::string& text, const Value& like) {
-  const auto words = kWords.find(name);
-  const bool known_word =
-      words == kWords.end() || std::find(words->second.begin(), words->second.end(), text) != words->second.end();
+  const std::vector<std::string> words = words_of(name);
+  const bool known_word = words.empty() || std::find(words.begin(), words.end(), text) != words.end();
   const std::optional<Value> value = parse_value(text, like);
   if (value && known_word) return *value;
   throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", text, name),
-                  words == kWords.end() ? "one like " + to_string(like) : "one of " + join(words->second));
+                  words.empty() ? "one like " + to_string(like) : "one of " + join(words));
 }
 
-Attrs read_attrs(const OpExample& example, const std::string& text) {
+Attrs read_attrs(const std::string& kernel, const KernelExample& example, const std::string& text) {
   Attrs attrs = example.attrs;
   if (text.empty()) return attrs;
   std::map<std::string, Value> known(example.attrs.begin(), example.attrs.end());
@@ -121,7 +122,7 @@ Attrs read_attrs(const OpExample& example, const std::string& text) {
       std::vector<std::string> names;
       for (const auto& [each, value] : known) names.push_back(each);
       const std::string near = did_you_mean(name, names);
-      throw SpecError({}, "--attrs", fmt::format("{} has no attribute '{}'", example.name, name),
+      throw SpecError({}, "--attrs", fmt::format("{} has no attribute '{}'", kernel, name),
                       near.empty() ? attrs_rule(example) : near);
     }
     attrs.set(name, read_value(name, item.substr(equals + 1), like->second));
@@ -129,14 +130,15 @@ Attrs read_attrs(const OpExample& example, const std::string& text) {
   return attrs;
 }
 
-DType dtype_of(Fill fill, const BenchType& type) {
+DType dtype_of(KernelExample::Fill fill, const BenchType& type) {
+  using Fill = KernelExample::Fill;
   return fill == Fill::indices ? DType::i32 : fill == Fill::statistics ? DType::f32 : type.dtype;
 }
 
 void add_inputs(OpRequest& request, const std::vector<Shape>& shapes) {
-  const std::vector<ExampleInput>& example = request.example->inputs;
+  const std::vector<KernelExample::Input>& example = request.example.inputs;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    const Fill fill = i < example.size() ? example[i].fill : Fill::values;
+    const auto fill = i < example.size() ? example[i].fill : KernelExample::Fill::values;
     request.fills.push_back(fill);
     request.inputs.push_back({shapes[i], dtype_of(fill, request.type)});
   }
@@ -144,12 +146,12 @@ void add_inputs(OpRequest& request, const std::vector<Shape>& shapes) {
 
 /// What a plan would refuse at the layer's line of the job file, the kernel's own way of saying it.
 void add_outputs(OpRequest& request) {
-  const OpExample& example = *request.example;
-  const std::string rule = fmt::format("{}: {}; e.g. --shape {}", example.name, example.what, shapes_of(example));
+  const KernelExample& example = request.example;
+  const std::string rule = fmt::format("{}: {}; e.g. --shape {}", request.name(), example.what, shapes_of(example));
   try {
     if (example.expect != nullptr) example.expect(request.inputs);
     request.outputs = example.outputs != nullptr ? example.outputs(request.inputs, request.attrs, request.type.dtype)
-                                                 : get_op(example.name).infer(request.inputs, request.attrs);
+                                                 : get_op(request.name()).infer(request.inputs, request.attrs);
     if (example.below != nullptr) request.below = example.below(request.inputs, request.attrs);
   } catch (const ShapeError& error) {
     throw SpecError({}, "--shape", error.what(), rule);
@@ -163,11 +165,6 @@ BenchType parse_bench_type(const std::string& text) {
   if (text == "bf16") return {DType::bf16, false};
   if (text == "tf32") return {DType::f32, true};
   throw SpecError({}, "--dtype", "there is no type '" + text + "'", "f32, bf16 or tf32");
-}
-
-bool OpRequest::is_product() const {
-  const OpDef* op = find_op(example->name);
-  return op != nullptr && op->is_product;
 }
 
 std::vector<Shape> parse_shapes(const std::string& text) {
@@ -217,22 +214,29 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
   return sizes;
 }
 
+KernelExample example_of(const KernelDef& kernel) {
+  KernelExample example = kernel.example();
+  for (const auto& [name, value] : epilogue_attrs(kernel.takes)) example.optional.set(name, value);
+  return example;
+}
+
 OpRequest make_op_request(const std::string& op, const std::string& shapes, const std::string& attrs,
                           const BenchType& type) {
   OpRequest request;
-  request.example = find_op_example(op);
-  if (request.example == nullptr) {
+  request.kernel = find_kernel(op);
+  if (request.kernel == nullptr) {
     std::vector<std::string> names;
-    for (const OpExample& example : op_examples()) names.emplace_back(example.name);
+    for (const KernelDef* kernel : all_kernels()) names.emplace_back(kernel->name);
     const std::string near = did_you_mean(op, names);
     throw SpecError({}, "op", "there is no op '" + op + "'", near.empty() ? "trainctl bench op lists them" : near);
   }
   request.type = type;
-  request.attrs = read_attrs(*request.example, attrs);
-  if (type.tf32 && request.is_product()) request.attrs.set("tf32", true);
+  request.example = example_of(*request.kernel);
+  request.attrs = read_attrs(request.name(), request.example, attrs);
+  if (type.tf32 && request.kernel->is_product) request.attrs.set("tf32", true);
   std::vector<Shape> given;
   if (shapes.empty()) {
-    for (const ExampleInput& input : request.example->inputs) given.push_back(input.shape);
+    for (const KernelExample::Input& input : request.example.inputs) given.push_back(input.shape);
   } else {
     given = parse_shapes(shapes);
   }

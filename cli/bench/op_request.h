@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench/op_examples.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
@@ -17,19 +17,20 @@ struct BenchType {
 BenchType parse_bench_type(const std::string& text);
 
 struct OpRequest {
-  const OpExample* example = nullptr;
+  const KernelDef* kernel = nullptr;
+  KernelExample example;
   std::vector<TensorInfo> inputs, outputs;
-  std::vector<Fill> fills;  ///< an input
-  int64_t below = 0;        ///< for the indices
+  std::vector<KernelExample::Fill> fills;  ///< an input
+  int64_t below = 0;                       ///< for the indices
   Attrs attrs;
   BenchType type;
 
-  std::string kernel() const { return example->name; }
-  bool is_product() const;
-  /// The kernel reads nothing, or adds to what it writes.
-  bool reads_inputs() const { return kernel() != "zero"; }
-  bool accumulates() const { return attrs.flag("descend"); }
+  std::string name() const { return kernel->name; }
+  bool accumulates() const { return epilogue_of(attrs).descend; }
 };
+
+/// A call that is worth timing, with the attributes of the kernel's epilogues among the optional ones.
+KernelExample example_of(const KernelDef& kernel);
 
 /// `shapes` "32x784,784x512", or empty: the example's. `attrs` "transpose_b=true,perm=[1,0]", or empty.
 /// Throws SpecError with the rule of what is expected.

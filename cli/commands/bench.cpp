@@ -87,8 +87,8 @@ std::vector<OpRequest> op_requests(const Options& options, const OpBench& bench)
   }
   std::vector<OpRequest> requests;
   if (all) {
-    for (const OpExample& example : op_examples()) {
-      if (bench.has(example.name)) requests.push_back(make_op_request(example.name, "", "", type));
+    for (const KernelDef* kernel : all_kernels()) {
+      if (bench.has(kernel->name)) requests.push_back(make_op_request(kernel->name, "", "", type));
     }
     return requests;
   }

@@ -7,9 +7,11 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/render/pass_report.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/weights.h"
 #include "engine/base/text.h"
+#include "engine/compile/program_so_far.h"
 #include "engine/compile/report.h"
 #include "engine/train/job.h"
 
@@ -20,9 +22,39 @@ struct Options {
   JobArguments job;
   std::string what;
   int rank = 0;
+  std::string after;  ///< a pass; "": the whole program
+  bool passes = false;
 };
 
+void check_flags(const Options& options) {
+  const std::string flag = options.passes ? "--passes" : "--after";
+  if ((options.passes || !options.after.empty()) && options.what != "program") {
+    throw SpecError({}, flag, "there are passes of a program, not of " + options.what,
+                    "trainctl show program " + options.job.file + " " + flag + (options.passes ? "" : " NAME"));
+  }
+  if (options.passes && !options.after.empty())
+    throw SpecError({}, flag, "what all passes did, or the program after one: not both",
+                    "leave --passes or --after out");
+}
+
+std::string unknown_pass(const std::string& word) {
+  const std::vector<std::string> names = pass_names();
+  if (std::find(names.begin(), names.end(), word) != names.end()) return "";
+  const std::string near = did_you_mean(word, names);
+  return "there is no pass called '" + word + "'; " + (near.empty() ? "" : near + " ") + "the passes are " +
+         join(names);
+}
+
+std::string program_text(const PlannedJob& job, const Options& options) {
+  if (options.passes) return render_passes(time_passes(job, options.rank));
+  if (options.after.empty()) return to_string(compile(job, options.rank));
+  Compiler c(job.graph, job.plan, job.spec, job.cost, options.rank);
+  run_passes(passes_up_to(options.after), c);
+  return to_string(c);
+}
+
 int show(const Options& options) {
+  check_flags(options);
   JobSpec spec = options.job.load();
   if (spec.has_command()) {
     throw SpecError(spec.position("command"), "command",
@@ -39,7 +71,7 @@ int show(const Options& options) {
   } else if (options.what == "plan") {
     std::cout << render_plan(plan_report(job.spec, job.graph, job.plan, compile_classes(job)));
   } else if (options.what == "program") {
-    std::cout << to_string(compile(job, options.rank));
+    std::cout << program_text(job, options);
   } else {
     std::cout << render_weights(compile(job, options.rank));
   }
@@ -61,6 +93,10 @@ void add_show_command(CLI::App& app, Action& chosen) {
       });
   options->job.add_to(*command);
   command->add_option("--rank", options->rank, "Whose program or weights")->capture_default_str();
+  command->add_option("--after", options->after, "The program as this pass leaves it")
+      ->type_name("PASS")
+      ->check(unknown_pass, "");
+  command->add_flag("--passes", options->passes, "What each pass does to the program, and how long it takes");
   command->footer(R"(  graph     every tensor and node of one micro-batch, whole shapes, no devices
   plan      stage, strategy and layouts of each layer (also: trainctl plan)
   program   the instructions of one rank, as they will run
@@ -69,6 +105,8 @@ void add_show_command(CLI::App& app, Action& chosen) {
 Examples:
   trainctl show graph job.yaml
   trainctl show program job.yaml --rank 3
+  trainctl show program job.yaml --passes
+  trainctl show program job.yaml --after lower_stage
   trainctl show weights job.yaml --rank 3 parallel.optimizer_shard.level=2)");
   command->callback([&chosen, options] { chosen = [options] { return show(*options); }; });
 }

@@ -8,6 +8,7 @@
 
 #include "cli/job_templates.h"
 #include "engine/base/error.h"
+#include "engine/compile/compile.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
@@ -129,6 +130,11 @@ std::vector<Candidate> value_of(const Typed& typed, const CLI::Option& argument,
   }
   if (name == "run") return run_numbers(typed, typed.command->get_name() != "logs");
   if (name == "--log-dir") return paths(word, {});
+  if (name == "--after") {
+    std::vector<Candidate> found;
+    for (const Pass& pass : passes()) found.push_back({std::string(pass.name), std::string(pass.doc)});
+    return found;
+  }
   if (name == "template") {
     std::vector<Candidate> found;
     for (const JobTemplate& item : job_templates()) found.push_back({std::string(item.name), ""});

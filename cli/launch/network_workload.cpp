@@ -12,6 +12,7 @@
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/compile/report.h"
+#include "engine/runtime/routes.h"
 #include "engine/train/memory_limit.h"
 #include "launcher/protocol.h"
 
@@ -23,6 +24,15 @@ constexpr double kTellAfterSeconds = 1;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Which ranks send messages to which.
+std::vector<Route> routes_of(const RankClasses& classes) {
+  std::vector<Route> routes;
+  for (int rank = 0; rank < classes.num_ranks(); ++rank)
+    for (const Instruction& i : classes.program_of(rank).instructions)
+      if (i.opcode == Opcode::send) routes.push_back({rank, classes.peer(rank, i)});
+  return routes;
 }
 
 }  // namespace
@@ -47,6 +57,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank)
     arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
+  if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
   require_memory(arena_bytes_);
 }
 
@@ -59,7 +70,7 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
 void NetworkWorkload::prepare(int attempt) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
-  memory_ = SharedMemory::create(arena_bytes_);
+  memory_ = SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();

@@ -40,6 +40,7 @@ class NetworkWorkload : public Workload {
   bool start_up_told_ = false;
   const RankClasses classes_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
+  std::vector<Route> routes_;         ///< of messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: they run on CPUs
   std::string device_;
   boost::asio::io_context& loop_;

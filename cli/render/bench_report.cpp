@@ -50,7 +50,7 @@ std::string limits_text(const std::vector<OpResult>& results) {
 
 /// Those that are not the example's.
 std::string attrs_text(const OpRequest& request) {
-  const Attrs& usual = request.example->attrs;
+  const Attrs& usual = request.example.attrs;
   Attrs own;
   for (const auto& item : request.attrs) {
     if (std::find(usual.begin(), usual.end(), item) == usual.end()) own.set(item.first, item.second);
@@ -67,7 +67,7 @@ std::string render_ops(const std::vector<OpResult>& results, const std::string& 
       {"op", "inputs", "type", ">time", ">p10 .. p90", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s", ">of limit", "attrs"});
   for (const OpResult& r : results) {
     const double part = r.of_limit();
-    table.add({r.request.kernel(), shapes_text(r.request.inputs), type_text(r.request.type),
+    table.add({r.request.name(), shapes_text(r.request.inputs), type_text(r.request.type),
                duration_text(r.seconds.median), spread_text(r.seconds),
                r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "",
                figure(r.bytes_per_second() / 1e9), part > 0 ? fmt::format("{:.0f}%", 100 * part) : "",
@@ -82,7 +82,7 @@ Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
     Json shapes = Json::array(), attrs = Json::object();
     for (const TensorInfo& input : r.request.inputs) shapes.push_back(input.shape);
     for (const auto& [name, value] : r.request.attrs) attrs[name] = to_string(value);
-    list.push_back({{"op", r.request.kernel()},
+    list.push_back({{"op", r.request.name()},
                     {"inputs", shapes},
                     {"type", type_text(r.request.type)},
                     {"attrs", attrs},
@@ -130,15 +130,16 @@ Json collectives_json(const std::vector<CollectiveResult>& results, Device devic
 
 std::string render_op_list() {
   Table table({"op", "what", "shapes without --shape", "attrs"});
-  for (const OpExample& example : op_examples()) {
+  for (const KernelDef* kernel : all_kernels()) {
+    const KernelExample example = example_of(*kernel);
     std::vector<TensorInfo> inputs;
-    for (const ExampleInput& input : example.inputs) inputs.push_back({input.shape});
+    for (const KernelExample::Input& input : example.inputs) inputs.push_back({input.shape});
     std::vector<std::string> attrs;
     for (const auto& [name, value] : example.attrs) attrs.push_back(name + "=" + to_string(value));
     for (const auto& [name, value] : example.optional) attrs.push_back("[" + name + "]");
     std::string words = join(attrs, ",");
     words.erase(std::remove(words.begin(), words.end(), ' '), words.end());
-    table.add({example.name, example.what, shapes_text(inputs), words});
+    table.add({kernel->name, example.what, shapes_text(inputs), words});
   }
   return table.str();
 }

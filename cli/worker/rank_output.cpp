@@ -46,9 +46,9 @@ TrainHooks RankOutput::hooks() {
 
 /// Before the first on_step, which tells the launcher that it is there.
 void RankOutput::on_first_step(const StartUpClock& clock) {
-  const std::string json = start_up_json(clock);
-  std::ofstream(start_up_path_) << json << '\n';
-  if (metrics_.is_open()) metrics_ << R"({"start_up": )" << json << "}" << std::endl;
+  const nlohmann::ordered_json json = start_up_json(clock);
+  std::ofstream(start_up_path_) << json.dump() << '\n';
+  if (metrics_.is_open()) metrics_ << nlohmann::ordered_json{{"start_up", json}}.dump() << std::endl;
 }
 
 void RankOutput::on_step(const StepReport& report) {

@@ -26,7 +26,7 @@ const T* get(const std::map<std::string, Value, std::less<>>& items, std::string
   check_failed("attribute '" + std::string(name) + "' is missing", std::source_location::current());
 }
 
-/// The shortest text that reads back as the same double, always told from an integer.
+/// The shortest text that reads back as the same double and never looks like an integer.
 std::string number_text(double value) {
   if (std::isnan(value)) return ".nan";
   if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
@@ -91,6 +91,21 @@ std::string Attrs::text(std::string_view name, std::string_view otherwise) const
 Ints Attrs::ints(std::string_view name) const {
   const Ints* value = get<Ints>(items_, name);
   return value ? *value : Ints{};
+}
+
+std::vector<Ints> Attrs::int_lists(std::string_view name) const {
+  const auto* value = get<std::vector<Ints>>(items_, name);
+  return value ? *value : std::vector<Ints>{};
+}
+
+std::vector<double> Attrs::numbers(std::string_view name) const {
+  const auto* value = get<std::vector<double>>(items_, name);
+  return value ? *value : std::vector<double>{};
+}
+
+const Value* Attrs::find(std::string_view name) const {
+  const auto it = items_.find(name);
+  return it == items_.end() ? nullptr : &it->second;
 }
 
 int64_t Attrs::integer(std::string_view name) const {

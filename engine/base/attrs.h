@@ -23,13 +23,18 @@ class Attrs {
   void set(std::string_view name, Value value) { items_.insert_or_assign(std::string(name), std::move(value)); }
   void erase(std::string_view name);
 
-  /// The value, or `otherwise` where the name is absent. A present value of another type is our bug
-  /// (an int64_t is taken where a double is asked for).
+  /// The value, or `otherwise` if the name is absent. A present value of another type is our bug
+  /// (an int64_t is accepted for a double).
   bool flag(std::string_view name, bool otherwise = false) const;
   int64_t integer(std::string_view name, int64_t otherwise) const;
   double number(std::string_view name, double otherwise) const;
   std::string text(std::string_view name, std::string_view otherwise = "") const;
+  /// The list, or an empty one where the name is absent.
   Ints ints(std::string_view name) const;
+  std::vector<Ints> int_lists(std::string_view name) const;
+  std::vector<double> numbers(std::string_view name) const;
+  /// The value, or null where the name is absent.
+  const Value* find(std::string_view name) const;
 
   /// As above, but the name must be there.
   int64_t integer(std::string_view name) const;

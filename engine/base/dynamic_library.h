@@ -1,4 +1,4 @@
-// A shared library that is opened when it is first needed, so that one binary starts where it is missing.
+// A shared library that is opened on first use, so that one binary also starts where it is missing.
 #pragma once
 
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace trainctl {
 
-/// Open for as long as the process lives: drivers and the libraries on top of them do not survive dlclose.
+/// Stays open for the life of the process: drivers and the libraries on top of them do not survive dlclose.
 class DynamicLibrary {
  public:
-  /// The first of `sonames` that is found in the folders of TRAINCTL_CUDA_LIBRARY_PATH, or else where the loader
-  /// looks (LD_LIBRARY_PATH, ld.so.cache). `what` says in messages what it is: "NCCL". Throws EnvError that
-  /// names what was looked for, where, and what the loader said.
+  /// Opens the first of `sonames` found in the folders of TRAINCTL_CUDA_LIBRARY_PATH, or else by the loader
+  /// (LD_LIBRARY_PATH, ld.so.cache). `what` names the library in messages: "NCCL". Throws EnvError that lists what was
+  /// looked for, where, and what the loader reported.
   DynamicLibrary(std::string what, const std::vector<std::string>& sonames);
 
-  /// EnvError where the library has no such symbol: it is too old.
+  /// Throws EnvError if the library has no such symbol: it is too old.
   template <class Function>
   void bind(Function*& function, const char* symbol) const {
     function = reinterpret_cast<Function*>(find(symbol));

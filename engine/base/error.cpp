@@ -1,4 +1,4 @@
-// How failures read: one line a diagnostic, and the excerpt with its caret.
+// How failures are printed: one line a diagnostic, and the excerpt with its caret.
 #include "engine/base/error.h"
 
 namespace trainctl {
@@ -26,7 +26,7 @@ std::string all_lines(const std::vector<Diagnostic>& diagnostics) {
   return text;
 }
 
-/// Line `number` (from 1) without its end; false where the text is shorter.
+/// Line `number` (from 1) without its newline; false if the text is shorter.
 bool find_line(std::string_view source, int number, std::string_view& line) {
   for (int i = 1; i < number; ++i) {
     const size_t end = source.find('\n');
@@ -40,7 +40,7 @@ bool find_line(std::string_view source, int number, std::string_view& line) {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-/// What stands left of the caret: as wide as the line is up to there, tabs kept. Columns count
+/// What is printed left of the caret: as wide as the line up to there, tabs kept. Columns count
 /// characters, not bytes.
 std::string indent_of(std::string_view line, int column) {
   std::string indent;
@@ -50,11 +50,11 @@ std::string indent_of(std::string_view line, int column) {
     indent += line[i] == '\t' ? '\t' : ' ';
     ++characters;
   }
-  // One more than the line is long is where a missing thing belongs; further never is.
+  // A caret may stand one past the end, where something is missing; never further.
   return indent;
 }
 
-/// The part of a long line that people can read, and the column within it.
+/// Cuts a long line to a readable part around `column`, which moves with it.
 void shorten(std::string_view& line, int& column) {
   constexpr size_t kMax = 160;
   if (line.size() <= kMax) return;

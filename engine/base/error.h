@@ -1,5 +1,5 @@
-// The three kinds of failure, and nothing else: SpecError (the user's job file), EnvError (the
-// machine), and check() (our bug). Each maps to one exit code; see kExit*.
+// The three kinds of failure: SpecError (the user's job file), EnvError (the machine), and check()
+// (our bug). Each maps to one exit code; see kExit*.
 #pragma once
 
 #include <source_location>
@@ -55,7 +55,7 @@ class InternalError : public std::logic_error {
 
 [[noreturn]] void check_failed(std::string_view what, const std::source_location& where);
 
-/// States what must hold whatever the user wrote.
+/// Asserts what must hold whatever the user wrote.
 inline void check(bool holds, std::string_view what,
                   const std::source_location& where = std::source_location::current()) {
   if (!holds) [[unlikely]] check_failed(what, where);

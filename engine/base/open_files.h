@@ -7,8 +7,7 @@
 
 namespace trainctl {
 
-/// Allows `count` of them where a user of this machine may allow that, else as many as he may. A shell's own limit is
-/// often 1024.
+/// Raises this process's limit to `count`, or to the hard limit if that is lower. A shell's own limit is often 1024.
 inline void allow_open_files(rlim_t count = RLIM_INFINITY) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;

@@ -7,7 +7,7 @@ namespace trainctl {
 
 struct SourcePos {
   std::string file;
-  int line = 0;    ///< from 1; 0 = not known
+  int line = 0;    ///< from 1; 0: unknown
   int column = 0;  ///< from 1
   bool known() const { return line > 0; }
   friend bool operator==(const SourcePos&, const SourcePos&) = default;

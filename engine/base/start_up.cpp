@@ -22,7 +22,7 @@ void add_to(std::vector<Phase>& phases, const Phase& phase) {
   }
 }
 
-/// Up to `end`, which is taken off with it.
+/// Returns the text before `end`, and removes it and `end` from `text`.
 std::string_view take_until(std::string_view& text, char end) {
   const std::string_view taken = text.substr(0, text.find(end));
   text.remove_prefix(std::min(text.size(), taken.size() + 1));
@@ -82,7 +82,7 @@ StartUpClock StartUpClock::of_text(std::string_view text) {
     number = number_in(phase);
     add_to(clock.phases_, {name, number.value_or(0)});
   }
-  if (!number) throw EnvError("'" + std::string(text) + "' is no start-up clock: NS:NAME=NS,…");
+  if (!number) throw EnvError("'" + std::string(text) + "' is not a start-up clock: NS:NAME=NS,…");
   return clock;
 }
 

@@ -1,6 +1,5 @@
-// Where the time goes until a run's first step is finished: phases one after another, so that they add up. The
-// launcher begins; each rank that it starts goes on with its clock. What threads do meanwhile stands beside:
-//
+// Where the time until a run's first finished step goes: phases one after another, so that they add up. The launcher
+// begins; each rank continues the clock that it inherits. What threads do meanwhile is kept separately:
 //   launcher   devices ─ plan ─╮
 //   rank                       ╰ launch ─ program ─ data ─ CUDA ─ kernels ─ NCCL ─ copy engines ─ weights ─ step
 //   thread                                               ╰ CUDA ─ NCCL world ─ … ╯
@@ -21,29 +20,29 @@ class StartUpClock {
   struct Phase {
     std::string name;
     int64_t ns = 0;
-    bool with_others = false;  ///< other ranks had to come: waiting for them is in it
+    bool with_others = false;  ///< includes waiting for other ranks
   };
 
-  /// Begins now.
+  /// Starts the clock now.
   StartUpClock();
 
-  /// What has gone by since the last phase ended was `name`. Phases of one name add up.
+  /// The time since the last phase ended belongs to `name`. Phases of one name add up.
   void ended(std::string_view name) { add(name, false); }
-  /// The same, of a phase with_others.
+  /// The same, for a phase that waits for other ranks.
   void met_others(std::string_view name) { add(name, true); }
-  /// Another thread's phases, which went on beside ours.
+  /// Adds the phases of another thread, which ran beside ours.
   void had_beside(const StartUpClock& other);
-  /// The first step is finished: nothing is added any more.
+  /// The first step is finished: later calls add nothing.
   void stop() { stopped_ = true; }
 
   const std::vector<Phase>& phases() const { return phases_; }
   const std::vector<Phase>& beside() const { return beside_; }
   double seconds() const;
-  /// Without the phases with_others: the rank with the most is the one that the others waited for.
+  /// Without the phases with_others: the rank with the largest value is the one that the others waited for.
   double seconds_alone() const;
 
-  /// The clock for another process of this host, and back: "123456789:devices=1000,plan=2000", the end of the last
-  /// phase by CLOCK_MONOTONIC, then the phases; all in nanoseconds. Throws EnvError.
+  /// Passes the clock to another process of this host: "123456789:devices=1000,plan=2000" is the end of the last phase
+  /// by CLOCK_MONOTONIC, then the phases; all in nanoseconds. Parsing throws EnvError.
   std::string to_text() const;
   static StartUpClock of_text(std::string_view text);
 
@@ -55,7 +54,7 @@ class StartUpClock {
   bool stopped_ = false;
 };
 
-/// For those who may have been given none: nothing where it is null.
+/// As clock->ended(name); does nothing if clock is null.
 inline void phase_ended(StartUpClock* clock, std::string_view name) {
   if (clock != nullptr) clock->ended(name);
 }

@@ -1,4 +1,4 @@
-// Words and numbers for people.
+// Words and numbers in readable form.
 #include "engine/base/text.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
     const size_t longer = std::max(word.size(), candidate.size()), shorter = std::min(word.size(), candidate.size());
     if (longer - shorter > static_cast<size_t>(limit)) continue;
     const int distance = edit_distance(word, candidate);
-    // A candidate with no letter of the word in place is no guess ("a" for "p").
+    // A candidate that shares no letter in place is no guess ("a" for "p").
     if (distance < best && distance < static_cast<int>(longer)) {
       best = distance;
       result = candidate;
@@ -51,7 +51,7 @@ std::string format_bytes(int64_t bytes) {
   static constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  // 1023.95 would print as 1024.0 of the smaller unit.
+  // 1023.95 would be printed as 1024.0 of the smaller unit.
   while (std::abs(value) >= 1023.95 && unit + 1 < std::size(kUnits)) {
     value /= 1024;
     ++unit;
@@ -96,7 +96,7 @@ bool glob_match(std::string_view pattern, std::string_view text) {
       ++p;
       ++t;
     } else if (star != std::string_view::npos) {
-      // The last star takes one character more; earlier ones never need to.
+      // The last star takes one more character; earlier ones never need to.
       p = star + 1;
       t = ++star_text;
     } else {

@@ -1,4 +1,4 @@
-// Words and numbers for people: nearest names, byte counts, joined lists.
+// Words and numbers in readable form: nearest names, byte counts, joined lists.
 #pragma once
 
 #include <cstdint>

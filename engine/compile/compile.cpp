@@ -1,29 +1,58 @@
 // Plan -> Program, as a table of contents.
 #include "engine/compile/compile.h"
 
+#include <algorithm>
+#include <array>
+
 #include "engine/compile/passes.h"
 #include "engine/compile/verify_programs.h"
 
 namespace trainctl {
+namespace {
+
+using enum Pass::Need;
+
+constexpr std::array kPasses = {
+    Pass{"lay_out_variables", "buckets, parameters and states, and the buffers that last all steps", required,
+         lay_out_variables},
+    Pass{"lower_stage", "the stage's tasks as kernels, loads, collectives, sends and recvs", required, lower_stage},
+    Pass{"gather_ahead", "gathers of weights start one layer before their use", optional, gather_ahead},
+    Pass{"fuse_loss", "a loss and its gradient become one kernel", optional, fuse_loss},
+    Pass{"fuse_matmul", "matmul, add_bias and an activation become one matmul", optional, fuse_matmul},
+    Pass{"fuse_update", "plain SGD inside the kernels that make the gradients", optional, fuse_update},
+    Pass{"fuse_bias_grad", "a layer's gradients of weight and bias become one kernel", optional, fuse_bias_grad},
+    Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},
+    Pass{"order_gradients", "gradients that are reduced are made early", optional, order_gradients},
+    Pass{"make_in_pieces", "what is reduced in pieces is made in pieces", optional, make_in_pieces},
+    Pass{"update_early", "updates, and the gathers that follow, start during the backward pass", optional,
+         update_early},
+    Pass{"group_launches", "kernels that may run as one launch stand together", optional, group_launches},
+    Pass{"order_sends", "which instruction waits for which send", required, order_sends},
+    Pass{"reuse_buffers", "an in-place output takes the buffer of an input that ends there", optional, reuse_buffers},
+    Pass{"place_buffers", "an arena offset for each buffer", required, place_buffers},
+    Pass{"order_streams", "streams, and the waits between them", required, order_streams},
+};
+
+}  // namespace
+
+std::span<const Pass> passes() { return kPasses; }
+
+std::span<const Pass> passes_up_to(std::string_view name) {
+  const auto found = std::find_if(kPasses.begin(), kPasses.end(), [&](const Pass& pass) { return pass.name == name; });
+  if (found == kPasses.end()) return {};
+  return {kPasses.begin(), found + 1};
+}
+
+void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& after_each) {
+  for (const Pass& pass : list) {
+    pass.run(c);
+    if (after_each) after_each(pass, c);
+  }
+}
 
 Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
   Compiler c(graph, plan, spec, cost, rank);
-  lay_out_variables(c);
-  lower_stage(c);
-  gather_ahead(c);
-  fuse_loss(c);
-  fuse_matmul(c);
-  fuse_update(c);
-  fuse_bias_grad(c);
-  fuse_elementwise(c);
-  order_gradients(c);
-  make_in_pieces(c);
-  update_early(c);
-  group_launches(c);
-  order_sends(c);
-  reuse_buffers(c);
-  place_buffers(c);
-  order_streams(c);
+  run_passes(passes(), c);
   return std::move(c.program);
 }
 

@@ -13,6 +13,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       plan(p),
       spec(s),
       cost(c),
+      optimizer(s.optimizer.type, s.optimizer.attrs),
       rank(of_rank),
       stage(of_rank / p.mesh.size()),
       rank_in_stage(of_rank % p.mesh.size()),

@@ -3,12 +3,12 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/compile/buckets.h"
 #include "engine/compile/program.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
@@ -44,8 +44,11 @@ struct VirtualInstruction {
   std::vector<BufferId> inputs, outputs;  ///< of code.inputs, code.outputs
 };
 
-inline bool is_kernel(const VirtualInstruction& v, std::string_view op) {
-  return v.code.opcode == Opcode::kernel && v.code.op == op;
+inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) { return kernel_of(v.code) == &kernel; }
+/// What it could be to the kernel before it.
+inline EpilogueRole epilogue_role(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->as_epilogue != nullptr ? kernel->as_epilogue(v.code.attrs) : EpilogueRole{};
 }
 /// Whether it sums gradients of parameters over ranks.
 inline bool reduces(const VirtualInstruction& v) {
@@ -78,6 +81,7 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
+  const Optimizer optimizer;  ///< of the job
   const int rank, stage, rank_in_stage;
 
   Program program;  ///< groups, variables and buckets as they become known; instructions at the end

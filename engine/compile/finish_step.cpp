@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/program_kernels.h"
 #include "engine/compile/rank_traits.h"
 
 namespace trainctl {
@@ -11,11 +12,12 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-Instruction once_a_step(Opcode opcode, std::string name, std::string op = "") {
+/// `kernel`: of kernels.
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr) {
   Instruction i;
   i.opcode = opcode;
   i.name = std::move(name);
-  i.op = std::move(op);
+  if (kernel != nullptr) i.op = kernel->name;
   i.phase = Phase::backward;
   return i;
 }
@@ -32,7 +34,7 @@ void all_reduce_number(Lowering& l, const std::string& name, Purpose purpose, co
 
 void finish_loss(Lowering& l) {
   const View loss = l.c.flat(l.c.loss, 0, 1, "loss");
-  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", "zero"), {}, {loss});
+  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
   all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
 }
 
@@ -46,30 +48,21 @@ View sum_of_squares(Lowering& l) {
       const View part = Compiler::own_part(
           l.c.flat(l.c.buckets[b].gradients, counted.at, counted.elements, "grad." + bucket.name, bucket.kept_type),
           OwnPart::counted, counted.whole, counted.first);
-      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, "sum_squares"), {part}, {norm});
+      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
       norm.operand.accumulate = true;
     }
   }
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
-  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", "zero"), {}, {norm});
+  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
   all_reduce_number(l, "all_reduce clip_norm", Purpose::clip, norm);
   return norm;
 }
 
 Instruction update_instruction(const Lowering& l, const std::string& name) {
-  const OptimizerSpec& o = l.c.spec.optimizer;
-  Instruction i = once_a_step(Opcode::kernel, "update " + name, o.type == "sgd" ? "sgd_update" : "adam_update");
-  i.attrs = {{"weight_decay", o.weight_decay}, {"clip_norm", o.clip_norm}};
-  if (o.type == "sgd") {
-    i.attrs.set("momentum", o.momentum);
-    i.attrs.set("nesterov", o.nesterov);
-  } else {
-    i.attrs.set("beta1", o.beta1);
-    i.attrs.set("beta2", o.beta2);
-    i.attrs.set("eps", o.eps);
-    i.attrs.set("decoupled", o.type == "adamw");
-  }
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, l.c.optimizer.def.kernel);
+  i.attrs = l.c.optimizer.kernel_attrs();
+  i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
   return i;
 }
 
@@ -87,9 +80,8 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (norm) inputs.push_back(*norm);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
-  const std::vector<std::string> names =
-      buffers.optimizer.size() == 1 ? std::vector<std::string>{"momentum."} : std::vector<std::string>{"m.", "v."};
-  for (size_t s = 0; s < buffers.optimizer.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, names[s]));
+  const std::vector<std::string> states = l.c.optimizer.states();
+  for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
   if (copied) outputs.push_back(read);
   l.c.emit(update_instruction(l, piece.name), inputs, outputs);
 

@@ -8,21 +8,27 @@
 namespace trainctl {
 namespace {
 
+bool takes_bias_grad(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->takes_step(EpilogueStep::bias_grad);
+}
+
 /// dy of a bias gradient is that of a weight gradient, and both step or neither does.
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
-  return is_kernel(weight, "matmul_weight_grad") && weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] &&
-         of_weight.offset == of_bias.offset && of_weight.bytes() == of_bias.bytes() &&
-         of_weight.shape.back() == of_bias.shape.back() &&
-         weight.code.attrs.flag("descend") == bias.code.attrs.flag("descend");
+  return weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
+         of_weight.bytes() == of_bias.bytes() && of_weight.shape.back() == of_bias.shape.back() &&
+         epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
 
 /// The weight gradient takes the other's output; the one that stays is at `place`, the other is marked.
 void join(Compiler& c, size_t bias, size_t weight, size_t place) {
   VirtualInstruction both = std::move(c.code[weight]);
   VirtualInstruction& one = c.code[bias];
-  both.code.attrs.set("bias_grad", true);
-  if (both.code.attrs.flag("descend")) both.code.name += ", " + one.code.outputs[0].tensor;
+  Epilogue epilogue = epilogue_of(both.code.attrs);
+  epilogue.bias_grad = true;
+  set_epilogue(both.code.attrs, epilogue);
+  if (epilogue.descend) both.code.name += ", " + one.code.outputs[0].tensor;
   both.outputs.push_back(one.outputs[0]);
   both.code.outputs.push_back(std::move(one.code.outputs[0]));
   VirtualInstruction& other = c.code[place == weight ? bias : weight];
@@ -36,9 +42,9 @@ void join(Compiler& c, size_t bias, size_t weight, size_t place) {
 void fuse_bias_grad(Compiler& c) {
   std::vector<std::vector<size_t>> weights(c.buffers.size());  // by dy: the weight gradients made of it
   for (size_t i = 0; i < c.code.size(); ++i)
-    if (is_kernel(c.code[i], "matmul_weight_grad")) weights[static_cast<size_t>(c.code[i].inputs[1])].push_back(i);
+    if (takes_bias_grad(c.code[i])) weights[static_cast<size_t>(c.code[i].inputs[1])].push_back(i);
   for (size_t bias = 0; bias < c.code.size(); ++bias) {
-    if (!is_kernel(c.code[bias], "bias_grad")) continue;
+    if (epilogue_role(c.code[bias]).step != EpilogueStep::bias_grad) continue;
     const std::vector<size_t>& of_dy = weights[static_cast<size_t>(c.code[bias].inputs[0])];
     const auto found =
         std::find_if(of_dy.begin(), of_dy.end(), [&](size_t i) { return belong_together(c.code[bias], c.code[i]); });

@@ -8,6 +8,7 @@
 
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise/expression.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -31,8 +32,10 @@ bool repeats(const Operand& row, const Operand& whole) {
 }
 
 std::string token_of(const VirtualInstruction& v) {
-  if (v.code.opcode != Opcode::kernel || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return "";
-  const std::string token = elementwise_token(v.code.op, v.code.attrs);
+  const KernelDef* kernel = kernel_of(v.code);
+  if (kernel == nullptr || kernel->element == nullptr || v.outputs.size() != 1 || v.code.outputs[0].accumulate)
+    return "";
+  const std::string token = kernel->element(v.code.attrs);
   const Operand& out = v.code.outputs[0];
   for (const Operand& in : v.code.inputs) {
     if (!like(in, out) && !((token == "+" || token == "*") && repeats(in, out))) return "";
@@ -89,7 +92,7 @@ class Chain {
     if (!is_expression(text) || one.inputs.size() > kMostElementwiseInputs) return std::nullopt;
     const Instruction& last = at(members_.size() - 1).code;
     one.code.name = last.name;
-    one.code.op = "elementwise";
+    one.code.op = elementwise_kernel.name;
     one.code.attrs = {{"expression", text}};
     one.code.phase = last.phase;
     one.code.micro_batch = last.micro_batch;

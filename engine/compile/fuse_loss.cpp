@@ -3,18 +3,16 @@
 // does, both have to be kept, so the two are joined only where the backward task follows at once.
 #include <algorithm>
 #include <optional>
-#include <string_view>
 
 #include "engine/compile/passes.h"
 
 namespace trainctl {
 namespace {
 
-constexpr std::string_view kLosses[] = {"softmax_cross_entropy", "mae", "mse"};
-
-bool is_loss(const VirtualInstruction& v) {
-  return v.code.opcode == Opcode::kernel &&
-         std::find(std::begin(kLosses), std::end(kLosses), v.code.op) != std::end(kLosses);
+/// The loss's kernel; null: it is none.
+const KernelDef* loss_kernel(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->loss_with_grad != nullptr ? kernel : nullptr;
 }
 
 bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
@@ -29,11 +27,11 @@ bool same_inputs(const VirtualInstruction& a, const VirtualInstruction& b) {
 }
 
 /// The kernel that makes the loss's gradient from the very same operands; a recompute has others.
-std::optional<size_t> gradient_of(const Compiler& c, size_t loss) {
+std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, size_t loss) {
   const VirtualInstruction& v = c.code[loss];
   for (size_t i = loss + 1; i < c.code.size(); ++i) {
     const VirtualInstruction& other = c.code[i];
-    if (other.code.opcode != Opcode::kernel || other.code.op != v.code.op + "_grad") continue;
+    if (!is_kernel(other, *kernel.loss_grad)) continue;
     if (other.code.micro_batch != v.code.micro_batch || !same_inputs(v, other)) continue;
     return is_persistent(c.buffers[other.outputs[0]].kind) ? std::nullopt : std::optional(i);
   }
@@ -56,12 +54,13 @@ bool costs_nothing(const Compiler& c, size_t loss, size_t grad) {
 
 void fuse_loss(Compiler& c) {
   for (size_t i = 0; i < c.code.size(); ++i) {
-    if (!is_loss(c.code[i])) continue;
-    const std::optional<size_t> grad = gradient_of(c, i);
+    const KernelDef* kernel = loss_kernel(c.code[i]);
+    if (kernel == nullptr) continue;
+    const std::optional<size_t> grad = gradient_of(c, *kernel, i);
     if (!grad || !costs_nothing(c, i, *grad)) continue;
     VirtualInstruction& loss = c.code[i];
     VirtualInstruction& from = c.code[*grad];
-    loss.code.op += "_with_grad";
+    loss.code.op = kernel->loss_with_grad->name;
     loss.outputs.push_back(from.outputs[0]);
     loss.code.outputs.push_back(std::move(from.code.outputs[0]));
     c.code.erase(c.code.begin() + static_cast<std::ptrdiff_t>(*grad));

@@ -54,23 +54,27 @@ bool can_come_first(const Compiler& c, int matmul, int after) {
   return true;
 }
 
-/// What a matmul becomes with the op after it; nothing where it has no such form.
-enum class Fusion { bias, activation, kept_activation, slope };
-
-std::optional<Fusion> fusion_of(const VirtualInstruction& matmul, const VirtualInstruction& after, bool read_again) {
-  const Attrs& attrs = matmul.code.attrs;
-  if (attrs.has("activation") || attrs.has("activation_grad")) return std::nullopt;
-  if (is_kernel(after, "add_bias") && !read_again && !attrs.has("bias")) return Fusion::bias;
-  if (is_kernel(after, "relu") && !read_again) return Fusion::activation;
-  if (is_kernel(after, "gelu")) return read_again ? Fusion::kept_activation : Fusion::activation;
-  const bool is_slope = is_kernel(after, "relu_grad") || is_kernel(after, "gelu_grad");
-  if (is_slope && !read_again && !attrs.has("bias")) return Fusion::slope;
-  return std::nullopt;
+/// What the product's epilogue becomes with the op after it; nothing where it has no such form.
+std::optional<Epilogue> with_step(const VirtualInstruction& product, const VirtualInstruction& after, bool read_again) {
+  const EpilogueRole role = epilogue_role(after);
+  Epilogue e = epilogue_of(product.code.attrs);
+  if (e.activation != Activation::none || e.slope != Activation::none) return std::nullopt;
+  if (role.step == EpilogueStep::none || !kernel_of(product.code)->takes_step(role.step)) return std::nullopt;
+  if (role.step == EpilogueStep::activation) {
+    if (read_again && role.activation == Activation::relu) return std::nullopt;  // its backward takes its output
+    e.activation = role.activation;
+    e.keep_input = read_again;
+    return e;
+  }
+  if (read_again || e.bias) return std::nullopt;
+  if (role.step == EpilogueStep::bias) e.bias = true;
+  if (role.step == EpilogueStep::slope) e.slope = role.activation;
+  return e;
 }
 
 struct Found {
   int matmul = -1;
-  Fusion fusion{};
+  Epilogue epilogue;
   int place = -1;  ///< of the fused instruction: the matmul's or that of the op after it
 };
 
@@ -82,14 +86,16 @@ std::optional<Found> matmul_before(const Compiler& c, const std::vector<Uses>& u
   const Uses& u = uses[between];
   if (is_persistent(c.buffers[between].kind) || u.writes != 1 || u.writer >= at) return std::nullopt;
   const VirtualInstruction& matmul = c.code[u.writer];
-  const bool fits = is_kernel(matmul, "matmul") && matmul.code.outputs.size() == 1 &&
-                    !matmul.code.outputs[0].accumulate && matmul.code.outputs[0].shape == v.code.inputs[0].shape &&
+  const KernelDef* kernel = kernel_of(matmul.code);
+  const bool fits = kernel != nullptr && kernel->takes_step(EpilogueStep::activation) &&
+                    matmul.code.outputs.size() == 1 && !matmul.code.outputs[0].accumulate &&
+                    matmul.code.outputs[0].shape == v.code.inputs[0].shape &&
                     matmul.code.outputs[0].dtype == v.code.outputs[0].dtype;
-  const std::optional<Fusion> fusion = fits ? fusion_of(matmul, v, u.reads > 1) : std::nullopt;
-  if (!fusion) return std::nullopt;
+  const std::optional<Epilogue> epilogue = fits ? with_step(matmul, v, u.reads > 1) : std::nullopt;
+  if (!epilogue) return std::nullopt;
   // Early where it can be: a step of descent on the weights that the matmul reads may come right after it.
-  if (can_come_first(c, u.writer, at)) return Found{u.writer, *fusion, u.writer};
-  if (can_wait(c, u.writer, at)) return Found{u.writer, *fusion, at};
+  if (can_come_first(c, u.writer, at)) return Found{u.writer, *epilogue, u.writer};
+  if (can_wait(c, u.writer, at)) return Found{u.writer, *epilogue, at};
   return std::nullopt;
 }
 
@@ -97,26 +103,18 @@ std::optional<Found> matmul_before(const Compiler& c, const std::vector<Uses>& u
 void join(Compiler& c, const Found& found, int after) {
   VirtualInstruction fused = std::move(c.code[found.matmul]);
   VirtualInstruction last = std::move(c.code[after]);
-  Attrs& attrs = fused.code.attrs;
-  if (found.fusion == Fusion::kept_activation) {
-    attrs.set("keep_input", true);
+  if (found.epilogue.keep_input) {
     last.outputs.push_back(fused.outputs[0]);
     last.code.outputs.push_back(std::move(fused.code.outputs[0]));
   }
   fused.outputs = std::move(last.outputs);
   fused.code.outputs = std::move(last.code.outputs);
   fused.code.name = std::move(last.code.name);
-  if (found.fusion == Fusion::bias || found.fusion == Fusion::slope) {
+  if (last.inputs.size() > 1) {  // the bias, or where the slope is taken
     fused.inputs.push_back(last.inputs[1]);
     fused.code.inputs.push_back(std::move(last.code.inputs[1]));
   }
-  const std::string op = last.code.op.substr(0, last.code.op.find('_'));  // relu, gelu
-  if (found.fusion == Fusion::bias) {
-    attrs.set("bias", true);
-  } else {
-    attrs.set(found.fusion == Fusion::slope ? "activation_grad" : "activation", op);
-  }
-  if (last.code.attrs.has("approximate")) attrs.set("approximate", last.code.attrs.text("approximate"));
+  set_epilogue(fused.code.attrs, found.epilogue);
   VirtualInstruction& other = c.code[found.place == after ? found.matmul : after];
   other = {};
   other.code.opcode = Opcode::wait;  // removed below

@@ -6,14 +6,9 @@
 
 #include "engine/compile/byte_map.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
-
-bool is_plain_sgd(const OptimizerSpec& o) {
-  return o.type == "sgd" && o.momentum == 0 && o.weight_decay == 0 && o.clip_norm == 0;
-}
 
 bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
@@ -56,13 +51,14 @@ Writers find_writers(const Compiler& c, const std::vector<std::vector<size_t>>& 
     if (!fits) break;
     const VirtualInstruction& v = c.code[i];
     if (names(v.inputs, bucket.gradients)) {
-      fits = v.code.op == "sgd_update";
+      fits = is_update(v.code);
       found.update = i;
     }
     if (!names(v.outputs, bucket.gradients)) continue;
-    const OpDef* op = v.code.opcode == Opcode::kernel ? find_op(v.code.op) : nullptr;
-    fits = fits && op != nullptr && op->can_descend && v.outputs.size() == 1 && !v.code.outputs[0].accumulate;
-    const Operand& made = v.code.outputs[0];  // weights lie as gradients do
+    const KernelDef* kernel = kernel_of(v.code);
+    fits = fits && kernel != nullptr && kernel->takes_step(EpilogueStep::descend) && v.outputs.size() == 1 &&
+           !v.code.outputs[0].accumulate;
+    const Operand& made = v.code.outputs[0];  // weights are laid out as gradients are
     last_reads.for_each(made.offset, made.offset + made.bytes(), [&](size_t last) { fits = fits && last <= i; });
     found.at.push_back(i);
   }
@@ -75,14 +71,16 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
   Operand& out = v.code.outputs[0];
   out.accumulate = true;
   if (out.tensor.starts_with("grad.")) out.tensor.erase(0, 5);
-  v.code.attrs.set("descend", true);
+  Epilogue epilogue = epilogue_of(v.code.attrs);
+  epilogue.descend = true;
+  set_epilogue(v.code.attrs, epilogue);
   v.code.name = "update " + out.tensor;
 }
 
 }  // namespace
 
 void fuse_update(Compiler& c) {
-  if (!c.trains() || !is_plain_sgd(c.spec.optimizer)) return;
+  if (!c.trains() || !c.optimizer.is_plain_step() || c.spec.optimizer.clip_norm != 0) return;
   const std::vector<std::vector<size_t>> users = find_users(c);
   std::vector<size_t> removed;
   for (size_t b = 0; b < c.buckets.size(); ++b) {

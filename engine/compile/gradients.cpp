@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
 #include "engine/ops/op_def.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -26,7 +27,7 @@ int64_t used_elements(const BucketPlan& plan) {
 }
 
 void zero(Lowering& l, const std::string& name, const View& view) {
-  l.emit_kernel("zero " + name, "zero", {}, {}, {view});
+  l.emit_kernel("zero " + name, zero_kernel, {}, {}, {view});
 }
 
 /// The range that contributions of this task go to. A fresh one has padding that nobody else writes.
@@ -59,8 +60,10 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
   const View from = bring(l, gradient, l.id(p.gradient_layout));
   const View to = parameter_range(l, bucket, parameter);
   l.gradients[bucket].written[parameter] = true;
-  if (to.operand.accumulate) return l.emit_kernel("accumulate " + to.operand.tensor, "accumulate", {}, {from}, {to});
-  l.emit_kernel("copy " + to.operand.tensor, "copy_slice", copy_of(num_elements(from.operand.shape)), {from}, {to});
+  if (to.operand.accumulate)
+    return l.emit_kernel("accumulate " + to.operand.tensor, accumulate_kernel, {}, {from}, {to});
+  l.emit_kernel("copy " + to.operand.tensor, copy_slice_kernel, copy_of(num_elements(from.operand.shape)), {from},
+                {to});
 }
 
 /// What no contribution of this stage reached is zero.
@@ -84,7 +87,7 @@ BufferId summed_range(Lowering& l, int bucket) {
   const std::string name = "grad." + plan.name;
   Instruction i;
   i.name = "round " + name;
-  i.op = "copy_slice";
+  i.op = copy_slice_kernel.name;
   i.attrs = copy_of(plan.elements);
   i.phase = Phase::backward;
   i.micro_batch = of_task ? l.task.micro_batch : -1;
@@ -172,7 +175,7 @@ std::optional<View> gradient_target(Lowering& l, NodeId node, int o) {
   const auto [bucket, parameter] = l.destinations.find(tensor)->second;
   const bool as_it_is =
       l.c.plan.hybrid() || l.id(plan_of(l, bucket).parameters[parameter].gradient_layout) == l.node_outputs[node][o];
-  const bool adds = (get_op(n.op).can_accumulate >> o & 1u) != 0;
+  const bool adds = (get_op(n.op).kernel.accumulates >> o & 1u) != 0;
   if (!as_it_is || (l.gradients[bucket].written[parameter] && !adds)) return std::nullopt;
   View view = parameter_range(l, bucket, parameter);
   l.gradients[bucket].written[parameter] = true;
@@ -209,7 +212,7 @@ void add_up_shards(Lowering& l) {
     Instruction i;
     const bool adds = s.to.operand.accumulate;
     i.name = (adds ? "accumulate " : "copy ") + s.to.operand.tensor;
-    i.op = adds ? "accumulate" : "copy_slice";
+    i.op = adds ? accumulate_kernel.name : copy_slice_kernel.name;
     if (!adds) i.attrs = copy_of(num_elements(s.to.operand.shape));
     i.phase = Phase::backward;
     i.micro_batch = s.micro_batch;

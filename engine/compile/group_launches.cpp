@@ -35,9 +35,14 @@ bool all_of_type(const std::vector<Operand>& operands, DType type) {
 }
 bool all_f32(const std::vector<Operand>& operands) { return all_of_type(operands, DType::f32); }
 
+bool has_role(const VirtualInstruction& v, LaunchRole role) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->launch_role == role;
+}
+
 /// Of rows by a matrix.
 bool is_product(const VirtualInstruction& v) {
-  if (!is_kernel(v, "matmul") || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
+  if (!has_role(v, LaunchRole::product) || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
   const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
   return w.shape.size() == 2 && !x.shape.empty() && !v.code.attrs.flag("transpose_a") &&
          rows_of(x) * num_elements(w.shape) <= kSmallProduct;
@@ -47,9 +52,7 @@ bool is_row_product(const VirtualInstruction& v) {
   return is_product(v) && all_f32(v.code.inputs) && all_f32(v.code.outputs);
 }
 
-bool is_loss(const VirtualInstruction& v) {
-  return v.code.opcode == Opcode::kernel && v.code.op.ends_with("_with_grad");
-}
+bool is_loss(const VirtualInstruction& v) { return has_role(v, LaunchRole::loss); }
 
 bool is_row_loss(const VirtualInstruction& v) {
   return is_loss(v) && all_f32(v.code.outputs) && v.code.inputs[0].dtype == DType::f32;
@@ -82,14 +85,14 @@ bool is_link_of_head(const VirtualInstruction& v) {
 }
 
 bool is_small_weight_grad(const VirtualInstruction& v) {
-  return is_kernel(v, "matmul_weight_grad") && !v.code.attrs.has("first_row") && all_f32(v.code.inputs) &&
+  return has_role(v, LaunchRole::weight_grad) && !v.code.attrs.has("first_row") && all_f32(v.code.inputs) &&
          all_f32(v.code.outputs) && rows_of(v.code.inputs[0]) <= kSmallDepth &&
          rows_of(v.code.inputs[0]) * num_elements(v.code.outputs[0].shape) <= kSmallProduct;
 }
 
 /// Only rows come from the chain: a layer's input, and what it takes its slope from. All else comes from outside.
 bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
-  const bool slope = is_row_product(next) && !next.code.attrs.text("activation_grad").empty();
+  const bool slope = is_row_product(next) && epilogue_of(next.code.attrs).slope != Activation::none;
   for (size_t i = 1; i + (slope ? 1 : 0) < next.inputs.size(); ++i) {
     for (size_t earlier : chain) {
       const std::vector<BufferId>& written = c.code[earlier].outputs;

@@ -13,11 +13,6 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-int optimizer_states(const OptimizerSpec& optimizer) {
-  if (optimizer.type == "sgd") return optimizer.momentum != 0 ? 1 : 0;
-  return 2;
-}
-
 Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   const Tensor& tensor = c.graph.tensors[plan.tensor];
   Variable v;
@@ -71,7 +66,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
     const int64_t kept = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
     r.gradients = c.new_buffer(BufferKind::gradients, kept);
     if (plan.adds_up_apart && plan.level < 2) r.sums = c.new_buffer(BufferKind::gradients, whole);
-    for (int i = 0; i < optimizer_states(c.spec.optimizer); ++i) {
+    for (size_t i = 0; i < c.optimizer.states().size(); ++i) {
       r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
     }
   }

@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -47,7 +48,7 @@ class LayerCollective {
 
   void reduce() {
     collective(Collective::all_reduce, input_, output_);
-    if (ranks_.at(root()) != l_.c.rank) l_.emit_kernel("zero " + node_.name, "zero", {}, {}, {output_});
+    if (ranks_.at(root()) != l_.c.rank) l_.emit_kernel("zero " + node_.name, zero_kernel, {}, {}, {output_});
   }
 
   void all_gather(int along) { unpacked(along, input_.operand.shape, Collective::all_gather, input_); }
@@ -65,7 +66,7 @@ class LayerCollective {
     const Shape& shape = input_.operand.shape;
     if (outer(shape, along) == 1) return input_;
     const View blocks = scratch(input_.operand.bytes(), " packed");
-    l_.emit_kernel("pack " + node_.name, "pack",
+    l_.emit_kernel("pack " + node_.name, pack_kernel,
                    {{"outer", outer(shape, along)}, {"parts", ways()}, {"inner", inner(shape, along) / ways()}},
                    {input_}, {blocks}, Purpose::layer);
     return blocks;
@@ -75,7 +76,7 @@ class LayerCollective {
     if (outer(block, along) == 1) return collective(kind, from, output_);
     const View blocks = scratch(output_.operand.bytes(), " gathered");
     collective(kind, from, blocks);
-    l_.emit_kernel("unpack " + node_.name, "unpack",
+    l_.emit_kernel("unpack " + node_.name, unpack_kernel,
                    {{"outer", outer(block, along)}, {"parts", ways()}, {"inner", inner(block, along)}}, {blocks},
                    {output_}, Purpose::layer);
   }

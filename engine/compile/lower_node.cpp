@@ -2,6 +2,7 @@
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
 #include "engine/ops/op_def.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -29,11 +30,11 @@ bool only_summed(const Lowering& l, TensorId tensor) {
 }
 
 void add_to_loss(Lowering& l, TensorId tensor, const OpDef& op) {
-  if (only_summed(l, tensor) && (op.can_accumulate & 1u)) return;  // written there directly
+  if (only_summed(l, tensor) && (op.kernel.accumulates & 1u)) return;  // written there directly
   const View& made = l.have(tensor).front().view;
   const View sum = step_loss(l);
-  if (sum.operand.accumulate) return l.emit_kernel("accumulate loss", "accumulate", {}, {made}, {sum});
-  l.emit_kernel("copy loss", "copy_slice", copy_of(1), {made}, {sum});
+  if (sum.operand.accumulate) return l.emit_kernel("accumulate loss", accumulate_kernel, {}, {made}, {sum});
+  l.emit_kernel("copy loss", copy_slice_kernel, copy_of(1), {made}, {sum});
 }
 
 void print(Lowering& l, const Node& node) {
@@ -56,12 +57,12 @@ class NodeLowering {
   NodeLowering(Lowering& l, NodeId id) : l_(l), id_(id), node_(l.c.graph.nodes[id]), op_(get_op(node_.op)) {}
 
   void lower() {
-    check(!l_.recomputing || op_.updates_input == 0, "running statistics are updated once: " + node_.name);
+    check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
     std::vector<View> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i]));
     }
-    if (node_.op == "reshape") {
+    if (op_.is_view) {
       const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
       keep(0, reshaped(inputs[0], as));
       direct_.assign(1, false);
@@ -82,7 +83,7 @@ class NodeLowering {
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, node_.op, attrs(), inputs, outputs);
+      l_.emit_kernel(node_.name, op_.kernel, attrs(), inputs, outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, outputs[o]);
@@ -93,7 +94,7 @@ class NodeLowering {
   /// What a device may round is a fact of the plan, so it stands in the program.
   Attrs attrs() const {
     Attrs attrs = node_.attrs;
-    if (op_.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
+    if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
     return attrs;
   }
 
@@ -103,7 +104,7 @@ class NodeLowering {
     for (size_t o = 0; o < node_.outputs.size(); ++o) {
       const TensorId tensor = node_.outputs[o];
       const auto gradient = op_.collective ? std::nullopt : gradient_target(l_, id_, static_cast<int>(o));
-      const bool is_sum = only_summed(l_, tensor) && (op_.can_accumulate & 1u);
+      const bool is_sum = only_summed(l_, tensor) && (op_.kernel.accumulates & 1u);
       direct_.push_back(gradient.has_value());
       outputs.push_back(gradient ? *gradient : is_sum ? step_loss(l_) : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
     }

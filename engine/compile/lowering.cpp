@@ -75,7 +75,7 @@ bool Lowering::is_recomputed(TensorId tensor) const {
   const Node& node = c.graph.nodes[producer];
   if (node.phase != Phase::forward || c.plan.stage_of(node) != c.stage) return false;
   // A reshape is a view: it would keep what it is a view of.
-  return c.plan.layers[node.layer].recompute || (node.op == "reshape" && is_recomputed(node.inputs[0]));
+  return c.plan.layers[node.layer].recompute || (get_op(node.op).is_view && is_recomputed(node.inputs[0]));
 }
 
 void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
@@ -85,11 +85,11 @@ void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, co
   c.emit(std::move(instruction), inputs, outputs);
 }
 
-void Lowering::emit_kernel(std::string name, std::string op, Attrs attrs, const std::vector<View>& inputs,
+void Lowering::emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, const std::vector<View>& inputs,
                            const std::vector<View>& outputs, Purpose purpose) {
   Instruction i;
   i.name = std::move(name);
-  i.op = std::move(op);
+  i.op = kernel.name;
   i.attrs = std::move(attrs);
   i.purpose = purpose;
   emit(std::move(i), inputs, outputs);

@@ -82,7 +82,7 @@ struct Lowering {
 
   /// Fills in what all instructions of a task have in common.
   void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
-  void emit_kernel(std::string name, std::string op, Attrs attrs, const std::vector<View>& inputs,
+  void emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, const std::vector<View>& inputs,
                    const std::vector<View>& outputs, Purpose purpose = Purpose::none);
   void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
                        Purpose purpose);

@@ -10,6 +10,7 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -22,7 +23,7 @@ std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   std::vector<size_t> pieces = {first};
   for (size_t i = first + 1; i < c.code.size(); ++i) {
     const VirtualInstruction& v = c.code[i];
-    if (v.code.op == "accumulate" || v.code.op == "copy_slice") continue;
+    if (is_kernel(v, accumulate_kernel) || is_kernel(v, copy_slice_kernel)) continue;
     const bool goes_on = reduces(v) && v.inputs[0] == c.code[first].inputs[0] &&
                          v.code.inputs[0].offset == end_of(c.code[pieces.back()].code.inputs[0]);
     if (!goes_on) break;
@@ -41,7 +42,8 @@ size_t product_of(const Compiler& c, const std::vector<size_t>& pieces) {
   while (at > 0 && !touched(at - 1)) --at;
   if (at-- == 0) return c.code.size();
   const VirtualInstruction& product = c.code[at];
-  if (product.code.op != "matmul_weight_grad" || product.outputs[0] != c.code[pieces[0]].inputs[0])
+  const KernelDef* kernel = kernel_of(product.code);
+  if (kernel == nullptr || !kernel->makes_rows || product.outputs[0] != c.code[pieces[0]].inputs[0])
     return c.code.size();
   const Operand& made = product.code.outputs[0];
   const auto range = [&](size_t r) -> const Operand& { return c.code[r].code.inputs[0]; };
@@ -58,7 +60,9 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
   if (number > 0) {
     v.outputs.resize(1);
     v.code.outputs.resize(1);
-    v.code.attrs.erase("bias_grad");
+    Epilogue epilogue = epilogue_of(v.code.attrs);
+    epilogue.bias_grad = false;
+    set_epilogue(v.code.attrs, epilogue);
   }
   Operand& out = v.code.outputs[0];
   const int64_t row_bytes = out.bytes() / out.shape[0], first_row = (piece.offset - out.offset) / row_bytes;

@@ -23,14 +23,14 @@
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/op_def.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
 
 bool is_product(const VirtualInstruction& v) {
-  const OpDef* op = v.code.opcode == Opcode::kernel ? find_op(v.code.op) : nullptr;
-  return op != nullptr && op->is_product;
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->is_product;
 }
 
 /// The first instruction that reads what the one at `at` makes; the list's end: there is none.
@@ -47,7 +47,7 @@ size_t first_reader(const Compiler& c, size_t at) {
 std::vector<size_t> way_out(const Compiler& c, size_t at) {
   if (is_persistent(c.buffers[c.code[at].outputs[0]].kind)) return {};  // a gradient of a parameter
   std::vector<size_t> way = {first_reader(c, at)};
-  if (way[0] < c.code.size() && is_kernel(c.code[way[0]], "pack")) way.push_back(first_reader(c, way[0]));
+  if (way[0] < c.code.size() && is_kernel(c.code[way[0]], pack_kernel)) way.push_back(first_reader(c, way[0]));
   const bool leaves = way.back() < c.code.size() && c.code[way.back()].code.opcode != Opcode::kernel;
   if (!leaves || reduces(c.code[way.back()])) way.clear();
   return way;

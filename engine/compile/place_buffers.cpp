@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/round_up.h"
+#include "engine/compile/arena_limit.h"
 #include "engine/compile/lifetimes.h"
 #include "engine/compile/passes.h"
 
@@ -210,6 +211,7 @@ void place_buffers(Compiler& c) {
   p.memory.buffers = 0;
   p.memory.buffers = p.arena_bytes - p.memory.arena();
   note_offsets(c);
+  require_arena_limit(c);
 }
 
 }  // namespace trainctl

@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/compile/buckets.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
@@ -108,7 +109,7 @@ bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
 }
 
 bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
-  return gradients.size() == 1 && graph.nodes[graph.tensors[gradients[0]].producer].op == "matmul_weight_grad";
+  return gradients.size() == 1 && get_op(graph.nodes[graph.tensors[gradients[0]].producer].op).kernel.makes_rows;
 }
 
 /// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in

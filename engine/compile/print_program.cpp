@@ -1,4 +1,5 @@
-// `trainctl show program`: memory, buckets, then an aligned line an instruction.
+// `trainctl show program`: memory, buckets, then an aligned line an instruction. The same for a program whose buffers
+// have no place yet.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,19 +7,34 @@
 
 #include "engine/base/text.h"
 #include "engine/compile/program.h"
+#include "engine/compile/program_so_far.h"
 
 namespace trainctl {
 namespace {
 
 using Row = std::array<std::string, 7>;
 
-std::string operand_text(const Operand& o) {
-  return fmt::format("{}{} {} @{}+{}", o.accumulate ? "+" : "", o.tensor, to_string(o.shape), o.offset, o.bytes());
+/// `buffer` stands before the offset: "" where that is in the arena.
+std::string operand_text(const Operand& o, const std::string& buffer, int64_t offset) {
+  return fmt::format("{}{} {} {}@{}+{}", o.accumulate ? "+" : "", o.tensor, to_string(o.shape), buffer, offset,
+                     o.bytes());
 }
 
 std::string operands_text(const std::vector<Operand>& operands) {
   std::vector<std::string> words;
-  for (const Operand& o : operands) words.push_back(operand_text(o));
+  for (const Operand& o : operands) words.push_back(operand_text(o, "", o.offset));
+  return join(words, ", ");
+}
+
+std::string buffer_name(BufferId buffer) { return "b" + std::to_string(buffer); }
+
+std::string operands_text(const Compiler& c, const std::vector<Operand>& operands, const std::vector<BufferId>& ids) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const int64_t start = c.buffers[ids[i]].offset, offset = operands[i].offset;
+    words.push_back(start < 0 ? operand_text(operands[i], buffer_name(ids[i]), offset)
+                              : operand_text(operands[i], "", start + offset));
+  }
   return join(words, ", ");
 }
 
@@ -49,9 +65,7 @@ std::string op_text(const Program& program, const Instruction& i) {
   }
 }
 
-Row row_of(const Program& program, int index) {
-  const Instruction& i = program.instructions[index];
-  const std::string in = operands_text(i.inputs), out = operands_text(i.outputs);
+Row row_of(const Program& program, const Instruction& i, size_t index, const std::string& in, const std::string& out) {
   std::vector<std::string> waits, notes;
   for (int w : i.waits) waits.push_back(std::to_string(w));
   if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
@@ -67,13 +81,33 @@ std::string gradients_text(const Bucket& b) {
   return fmt::format("gradients (sent in {})", to_string(b.gradient_type));
 }
 
-std::string bucket_text(const Program& program, const Bucket& b) {
-  std::string text = fmt::format("{}: {} elements, weights @{}", b.name, with_commas(b.elements),
-                                 b.has_compute_copy() ? b.compute_offset : b.weights_offset);
-  if (b.has_compute_copy() && b.weights_offset >= 0) text += fmt::format(", master @{}", b.weights_offset);
-  if (b.sums_offset >= 0) text += fmt::format(", sums @{}", b.sums_offset);
-  if (b.gradients_offset >= 0) text += fmt::format(", {} @{}", gradients_text(b), b.gradients_offset);
-  for (int64_t offset : b.optimizer_offsets) text += fmt::format(", optimizer @{}", offset);
+/// Where the ranges of a bucket are; "" for those that it does not have.
+struct BucketPlaces {
+  std::string weights, compute, gradients, sums;
+  std::vector<std::string> optimizer;
+};
+
+BucketPlaces places_of(const Bucket& b) {
+  const auto at = [](int64_t offset) { return offset < 0 ? "" : fmt::format("@{}", offset); };
+  BucketPlaces places{at(b.weights_offset), at(b.compute_offset), at(b.gradients_offset), at(b.sums_offset), {}};
+  for (int64_t offset : b.optimizer_offsets) places.optimizer.push_back(at(offset));
+  return places;
+}
+
+BucketPlaces places_of(const RankBucket& b) {
+  const auto at = [](BufferId buffer) { return buffer < 0 ? "" : buffer_name(buffer); };
+  BucketPlaces places{at(b.weights), at(b.compute), at(b.gradients), at(b.sums), {}};
+  for (BufferId buffer : b.optimizer) places.optimizer.push_back(at(buffer));
+  return places;
+}
+
+std::string bucket_text(const Program& program, const Bucket& b, const BucketPlaces& at) {
+  std::string text = fmt::format("{}: {} elements, weights {}", b.name, with_commas(b.elements),
+                                 at.compute.empty() ? at.weights : at.compute);
+  if (!at.compute.empty() && !at.weights.empty()) text += ", master " + at.weights;
+  if (!at.sums.empty()) text += ", sums " + at.sums;
+  if (!at.gradients.empty()) text += fmt::format(", {} {}", gradients_text(b), at.gradients);
+  for (const std::string& place : at.optimizer) text += ", optimizer " + place;
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);
   if (b.pieces > 1) text += fmt::format(", in {} pieces", b.pieces);
@@ -87,6 +121,29 @@ std::string arena_text(const Memory& m) {
                      format_bytes(m.buffers));
 }
 
+bool has_places(const Compiler& c) {
+  return std::any_of(c.buffers.begin(), c.buffers.end(), [](const VirtualBuffer& b) { return b.offset >= 0; });
+}
+
+std::string rank_text(const Program& program) {
+  return fmt::format("rank {}: stage {}, rank {} in it; ", program.rank, program.stage, program.rank_in_stage);
+}
+
+std::string aligned_lines(std::vector<Row> rows, const char* operands) {
+  rows.insert(rows.begin(), Row{"", "stream", "task", "name", "op", operands, ""});
+  std::array<size_t, 7> widths{};
+  for (const Row& row : rows) {
+    for (size_t c = 0; c + 1 < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line = fmt::format("{:>{}}", row[0], widths[0]);
+    for (size_t c = 1; c < row.size(); ++c) line += fmt::format("  {:<{}}", row[c], c + 1 < row.size() ? widths[c] : 0);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string to_string(const Memory& m) {
@@ -95,21 +152,50 @@ std::string to_string(const Memory& m) {
 }
 
 std::string to_string(const Program& program) {
-  std::string text = fmt::format("rank {}: stage {}, rank {} in it; arena {} ({})\n", program.rank, program.stage,
-                                 program.rank_in_stage, format_bytes(program.arena_bytes), arena_text(program.memory));
-  for (const Bucket& b : program.buckets) text += bucket_text(program, b);
-  std::vector<Row> rows = {{"", "stream", "task", "name", "op", "in -> out (shape @offset+bytes)", ""}};
-  for (size_t i = 0; i < program.instructions.size(); ++i) rows.push_back(row_of(program, static_cast<int>(i)));
-  std::array<size_t, 7> widths{};
-  for (const Row& row : rows) {
-    for (size_t c = 0; c + 1 < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  std::string text = rank_text(program) +
+                     fmt::format("arena {} ({})\n", format_bytes(program.arena_bytes), arena_text(program.memory));
+  for (const Bucket& b : program.buckets) text += bucket_text(program, b, places_of(b));
+  std::vector<Row> rows;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& code = program.instructions[i];
+    rows.push_back(row_of(program, code, i, operands_text(code.inputs), operands_text(code.outputs)));
   }
-  for (const Row& row : rows) {
-    std::string line = fmt::format("{:>{}}", row[0], widths[0]);
-    for (size_t c = 1; c < row.size(); ++c) line += fmt::format("  {:<{}}", row[c], c + 1 < row.size() ? widths[c] : 0);
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  return text + aligned_lines(std::move(rows), "in -> out (shape @offset+bytes)");
+}
+
+ProgramSize size_so_far(const Compiler& c) {
+  if (has_places(c)) return {c.code.size(), c.program.arena_bytes};
+  std::vector<bool> used(c.buffers.size());
+  for (size_t b = 0; b < c.buffers.size(); ++b) used[b] = is_persistent(c.buffers[b].kind);
+  for (const VirtualInstruction& v : c.code) {
+    for (BufferId buffer : v.inputs) used[buffer] = true;
+    for (BufferId buffer : v.outputs) used[buffer] = true;
   }
-  return text;
+  ProgramSize size{c.code.size(), 0};
+  for (size_t b = 0; b < used.size(); ++b) size.bytes += used[b] ? c.buffers[b].bytes : 0;
+  return size;
+}
+
+std::string to_string(const Compiler& c) {
+  const Program& program = c.program;
+  if (!program.instructions.empty()) return to_string(program);
+  const bool placed = has_places(c);
+  std::string text = rank_text(program);
+  text += placed ? fmt::format("arena {} ({})\n", format_bytes(program.arena_bytes), arena_text(program.memory))
+                 : fmt::format("buffers without a place, {} together\n", format_bytes(size_so_far(c).bytes));
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const Bucket& bucket = program.buckets[b];
+    text += bucket_text(program, bucket, placed ? places_of(bucket) : places_of(c.buckets[b]));
+  }
+  std::vector<Row> rows;
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    const VirtualInstruction& v = c.code[i];
+    rows.push_back(row_of(program, v.code, i, operands_text(c, v.code.inputs, v.inputs),
+                          operands_text(c, v.code.outputs, v.outputs)));
+    rows.back()[1] = "-";  // order_streams says it
+  }
+  return text + aligned_lines(std::move(rows),
+                              placed ? "in -> out (shape @offset+bytes)" : "in -> out (shape buffer@offset+bytes)");
 }
 
 }  // namespace trainctl

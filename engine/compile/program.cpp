@@ -21,6 +21,15 @@ std::string_view to_string(Stream stream) {
   return kNames[static_cast<int>(stream)];
 }
 
+const KernelDef* kernel_of(const Instruction& instruction) {
+  return instruction.opcode == Opcode::kernel ? &get_kernel(instruction.op) : nullptr;
+}
+
+bool is_update(const Instruction& instruction) {
+  const KernelDef* kernel = kernel_of(instruction);
+  return kernel != nullptr && kernel->updates_outputs;
+}
+
 size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first) {
   size_t end = first + 1;
   while (instructions[first].launch >= 0 && end < instructions.size() &&

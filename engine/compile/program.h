@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "engine/base/attrs.h"
+#include "engine/graph/collective.h"
 #include "engine/graph/graph.h"
-#include "engine/plan/cost_model.h"
-#include "engine/plan/plan.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
@@ -78,7 +78,7 @@ struct Operand {
 struct Instruction {
   Opcode opcode = Opcode::kernel;
   std::string name;  ///< "layer1.matmul", "all_reduce grad.0"
-  std::string op;    ///< kernel name; load, print: tensor name
+  std::string op;    ///< KernelDef::name; load, print: tensor name
   Attrs attrs;
   std::vector<Operand> inputs, outputs;
   Phase phase = Phase::forward;
@@ -100,6 +100,11 @@ struct Instruction {
   /// Of a collective as plans and counts state it: the larger of what one rank puts in and gets out.
   int64_t bytes() const;
 };
+
+/// The kernel that it runs; null of other opcodes.
+const KernelDef* kernel_of(const Instruction& instruction);
+/// Whether it is the step of an optimizer.
+bool is_update(const Instruction& instruction);
 
 /// One past the last instruction of the launch that `first` begins; `first` + 1 where that is by itself.
 size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first);

@@ -4,6 +4,7 @@
 //   all_gather dim 1:  [a, b/p] -> collective -> p blocks [a, b/p] -> unpack -> [a, b]
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -51,8 +52,8 @@ class StepLowering {
     const Around around(out_.operand.shape, step_.dim);
     const int64_t index = l_.c.plan.mesh.index(l_.c.rank_in_stage, step_.axes);
     const int64_t inner = out_.operand.shape[step_.dim] * around.inner;
-    move("slice ", "copy_slice", {{"outer", around.outer}, {"parts", ways_}, {"index", index}, {"inner", inner}}, from,
-         out_);
+    move("slice ", copy_slice_kernel, {{"outer", around.outer}, {"parts", ways_}, {"index", index}, {"inner", inner}},
+         from, out_);
   }
 
   // Member j's block of `to_dim` goes to member j; blocks that arrive follow each other along `dim`.
@@ -69,7 +70,7 @@ class StepLowering {
     if (around.outer == 1) return from;
     const View blocks = scratch(from.operand.bytes(), " packed");
     const int64_t inner = from.operand.shape[dim] / ways_ * around.inner;
-    move("pack ", "pack", {{"outer", around.outer}, {"parts", ways_}, {"inner", inner}}, from, blocks);
+    move("pack ", pack_kernel, {{"outer", around.outer}, {"parts", ways_}, {"inner", inner}}, from, blocks);
     return blocks;
   }
 
@@ -80,8 +81,8 @@ class StepLowering {
     if (around.outer == 1) return fill(out_);
     const View blocks = scratch(out_.operand.bytes(), " gathered");
     fill(blocks);
-    move("unpack ", "unpack", {{"outer", around.outer}, {"parts", ways_}, {"inner", block[dim] * around.inner}}, blocks,
-         out_);
+    move("unpack ", unpack_kernel, {{"outer", around.outer}, {"parts", ways_}, {"inner", block[dim] * around.inner}},
+         blocks, out_);
   }
 
   View scratch(int64_t bytes, const char* what) {
@@ -91,8 +92,8 @@ class StepLowering {
     return view;
   }
 
-  void move(const char* verb, const char* op, Attrs attrs, const View& from, const View& to) {
-    l_.emit_kernel(verb + name_, op, std::move(attrs), {from}, {to}, Purpose::redistribute);
+  void move(const char* verb, const KernelDef& kernel, Attrs attrs, const View& from, const View& to) {
+    l_.emit_kernel(verb + name_, kernel, std::move(attrs), {from}, {to}, Purpose::redistribute);
   }
 
   void collective(Collective kind, const View& from, const View& to) {

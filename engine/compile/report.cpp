@@ -9,6 +9,7 @@
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 
@@ -139,7 +140,8 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
       const bool moves =
           i.purpose == Purpose::redistribute || (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
-      const bool rearranges = i.opcode == Opcode::kernel && i.op != "copy_slice";  // packing for a collective
+      const bool rearranges =
+          i.opcode == Opcode::kernel && kernel_of(i) != &copy_slice_kernel;  // packing for a collective
       if (!first || !moves || rearranges) continue;
       const std::string kind = i.opcode == Opcode::kernel ? "slice" : kind_of(i);
       Key key{program.stage, i.name, kind, i.phase == Phase::forward ? "forward" : "backward", i.bytes()};

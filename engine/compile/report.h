@@ -5,6 +5,7 @@
 
 #include "engine/compile/program.h"
 #include "engine/compile/rank_classes.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 

@@ -4,7 +4,6 @@
 
 #include "engine/compile/lifetimes.h"
 #include "engine/compile/passes.h"
-#include "engine/ops/op_def.h"
 
 namespace trainctl {
 namespace {
@@ -19,13 +18,20 @@ std::vector<Place> places(const Instruction& code) {
   if (code.inputs.empty() || code.outputs.empty()) return found;
   if (code.opcode == Opcode::collective && code.collective == Collective::all_reduce) return {{0, 0}};
   if (code.opcode != Opcode::kernel) return found;
-  if (code.op.ends_with("_with_grad")) return {{0, 1}};
-  if (code.op == "elementwise" && code.outputs.size() == 1) {
-    for (size_t i = 0; i < code.inputs.size(); ++i)
-      if (code.inputs[i].shape == code.outputs[0].shape) found.push_back({i, 0});
+  switch (kernel_of(code)->in_place) {
+    case InPlace::no:
+      break;
+    case InPlace::first_on_first:
+      found.push_back({0, 0});
+      break;
+    case InPlace::last_on_first:
+      found.push_back({0, code.outputs.size() - 1});
+      break;
+    case InPlace::only_on_alike:
+      for (size_t i = 0; i < code.inputs.size() && code.outputs.size() == 1; ++i)
+        if (code.inputs[i].shape == code.outputs[0].shape) found.push_back({i, 0});
+      break;
   }
-  const OpDef* op = find_op(code.op);
-  if (op != nullptr && op->in_place) found.push_back({0, 0});
   return found;
 }
 

@@ -66,8 +66,6 @@ size_t last_use_before(const Compiler& c, const Users& users, size_t at) {
   return last;
 }
 
-bool is_update(const Instruction& code) { return code.op == "sgd_update" || code.op == "adam_update"; }
-
 /// Of products and updates alone: they are the same on all ranks of a stage, which must come to one order. Of a loss,
 /// say, one rank may count what others do not.
 Cost cost_of(const Instruction& code) {
@@ -77,9 +75,9 @@ Cost cost_of(const Instruction& code) {
     return list;
   };
   const std::vector<TensorInfo> inputs = infos(code.inputs), outputs = infos(code.outputs);
-  if (is_update(code)) return traffic_cost(inputs, outputs, 0);
-  const OpDef* op = find_op(code.op);
-  return op != nullptr && op->is_product ? op->cost(inputs, outputs, code.attrs) : Cost{};
+  const KernelDef& kernel = *kernel_of(code);
+  if (kernel.updates_outputs) return traffic_cost(inputs, outputs, 0);
+  return kernel.is_product ? kernel.cost(inputs, outputs, code.attrs) : Cost{};
 }
 
 /// When the streams are through with what was issued so far, in seconds.

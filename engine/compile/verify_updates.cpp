@@ -6,15 +6,12 @@
 
 #include "engine/compile/byte_map.h"
 #include "engine/compile/verify.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
-
-bool is_update(const Instruction& i) {
-  return i.opcode == Opcode::kernel && (i.op == "sgd_update" || i.op == "adam_update");
-}
 
 struct Range {
   int64_t begin = 0, end = 0;
@@ -83,7 +80,7 @@ class BucketUpdates {
       const Instruction& i = p_.instructions[index_];
       for (const Operand& out : i.outputs) {
         if (!weights_.touches(out)) continue;
-        if (!i.attrs.flag("descend") || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
+        if (!epilogue_of(i.attrs).descend || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
         const auto found = steps.find(out.offset);
         if (found == steps.end() || num_elements(found->second.first->shape) * kFloat != out.bytes())
           fault(i.name + " does not update exactly one parameter of " + b_.name);
@@ -142,7 +139,7 @@ class BucketUpdates {
 
   /// What has added up, as ranks sum it.
   void round(const Instruction& i) {
-    if (i.op != "copy_slice" || !contributions_.is(i.inputs[0]) || !gradients_.is(i.outputs[0]) ||
+    if (kernel_of(i) != &copy_slice_kernel || !contributions_.is(i.inputs[0]) || !gradients_.is(i.outputs[0]) ||
         i.outputs[0].dtype != b_.gradient_type)
       fault(i.name + " does not round the whole of " + gradient_name());
     if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");

@@ -1,4 +1,4 @@
-// bf16 as the upper half of a float, for hosts that have no type of it.
+// bf16 as the upper half of a float, for hosts without such a type.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@ namespace trainctl {
 
 inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
-/// Rounds to nearest, ties to even. Branch-free, so that loops over it are vectorised; a nan stays one.
+/// Rounds to nearest, ties to even. Branch-free, so that loops over it are vectorised; a NaN stays a NaN.
 inline uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;

@@ -1,4 +1,4 @@
-// Looking things up in a graph, and printing it.
+// Look-ups in a graph, and its text form.
 #include "engine/graph/graph.h"
 
 #include <fmt/format.h>

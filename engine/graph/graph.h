@@ -1,9 +1,9 @@
 // The computation of ONE micro-batch with logical (global) shapes: forward, loss, backward, and which
 // parameter is updated from which gradient. Knows no devices, ranks or layouts.
 //
-// A Layer is what the user names and gives a strategy to (the loss is one too). It owns the factors;
-// its nodes, forward and backward, state the dims of their tensors in those factors, so a choice of
-// mesh axes per factor decides the layout of every tensor that the layer touches.
+// A Layer is what the user names and gives a strategy to (the loss is one too). It owns the factors.
+// Its nodes, forward and backward, state the dims of their tensors in those factors, so a choice of
+// mesh axes per factor decides the layout of every tensor of the layer.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +27,12 @@ enum class TensorKind : uint8_t {
   input,       ///< comes from the data set: data, label
   parameter,   ///< trained
   state,       ///< kept from step to step, not trained (running statistics)
-  activation,  ///< made by a forward node
-  gradient,    ///< made by a backward node
+  activation,  ///< produced by a forward node
+  gradient,    ///< produced by a backward node
 };
 
-/// How a parameter or state starts. Every element's value depends on (seed, tensor name, global
-/// element index) alone, so a rank can make just its slice.
+/// How a parameter or state starts. The value of an element depends only on (seed, tensor name, global
+/// element index), so a rank can compute just its slice.
 struct Init {
   enum class Kind : uint8_t { constant, uniform, normal } kind = Kind::constant;
   double value = 0.0;  ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
@@ -43,7 +43,7 @@ struct Tensor {
   Shape shape;       ///< logical
   DType dtype = DType::f32;
   TensorKind kind = TensorKind::activation;
-  NodeId producer = -1;  ///< the node that makes it; -1 for input, parameter and state
+  NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
   Init init;             ///< parameter and state
 };
 
@@ -62,7 +62,7 @@ struct Node {
 
 struct Layer {
   std::string name;
-  std::string type;             ///< as in the job file
+  std::string type;  ///< as in the job file
   std::vector<Factor> factors;
   /// What a strategy addresses, in order: data inputs, then parameters (x, weight, bias).
   std::vector<TensorId> inputs;
@@ -85,12 +85,12 @@ struct Graph {
   std::vector<Node> nodes;  ///< a topological order; forward before backward
   std::vector<Layer> layers;
   std::vector<Update> updates;
-  TensorId loss = -1;       ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
+  TensorId loss = -1;            ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
   std::vector<TensorId> prints;  ///< tensors to write to stdout, in the job's order
 
   std::optional<TensorId> find_tensor(std::string_view name) const;
   std::optional<LayerId> find_layer(std::string_view name) const;
-  /// Nodes that read `tensor`, in order.
+  /// Nodes that read `tensor`, in topological order.
   std::vector<NodeId> consumers(TensorId tensor) const;
 };
 

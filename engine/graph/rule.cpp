@@ -21,7 +21,7 @@ std::vector<std::string> parse_tensor(std::string_view text) {
     check(close != std::string_view::npos, "a rule has an unclosed (");
     dims.emplace_back(text.substr(i + 1, close - i - 1));
     for (char letter : dims.back()) {
-      check(std::isalpha(static_cast<unsigned char>(letter)), "only letters stand between ( and ) of a rule");
+      check(std::isalpha(static_cast<unsigned char>(letter)), "only letters may stand between ( and ) in a rule");
     }
     i = close;
   }
@@ -56,7 +56,7 @@ std::string side_text(const std::vector<TensorRule>& tensors, const std::vector<
 
 RuleLetters parse_rule(std::string_view text) {
   const size_t arrow = text.find("->");
-  check(arrow != std::string_view::npos, "a rule has an arrow: mk,kn->mn");
+  check(arrow != std::string_view::npos, "a rule needs an arrow: mk,kn->mn");
   return {parse_side(text.substr(0, arrow)), parse_side(text.substr(arrow + 2))};
 }
 

@@ -1,4 +1,4 @@
-// What holds of every graph that build_graph returns. A failure here is our bug, never the user's.
+// Invariants of every graph that build_graph returns. A failure here is our bug, never the user's.
 #include <fmt/format.h>
 
 #include <set>
@@ -11,14 +11,14 @@
 namespace trainctl {
 namespace {
 
-/// check() whose message costs nothing while all is well.
+/// check() that formats its message only on failure.
 template <class... Args>
 void require(bool holds, fmt::format_string<Args...> what, Args&&... args) {
   if (!holds) check(false, fmt::format(what, std::forward<Args>(args)...));
 }
 
-/// One operand: as many dims as its rule, each the product of its factors, no factor twice (a cut of
-/// one index cannot cut two dims of the same tensor).
+/// One operand: as many dims as its rule, each the product of its factors, no factor used twice (a cut
+/// of one index cannot cut two dims of the same tensor).
 void verify_operand(const Graph& graph, const Layer& layer, TensorId id, const TensorRule& rule,
                     const std::string& where) {
   require(id >= 0 && id < static_cast<TensorId>(graph.tensors.size()), "{}: no such tensor", where);
@@ -30,17 +30,17 @@ void verify_operand(const Graph& graph, const Layer& layer, TensorId id, const T
     int64_t size = 1;
     for (int factor : rule[d]) {
       require(factor >= 0 && factor < static_cast<int>(layer.factors.size()), "{}: no such factor", where);
-      require(seen.insert(factor).second, "{}: a factor stands twice in the rule of {}", where, tensor.name);
+      require(seen.insert(factor).second, "{}: a factor is used twice in the rule of {}", where, tensor.name);
       size *= layer.factors[factor].size;
     }
-    require(size == tensor.shape[d], "{}: dim {} of {} is {}, its factors make {}", where, d, tensor.name,
+    require(size == tensor.shape[d], "{}: dim {} of {} is {}, its factors multiply to {}", where, d, tensor.name,
             tensor.shape[d], size);
   }
 }
 
 void verify_operands(const Graph& graph, const Layer& layer, const std::vector<TensorId>& tensors,
                      const std::vector<TensorRule>& rules, const std::string& where) {
-  require(tensors.size() == rules.size(), "{}: as many tensors as rules", where);
+  require(tensors.size() == rules.size(), "{}: the number of tensors differs from the number of rules", where);
   for (size_t i = 0; i < tensors.size(); ++i) verify_operand(graph, layer, tensors[i], rules[i], where);
 }
 
@@ -50,7 +50,7 @@ void verify_tensors(const Graph& graph) {
   for (const Tensor& tensor : graph.tensors) {
     require(names.insert(tensor.name).second, "two tensors are named {}", tensor.name);
     const bool made = tensor.kind == TensorKind::activation || tensor.kind == TensorKind::gradient;
-    require(made == (tensor.producer >= 0), "{}: made by a node, or given, not both", tensor.name);
+    require(made == (tensor.producer >= 0), "{}: its producer disagrees with its kind", tensor.name);
     for (int64_t size : tensor.shape) require(size > 0, "{}: every dim is at least 1", tensor.name);
   }
   names.clear();
@@ -92,8 +92,8 @@ void verify_layers(const Graph& graph) {
   }
 }
 
-/// "grad.x" has the shape of x, and so has each contribution to a parameter's update. A parameter's is f32, another
-/// tensor's of its type.
+/// "grad.x" has the shape of x, and so has each contribution to a parameter's update. A parameter's gradient is f32;
+/// the gradient of any other tensor has that tensor's dtype.
 void verify_gradients(const Graph& graph) {
   std::unordered_map<std::string_view, const Tensor*> by_name;
   for (const Tensor& tensor : graph.tensors) by_name.emplace(tensor.name, &tensor);
@@ -102,18 +102,19 @@ void verify_gradients(const Graph& graph) {
     const auto of = by_name.find(std::string_view(tensor.name).substr(5));
     if (of == by_name.end()) continue;
     const DType dtype = of->second->kind == TensorKind::parameter ? DType::f32 : of->second->dtype;
-    require(of->second->shape == tensor.shape, "{}: not the shape of its tensor", tensor.name);
+    require(of->second->shape == tensor.shape, "{}: its shape differs from its tensor's", tensor.name);
     require(dtype == tensor.dtype, "{}: {} where {} was expected", tensor.name, to_string(tensor.dtype),
             to_string(dtype));
   }
   std::set<TensorId> updated;
   for (const Update& update : graph.updates) {
     const Tensor& parameter = graph.tensors.at(update.parameter);
-    require(parameter.kind == TensorKind::parameter, "{} is updated, but is no parameter", parameter.name);
+    require(parameter.kind == TensorKind::parameter, "{} is updated, but is not a parameter", parameter.name);
     require(updated.insert(update.parameter).second, "{} is updated twice", parameter.name);
     require(!update.gradients.empty(), "{} is updated from no gradient", parameter.name);
     for (TensorId gradient : update.gradients) {
-      require(graph.tensors.at(gradient).shape == parameter.shape, "{}: gradient of another shape", parameter.name);
+      require(graph.tensors.at(gradient).shape == parameter.shape, "{}: its gradient has another shape",
+              parameter.name);
       require(graph.tensors[gradient].dtype == DType::f32, "{}: a parameter's gradient is f32", parameter.name);
     }
   }

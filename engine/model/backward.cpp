@@ -10,6 +10,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/named_ops.h"
 
 namespace trainctl {
 
@@ -106,7 +107,7 @@ class BackwardPass {
     sum.kind = TensorKind::gradient;
     sum.producer = static_cast<NodeId>(graph_.nodes.size());
     graph_.tensors.push_back(sum);
-    Node node{.name = fmt::format("{}.grad_sum{}", graph_.tensors[of].name, suffix), .op = "add"};
+    Node node{.name = fmt::format("{}.grad_sum{}", graph_.tensors[of].name, suffix), .op = add_op.name};
     node.inputs = {a, b};
     node.outputs = {static_cast<TensorId>(graph_.tensors.size() - 1)};
     node.rule = {{rule, rule}, {rule}};

@@ -9,10 +9,10 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/backward.h"
-#include "engine/model/layers.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/layer_def.h"
 
 namespace trainctl {
 namespace {
@@ -115,9 +115,12 @@ class Model {
     if (!all) return;
     graph_.layers.push_back({.name = layer.name, .type = layer.type, .pos = spec_.position(layer.path)});
     LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1), compute_type_);
-    LayerContext context{graph_, builder, layer, inputs, ranks_in_stage_, hybrid_};
     try {
-      const TensorId output = lower_layer(context);
+      const LayerDef* def = find_layer(layer.type);
+      if (def == nullptr) shape_error(fmt::format("there is no layer type '{}'", layer.type));
+      const Attrs attrs = with_defaults(layer.attrs, def->fields);
+      LayerContext context{*def, graph_, builder, attrs, inputs, ranks_in_stage_, hybrid_};
+      const TensorId output = emit_layer(context);
       builder.finish(output);
       outputs_[layer.name] = output;
     } catch (const ShapeError& problem) {

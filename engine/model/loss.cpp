@@ -1,35 +1,25 @@
-// mae, mse and softmax_cross_entropy: the label's shape, the scale, the node.
+// Any loss: the label's shape, the scale, the node.
 #include "engine/model/loss.h"
 
 #include <fmt/format.h>
 
-#include <map>
-
+#include "engine/base/text.h"
 #include "engine/model/model.h"
-#include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/layer_builder.h"
+#include "engine/ops/loss_def.h"
 
 namespace trainctl {
 namespace {
 
-struct LossType {
-  const char* op;
-  bool labels_are_classes;  ///< i32, one a row of the prediction; else f32, one an element
-};
-
-const LossType& loss_type(const std::string& name) {
-  static const std::map<std::string, LossType> types = {
-      {"mae", {"mae", false}},
-      {"mse", {"mse", false}},
-      {"softmax_cross_entropy", {"softmax_cross_entropy", true}},
-  };
-  const auto it = types.find(name);
-  if (it == types.end())
-    shape_error(fmt::format("there is no loss '{}'; known: mae, mse, softmax_cross_entropy", name));
-  return it->second;
+const LossDef& loss_def(const std::string& name) {
+  const LossDef* def = find_loss(name);
+  if (def == nullptr) shape_error(fmt::format("there is no loss '{}'; known: {}", name, join(names_of(loss_types()))));
+  return *def;
 }
 
 /// The label in the shape that the loss needs: its numbers a sample must be as many.
-TensorId label_for(const LossContext& c, const LossType& type, const Shape& prediction) {
+TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction) {
   if (type.labels_are_classes != c.data.label_is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
                             type.labels_are_classes ? "i32" : "f32", c.data.label_is_integer ? "i32" : "f32",
@@ -58,17 +48,18 @@ TensorId label_for(const LossContext& c, const LossType& type, const Shape& pred
 }  // namespace
 
 TensorId build_loss(LossContext c, TensorId prediction) {
-  const LossType& type = loss_type(c.spec.loss->type);
+  const LossDef& type = loss_def(c.spec.loss->type);
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
-    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.op, to_string(shape)));
+    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.name, to_string(shape)));
   }
   const TensorId label = label_for(c, type, shape);
   const int64_t terms = num_elements(c.graph.tensors[label].shape);
   c.graph.layers.push_back({.name = "loss", .type = c.spec.loss->type, .pos = c.spec.position("loss")});
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
-  const Attrs attrs{{"scale", 1.0 / (static_cast<double>(terms) * c.shares)}};
-  const TensorId loss = builder.emit(type.op, {prediction, label}, attrs)[0];
+  Attrs attrs = with_defaults(c.spec.loss->attrs, type.fields);
+  attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
+  const TensorId loss = builder.emit(type.op->name, {prediction, label}, attrs)[0];
   builder.finish(loss);
   return loss;
 }

@@ -1,7 +1,7 @@
 // The loss as the graph's last layer.
 #pragma once
 
-#include "engine/ops/grad_builder.h"
+#include "engine/graph/graph.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {

@@ -1,94 +1,100 @@
-// Every op. Adding one: its folder, and a name here (docs/ops.md).
+// Every family of all_ops.def, and what they define by name.
 #include <fmt/format.h>
 
 #include <map>
 
 #include "engine/base/error.h"
-#include "engine/ops/op_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
-extern const OpDef reshape_op, transpose_op;
-extern const OpDef matmul_op, matmul_weight_grad_op, add_bias_op, bias_grad_op;
-extern const OpDef add_op, mul_op, sum_to_op, reduce_sum_op, broadcast_to_op;
-extern const OpDef relu_op, relu_grad_op, gelu_op, gelu_grad_op, sigmoid_op, sigmoid_grad_op, tanh_op, tanh_grad_op;
-extern const OpDef softmax_op, softmax_grad_op, dropout_op;
-extern const OpDef batch_norm_mean_op, batch_norm_var_op, batch_norm_running_op, batch_norm_op;
-extern const OpDef batch_norm_grad_stats_op, batch_norm_grad_op;
-extern const OpDef layer_norm_op, layer_norm_grad_op, layer_norm_param_grad_op;
-extern const OpDef embedding_op, embedding_grad_op;
-extern const OpDef mae_op, mae_grad_op, mse_op, mse_grad_op;
-extern const OpDef softmax_cross_entropy_op, softmax_cross_entropy_grad_op;
-extern const OpDef all_reduce_op, all_gather_op, reduce_scatter_op, all_to_all_op, broadcast_op, reduce_op;
+#define OP_FAMILY(folder) extern const OpFamily folder##_family;
+#define GRAPH_FAMILY(folder) OP_FAMILY(folder)
+#include "engine/ops/all_ops.def"
+#undef OP_FAMILY
 
 namespace {
 
-const OpDef* const kOps[] = {
-    &reshape_op,
-    &transpose_op,
-    &matmul_op,
-    &matmul_weight_grad_op,
-    &add_bias_op,
-    &bias_grad_op,
-    &add_op,
-    &mul_op,
-    &sum_to_op,
-    &reduce_sum_op,
-    &broadcast_to_op,
-    &relu_op,
-    &relu_grad_op,
-    &gelu_op,
-    &gelu_grad_op,
-    &sigmoid_op,
-    &sigmoid_grad_op,
-    &tanh_op,
-    &tanh_grad_op,
-    &softmax_op,
-    &softmax_grad_op,
-    &dropout_op,
-    &batch_norm_mean_op,
-    &batch_norm_var_op,
-    &batch_norm_running_op,
-    &batch_norm_op,
-    &batch_norm_grad_stats_op,
-    &batch_norm_grad_op,
-    &layer_norm_op,
-    &layer_norm_grad_op,
-    &layer_norm_param_grad_op,
-    &embedding_op,
-    &embedding_grad_op,
-    &mae_op,
-    &mae_grad_op,
-    &mse_op,
-    &mse_grad_op,
-    &softmax_cross_entropy_op,
-    &softmax_cross_entropy_grad_op,
-    &all_reduce_op,
-    &all_gather_op,
-    &reduce_scatter_op,
-    &all_to_all_op,
-    &broadcast_op,
-    &reduce_op,
+const OpFamily* const kFamilies[] = {
+#define OP_FAMILY(folder) &folder##_family,
+#include "engine/ops/all_ops.def"
 };
+
+template <class T>
+using ByName = std::map<std::string_view, const T*>;
+
+template <class T>
+ByName<T> by_name(const std::vector<const T*>& all, const char* what) {
+  ByName<T> names;
+  for (const T* each : all) check(names.emplace(each->name, each).second, fmt::format("two {}s have one name", what));
+  return names;
+}
+
+template <class T>
+const T* find(const ByName<T>& names, std::string_view name) {
+  const auto it = names.find(name);
+  return it == names.end() ? nullptr : it->second;
+}
+
+const std::vector<const OpDef*>& ops() {
+  static const std::vector<const OpDef*> all = [] {
+    std::vector<const OpDef*> list;
+    for (const OpFamily* family : kFamilies) list.insert(list.end(), family->ops.begin(), family->ops.end());
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<const KernelDef*>& kernels() {
+  static const std::vector<const KernelDef*> all = [] {
+    std::vector<const KernelDef*> list;
+    for (const OpDef* op : ops()) {
+      check(std::string_view(op->name) == op->kernel.name, fmt::format("the kernel of op {} has its name", op->name));
+      if (!op->collective) list.push_back(&op->kernel);
+    }
+    for (const OpFamily* family : kFamilies) list.insert(list.end(), family->kernels.begin(), family->kernels.end());
+    return list;
+  }();
+  return all;
+}
 
 }  // namespace
 
-std::span<const OpDef* const> all_ops() { return kOps; }
+std::span<const OpFamily* const> all_families() { return kFamilies; }
+
+std::span<const OpDef* const> all_ops() { return ops(); }
 
 const OpDef* find_op(std::string_view name) {
-  static const auto by_name = [] {
-    std::map<std::string_view, const OpDef*> ops;
-    for (const OpDef* op : kOps) check(ops.emplace(op->name, op).second, "two ops have one name");
-    return ops;
-  }();
-  const auto it = by_name.find(name);
-  return it == by_name.end() ? nullptr : it->second;
+  static const ByName<OpDef> names = by_name(ops(), "op");
+  return find(names, name);
 }
 
 const OpDef& get_op(std::string_view name) {
   const OpDef* op = find_op(name);
-  if (op == nullptr) check(false, fmt::format("there is no op '{}' in the list of all_ops.cpp", name));
+  if (op == nullptr) check(false, fmt::format("no family of all_ops.def has the op '{}'", name));
   return *op;
+}
+
+std::span<const KernelDef* const> all_kernels() { return kernels(); }
+
+const KernelDef* find_kernel(std::string_view name) {
+  static const ByName<KernelDef> names = by_name(kernels(), "kernel");
+  return find(names, name);
+}
+
+const KernelDef& get_kernel(std::string_view name) {
+  const KernelDef* kernel = find_kernel(name);
+  if (kernel == nullptr) check(false, fmt::format("no family of all_ops.def has the kernel '{}'", name));
+  return *kernel;
+}
+
+Cost kernel_cost(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+  if (kernel.cost != nullptr) return kernel.cost(inputs, outputs, attrs);
+  int64_t bytes = 0;
+  for (const TensorInfo& in : inputs) bytes += bytes_of(in);
+  for (const TensorInfo& out : outputs)
+    bytes += bytes_of(out) * (kernel.updates_outputs && out.dtype == DType::f32 ? 2 : 1);
+  return {.bytes = static_cast<double>(bytes)};
 }
 
 }  // namespace trainctl

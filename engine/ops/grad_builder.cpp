@@ -11,7 +11,6 @@ namespace trainctl {
 GradBuilder::GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_grads,
                          std::vector<std::string> in_grad_names)
     : graph_(graph),
-      id_(node),
       node_(graph.nodes[node]),
       out_grads_(std::move(out_grads)),
       in_grad_names_(std::move(in_grad_names)),

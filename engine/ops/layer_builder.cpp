@@ -1,12 +1,13 @@
 // LayerBuilder: forward nodes, and the factors of a layer from its ops' letters.
+#include "engine/ops/layer_builder.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
 #include "engine/base/error.h"
-#include "engine/ops/elementwise.h"
-#include "engine/ops/grad_builder.h"
+#include "engine/ops/expect.h"
 
 namespace trainctl {
 namespace {

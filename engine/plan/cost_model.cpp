@@ -6,22 +6,6 @@
 
 namespace trainctl {
 
-std::string_view to_string(Collective kind) {
-  switch (kind) {
-    case Collective::all_reduce:
-      return "all_reduce";
-    case Collective::all_gather:
-      return "all_gather";
-    case Collective::reduce_scatter:
-      return "reduce_scatter";
-    case Collective::all_to_all:
-      return "all_to_all";
-    case Collective::broadcast:
-      return "broadcast";
-  }
-  return "?";
-}
-
 CostModel CostModel::cpu() { return {}; }
 
 CostModel CostModel::cuda(Precision precision) {
@@ -38,7 +22,7 @@ double CostModel::compute_seconds(const Cost& cost) const {
 
 int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
   if (group_size <= 1) return 0;
-  const int64_t once = bytes * (group_size - 1) / group_size;
+  const int64_t once = bytes - (bytes + group_size - 1) / group_size;  // bytes * (group_size - 1) may be too large
   if (kind == Collective::broadcast) return bytes;
   return kind == Collective::all_reduce ? 2 * once : once;
 }

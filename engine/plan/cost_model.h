@@ -3,15 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
+#include "engine/graph/collective.h"
 #include "engine/ops/op_def.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
-
-enum class Collective : uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, broadcast };
-std::string_view to_string(Collective kind);
 
 struct CostModel {
   double flops_per_second = 5e10;

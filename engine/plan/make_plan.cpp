@@ -8,6 +8,7 @@
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
 #include "engine/plan/hybrid_variables.h"
+#include "engine/plan/part_limits.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/propagation.h"
 #include "engine/plan/sharding_facts.h"
@@ -219,6 +220,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, plan);
+  if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   place_variables(graph, by_hand, plan);
   add_notes(strategies, spec, plan);
   return plan;

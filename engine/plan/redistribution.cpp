@@ -1,13 +1,17 @@
 // Dijkstra over layouts. Only moves towards the target are tried: axes that already stand where the
 // target wants them are never moved again, and a dim is never cut by anything but the target's next
-// axes. That keeps the space to a few dozen layouts, and every cut on the way divides its dim.
+// axes. Axes that stand together at both ends move together: one call over several axes costs less than a call an axis.
+// That keeps the space to a few dozen layouts however many axes a mesh has, and every cut on the way divides its dim.
+// Where many dims change at once it would be far larger, and a direct way is taken.
 #include "engine/plan/redistribution.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <queue>
 
 #include "engine/base/error.h"
+#include "engine/plan/axis_runs.h"
 
 namespace trainctl {
 namespace {
@@ -54,7 +58,7 @@ double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const Red
 
 class Moves {
  public:
-  Moves(const Layout& now, const Layout& target) : now_(now), target_(target) {}
+  Moves(const Layout& now, const Layout& target, const AxisRuns& runs) : now_(now), target_(target), runs_(runs) {}
 
   std::vector<RedistributionStep> all() {
     for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
@@ -72,6 +76,7 @@ class Moves {
     const Axes& want = target_.dims[d];
     if (common_prefix(have, want) != have.size()) return;
     for (size_t n = have.size() + 1; n <= want.size(); ++n) {
+      if (splits_a_run(want, n)) continue;
       const Axes next(want.begin() + static_cast<std::ptrdiff_t>(have.size()),
                       want.begin() + static_cast<std::ptrdiff_t>(n));
       const bool free = std::none_of(next.begin(), next.end(), [&](Axis a) { return now_.uses(a); });
@@ -88,6 +93,7 @@ class Moves {
   void undo_cuts(int d) {
     const Axes& have = now_.dims[d];
     for (size_t keep = common_prefix(have, target_.dims[d]); keep < have.size(); ++keep) {
+      if (splits_a_run(have, keep)) continue;
       const Axes last(have.begin() + static_cast<std::ptrdiff_t>(keep), have.end());
       add(StepKind::all_gather, d, -1, last).after.dims[d] = prefix(have, keep);
       for (int to = 0; to < static_cast<int>(now_.dims.size()); ++to) {
@@ -100,29 +106,21 @@ class Moves {
     }
   }
 
-  // all_reduce: any of the axes that the target is not partial over. Those that it does not cut a dim by either can be
-  // nothing but all_reduced, and of several such steps one for all is the cheapest: so they go together. Else a tensor
-  // that is partial over 9 axes would have 512 ways to go on.
+  // all_reduce: any of the runs that the target is not partial over, all of them last.
   void sum_up() {
-    Axes scattered, summed;  // what may become a cut, and what may not
-    for (Axis axis : without(now_.partial, target_.partial))
-      (target_.uses(axis) ? scattered : summed).push_back(axis);
-    check(scattered.size() < 16, "a mesh has few axes");
-    for (unsigned subset = 0; subset < (1u << scattered.size()); ++subset) {
+    const std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
+    for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
       Axes axes;
-      for (size_t i = 0; i < scattered.size(); ++i) {
-        if (subset >> i & 1u) axes.push_back(scattered[i]);
+      for (size_t i = 0; i < open.size(); ++i) {
+        if (subset >> i & 1u) axes.insert(axes.end(), open[i].begin(), open[i].end());
       }
-      if (!axes.empty()) add_sum(axes);
-      if (summed.empty()) continue;
-      axes.insert(axes.end(), summed.begin(), summed.end());
       std::sort(axes.begin(), axes.end());
-      add_sum(axes);
+      add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
     }
   }
 
-  void add_sum(const Axes& axes) {
-    add(StepKind::all_reduce, -1, -1, axes).after.partial = without(now_.partial, axes);
+  bool splits_a_run(const Axes& axes, size_t at) const {
+    return at > 0 && at < axes.size() && runs_.together(axes[at - 1], axes[at]);
   }
 
   bool wants_next(int d, const Axes& axes) const {
@@ -142,6 +140,7 @@ class Moves {
 
   const Layout& now_;
   const Layout& target_;
+  const AxisRuns& runs_;
   std::vector<RedistributionStep> steps_;
 };
 
@@ -155,6 +154,28 @@ std::vector<RedistributionStep> path_to(const std::map<Layout, Visit>& visits, c
   std::vector<RedistributionStep> steps;
   for (const Layout* at = &to; *at != from; at = &steps.back().before) steps.push_back(visits.at(*at).arrival);
   std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
+/// A tensor of many dims that all change has 3^dims layouts on its ways: from here on the direct way is taken.
+constexpr size_t kMostLayouts = 4000;
+
+/// What sums or moves without making the tensor larger comes first, of that what takes most axes at once.
+std::vector<RedistributionStep> direct_way(const Layout& from, const Layout& to, const AxisRuns& runs) {
+  const auto priority = [](const RedistributionStep& step) {
+    static constexpr std::array kOrder = {StepKind::reduce_scatter, StepKind::all_to_all, StepKind::all_reduce,
+                                          StepKind::all_gather, StepKind::slice};
+    return std::find(kOrder.begin(), kOrder.end(), step.kind) - kOrder.begin();
+  };
+  std::vector<RedistributionStep> steps;
+  for (Layout now = from; now != to; now = steps.back().after) {
+    std::vector<RedistributionStep> moves = Moves(now, to, runs).all();
+    const auto best = std::min_element(moves.begin(), moves.end(), [&](const auto& a, const auto& b) {
+      return priority(a) != priority(b) ? priority(a) < priority(b) : a.axes.size() > b.axes.size();
+    });
+    check(best != moves.end(), "any layout reaches any other by all_gather and slice");
+    steps.push_back(std::move(*best));
+  }
   return steps;
 }
 
@@ -181,6 +202,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
   if (from == to) return {};
   check(from.dims.size() == shape.size() && to.dims.size() == shape.size(), "both layouts are of this tensor");
   check(contains_all(from.partial, to.partial), "a whole tensor is never turned into a partial sum");
+  const AxisRuns runs(mesh, from, to);
   std::map<Layout, Visit> visits;
   using Entry = std::pair<double, const Layout*>;
   // Equal costs are settled in the layouts' order, so that every rank takes the same path.
@@ -196,7 +218,8 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
     if (visit.settled) continue;
     visit.settled = true;
     if (*layout == to) return path_to(visits, from, to);
-    for (RedistributionStep& step : Moves(*layout, to).all()) {
+    if (visits.size() > kMostLayouts) return direct_way(from, to, runs);
+    for (RedistributionStep& step : Moves(*layout, to, runs).all()) {
       const double total = seconds + step_seconds(mesh, shape, dtype, step, cost);
       const auto [next, fresh] = visits.try_emplace(step.after);
       if (!fresh && next->second.seconds <= total) continue;

@@ -122,9 +122,9 @@ std::vector<double> node_seconds(const Graph& graph, const CostModel& cost) {
   };
   for (const Node& node : graph.nodes) {
     const OpDef& op = get_op(node.op);
-    const bool has_cost = op.cost != nullptr && !op.collective;
-    seconds.push_back(has_cost ? cost.compute_seconds(op.cost(infos(node.inputs), infos(node.outputs), node.attrs))
-                               : 0.0);
+    const bool has_cost = op.kernel.cost != nullptr && !op.collective;
+    seconds.push_back(
+        has_cost ? cost.compute_seconds(op.kernel.cost(infos(node.inputs), infos(node.outputs), node.attrs)) : 0.0);
   }
   return seconds;
 }

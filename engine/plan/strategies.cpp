@@ -156,14 +156,16 @@ class Reader {
   void check_product() {
     given_.resize(layer_.factors.size());
     int64_t product = 1;
+    bool overflows = false;
     std::string text;
     for (const Given& given : given_) {
-      product *= given.ways;
+      overflows = overflows || __builtin_mul_overflow(product, given.ways, &product);
       if (given.ways > 1) text += (text.empty() ? "" : " x ") + std::to_string(given.ways);
     }
-    if (mesh_.size() % product == 0) return;
+    if (!overflows && mesh_.size() % product == 0) return;
+    if (!overflows) text += fmt::format(" = {}", product);
     fail({},
-         fmt::format("{} is cut {} = {} ways in all, but {} has {} ranks", layer_.name, text, product,
+         fmt::format("{} is cut {} ways in all, but {} has {} ranks", layer_.name, text,
                      spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size()),
          "the product of the cuts must divide the ranks of a stage");
   }

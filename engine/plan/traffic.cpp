@@ -1,5 +1,5 @@
-// A layout is packed into one number a dim (four bits an axis), so that the common case, that a
-// tensor is read as it was made, costs a comparison of numbers.
+// Each list of axes that is met has a number, so that the common case, that a tensor is read as it was made, costs a
+// comparison of numbers.
 #include "engine/plan/traffic.h"
 
 #include <algorithm>
@@ -10,24 +10,6 @@
 
 namespace trainctl {
 namespace {
-
-constexpr int kBits = 4;
-
-uint64_t pack_axes(const Axes& axes) {
-  check(axes.size() <= 16, "a dim is cut by at most 16 axes");
-  uint64_t code = 0;
-  for (size_t i = 0; i < axes.size(); ++i) {
-    check(axes[i] < 15, "a stage has at most 15 mesh axes");
-    code |= static_cast<uint64_t>(axes[i] + 1) << (kBits * i);
-  }
-  return code;
-}
-
-Axes unpack_axes(uint64_t code) {
-  Axes axes;
-  for (; code != 0; code >>= kBits) axes.push_back(static_cast<Axis>(code & 15u) - 1);
-  return axes;
-}
 
 std::vector<int> cut_factors(const TensorRule& rule, const std::vector<Factor>& factors) {
   std::vector<int> cut;
@@ -49,12 +31,13 @@ std::vector<int> factors_in(const std::vector<TensorRule>& rules) {
 
 Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches)
     : mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
+  check(mesh.num_axes() <= 64, "the size of a mesh is an int");
   bucketed_.wire_latency_seconds = 0;
   touched_.resize(graph.layers.size());
   work_.resize(graph.layers.size());
   is_set_.resize(graph.layers.size(), false);
   for (const Layer& layer : graph.layers) {
-    codes_.emplace_back(layer.factors.size(), 0);
+    codes_.emplace_back(layer.factors.size(), kNotCut);
     ways_.emplace_back(layer.factors.size(), 1);
   }
   std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
@@ -120,9 +103,15 @@ void Traffic::add_gradient_sums(const Graph& graph) {
 void Traffic::set(LayerId layer, const FactorAxes& axes) {
   is_set_[layer] = true;
   for (size_t f = 0; f < axes.size(); ++f) {
-    codes_[layer][f] = pack_axes(axes[f]);
+    codes_[layer][f] = number_of(axes[f]);
     ways_[layer][f] = mesh_.ways(axes[f]);
   }
+}
+
+uint64_t Traffic::number_of(const Axes& axes) {
+  const auto [known, fresh] = axes_numbers_.try_emplace(axes, axes_lists_.size());
+  if (fresh) axes_lists_.push_back(axes);
+  return known->second;
 }
 
 double Traffic::work_seconds(LayerId layer) const {
@@ -153,17 +142,17 @@ double Traffic::total() {
 void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   out.clear();
   const std::vector<uint64_t>& codes = codes_[use.layer];
-  for (int f : use.dims) out.push_back(f < 0 ? 0 : codes[f]);
+  for (int f : use.dims) out.push_back(f < 0 ? kNotCut : codes[f]);
   uint64_t partial = 0;  // a set: one bit an axis
   for (int f : use.summed) {
-    for (uint64_t code = codes[f]; code != 0; code >>= kBits) partial |= 1u << ((code & 15u) - 1);
+    for (Axis a : axes_lists_[codes[f]]) partial |= uint64_t{1} << a;
   }
   out.push_back(partial);
 }
 
 Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
   Layout layout;
-  for (size_t d = 0; d + 1 < packed.size(); ++d) layout.dims.push_back(unpack_axes(packed[d]));
+  for (size_t d = 0; d + 1 < packed.size(); ++d) layout.dims.push_back(axes_lists_[packed[d]]);
   for (Axis a = 0; a < mesh_.num_axes(); ++a) {
     if (packed.back() >> a & 1u) layout.partial.push_back(a);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -53,7 +54,8 @@ class Traffic {
   void add_gradient_sums(const Graph& graph);
   double work_seconds(LayerId layer) const;
   double tensor_seconds(const TensorUses& tensor);
-  /// Packed axes of each dim, then of the partial sum.
+  uint64_t number_of(const Axes& axes);
+  /// The number of each dim's axes, then a bit an axis of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
   double move_seconds(const TensorUses& tensor, const Use& target);
@@ -65,7 +67,10 @@ class Traffic {
   std::vector<TensorUses> tensors_;
   std::vector<std::vector<size_t>> touched_;  ///< a layer's tensors
   std::vector<std::vector<NodeWork>> work_;   ///< a layer's nodes
-  std::vector<std::vector<uint64_t>> codes_;  ///< a layer's packed axes, one a factor
+  static constexpr uint64_t kNotCut = 0;
+  std::vector<Axes> axes_lists_ = {{}};  ///< by number
+  std::map<Axes, uint64_t> axes_numbers_ = {{{}, kNotCut}};
+  std::vector<std::vector<uint64_t>> codes_;  ///< a layer's, one a factor: the number of its axes
   std::vector<std::vector<int>> ways_;        ///< and their number of parts
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;

@@ -8,7 +8,8 @@
 namespace trainctl {
 
 std::byte* address_of(const Operand& operand, const Program& program, std::byte* arena) {
-  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program.arena_bytes, "operands lie in the arena");
+  check(operand.offset >= 0 && operand.offset + operand.bytes() <= program.arena_bytes,
+        "operands are inside the arena");
   return arena + operand.offset;
 }
 

@@ -1,5 +1,5 @@
 // Collectives and messages between the ranks of a job. One Communicator a rank, used by one thread.
-// Every call ends within the timeout, with a CommTimeout that names who is missing.
+// Every call ends within the timeout, with a CommError that names the missing ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// Says which ranks have not arrived, and for each, where it is.
+/// Names the ranks that have not arrived, and where each of them is.
 struct CommError : EnvError {
   using EnvError::EnvError;
   std::vector<int> missing;  ///< global ranks
@@ -32,39 +32,39 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int num_ranks() const = 0;
 
-  /// A group of global ranks in block order; this rank is one of them. Collective over the group the
-  /// first time, the same id after that. Called while loading, never in a step.
+  /// A group of global ranks in block order, including this rank. The first call is collective over the
+  /// group; later calls return the same id. Called while loading, never in a step.
   virtual int open_group(const std::vector<int>& ranks) = 0;
-  /// Memory that later calls will name, so that peers can reach it without copies. Once, before use.
+  /// Memory that later calls will use, so that peers can access it without copies. Once, before use.
   virtual void register_arena(void* base, int64_t bytes) = 0;
 
   // Buffers are contiguous. p = size of the group, i = this rank's index in it.
-  // Sums run in group order in f32, so every rank gets the same bits.
+  // Sums run in group order in f32, so every rank has the same bits.
 
-  /// in == out or disjoint.
+  /// in == out, or they are disjoint.
   virtual void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   /// out[p * count]: block j from member j. `in` may be out + i * count.
   virtual void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
-  /// in[p * count], out[count]: the sum of everyone's block i. `out` may be in + i * count.
+  /// in[p * count], out[count]: the sum of every member's block i. `out` may be in + i * count.
   virtual void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
-  /// in[p * count], out[p * count]: out block j = member j's block i. Disjoint.
+  /// in[p * count], out[p * count]: out block j = member j's block i. `in` and `out` are disjoint.
   virtual void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) = 0;
   virtual void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) = 0;
   virtual void barrier(int group) = 0;
 
-  /// Does not block for the receiver: the memory stays the channel's until wait_sends says it is free.
-  /// Returns the number of this send on its channel, counting from 1.
+  /// Does not wait for the receiver: the memory must not change until wait_send returns for it.
+  /// Returns the number of this send on its channel, from 1.
   virtual int64_t send(int peer, const void* data, int64_t bytes) = 0;
   /// Blocks until send number `sequence` to `peer` has been received.
   virtual void wait_send(int peer, int64_t sequence) = 0;
   virtual void recv(int peer, void* data, int64_t bytes) = 0;
 
-  /// Tells peers and the launcher where this rank is; costs one store.
+  /// Publishes this rank's position to peers and launcher; costs one store.
   virtual void set_position(RankPosition position) = 0;
   virtual RankPosition position_of(int rank) const = 0;
 
-  /// For calls that a device makes by itself, and from any thread: the error where `call`, which waits for
-  /// `missing`, cannot end, since a rank of the job is gone or it is too `late`. Nothing as long as there is hope.
+  /// For calls that a device makes on its own; any thread. The error if `call`, which waits for `missing`, cannot end:
+  /// a rank of the job is gone, or it is too `late`. nullopt as long as there is hope.
   virtual std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing, bool late) const;
 };
 

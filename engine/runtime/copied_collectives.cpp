@@ -8,10 +8,10 @@
 namespace trainctl {
 namespace {
 
-/// A whole piece of what cudaMalloc hands out, so that nothing else of a process is shared along.
+/// A whole chunk of cudaMalloc's, so that no other allocation of the process is shared with it.
 constexpr int64_t kLeastBytes = int64_t{2} << 20;
 
-/// The other members' part of what this rank sums.
+/// Bytes that this rank pulls from other members in order to sum them.
 int64_t pulled_bytes(const Program& program, const Instruction& instruction) {
   if (!makes_sums(instruction.collective)) return 0;
   const auto members = static_cast<int>(program.groups[static_cast<size_t>(instruction.group)].size());

@@ -1,4 +1,4 @@
-// Which collectives the copy engines of GPUs (cuda/copy_engines.h) may make, and what memory a rank needs for them:
+// Which collectives the copy engines of GPUs (cuda/copy_engines.h) may run, and what memory a rank needs for them:
 // from its program alone, so that a plan can show it.
 #pragma once
 
@@ -8,21 +8,20 @@
 
 namespace trainctl {
 
-/// Bytes (Instruction::bytes) of the smallest collective that is taken; smaller ones are NCCL's, which needs fewer
-/// steps for them.
+/// Smallest Instruction::bytes of a copied collective; NCCL does smaller ones in fewer steps.
 inline constexpr int64_t kLeastCopiedBytes = int64_t{16} << 20;
 
-/// Ranks of the largest group.
+/// Largest group.
 inline constexpr int kMostCopyingRanks = 16;
 
 bool makes_sums(Collective kind);
-/// Whether the collective is one of those, by its size, type and group.
+/// Whether the collective's size, type and group allow copying.
 bool may_be_copied(const Program& program, const Instruction& instruction);
-/// Copy engines make none of a program with messages: a stream that waits for a flag may hold up another stream, and
-/// then only ranks that go through all collectives in one order always come.
+/// A program with messages uses no copy engines: a stream that waits for a flag may block another stream, and then
+/// ranks are sure to meet only if all go through all collectives in one order.
 bool has_messages(const Program& program);
 
-/// Where what is pulled begins.
+/// Rounds up to the alignment of pulled data.
 int64_t align_pulled(int64_t bytes);
 
 /// Elements of an all_reduce that member i of `members` sums.
@@ -31,14 +30,14 @@ struct Share {
   Share(int64_t all, int i, int members);
 };
 
-/// A rank's allocation: [ flags | what was pulled and is to be summed ].
+/// A rank's allocation: [ flags | pulled data to be summed ].
 struct CopyMemory {
   int64_t flags = 0;
-  int64_t bytes = 0;  ///< of both; 0: nothing is copied
+  int64_t bytes = 0;  ///< flags and pulled data; 0: nothing is copied
 };
 CopyMemory copy_memory(const Program& program, int num_ranks);
 
-/// Flags are so far apart; each meeting within a collective has one of each rank.
+/// Bytes between flags; each meeting within a collective has a flag a rank.
 inline constexpr int64_t kFlagStride = 64;
 inline constexpr int kMeetings = 3;
 

@@ -23,10 +23,10 @@
 
 namespace trainctl {
 
-/// Gets the tensors of `print:`.
+/// Receives the tensors of `print:`.
 using PrintSink = std::function<void(const Operand& operand, const void* data, int micro_batch)>;
 
-/// An instruction that one step does not run, to see what the other ranks make of it.
+/// An instruction that one step does not run, to test how the other ranks react.
 struct LeftOut {
   uint32_t step = 0;     ///< StepScalars::step
   int instruction = -1;  ///< index into Program::instructions
@@ -35,45 +35,45 @@ struct LeftOut {
 struct ExecutorOptions {
   uint64_t seed = 0;
   int threads = 1;
-  int in_flight = 2;  ///< steps wanted in flight at a time; a device may allow fewer
-  PrintSink print;    ///< called by finish_step, or where the step runs on the host, by start_step
-  /// Called with each collective, send and recv as it is issued (for tests and `run --record`). A program
-  /// that was captured is issued once: with its first step.
+  int in_flight = 2;  ///< requested steps in flight; a device may allow fewer
+  PrintSink print;    ///< called by finish_step, or by start_step if the step runs on the host
+  /// Called with each collective, send and recv as it is issued (for tests and `run --record`). A captured
+  /// program is issued only once, with its first step.
   std::function<void(const Instruction&)> on_communication;
-  /// What a device may keep whole where it has the room; read only while the executor is made.
+  /// Tables that a device may keep whole if it has room; read only while the executor is constructed.
   std::vector<SampleTable> tables;
-  std::optional<LeftOut> left_out;   ///< for tests
-  Timeline* timeline = nullptr;      ///< asked once a step whether it wants the times of its instructions; outlives us
-  StartUpClock* start_up = nullptr;  ///< told of the phases until the first step; outlives us
+  std::optional<LeftOut> left_out;  ///< for tests
+  Timeline* timeline = nullptr;     ///< decides once a step whether to time its instructions; must outlive the executor
+  StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
 };
 
-/// Host memory; whoever holds the last pointer frees it.
+/// Host memory; freed with the last pointer to it.
 using HostBlock = std::shared_ptr<std::byte>;
 
 class Executor {
  public:
   virtual ~Executor() = default;
 
-  /// Of the blocks that steps take; says of which tensors this device keeps all samples.
+  /// Layout of the input blocks of steps, including the tensors whose samples this device keeps.
   virtual const InputLayout& inputs() const = 0;
-  /// Starts one step; it may run only when later ones are started, or it is finished. `inputs` is a block as inputs() says; it must stay as it is until the step is finished.
-  /// Allocates nothing. At most max_in_flight() steps are started and not finished.
-  /// Throws CommError (with the instruction's name) where peers fail, EnvError where the device does.
+  /// Starts one step; it may run only when later ones are started, or when it is finished. `inputs` is a block with the
+  /// layout inputs(); it must not change until the step is finished. Allocates nothing. At most max_in_flight() steps
+  /// may be unfinished. Throws CommError (with the instruction's name) if peers fail, EnvError if the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
-  /// Waits for the oldest step that is not finished, and gives its loss; 0 for a program without one.
+  /// Waits for the oldest unfinished step and returns its loss; 0 in a program without one.
   /// Throws as start_step.
   virtual float finish_step() = 0;
   virtual int max_in_flight() const = 0;
 
-  /// Zeroed memory for `inputs`, which the device reads without a detour. 64-byte aligned.
+  /// Zeroed memory for `inputs`, which the device reads directly. 64-byte aligned.
   virtual HostBlock allocate_inputs(int64_t bytes) = 0;
 
-  /// Copies between the arena and host memory, after all steps that were started; offsets are the program's.
+  /// Copies between the arena and host memory, after all started steps; offsets are the program's.
   virtual void read(int64_t offset, void* to, int64_t bytes) = 0;
   virtual void write(int64_t offset, const void* from, int64_t bytes) = 0;
 };
 
-/// Allocates the arena (inside `arena` when given: shared memory of program.arena_bytes, 64-byte
+/// Allocates the arena (or uses `arena` if given: shared memory of program.arena_bytes, 64-byte
 /// aligned, zeroed), prepares all kernels, opens all groups and fills in the initial weights.
 /// `program` and `comm` must outlive it.
 std::unique_ptr<Executor> make_cpu_executor(const Program& program, Communicator& comm, const ExecutorOptions& options,

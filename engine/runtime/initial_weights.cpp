@@ -16,7 +16,7 @@ namespace {
 
 float unit(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
-/// Box-Muller. In double, so that the value does not hang on a libm's float rounding.
+/// Box-Muller, in double, so that the value does not depend on a libm's float rounding.
 float normal_value(const Philox4& words, int index) {
   const double u1 = 1.0 - unit(words.v[index & 2]);
   const double u2 = unit(words.v[(index & 2) + 1]);
@@ -43,7 +43,7 @@ void initial_values(std::string_view name, const Init& init, uint64_t seed, int6
 }
 
 void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out) {
-  check(variable.dtype == DType::f32, "parameters and states are f32");
+  check(variable.dtype == DType::f32, "parameters and states must be f32");
   for_each_run(variable.global_shape, variable.offset, variable.shape,
                [&](int64_t in_part, int64_t in_whole, int64_t length) {
                  const int64_t begin = std::max(in_part, first), end = std::min(in_part + length, first + count);
@@ -55,7 +55,7 @@ void initial_values(const Variable& variable, uint64_t seed, int64_t first, int6
 
 namespace {
 
-/// Of a parameter's elements, those among [first, first + count) of its bucket, which start at `offset`.
+/// The part of a parameter inside elements [first, first + count) of its bucket, which start at `offset`.
 void add_range(const Variable& variable, int64_t first, int64_t count, int64_t offset, DType dtype,
                std::vector<InitialRange>& ranges) {
   const int64_t begin = std::max(variable.bucket_element, first);
@@ -81,7 +81,7 @@ std::vector<InitialRange> initial_ranges(const Program& program) {
   std::vector<InitialRange> ranges;
   for (const Variable& variable : program.variables) {
     if (variable.bucket < 0) {
-      check(variable.arena_offset >= 0, "a variable without a bucket has a place of its own");
+      check(variable.arena_offset >= 0, "a variable without a bucket needs its own place");
       ranges.push_back({&variable, 0, num_elements(variable.shape), variable.arena_offset, DType::f32});
       continue;
     }

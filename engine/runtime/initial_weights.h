@@ -1,5 +1,5 @@
 // How parameters and states start: every element from (seed, tensor name, global element index) alone,
-// so a rank makes just its slice and no layout changes a value.
+// so a rank computes just its slice and no layout changes a value.
 //
 //   i       row-major index in the global shape;  key = stream_key(seed, stable_hash(name))
 //   uniform b * (2u - 1),  u = word i of the stream, as philox_uniform(key, i, 0)
@@ -21,7 +21,7 @@ void initial_values(std::string_view name, const Init& init, uint64_t seed, int6
 /// Elements [first, first + count) of this rank's part of `variable`, row-major in the part.
 void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out);
 
-/// Values that are to lie in a program's arena: elements [first, first + count) of this rank's part of a variable.
+/// Initial values in a program's arena: elements [first, first + count) of this rank's part of a variable.
 struct InitialRange {
   const Variable* variable;
   int64_t first, count;
@@ -29,7 +29,7 @@ struct InitialRange {
   DType dtype;     ///< f32, or the bf16 copy that kernels read
 };
 
-/// All of a program's; of what is cut just this rank's shard.
+/// All ranges of a program; only this rank's shard of what is sharded.
 std::vector<InitialRange> initial_ranges(const Program& program);
 
 /// Writes them all into the arena.

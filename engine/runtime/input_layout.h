@@ -1,5 +1,5 @@
-// Where a step's data lies in host memory: one block that holds what all `load` instructions take. A device
-// may keep a whole data set tensor; then a load of it takes the numbers of its samples instead.
+// The layout of a step's data in host memory: one block that holds the data of all `load` instructions. A device
+// may keep a whole data set tensor; its loads then take sample numbers instead.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// A data set tensor as a whole, in the type of its loads: [samples, sample_bytes].
+/// A whole data set tensor, in the type of its loads: [samples, sample_bytes].
 struct SampleTable {
   std::string tensor;  ///< Instruction::op of its loads: "data", "label"
   int64_t samples = 0;
@@ -25,16 +25,16 @@ struct SampleTable {
 struct InputLayout {
   static constexpr int64_t kAlignment = 64;
 
-  int64_t bytes = 0;             ///< of the block, a multiple of kAlignment; 0: nothing is loaded
-  std::vector<int64_t> offsets;  ///< by instruction: of a load's data in the block; -1 of all others
-  std::vector<int64_t> rows;     ///< by instruction: so many sample numbers (int32) in place of data; 0: data
+  int64_t bytes = 0;             ///< size of the block, a multiple of kAlignment; 0: nothing is loaded
+  std::vector<int64_t> offsets;  ///< by instruction: offset of a load's data in the block; -1 for all others
+  std::vector<int64_t> rows;     ///< by instruction: count of sample numbers (int32) that replace data; 0: data
 };
 
-/// Loads of the same part of the same micro-batch (a recomputed layer's) share their place.
+/// Loads of the same part of the same micro-batch (a recomputed layer's) share one place.
 /// `kept`: the tables that the device has.
 InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {});
 
-/// Whether every load of the table's tensor takes whole samples, one after another, as numbers can name them.
+/// Whether every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them.
 bool loads_whole_samples(const Program& program, const SampleTable& table);
 
 }  // namespace trainctl

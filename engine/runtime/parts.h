@@ -1,5 +1,5 @@
-// A part of a tensor as stretches that are contiguous in the whole: what loading, initial weights and
-// gathering walk over.
+// A part of a tensor as stretches that are contiguous in the whole, for loading, initial weights and
+// gathering.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 namespace trainctl {
 
 /// Calls run(in_part, in_whole, length), all in elements and row-major, for each stretch of the part
-/// `shape` at `offset` of `whole`, in order. Stretches are as long as they can be. Allocates nothing.
+/// `shape` at `offset` of `whole`, in order. Stretches are as long as possible. Allocates nothing.
 template <class Run>
 void for_each_run(const Shape& whole, const Shape& offset, const Shape& shape, Run run) {
-  // Dims from `cut` on belong to one stretch: all of them but `cut` itself are whole.
+  // Dims from `cut` on form one stretch: all of them but `cut` itself are whole.
   int cut = static_cast<int>(whole.size()) - 1;
   int64_t inner = 1;
   while (cut > 0 && shape[cut] == whole[cut]) inner *= whole[cut--];

@@ -4,17 +4,17 @@
 #include <algorithm>
 
 #include "engine/base/round_up.h"
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl {
 namespace {
 
-/// More than two steps are in flight where inputs are small: large ones are not kept in many slots.
+/// More than two steps are in flight only if inputs are small: many slots of large inputs would cost too much memory.
 constexpr int64_t kMostStaging = 64 << 20;
 
-/// Slots for such inputs: as many as are wanted, and fit in `room`.
+/// As many slots for such inputs as wanted, if they fit in `room`.
 void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) {
   constexpr int64_t kAlignment = 64;
   w.scalars = round_up(input_bytes, kAlignment);
@@ -22,13 +22,14 @@ void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) 
   w.slots = std::clamp(wanted, 1, static_cast<int>(std::max<int64_t>(room / w.stride, 2)));
 }
 
-/// Of all kernels that are launched as one, each says enough.
+/// Each kernel states enough for any launch that combines several.
 int64_t scratch_of(const Instruction& i) {
-  if (i.opcode != Opcode::kernel) return 0;
+  const KernelDef* kernel = kernel_of(i);
+  if (kernel == nullptr) return 0;
   std::vector<Shape> inputs, outputs;
   for (const Operand& operand : i.inputs) inputs.push_back(operand.shape);
   for (const Operand& operand : i.outputs) outputs.push_back(operand.shape);
-  return most_cuda_scratch(i.op, inputs, outputs);
+  return most_cuda_scratch(*kernel, inputs, outputs);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// What a rank takes of its GPU's memory beside the program's arena, from the program alone: the executor allocates by
-// these numbers, and `trainctl plan` shows them.
+// GPU memory that a rank uses beside the program's arena, from the program alone: the executor allocates these sizes,
+// and `trainctl plan` shows them.
 //
 //   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    a slot a step in flight
-//   counter   how far the device is
-//   scratch   what a kernel holds only while it runs (CudaScratch)
+// counter   steps that the device has done
+// scratch   what a kernel needs only while it runs (CudaScratch)
 #pragma once
 
 #include <cstdint>
@@ -24,9 +24,9 @@ struct Workspace {
   int64_t bytes() const { return staging() + counter + scratch; }
 };
 
-/// Where each step brings all its data, and so many are wanted in flight.
+/// For steps that transfer all their data, with `in_flight` of them wanted at a time.
 Workspace workspace_of(const Program& program, int in_flight);
-/// Where steps bring what `inputs` says, since the device keeps data of the set. Never more than the other.
+/// For steps that transfer what `inputs` says, since the device keeps data of the set. Never more than workspace_of().
 Workspace workspace_with(const InputLayout& inputs, const Program& program, int in_flight);
 
 }  // namespace trainctl

@@ -74,13 +74,6 @@ std::string limit_text(double v) {
                                                            : to_string(Value(v));
 }
 
-template <class T>
-std::vector<std::string> names(const std::vector<T>& all) {
-  std::vector<std::string> result;
-  for (const T& one : all) result.push_back(one.name);
-  return result;
-}
-
 }  // namespace
 
 std::string kind_text(const Field& field) {
@@ -106,7 +99,18 @@ std::string default_text(const Field& field, const Section* section) {
   return object ? to_string(field.get(object)) : "";
 }
 
-std::vector<std::string> names_of(const std::vector<Field>& fields) { return names(fields); }
-std::vector<std::string> names_of(const std::vector<EntryType>& types) { return names(types); }
+std::optional<Value> value_of(const Field& field, const void* object) {
+  if (field.get) return field.get(object);
+  // The accessor changes nothing by itself.
+  const Value* value = field.attrs(const_cast<void*>(object)).find(field.name);
+  return value ? *value : field.fallback;
+}
+
+void set_value(const Field& field, void* object, Value value) {
+  if (field.set)
+    field.set(object, value);
+  else
+    field.attrs(object).set(field.name, std::move(value));
+}
 
 }  // namespace trainctl

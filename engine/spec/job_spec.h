@@ -60,8 +60,8 @@ struct LayerSpec {
 };
 
 struct LossSpec {
-  std::string type;  ///< mae | mse | softmax_cross_entropy
-  Attrs attrs;
+  std::string type;   ///< a LossDef's name
+  Attrs attrs;        ///< the type's own fields, defaults filled in
   std::string input;  ///< layer whose output is the prediction; default: the last layer
 };
 
@@ -76,10 +76,9 @@ struct ScheduleSpec {
 };
 
 struct OptimizerSpec {
-  std::string type = "sgd";  ///< sgd | adam | adamw
+  std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
-  double momentum = 0, weight_decay = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  bool nesterov = false;
+  Attrs attrs;           ///< the type's own fields; those that are absent have their defaults
   double clip_norm = 0;  ///< by global norm; 0: off
 };
 

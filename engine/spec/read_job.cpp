@@ -44,8 +44,10 @@ class JobReader {
     }
   }
 
-  void finish_network() {
+  void finish() {
+    fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
     if (!job_.loss) return;
+    fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
     LossSpec& loss = *job_.loss;
     if (loss.input.empty()) {
       if (!job_.network.empty()) loss.input = job_.network.back().name;
@@ -58,6 +60,11 @@ class JobReader {
   }
 
  private:
+  /// The defaults of the type's own fields.
+  static void fill_in(const std::string& name, const std::vector<EntryType>& types, Attrs& attrs) {
+    if (const EntryType* type = find_type(types, name)) attrs = with_defaults(attrs, type->fields);
+  }
+
   static std::string type_of(const Section& section, const void* object) {
     return section.fields.empty() ? "" : std::get<std::string>(section.fields.front().get(object));
   }
@@ -114,7 +121,8 @@ class JobReader {
       case FieldKind::strategy_map:
         return strategies(node, path);
       default:
-        if (const std::optional<Value> value = read_value(node, field, path, problems_)) field.set(object, *value);
+        if (std::optional<Value> value = read_value(node, field, path, problems_))
+          set_value(field, object, std::move(*value));
     }
   }
 
@@ -235,7 +243,7 @@ class JobReader {
     }
     const std::string name = one_key ? node.entries[0].key : node.text;
     const std::vector<std::string> all = names_of(transform_types());
-    const EntryType* type = find_transform_type(name);
+    const EntryType* type = find_type(transform_types(), name);
     if (!type) {
       const std::string guess = did_you_mean(name, all);
       problems_.add(one_key ? node.entries[0].key_pos : node.pos, path, "unknown transform '" + name + "'",
@@ -282,7 +290,7 @@ void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
   const YamlNode* command = root.find("command");
   JobReader reader(job, command && !command->is_null() ? JobKind::command : JobKind::network, problems);
   reader.section(root, job_section(), &job, "");
-  reader.finish_network();
+  reader.finish();
 }
 
 }  // namespace trainctl

@@ -1,5 +1,8 @@
 // The field table of the job's sections. Defaults are the initialisers of job_spec.h.
+#include <algorithm>
+
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/job_spec.h"
 
@@ -89,12 +92,52 @@ Field subsection(std::string name, const Section& section, std::string doc) {
   return f;
 }
 
-Field special(std::string name, FieldKind kind, std::string doc) {
-  Field f;
-  f.name = std::move(name);
-  f.kind = kind;
-  f.doc = std::move(doc);
-  return f;
+/// The fields that types of a section bring, each once, for those types that have it. `attrs` finds their values.
+std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs)(void* object)) {
+  std::vector<Field> fields;
+  for (const EntryType& type : types) {
+    for (const Field& field : type.fields) {
+      auto at = std::find_if(fields.begin(), fields.end(), [&](const Field& f) { return f.name == field.name; });
+      if (at == fields.end()) {
+        at = fields.insert(at, field);
+        at->attrs = attrs;
+      }
+      check(at->doc == field.doc && at->fallback == field.fallback && kind_text(*at) == kind_text(field),
+            "types that share a field give it one meaning: " + field.name);
+      at->only.push_back(type.name);
+    }
+  }
+  for (Field& field : fields) {
+    if (field.only.size() == types.size()) field.only.clear();
+  }
+  return fields;
+}
+
+std::vector<Field> operator+(std::vector<Field> a, const std::vector<Field>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// "a, b and c".
+std::string in_words(std::vector<std::string> words, const std::string& last_separator) {
+  if (words.size() < 2) return join(words);
+  const std::string last = words.back();
+  words.pop_back();
+  return join(words) + last_separator + last;
+}
+
+/// "mae and mse want f32, softmax_cross_entropy i32."
+std::string label_types() {
+  std::vector<std::string> numbers, classes;
+  for (const EntryType& loss : loss_types()) (loss.labels_are_classes ? classes : numbers).push_back(loss.name);
+  return in_words(numbers, " and ") + " want f32, " + in_words(classes, " and ") + " i32.";
+}
+
+/// "mae: mean |p - l|; mse: ...".
+std::string meanings(const std::vector<EntryType>& types) {
+  std::vector<std::string> all;
+  for (const EntryType& type : types) all.push_back(type.name + ": " + type.doc);
+  return join(all, "; ");
 }
 
 const Section& dataset_section() {
@@ -107,9 +150,8 @@ const Section& dataset_section() {
               .one_of({"mnist", "random", "constant"})
               .required(),
           field<&D::path>("path", "Folder of the IDX files, relative to the job file.").for_type({"mnist"}).required(),
-          special("transforms", FieldKind::transforms, "What is done to each sample, in order.").for_type({"mnist"}),
-          field<&D::label_dtype>("label_dtype", "Type of a label: mae and mse want f32, softmax_cross_entropy i32.")
-              .one_of({"f32", "i32"}),
+          make_field("transforms", FieldKind::transforms, "What is done to each sample, in order.").for_type({"mnist"}),
+          field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types()).one_of({"f32", "i32"}),
           field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
               .at_least(1)
               .at_most(kMaxSize),
@@ -141,14 +183,11 @@ const Section& dataset_section() {
 const Section& loss_section() {
   using L = LossSpec;
   static const Section section{
-      "loss",
-      "What is minimised. Without it the job runs forward only. A bare name stands for {type: name}.",
-      {
-          field<&L::type>("type", "mae: mean |p - l|; mse: mean (p - l)^2; softmax_cross_entropy: over integer labels.")
-              .one_of({"mae", "mse", "softmax_cross_entropy"})
-              .required(),
+      "loss", "What is minimised. Without it the job runs forward only. A bare name stands for {type: name}.",
+      std::vector<Field>{
+          field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
           field<&L::input>("input", "The layer whose output is the prediction; the last layer where left out."),
-      }};
+      } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
   return section;
 }
 
@@ -172,47 +211,19 @@ const Section& learning_rate_section() {
   return section;
 }
 
-Field betas() {
-  Field f = special("betas", FieldKind::numbers, "Decay of the two moments.");
-  f.length = 2;
-  f.min = 0;
-  f.max = 1;
-  f.max_open = true;
-  f.only = {"adam", "adamw"};
-  f.set = [](void* object, const Value& value) {
-    auto* optimizer = static_cast<OptimizerSpec*>(object);
-    const auto& numbers = std::get<std::vector<double>>(value);
-    optimizer->beta1 = numbers[0];
-    optimizer->beta2 = numbers[1];
-  };
-  f.get = [](const void* object) -> Value {
-    const auto* optimizer = static_cast<const OptimizerSpec*>(object);
-    return std::vector<double>{optimizer->beta1, optimizer->beta2};
-  };
-  return f;
-}
-
 const Section& optimizer_section() {
   using O = OptimizerSpec;
   static const Section section{
-      "optimizer",
-      "How weights follow their gradients; each as in PyTorch.",
-      {
-          field<&O::type>("type", "sgd, adam or adamw.").one_of({"sgd", "adam", "adamw"}),
+      "optimizer", "How weights follow their gradients; each as in PyTorch.",
+      std::vector<Field>{
+          field<&O::type>("type", in_words(names_of(optimizer_types()), " or ") + ".")
+              .one_of(names_of(optimizer_types())),
           subsection<&O::learning_rate>("learning_rate", learning_rate_section(), "A number or a schedule.")
               .shorthand("base"),
-          field<&O::momentum>("momentum", "Share of the last update that goes on.")
-              .for_type({"sgd"})
-              .at_least(0)
-              .below(1),
-          field<&O::nesterov>("nesterov", "Look ahead along the momentum.").for_type({"sgd"}),
-          field<&O::weight_decay>("weight_decay",
-                                  "Added to the gradient times the weight; adamw: taken off the weight itself.")
-              .at_least(0),
-          betas(),
-          field<&O::eps>("eps", "Keeps the division finite.").for_type({"adam", "adamw"}).above(0),
-          field<&O::clip_norm>("clip_norm", "Largest norm of all gradients together; 0: no clipping.").at_least(0),
-      }};
+      } + fields_of(optimizer_types(), [](void* optimizer) -> Attrs& { return static_cast<O*>(optimizer)->attrs; }) +
+          std::vector<Field>{
+              field<&O::clip_norm>("clip_norm", "Largest norm of all gradients together; 0: no clipping.").at_least(0),
+          }};
   return section;
 }
 
@@ -256,14 +267,14 @@ const Section& parallel_section() {
       {
           field<&P::mode>("mode", "Who decides: see the modes below."),
           field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1),
-          special("stage_config", FieldKind::stage_map,
-                  "The stage of each layer, by name or glob; balanced where left out."),
+          make_field("stage_config", FieldKind::stage_map,
+                     "The stage of each layer, by name or glob; balanced where left out."),
           field<&P::micro_batches>("micro_batches", "Parts a batch goes through the stages in; divides dataset.batch.")
               .at_least(1),
           field<&P::schedule>("schedule", "Order of forward and backward of the micro-batches."),
-          special("strategies", FieldKind::strategy_map, "For each input of a layer (weights count), cuts per dim."),
-          special("recompute", FieldKind::patterns,
-                  "Layers, by name or glob, that run again in the backward pass instead of keeping their output."),
+          make_field("strategies", FieldKind::strategy_map, "For each input of a layer (weights count), cuts per dim."),
+          make_field("recompute", FieldKind::patterns,
+                     "Layers, by name or glob, that run again in the backward pass instead of keeping their output."),
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Cuts optimizer state, gradients, weights.")
               .shorthand("level"),
@@ -306,7 +317,7 @@ const Section& launch_section() {
 }
 
 Field loss_field() {
-  Field f = special("loss", FieldKind::section, "A name or a mapping.").of(JobKind::network);
+  Field f = make_field("loss", FieldKind::section, "A name or a mapping.").of(JobKind::network);
   f.section = &loss_section();
   f.stands_for = "type";
   f.object = [](void* enclosing, bool make) -> void* {
@@ -337,23 +348,23 @@ const Section& job_section() {
                                         "bytes; with precision: bf16 alone.")
               .one_of({"fp32", "bf16"})
               .of(JobKind::network),
-          special("command", FieldKind::words,
-                  "A program and its arguments, started once a rank in place of a network.")
+          make_field("command", FieldKind::words,
+                     "A program and its arguments, started once a rank in place of a network.")
               .of(JobKind::command),
-          special("env", FieldKind::variables, "Added to each rank's environment."),
+          make_field("env", FieldKind::variables, "Added to each rank's environment."),
           field<&J::working_dir>("working_dir",
                                  "Where the command runs, relative to the job file; its folder where left out.")
               .of(JobKind::command),
           subsection<&J::dataset>("dataset", dataset_section(), "The samples.").required().of(JobKind::network),
-          special("modules", FieldKind::modules, "Blocks of layers that the network uses by name.")
+          make_field("modules", FieldKind::modules, "Blocks of layers that the network uses by name.")
               .of(JobKind::network),
-          special("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
+          make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           loss_field(),
           subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
           subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How it is cut.").of(JobKind::network),
           subsection<&J::launch>("launch", launch_section(), "Where it runs."),
-          special("print", FieldKind::names, "Layers whose output each rank writes to its stdout.")
+          make_field("print", FieldKind::names, "Layers whose output each rank writes to its stdout.")
               .of(JobKind::network),
       }};
   return section;

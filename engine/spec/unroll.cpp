@@ -110,17 +110,14 @@ class Unroller {
 
   void check_input_count(const LayerEntry& entry) {
     const int given = entry.inputs.empty() ? 1 : static_cast<int>(entry.inputs.size());
-    int least = entry.type->min_inputs, most = entry.type->max_inputs;
-    if (problems_.touch(at_key(entry.path, "inputs")) || problems_.touch(at_key(entry.path, "units"))) return;
-    // Only matmul leaves the number open: with units it has an own weight for the second.
-    if (least != most) least = most = entry.attrs.has("units") ? 1 : 2;
-    if (given >= least && given <= most) return;
-    std::string message = entry.type->name + " takes " + std::to_string(least) + (least == 1 ? " input" : " inputs");
-    if (entry.type->min_inputs != entry.type->max_inputs)
-      message += entry.attrs.has("units") ? " where 'units' gives it an own weight" : " where it has no 'units'";
-    message += ", not " + std::to_string(given);
+    const std::string& weight_field = entry.type->weight_field;
+    if (problems_.touch(at_key(entry.path, "inputs"))) return;
+    if (!weight_field.empty() && problems_.touch(at_key(entry.path, weight_field))) return;
+    const std::string fault = input_fault(*entry.type, entry.attrs, given);
+    if (fault.empty()) return;
     const SourcePos pos = entry.input_pos.empty() ? entry.pos : entry.input_pos.back();
-    problems_.add(pos, at_key(entry.path, "inputs"), message, least == 2 ? "name them: inputs: [a, b]" : "");
+    const bool several = input_count(*entry.type, entry.attrs).least > 1;
+    problems_.add(pos, at_key(entry.path, "inputs"), fault, several ? "name them: inputs: [a, b]" : "");
   }
 
   /// A weight may be shared by layers whose weights are alike: a dense layer's is [units, features], an
@@ -141,7 +138,7 @@ class Unroller {
       return;
     }
     const LayerSpec& other = network_.layers[at->second];
-    if (other.type != "dense" && other.type != "embedding")
+    if (!find_layer_type(other.type)->has_field("share"))
       problems_.add(entry.share_pos, path,
                     "'" + name + "' is a " + other.type + " layer, which has no weight to share with " + layer.type);
     else if (other.attrs.has("share"))

@@ -33,10 +33,13 @@ struct Rules {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
+/// The first twelve.
 std::string divisors(int64_t value) {
+  std::set<int64_t> found;
+  for (int64_t d = 1; d * d <= value; ++d)
+    if (value % d == 0) found.insert({d, value / d});
   std::vector<std::string> all;
-  for (int64_t d = 1; d <= value && all.size() < 12; ++d)
-    if (value % d == 0) all.push_back(number(d));
+  for (auto d = found.begin(); d != found.end() && all.size() < 12; ++d) all.push_back(number(*d));
   return join(all);
 }
 
@@ -137,9 +140,7 @@ void groups_cover_the_stage(Rules& r) {
     size_t size = static_cast<size_t>(r.ranks_per_stage());
     if (layer.attrs.has("group")) {
       if (!r.fine({path.c_str()})) continue;
-      std::vector<Ints> groups;
-      for (const auto& [name, value] : layer.attrs)
-        if (name == "group") groups = std::get<std::vector<Ints>>(value);
+      const std::vector<Ints> groups = layer.attrs.int_lists("group");
       const std::string fault =
           groups.empty() ? "must have at least one list" : group_fault(groups, r.ranks_per_stage());
       if (!fault.empty()) {
@@ -156,8 +157,7 @@ void groups_cover_the_stage(Rules& r) {
 
 void labels_suit_the_loss(Rules& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
-  const bool classes = r.job.loss->type == "softmax_cross_entropy";
-  const std::string wanted = classes ? "i32" : "f32";
+  const std::string wanted = find_type(loss_types(), r.job.loss->type)->labels_are_classes ? "i32" : "f32";
   if (r.job.dataset.label_dtype != wanted)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " takes " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
@@ -196,13 +196,6 @@ void batches_are_finite(Rules& r) {
   }
 }
 
-void nesterov_has_momentum(Rules& r) {
-  const OptimizerSpec& o = r.job.optimizer;
-  if (r.fine({"optimizer"}) && o.nesterov && o.momentum == 0)
-    r.wrong("optimizer.nesterov", "nesterov looks ahead along the momentum, but momentum is 0",
-            "set optimizer.momentum: 0.9");
-}
-
 void schedules_fit(Rules& r) {
   const ScheduleSpec& s = r.job.optimizer.learning_rate;
   if (!r.fine({"optimizer"}) || s.type != "cosine") return;
@@ -214,27 +207,15 @@ void schedules_fit(Rules& r) {
             "min " + to_string(Value(s.min)) + " is above base " + to_string(Value(s.base)));
 }
 
-void reshapes_have_one_unknown(Rules& r) {
-  for (const LayerSpec& layer : r.job.network) {
-    if (layer.type != "reshape" || r.problems.touch(layer.path)) continue;
-    int unknown = 0;
-    for (const int64_t size : layer.attrs.ints("shape")) {
-      if (size == 0) r.wrong(layer.path + ".shape", "a dim cannot have size 0");
-      if (size == -1) ++unknown;
-    }
-    if (unknown > 1) r.wrong(layer.path + ".shape", "only one dim can be -1, not " + number(unknown));
-  }
-}
-
-void perms_are_permutations(Rules& r) {
-  for (const LayerSpec& layer : r.job.network) {
-    if (layer.type != "transpose" || r.problems.touch(layer.path)) continue;
-    const Ints perm = layer.attrs.ints("perm");
-    const std::set<int64_t> dims(perm.begin(), perm.end());
-    if (dims.size() == perm.size() && (dims.empty() || *dims.rbegin() == static_cast<int64_t>(perm.size()) - 1))
-      continue;
-    r.wrong(layer.path + ".perm", format_list(perm) + " is no permutation of the dims 0 to n-1");
-  }
+/// What the types themselves know to be wrong: a permutation that is none, a field that needs another.
+void fields_agree(Rules& r) {
+  const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path) {
+    if (type.faults == nullptr || r.problems.touch(path)) return;
+    for (const FieldFault& fault : type.faults(attrs)) r.wrong(path + "." + fault.field, fault.message, fault.hint);
+  };
+  for (const LayerSpec& layer : r.job.network) ask(*find_layer_type(layer.type), layer.attrs, layer.path);
+  if (const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type))
+    ask(*type, r.job.optimizer.attrs, "optimizer");
 }
 
 }  // namespace
@@ -254,10 +235,8 @@ void validate(const JobSpec& job, Problems& problems) {
   random_integers_have_classes(r);
   constant_integers_are_whole(r);
   batches_are_finite(r);
-  nesterov_has_momentum(r);
   schedules_fit(r);
-  reshapes_have_one_unknown(r);
-  perms_are_permutations(r);
+  fields_agree(r);
 }
 
 }  // namespace trainctl

@@ -1,56 +1,25 @@
 // JobSpec -> YAML, by the same field table that reads it: every default filled in, the network unrolled.
+#include <yaml-cpp/emitter.h>
+#include <yaml-cpp/node/convert.h>
+#include <yaml-cpp/node/node.h>
+
 #include <algorithm>
 
-#include "engine/base/text.h"
+#include "engine/base/error.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
-#include "engine/spec/read_value.h"
 
 namespace trainctl {
 namespace {
 
-bool is_plain(const std::string& text) {
-  static const std::vector<std::string> kWords = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"};
-  std::string lower = text;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-  const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '/'; };
-  return !text.empty() && (letter(text[0]) || text[0] == '/') && std::all_of(text.begin(), text.end(), inner) &&
-         std::find(kWords.begin(), kWords.end(), lower) == kWords.end();
-}
-
-std::string quoted(const std::string& text) {
-  if (is_plain(text)) return text;
-  std::string result = "\"";
-  for (const char c : text) {
-    static constexpr char kHex[] = "0123456789abcdef";
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\')
-      result += {'\\', c};
-    else if (byte < 0x20 || byte == 0x7F)
-      result += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
-    else
-      result += c;
-  }
-  return result + "\"";
-}
-
-std::string scalar(const Value& value) {
-  const auto* text = std::get_if<std::string>(&value);
-  return text ? quoted(*text) : to_string(value);
-}
-
-std::string list(const std::vector<std::string>& items) {
-  std::vector<std::string> result;
-  for (const std::string& item : items) result.push_back(quoted(item));
-  return "[" + join(result) + "]";
-}
-
-std::string flow_map(const Attrs& attrs) {
-  std::vector<std::string> items;
-  for (const auto& [name, value] : attrs) items.push_back(name + ": " + scalar(value));
-  return "{" + join(items) + "}";
+/// Text that any YAML reader takes for the same text without quotes: no number, date or flag, and no punctuation. (By
+/// itself the emitter leaves out the quotes of `true`, of `a:` as a key, and of a carriage return.)
+bool needs_no_quotes(const std::string& text) {
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/'; };
+  const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '*'; };
+  bool flag = false;
+  return !text.empty() && letter(text[0]) && std::all_of(text.begin(), text.end(), inner) &&
+         !YAML::convert<bool>::decode(YAML::Node(text), flag);
 }
 
 class Writer {
@@ -58,110 +27,181 @@ class Writer {
   explicit Writer(const JobSpec& job) : job_(job) {}
 
   std::string write() {
-    section(job_section(), &job_, 0);
-    return std::move(text_);
+    section(job_section(), &job_);
+    check(out_.good(), "the resolved job is YAML: " + out_.GetLastError());
+    return std::string(out_.c_str(), out_.size()) + "\n";
   }
 
  private:
-  void line(int indent, const std::string& text) {
-    text_ += std::string(static_cast<size_t>(indent), ' ') + text + "\n";
+  void scalar(const std::string& text) {
+    if (!needs_no_quotes(text)) out_ << YAML::DoubleQuoted;
+    out_ << text;
   }
 
-  void section(const Section& section, const void* object, int indent) {
+  void key(const std::string& name) {
+    out_ << YAML::Key;
+    scalar(name);
+    out_ << YAML::Value;
+  }
+
+  void put(const std::string& item) { scalar(item); }
+  void put(bool flag) { out_ << flag; }
+  void put(int64_t number) { out_ << number; }
+  void put(double number) { out_ << to_string(Value(number)); }
+  template <class T>
+  void put(const std::vector<T>& items) {
+    out_ << YAML::Flow << YAML::BeginSeq;
+    for (const T& item : items) put(item);
+    out_ << YAML::EndSeq;
+  }
+  void put(const Value& value) {
+    std::visit([this](const auto& v) { put(v); }, value);
+  }
+
+  void entries(const Attrs& attrs) {
+    for (const auto& [name, value] : attrs) {
+      key(name);
+      put(value);
+    }
+  }
+
+  void section(const Section& section, const void* object) {
     const JobKind kind = job_.has_command() ? JobKind::command : JobKind::network;
     std::string type;
+    out_ << YAML::BeginMap;
     for (const Field& field : section.fields) {
       if (!belongs_to(field, kind)) continue;
       if (field.name == "type") type = std::get<std::string>(field.get(object));
       if (field.only.empty() || std::find(field.only.begin(), field.only.end(), type) != field.only.end())
-        write(field, object, indent);
+        write(field, object);
     }
+    out_ << YAML::EndMap;
   }
 
-  void write(const Field& field, const void* object, int indent) {
+  void write(const Field& field, const void* object) {
     switch (field.kind) {
       case FieldKind::section:
-        return subsection(field, object, indent);
+        return subsection(field, object);
       case FieldKind::words:
-        return line(indent, field.name + ": " + list(job_.command));
+        key(field.name);
+        return put(job_.command);
       case FieldKind::variables:
-        return environment(field, indent);
+        return environment(field);
       case FieldKind::names:
-        if (!job_.print.empty()) line(indent, field.name + ": " + list(job_.print));
-        return;
+        return names(field, job_.print);
       case FieldKind::patterns:
-        return recompute(field, indent);
+        return recompute(field);
       case FieldKind::transforms:
-        return transforms(field, indent);
+        return transforms(field);
       case FieldKind::modules:
         return;  // unrolled into the network
       case FieldKind::layers:
-        return network(field, indent);
+        return network(field);
       case FieldKind::stage_map:
-        return stage_config(field, indent);
+        return stage_config(field);
       case FieldKind::strategy_map:
-        return strategies(field, indent);
+        return strategies(field);
       default:
         break;
     }
-    const Value value = field.get(object);
-    const auto* text = std::get_if<std::string>(&value);
-    if (!text || !text->empty()) line(indent, field.name + ": " + scalar(value));
+    const std::optional<Value> value = value_of(field, object);
+    if (!value) return;
+    const auto* text = std::get_if<std::string>(&*value);
+    if (text != nullptr && text->empty()) return;
+    key(field.name);
+    put(*value);
   }
 
-  void subsection(const Field& field, const void* object, int indent) {
+  void subsection(const Field& field, const void* object) {
     // The accessor of an optional section changes nothing unless told to make it.
     const void* inner = field.object(const_cast<void*>(object), false);
     if (!inner) return;
-    line(indent, field.name + ":");
-    section(*field.section, inner, indent + 2);
+    key(field.name);
+    section(*field.section, inner);
   }
 
-  void environment(const Field& field, int indent) {
+  void names(const Field& field, const std::vector<std::string>& list) {
+    if (list.empty()) return;
+    key(field.name);
+    put(list);
+  }
+
+  void environment(const Field& field) {
     if (job_.env.empty()) return;
-    line(indent, field.name + ":");
-    for (const auto& [name, value] : job_.env) line(indent + 2, quoted(name) + ": " + quoted(value));
+    key(field.name);
+    out_ << YAML::BeginMap;
+    for (const auto& [name, value] : job_.env) {
+      key(name);
+      put(value);
+    }
+    out_ << YAML::EndMap;
   }
 
-  void recompute(const Field& field, int indent) {
+  void recompute(const Field& field) {
     std::vector<std::string> patterns;
     for (const RecomputeRule& rule : job_.parallel.recompute) patterns.push_back(rule.pattern);
-    if (!patterns.empty()) line(indent, field.name + ": " + list(patterns));
+    names(field, patterns);
   }
 
-  void transforms(const Field& field, int indent) {
+  void transforms(const Field& field) {
     if (job_.dataset.transforms.empty()) return;
-    line(indent, field.name + ":");
-    for (const TransformSpec& transform : job_.dataset.transforms)
-      line(indent + 2, transform.attrs.empty() ? "- " + transform.name
-                                               : "- {" + transform.name + ": " + flow_map(transform.attrs) + "}");
-  }
-
-  void network(const Field& field, int indent) {
-    line(indent, field.name + ":");
-    for (const LayerSpec& layer : job_.network) {
-      std::string text = "- {name: " + quoted(layer.name) + ", type: " + layer.type + ", inputs: " + list(layer.inputs);
-      for (const auto& [name, value] : layer.attrs) text += ", " + name + ": " + scalar(value);
-      line(indent + 2, text + "}");
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const TransformSpec& transform : job_.dataset.transforms) {
+      if (transform.attrs.empty()) {
+        scalar(transform.name);
+        continue;
+      }
+      out_ << YAML::Flow << YAML::BeginMap;
+      key(transform.name);
+      out_ << YAML::Flow << YAML::BeginMap;
+      entries(transform.attrs);
+      out_ << YAML::EndMap << YAML::EndMap;
     }
+    out_ << YAML::EndSeq;
   }
 
-  void stage_config(const Field& field, int indent) {
+  void network(const Field& field) {
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const LayerSpec& layer : job_.network) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("name");
+      put(layer.name);
+      key("type");
+      put(layer.type);
+      key("inputs");
+      put(layer.inputs);
+      entries(layer.attrs);
+      out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
+  }
+
+  void stage_config(const Field& field) {
     if (job_.parallel.stage_config.empty()) return;
-    line(indent, field.name + ":");
-    for (const StageRule& rule : job_.parallel.stage_config)
-      line(indent + 2, quoted(rule.pattern) + ": " + std::to_string(rule.stage));
+    key(field.name);
+    out_ << YAML::BeginMap;
+    for (const StageRule& rule : job_.parallel.stage_config) {
+      key(rule.pattern);
+      put(int64_t{rule.stage});
+    }
+    out_ << YAML::EndMap;
   }
 
-  void strategies(const Field& field, int indent) {
+  void strategies(const Field& field) {
     if (job_.parallel.strategies.empty()) return;
-    line(indent, field.name + ":");
-    for (const StrategySpec& rule : job_.parallel.strategies)
-      line(indent + 2, quoted(rule.pattern) + ": " + to_string(Value(rule.cuts)));
+    key(field.name);
+    out_ << YAML::BeginMap;
+    for (const StrategySpec& rule : job_.parallel.strategies) {
+      key(rule.pattern);
+      put(rule.cuts);
+    }
+    out_ << YAML::EndMap;
   }
 
   const JobSpec& job_;
-  std::string text_;
+  YAML::Emitter out_;
 };
 
 }  // namespace

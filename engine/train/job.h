@@ -1,4 +1,4 @@
-// A job, planned: what every command starts from. Made the same by every rank on its own.
+// A planned job: the starting point of every command. Every rank computes the same one on its own.
 #pragma once
 
 #include <vector>
@@ -17,28 +17,28 @@ namespace trainctl {
 struct PlannedJob {
   JobSpec spec;
   DataShapes shapes;
-  int64_t samples = 0;  ///< of the data set
+  int64_t samples = 0;  ///< in the data set
   Graph graph;
   Plan plan;
   CostModel cost;
 };
 
-/// Reads the headers of the data set, builds the graph and plans it. SpecErrors have their positions.
+/// Reads the headers of the data set, builds the graph and plans it. SpecErrors have positions.
 PlannedJob plan_job(JobSpec spec);
 
-/// Throws an EnvError where the device that the job is to run on cannot compute in its precision.
+/// Throws an EnvError if the job's device cannot compute in its precision.
 void require_precision(const JobSpec& spec);
 
-/// Steps that a device is asked to have in flight.
+/// Steps that the device is asked to keep in flight.
 int steps_in_flight(const TrainSpec& spec);
 
-/// compile, compile_all and compile_classes (engine/compile) of a planned job. Where it runs on GPUs, Memory also says what
-/// lies beside the arena.
+/// compile, compile_all and compile_classes (engine/compile) of a planned job. For GPUs, Memory also includes what is
+/// allocated beside the arena.
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
 RankClasses compile_classes(const PlannedJob& job);
 
-/// The error with a position for each field, where it had none.
+/// The same error, with a position for each field that had none.
 SpecError with_positions(const SpecError& error, const JobSpec& spec);
 
 }  // namespace trainctl

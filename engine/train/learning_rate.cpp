@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
@@ -18,20 +19,18 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
     check(schedule.step_size > 0, "a step schedule has a step_size");
     return schedule.base * std::pow(schedule.gamma, static_cast<double>(since / schedule.step_size));
   }
-  check(schedule.type == "cosine", "schedules are constant, step and cosine");
+  check(schedule.type == "cosine", "a schedule must be constant, step or cosine");
   const int64_t total = (schedule.total_steps > 0 ? schedule.total_steps : run_steps) - warmup;
   const double done = total > 0 ? std::min(1.0, static_cast<double>(since) / static_cast<double>(total)) : 1.0;
   return schedule.min + (schedule.base - schedule.min) * (1.0 + std::cos(std::numbers::pi * done)) / 2.0;
 }
 
 StepScalars step_scalars(const OptimizerSpec& optimizer, int64_t step, int64_t epoch, int64_t run_steps) {
-  const auto updates = static_cast<double>(step + 1);
   StepScalars scalars;
   scalars.learning_rate = static_cast<float>(learning_rate(optimizer.learning_rate, step, run_steps));
-  scalars.adam_bias1 = static_cast<float>(1.0 - std::pow(optimizer.beta1, updates));
-  scalars.adam_bias2 = static_cast<float>(1.0 - std::pow(optimizer.beta2, updates));
   scalars.step = static_cast<uint32_t>(step);
   scalars.epoch = static_cast<uint32_t>(epoch);
+  Optimizer(optimizer.type, optimizer.attrs).fill_scalars(step + 1, scalars);
   return scalars;
 }
 

@@ -13,10 +13,10 @@
 
 namespace trainctl {
 
-/// `run_steps` stands in for a total_steps of 0.
+/// `run_steps` replaces a total_steps of 0.
 double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_steps);
 
-/// Everything that changes from step to step; `epoch` from 0.
+/// All scalars that change from step to step; `epoch` from 0.
 StepScalars step_scalars(const OptimizerSpec& optimizer, int64_t step, int64_t epoch, int64_t run_steps);
 
 }  // namespace trainctl

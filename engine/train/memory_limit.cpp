@@ -13,7 +13,7 @@ const Program& largest(const std::vector<Program>& programs) {
                            [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
 }
 
-/// The most that a rank needs when the job is changed so; nothing where that job cannot be planned.
+/// The largest need of a rank after `change`; nothing if the changed job cannot be planned.
 std::optional<int64_t> bytes_when(JobSpec spec, const std::function<void(JobSpec&)>& change) {
   change(spec);
   try {

@@ -5,22 +5,24 @@
 
 #include <cmath>
 #include <limits>
-
-#include "engine/base/text.h"
+#include <nlohmann/json.hpp>
 
 namespace trainctl {
 
 namespace {
 
-/// Without this a nan prints as "nan" or "-nan", whatever its sign bit happens to be.
+/// Without this a NaN prints as "nan" or "-nan", depending on its sign bit.
 double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
 
-std::string phases_json(const std::vector<StartUpClock::Phase>& phases) {
-  std::vector<std::string> items;
-  for (const auto& phase : phases) {
-    items.push_back(fmt::format(R"("{}": {:.6f})", phase.name, static_cast<double>(phase.ns) / 1e9));
-  }
-  return "{" + join(items) + "}";
+/// Floats print as the shortest text that reads back as the same float: a loss of 2.1f is 2.1, not 2.0999999046325684.
+using FloatJson = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, float>;
+
+double whole_microseconds(double seconds) { return std::round(seconds * 1e6) / 1e6; }
+
+nlohmann::ordered_json phases_json(const std::vector<StartUpClock::Phase>& phases) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& phase : phases) json[phase.name] = whole_microseconds(static_cast<double>(phase.ns) / 1e9);
+  return json;
 }
 
 }  // namespace
@@ -34,22 +36,19 @@ std::string epoch_line(const EpochReport& report) {
 }
 
 std::string metrics_line(const StepReport& report) {
-  std::string line =
-      fmt::format(R"({{"epoch": {}, "step": {}, "run_step": {})", report.epoch, report.step, report.run_step);
-  // JSON has no nan or inf.
-  if (report.has_loss) {
-    line += std::isfinite(report.loss) ? fmt::format(R"(, "loss": {})", report.loss) : R"(, "loss": null)";
-  }
-  // As a float, which it was in the update, it prints as 0.01 and not as 0.00999999978.
-  return line + fmt::format(R"(, "learning_rate": {}, "seconds": {:.6f}}})", static_cast<float>(report.learning_rate),
-                            report.seconds);
+  FloatJson line = {{"epoch", report.epoch}, {"step", report.step}, {"run_step", report.run_step}};
+  if (report.has_loss) line["loss"] = report.loss;  // dump() writes null for nan and inf, which JSON does not have
+  line["learning_rate"] = static_cast<float>(report.learning_rate);
+  line["seconds"] = static_cast<float>(whole_microseconds(report.seconds));
+  return line.dump();
 }
 
-std::string start_up_json(const StartUpClock& clock) {
-  std::string json = fmt::format(R"({{"seconds": {:.6f}, "alone": {:.6f}, "phases": {})", clock.seconds(),
-                                 clock.seconds_alone(), phases_json(clock.phases()));
-  if (!clock.beside().empty()) json += R"(, "beside": )" + phases_json(clock.beside());
-  return json + "}";
+nlohmann::ordered_json start_up_json(const StartUpClock& clock) {
+  nlohmann::ordered_json json = {{"seconds", whole_microseconds(clock.seconds())},
+                                 {"alone", whole_microseconds(clock.seconds_alone())},
+                                 {"phases", phases_json(clock.phases())}};
+  if (!clock.beside().empty()) json["beside"] = phases_json(clock.beside());
+  return json;
 }
 
 }  // namespace trainctl

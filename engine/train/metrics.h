@@ -1,29 +1,30 @@
-// What a run says of itself, step by step.
+// What a run reports step by step.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "engine/base/start_up.h"
 
 namespace trainctl {
 
-/// Epochs and steps count from 1 here, as people read them; `step` within its epoch.
+/// Epochs and steps count from 1 here, as users see them; `step` counts within its epoch.
 struct StepReport {
   int64_t epoch = 1;
   int64_t step = 1;
   int64_t steps_per_epoch = 1;
   int64_t run_step = 1;   ///< over the whole run
   int64_t run_steps = 1;  ///< of the whole run
-  bool has_loss = false;  ///< false where the job runs forward only
+  bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
   double learning_rate = 0;
-  double seconds = 0;  ///< of this step, loading included; steps between two looks at the losses share theirs
+  double seconds = 0;  ///< of this step, loading included; steps between two reads of the losses share theirs evenly
 };
 
 struct EpochReport {
   int64_t epoch = 1;
-  int64_t steps = 0;  ///< that were run
+  int64_t steps = 0;  ///< steps that were run
   bool has_loss = false;
   double mean_loss = 0;
 };
@@ -34,12 +35,12 @@ std::string loss_line(int64_t epoch, int64_t step, double loss);
 /// "epoch: 1, mean loss is 2.1034".
 std::string epoch_line(const EpochReport& report);
 
-/// One line of metrics.jsonl: {"epoch": 1, "step": 44, "loss": 2.10342, …}.
+/// One line of metrics.jsonl: {"epoch":1,"step":44,"run_step":44,"loss":2.10342,…}. A loss that is nan or inf is null.
 std::string metrics_line(const StepReport& report);
 
-/// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}, a JSON object: phases in
-/// their order, which add up to `seconds`; `alone` without those in which the rank waited for others.
-std::string start_up_json(const StartUpClock& clock);
+/// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}: phases in order, which
+/// add up to `seconds`; `alone` excludes those in which the rank waited for others.
+nlohmann::ordered_json start_up_json(const StartUpClock& clock);
 
 /// The mean of an epoch's losses, in double.
 class MeanLoss {

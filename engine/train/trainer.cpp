@@ -19,7 +19,7 @@ std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
   }
 }
 
-/// What a device may keep of the set: as much as a host keeps, so that start-up stays short.
+/// What a device may keep of the set: no more than a host keeps, so that start-up stays short.
 std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set, program);
   int64_t bytes = 0;
@@ -126,7 +126,7 @@ StepReport Trainer::finish_step() {
   return report;
 }
 
-/// Up to the next look at the losses. A device may end several steps as one, so those of a look share its time.
+/// Finishes steps until the losses are next read. A device may finish several steps as one, so they share the time.
 void Trainer::finish_steps() {
   reports_.clear();
   const auto sink_steps = static_cast<size_t>(job_.spec.train.sink_steps);

@@ -17,39 +17,39 @@
 
 namespace trainctl {
 
-/// All are optional, and called on the thread that trains.
+/// All are optional, and called on the training thread.
 struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
   std::function<void(const EpochReport&)> on_epoch;
   PrintSink print;
   std::function<void(const Instruction&)> on_communication;
-  Timeline* timeline = nullptr;  ///< of the executor
-  /// Asked once before each step is started (counted from 0, over the whole run); false ends the run there. A
-  /// device has steps in flight: the step before may have been started and not yet reported.
+  Timeline* timeline = nullptr;  ///< passed to the executor
+  /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
+  /// has steps in flight: the previous step may have started without being reported yet.
   std::function<bool(int64_t step)> may_start;
-  /// The first step is finished: where the time until then went. Before its on_step.
+  /// The first step is finished: where the time until then went. Called before its on_step.
   std::function<void(const StartUpClock&)> on_first_step;
 };
 
 struct TrainOptions {
   int threads = 1;                            ///< for kernels
-  std::span<std::byte> arena{};               ///< for the executor of a CPU; empty: it takes its own
-  std::optional<CudaExecutorOptions> cuda{};  ///< on that GPU, rather than on the CPU
+  std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one
+  std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
-  StartUpClock start_up{};                    ///< with what came before
+  StartUpClock start_up{};                    ///< started by the phases before this one
 };
 
 struct TrainResult {
   int64_t steps = 0;
-  bool stopped = false;  ///< before its end, by may_start
+  bool stopped = false;  ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
 };
 
-/// One rank while it trains. `job`, `program` and `comm` must outlive it.
+/// Trains one rank. `job`, `program` and `comm` must outlive it.
 ///
-/// Keeps the device busy: the next step is started before the loss of the last is read. With
-/// train.sink_steps: N it looks at the losses when N steps are finished, or an epoch is; each is reported.
+/// Keeps the device busy: the next step starts before the loss of the last one is read. With
+/// train.sink_steps: N the losses are read once N steps or an epoch are finished; each is reported.
 class Trainer {
  public:
   Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks = {},
@@ -58,8 +58,8 @@ class Trainer {
   int64_t steps_per_epoch() const { return loader_->steps_per_epoch(); }
   int64_t run_steps() const { return run_steps_; }
   bool done() const { return reported_ == run_steps_; }
-  /// The report of the next step, after its hooks; nothing once the run is over, by its end or by may_start.
-  /// Throws EnvError (CommError) where data or peers fail.
+  /// The report of the next step, after its hooks; nothing once the run has ended, by itself or by may_start.
+  /// Throws EnvError (CommError) if data or peers fail.
   std::optional<StepReport> run_step();
   Executor& executor() { return *executor_; }
 
@@ -81,19 +81,19 @@ class Trainer {
   int64_t run_steps_ = 0;
   int64_t started_ = 0, finished_ = 0, reported_ = 0;
   bool stopped_ = false;
-  int max_ahead_ = 1;                ///< steps started and not finished
-  Clock::time_point last_;           ///< when the last step was finished, or the first one started
-  std::vector<StepReport> reports_;  ///< of the last look: steps up to finished_
+  int max_ahead_ = 1;                ///< steps started but not finished
+  Clock::time_point last_;           ///< when the last step finished, or when the first one started
+  std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
   MeanLoss epoch_loss_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Loader> loader_;  ///< its blocks are the executor's, and its thread ends first
+  std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 
 /// All steps of the job, or as many as hooks.may_start allows.
 TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks = {},
                   const TrainOptions& options = {});
 
-/// Steps of the whole run: train.epochs of them, cut short by train.steps.
+/// Steps of the whole run: train.epochs of them, or fewer if train.steps limits them.
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch);
 
 }  // namespace trainctl

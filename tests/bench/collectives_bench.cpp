@@ -1,5 +1,5 @@
-// all_reduce of f32 between processes of this host: our shared memory against gloo::allreduce over loopback TCP, in
-// one run, turn by turn. Prints a table; no test.
+// all_reduce of f32 between processes of this host: our shared memory against gloo::allreduce over loopback TCP,
+// alternating in one run. Prints a table; not a test.
 //
 //   bench_collectives [--bytes N] [ranks ...]      default: 1 KB to 64 MB, 2 and 8 ranks
 #include <fmt/format.h>
@@ -27,9 +27,9 @@ using namespace trainctl;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxBytes = int64_t{64} << 20;
-constexpr double kSecondsASize = 0.8;  // for one transport
+constexpr double kSecondsASize = 0.8;  // per transport
 
-/// Microseconds a call: median, and the tenth and ninetieth of a hundred.
+/// Microseconds a call: median, 10th and 90th percentile.
 struct Timing {
   double median, low, high;
 };
@@ -92,13 +92,13 @@ class Rank {
       fmt::print("rank {}: a sum is wrong\n", rank_);
       _exit(1);
     }
-    // Zero stays zero however often it is summed: no infinities, which some processors add more slowly.
+    // Sums of zeros stay zero: no infinities, which some processors add more slowly.
     comm_->barrier(group_);
     std::fill_n(shared_, count, 0.0f);
     std::fill_n(own_.data(), count, 0.0f);
   }
 
-  /// Each repetition is some calls in a row, about 2 ms of them, begun by all ranks together.
+  /// Each repetition is several calls in a row, about 2 ms, which all ranks begin together.
   template <typename Call>
   Timing measure(const Call& call) {
     const auto seconds = [&](int64_t calls) {
@@ -117,7 +117,7 @@ class Rank {
     return summarize(us);
   }
 
-  /// Rank 0's number, on all ranks.
+  /// Returns rank 0's value on all ranks.
   double agree(double seconds) {
     auto us = static_cast<float>(seconds * 1e6);
     comm_->broadcast(group_, &us, &us, 1, DType::f32, 0);
@@ -149,7 +149,7 @@ bool bench(int ranks, const std::vector<int64_t>& sizes) {
     const pid_t pid = fork();
     if (pid == 0) {
       Rank(memory, rank, directory).run(sizes);
-      _exit(0);  // Gloo's threads need no farewell
+      _exit(0);  // Gloo's threads need no shutdown
     }
     pids.push_back(pid);
   }

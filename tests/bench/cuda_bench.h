@@ -1,4 +1,4 @@
-// What the CUDA benchmarks share: device memory, and a clock over the replays of a captured graph.
+// Shared by the CUDA benchmarks: device memory, and timing of replays of a captured graph.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/graph/dtype.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
 
@@ -46,7 +46,7 @@ inline uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16u & 1u)) >> 16u);
 }
 
-/// Copies in, rounding to the type; copies out as doubles.
+/// Upload rounds to the type; download returns doubles.
 inline void upload(const std::vector<double>& values, DType type, void* to) {
   std::vector<std::byte> bytes(values.size() * static_cast<size_t>(byte_size(type)));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -70,10 +70,10 @@ inline std::vector<double> download(const void* from, DType type, size_t n) {
 }
 
 struct Microseconds {
-  double median = 0, low = 0, high = 0;  ///< low, high: the quartiles
+  double median = 0, low = 0, high = 0;  ///< low, high: quartiles
 };
 
-/// Captures what `enqueue` does, `copies` times in a row, and times replays: microseconds of one copy.
+/// Captures `copies` calls of `enqueue` in a row, and times replays: microseconds of one call.
 inline Microseconds time_graph(const std::function<void(cudaStream_t)>& enqueue, int copies, int replays,
                                int samples = 21) {
   cudaStream_t stream;

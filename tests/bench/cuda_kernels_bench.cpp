@@ -1,5 +1,5 @@
-// Speed of the CUDA kernels. Large tensors: GB/s that move, each operand once, beside what a copy of the driver moves
-// in the same run. Small ones, as the reference MLP has them: microseconds of one in a chain of a captured graph.
+// Speed of the CUDA kernels. Large tensors: GB/s, counting each operand once, beside a copy by the driver in the same
+// run. Small tensors, as in the reference MLP: microseconds of one kernel in a chain of a captured graph.
 //
 //   bench_cuda_kernels [part of a name]
 #include <cstdio>
@@ -26,10 +26,10 @@ struct Row {
   const char* op;
   std::vector<Operand> in, out;
   Attrs attrs = {};
-  double bytes = -1;  ///< that must move; -1: all operands once
+  double bytes = -1;  ///< bytes that must move; -1: all operands once
 };
 
-/// Normal numbers, or ids; the same megabytes again and again where the operand is larger.
+/// Normal numbers, or ids; a few megabytes, repeated for larger operands.
 void fill(const Operand& operand, std::byte* to) {
   constexpr size_t kBlock = 1 << 20;
   static std::mt19937 random(7);
@@ -51,7 +51,7 @@ void fill(const Operand& operand, std::byte* to) {
   }
 }
 
-/// A row with its memory.
+/// A row and its memory.
 class Prepared {
  public:
   explicit Prepared(const Row& row) : scalars_(sizeof(StepScalars)) {
@@ -145,7 +145,7 @@ std::vector<Row> large_rows(DType t) {
       {"softmax", {{{4096, 16384}, t}}, {{{4096, 16384}, t}}, dim},
       {"embedding", {{rows, i32, 50000}, {{50000, 1024}, t}}, {x}, {}, 2 * n * size},
       {"embedding_grad", {x, {rows, i32, 50000}}, {{{50000, 1024}}}, {}, n * size + 50000.0 * 1024 * 4},
-      {"embedding_grad", {x, {rows, i32, 1}}, {{{50000, 1024}}}, {}, n * size + 50000.0 * 1024 * 4},  // one id alone
+      {"embedding_grad", {x, {rows, i32, 1}}, {{{50000, 1024}}}, {}, n * size + 50000.0 * 1024 * 4},  // a single id
       {"accumulate", {x}, {{full}}, {}, n * (size + 8)},
   };
   if (t != f32) return all;
@@ -164,7 +164,7 @@ std::vector<Row> large_rows(DType t) {
   return all;
 }
 
-/// What one step of the reference MLP (784-512-512-1, batch 32) has beside its products, and others of that size.
+/// The kernels in a step of the reference MLP beside its products, and others of that size.
 std::vector<Row> small_rows() {
   const Operand a{{32, 512}}, b{{512}}, p{{32, 1}}, one{{1}}, w{{664577}};
   const Operand logits{{32, 10}}, labels{{32}, i32, 10};
@@ -191,7 +191,7 @@ std::vector<Row> small_rows() {
   };
 }
 
-/// cudaMemcpyAsync from device to device, in a stream: what the driver takes for that there. (In a graph it is slower.)
+/// cudaMemcpyAsync from device to device, in a stream: the driver's fastest way. (In a graph it is slower.)
 double copy_gb_per_s() {
   const int64_t bytes = int64_t{1} << 29;
   DeviceMemory from(bytes), to(bytes);

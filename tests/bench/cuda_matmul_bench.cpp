@@ -1,8 +1,8 @@
 // Matrix products on a GPU.
 //
-//   bench_cuda_matmul check    every way of making a product against a double reference
-//   bench_cuda_matmul shapes   the ways beside each other: microseconds and TFLOP/s
-//   bench_cuda_matmul once     the products of the reference MLP three times each, for a profiler
+// bench_cuda_matmul check    every implementation of a product against a double reference
+// bench_cuda_matmul shapes   the implementations side by side: microseconds and TFLOP/s
+// bench_cuda_matmul once     the products of the reference MLP three times each, for a profiler
 //   bench_cuda_matmul step JOB [FIELD=VALUE …]   a job's compiled step, one rank, as a captured graph: microseconds
 #include <cmath>
 #include <cstdio>
@@ -21,7 +21,6 @@ void time_step(const std::string& job, const std::vector<std::string>& overrides
 
 namespace {
 
-using cuda::Activation;
 using cuda::Product;
 
 enum class Way { thin, tile, cublas };
@@ -42,7 +41,7 @@ std::vector<double> random_values(int64_t n, uint64_t key, DType type) {
   return values;
 }
 
-/// A product with memory, and what it should make.
+/// A product with its memory and expected result.
 struct Case {
   Product p;
   std::vector<double> a, b, c, bias, at;
@@ -55,7 +54,7 @@ struct Case {
     upload(values, type, to);
     return to;
   }
-  int64_t shift = 0;  ///< bytes that operands lie off 256
+  int64_t shift = 0;  ///< bytes by which operands miss 256-byte alignment
 
   void allocate() {
     const uint64_t key = static_cast<uint64_t>(p.m * 1000003 + p.n * 1009 + p.k);
@@ -126,7 +125,7 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
 
 struct Tally {
   int run = 0, failed = 0, left_out = 0;
-  double worst[3][3] = {};  ///< by way; f32, tf32, bf16
+  double worst[3][3] = {};  ///< by implementation; f32, tf32, bf16
 };
 
 void check_case(const Product& form, Way way, int64_t shift, Tally& tally) {
@@ -177,10 +176,10 @@ void check_case(const Product& form, Way way, int64_t shift, Tally& tally) {
   }
 }
 
-/// Every form that an op asks for.
+/// Every form that an op requests.
 std::vector<Product> forms(int64_t m, int64_t n, int64_t k) {
   std::vector<Product> all;
-  static char there;  // says that an operand is wanted
+  static char there;  // marks an operand as wanted
   const Product plain{.m = m, .n = n, .k = k};
   for (int t = 0; t < 4; ++t) {
     Product p = plain;
@@ -248,7 +247,7 @@ int run_checks() {
   return tally.failed == 0 ? 0 : 1;
 }
 
-/// A block of random numbers again and again: large operands would take long to make one by one.
+/// Repeats a block of random numbers: generating a large operand element by element would take long.
 std::unique_ptr<DeviceMemory> filled(int64_t n, DType type) {
   constexpr int64_t kBlock = 1 << 16;
   auto memory = std::make_unique<DeviceMemory>((n + kBlock) * byte_size(type));
@@ -262,7 +261,7 @@ std::unique_ptr<DeviceMemory> filled(int64_t n, DType type) {
   return memory;
 }
 
-/// With `runs`, only so many plain launches by what prepare_product chooses.
+/// With `runs`, only that many plain launches with the choice of prepare_product.
 void time_shape(const char* what, Product p, int runs = 0) {
   const auto a = filled(p.m * p.k, p.operands), b = filled(p.k * p.n, p.operands), c = filled(p.m * p.n, p.result);
   const auto bias = filled(p.n, p.bias_type), at = filled(p.m * p.n, p.result), rate = filled(1, DType::f32);

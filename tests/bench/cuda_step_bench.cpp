@@ -1,10 +1,10 @@
-// A job's compiled step on one GPU: its kernels bound by hand, captured into a graph and replayed. No data
-// loading: a `load` is a copy from device memory, as where the data set lies on the GPU.
+// A job's compiled step on one GPU: its kernels, bound one by one, captured into a graph and replayed. No data
+// loading: a `load` is a copy from device memory, as if the device kept the data set.
 #include <cstdio>
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/spec/parse.h"
@@ -47,7 +47,7 @@ CudaKernel bind(const Instruction& i, BoundStep& step) {
   return def->prepare(call_of(i, step));
 }
 
-/// The launches of the step, with what each stands for.
+/// The launches of the step, and the instructions that each runs.
 void bind_all(BoundStep& step) {
   const std::vector<Instruction>& code = step.program.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {
@@ -55,7 +55,7 @@ void bind_all(BoundStep& step) {
     std::string name = code[first].name;
     end = end_of_launch(code, first);
     for (size_t i = first + 1; i < end; ++i) name += " | " + code[i].name;
-    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({code[i].op, call_of(code[i], step)});
+    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({kernel_of(code[i]), call_of(code[i], step)});
     if (std::optional<CudaKernel> whole = group.empty() ? std::nullopt : prepare_group(group)) {
       step.launches.push_back({name, false, std::move(*whole)});
       continue;

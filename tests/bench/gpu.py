@@ -12,7 +12,9 @@ Medians over rounds, lowest and highest in brackets. Needs PyTorch with CUDA.
 """
 import argparse, concurrent.futures, json, os, pathlib, re, statistics, subprocess, sys, tempfile, time
 
-here = pathlib.Path(__file__).resolve().parent
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "jobs"))
+from jobs import job_file
+
 GRAPH = """
 import statistics, sys, time, torch
 batch, net = int(sys.argv[1]), torch.nn.Sequential(
@@ -51,7 +53,7 @@ dist.all_reduce(one)
 print("hello", int(one.item()))
 dist.destroy_process_group()
 """
-# Weights and gradients in bf16, f32 masters, gradients and optimizer in shards, weights kept from forward to backward.
+# Weights and gradients in bf16, f32 masters, sharded gradients and optimizer, weights kept from forward to backward.
 SCALING = """
 import os, sys, time, torch, torch.distributed as dist
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -117,7 +119,7 @@ def ms_of(text):
 def train(binary, job, *overrides, **environment):
     """Mean step in us, the first quarter left out."""
     with tempfile.TemporaryDirectory() as logs:
-        sh(binary, "run", here / job, "launch.device=cuda", f"launch.log_dir={logs}/l", *overrides, **environment)
+        sh(binary, "run", job_file(job), "launch.device=cuda", f"launch.log_dir={logs}/l", *overrides, **environment)
         rows = [json.loads(line) for line in open(f"{logs}/l/1/metrics.jsonl")]
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     return statistics.mean(seconds[len(seconds) // 4:]) * 1e6
@@ -126,7 +128,7 @@ def train(binary, job, *overrides, **environment):
 def layers_of_8192(binary, ranks, level, gradients, **environment):
     """ms a step."""
     mode = "data_parallel" if ranks > 1 else "stand_alone"
-    return train(binary, "mlp_8192.yaml", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}", f"parallel.mode={mode}",
+    return train(binary, "mlp_8192", f"launch.ranks={ranks}", f"dataset.batch={8192 * ranks}", f"parallel.mode={mode}",
                  f"parallel.optimizer_shard={level}", f"gradient_precision={gradients}", "train.epochs=60", **environment) / 1e3
 
 
@@ -160,7 +162,7 @@ def one_step(binary, ranks):
     """Seconds to the end of the run, and the start_up.json of each rank."""
     with tempfile.TemporaryDirectory() as logs:
         start = time.monotonic()
-        sh(binary, "run", here / "mlp.yaml", "launch.device=cuda", f"launch.ranks={ranks}", "train.steps=1",
+        sh(binary, "run", job_file("bench_mlp"), "launch.device=cuda", f"launch.ranks={ranks}", "train.steps=1",
            f"parallel.mode={'data_parallel' if ranks > 1 else 'stand_alone'}", f"launch.log_dir={logs}/l")
         seconds = time.monotonic() - start
         return seconds, [json.load(open(f"{logs}/l/1/rank.{rank}/start_up.json")) for rank in range(ranks)]
@@ -178,7 +180,7 @@ def main():
     a = parser.parse_args()
     rounds = range(a.rounds)
     for batch in (32, 256):
-        ours = [train(a.trainctl, "mlp.yaml", f"dataset.batch={batch}", "train.epochs=100", "train.sink_steps=64") for _ in rounds]
+        ours = [train(a.trainctl, "bench_mlp", f"dataset.batch={batch}", "train.epochs=100", "train.sink_steps=64") for _ in rounds]
         theirs = [float(sh(sys.executable, "-c", GRAPH, batch)) for _ in rounds]
         print(f"step, batch {batch}: {spread(ours, 'us')}; PyTorch's graph {spread(theirs, 'us')}; "
               f"{statistics.median(theirs) / statistics.median(ours):.2f}x", flush=True)

@@ -1,5 +1,5 @@
-// Speed of the CPU kernels: the matrix products of the reference MLP (784-512-512-1) beside oneDNN's, the sum of
-// them as the bound of a training step, and the nanoseconds an element of everything else.
+// Speed of the CPU kernels: the matrix products of the reference MLP (784-512-512-1) beside oneDNN's, their sum as
+// the lower bound of a training step, and nanoseconds an element for everything else.
 //
 //   bench_kernels [threads]
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// Of this thread alone: what other programs take of the processor does not count.
+/// Time of this thread only: time that other programs take does not count.
 double thread_seconds() {
   timespec t{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -29,7 +29,7 @@ double wall_seconds() {
 
 double (*now)() = thread_seconds;  ///< wall_seconds with more than one thread
 
-/// Seconds of the best of many short runs: other programs of the machine do not show in it.
+/// Seconds of the best of many short runs, so that other programs on the machine do not matter.
 double best_seconds(const CpuKernel& kernel) {
   kernel();
   double best = 1e9, spent = 0;
@@ -77,7 +77,7 @@ double product(const char* what, int64_t m, int64_t n, int64_t k, bool ta, bool 
   return seconds;
 }
 
-/// What a training step does beside its products: biases, relus, loss, update of 664,577 parameters.
+/// The parts of a training step beside its products: biases, relus, loss, update of 664,577 parameters.
 void around_the_products(int64_t batch) {
   const int64_t parameters = 784 * 512 + 512 + 512 * 512 + 512 + 512 + 1;
   const Memory weights = filled(parameters), gradients = filled(parameters), x = filled(batch * 512),
@@ -113,7 +113,7 @@ void mlp(int64_t batch, int threads) {
   if (batch == 32) around_the_products(batch);
 }
 
-/// A kernel on [64, 1024] and what goes with it.
+/// Other kernels, on [64, 1024].
 void others() {
   const Shape full{64, 1024}, row{1024}, one{1};
   const StepScalars scalars{.learning_rate = 1e-3f};

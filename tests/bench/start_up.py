@@ -29,7 +29,7 @@ dist.destroy_process_group()
 
 
 def seconds_of(command, folder, until=None):
-    """To the line with `until`, and to the end."""
+    """Seconds to the line with `until`, and to the end."""
     start = time.monotonic()
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     first, lines = None, []

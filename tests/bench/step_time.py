@@ -10,6 +10,8 @@ import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
+sys.path.append(str(root / "tests/jobs"))
+from jobs import job_file
 
 
 def trainctl_step_us(binary, batch, ranks, steps, threads):
@@ -17,7 +19,7 @@ def trainctl_step_us(binary, batch, ranks, steps, threads):
     overrides = [f"dataset.batch={batch}", f"launch.ranks={ranks}", "train.epochs=1", f"train.steps={steps}",
                  "train.log_every=1", f"parallel.mode={'stand_alone' if ranks == 1 else 'data_parallel'}"]
     with tempfile.TemporaryDirectory() as scratch:
-        job = root / "tests" / "bench" / "mlp.yaml"
+        job = job_file("bench_mlp")
         run = subprocess.run([binary, "run", str(job), *overrides, f"launch.log_dir={scratch}/logs"], capture_output=True,
                              text=True, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
         if run.returncode != 0:

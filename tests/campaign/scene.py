@@ -7,21 +7,17 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import uuid
 
 import host
 
-NETWORK = """name: campaign
-dataset: {{type: random, shape: [8], label_dtype: f32, samples: 64, batch: 16}}
-network:
-  - {{name: fc1, type: dense, units: 16}}
-  - {{name: act1, type: relu}}
-  - {{name: out, type: dense, units: 1}}
-loss: mse
-optimizer: {{type: sgd, learning_rate: 0.01}}
-train: {{epochs: 100000000, log_every: {log_every}}}
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../jobs"))
+from jobs import job_file
+
+NETWORK_RUN = """train: {{epochs: 100000000, log_every: {log_every}}}
 parallel: {{mode: data_parallel}}
 launch: {{ranks: {ranks}, device: {device}, comm: {comm}, grace: {grace}s, timeout: {timeout}s, log_dir: {logs}, max_restarts: {restarts}}}
 """
@@ -73,7 +69,7 @@ class Scene:
         with open(self.folder + "/job.yaml", "w") as file:
             file.write(self.job_text())
         with open(self.folder + "/out", "w") as out, open(self.folder + "/err", "w") as err:
-            self.launcher = subprocess.Popen([self.options.trainctl, "run", "job.yaml"], cwd=self.folder, stdin=subprocess.DEVNULL,
+            self.launcher = subprocess.Popen([self.options.trainctl, "run", "job.yaml", *(["dataset.batch=16"] if self.network else [])], cwd=self.folder, stdin=subprocess.DEVNULL,
                                              stdout=out, stderr=err, env=environment, preexec_fn=limit)
         self.started = time.monotonic()
 
@@ -87,7 +83,7 @@ class Scene:
         values = dict(ranks=self.ranks, grace=self.grace, logs=self.logs, restarts=self.kind.restarts)
         if self.network:
             comm = self.job if self.options.device == "cpu" else "auto"  # GPUs have one communicator
-            return NETWORK.format(device=self.options.device, comm=comm, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
+            return job_file("small").read_text() + NETWORK_RUN.format(device=self.options.device, comm=comm, timeout=self.timeout, log_every=1 if self.kind.full_disk else 10, **values)
         script = CHATTER if self.kind.full_disk else SCRIPTS[self.job]
         if self.kind.fault:
             code = self.kind.fault.removeprefix("exit")

@@ -3,14 +3,13 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "cli/bench/op_bench.h"
 #include "engine/base/error.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/measure/collective_data.h"
-#include "engine/train/profile/work.h"
 #include "tests/cli/command.h"
+#include "tests/gpu/gpus.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -64,29 +63,24 @@ std::string bench_error(const std::vector<std::string>& words, int exit_code) {
 
 }  // namespace
 
-TEST_CASE("every op and every CPU kernel has an example, and no example is of something else") {
-  std::set<std::string> names;
-  for (const OpExample& example : op_examples()) {
-    CAPTURE(example.name);
-    CHECK(names.insert(example.name).second);
-    CHECK((find_op(example.name) != nullptr) == (example.outputs == nullptr));
-    CHECK((find_op(example.name) != nullptr || find_cpu_kernel(example.name) != nullptr));
-    const OpRequest request = make_op_request(example.name, "", "", {});
-    CHECK(kernel_work(request.kernel(), request.inputs, request.outputs, request.attrs).bytes > 0);
-  }
-  for (const OpDef* op : all_ops()) CHECK((op->collective || names.contains(op->name)));
-  for (const CpuKernelDef& kernel : all_cpu_kernels()) {
-    CAPTURE(kernel.name);
-    CHECK(names.contains(kernel.name));
+TEST_CASE("every kernel has an example whose work is known") {
+  for (const KernelDef* kernel : all_kernels()) {
+    CAPTURE(std::string(kernel->name));
+    REQUIRE((kernel->example != nullptr));
+    const KernelExample example = kernel->example();
+    CHECK_FALSE(std::string(example.what).empty());
+    CHECK((find_op(kernel->name) != nullptr) == (example.outputs == nullptr));
+    const OpRequest request = make_op_request(kernel->name, "", "", {});
+    CHECK(kernel_cost(*kernel, request.inputs, request.outputs, request.attrs).bytes > 0);
   }
 }
 
 TEST_CASE("every CPU kernel runs its example") {
   SmallCache timer;
   OpBench bench(timer, kOneRun);
-  for (const CpuKernelDef& kernel : all_cpu_kernels()) {
-    CAPTURE(kernel.name);
-    const OpResult result = bench.run(make_op_request(kernel.name, "", "", {}));
+  for (const KernelDef* kernel : all_kernels()) {
+    CAPTURE(std::string(kernel->name));
+    const OpResult result = bench.run(make_op_request(kernel->name, "", "", {}));
     CHECK(result.seconds.median > 0);
     CHECK(result.of_limit() >= 0);
   }
@@ -157,7 +151,7 @@ TEST_CASE("shapes, attributes and names that do not do are told with the rule") 
 }
 
 TEST_CASE("a GPU that is not there is an error of the machine") {
-  if (!find_cuda_devices().list.empty()) return;
+  if (num_gpus() > 0) return skip_test("this machine has GPUs");
   CHECK(contains(bench_error({"op", "relu", "--device", "cuda"}, kExitEnv), find_cuda_devices().why_none));
   CHECK(contains(bench_error({"collective", "all_reduce", "--device", "cuda"}, kExitEnv), "--device cpu"));
 }
@@ -188,17 +182,16 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
 }
 
 TEST_CASE("collectives between GPUs are right, and large ones the copy engines'") {
-  if (find_cuda_devices().list.size() < 2) {
-    std::printf("skipped: collectives between GPUs (there are not 2)\n");
-    return;
-  }
+  if (!have_gpus(2)) return;
   const Scratch scratch;
   const CommandResult result =
       trainctl_command(scratch.path(), {"bench", "collective", "all", "--ranks", "2", "--bytes", "1K,4M,16M,33000008",
                                         "--repeat", "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
-  for (const json& row : json::parse(result.out, nullptr, false)["results"]) {
+  const json results = json::parse(result.out, nullptr, false)["results"];
+  REQUIRE(results.size() == 5 * 4);  // collectives, sizes
+  for (const json& row : results) {
     CHECK(row["wrong_elements"] == 0);
     CHECK(row["by"] == (row["bytes"] >= 16 << 20 ? "copy engines" : "NCCL"));
   }

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/launcher_process.h"
 
 namespace {
@@ -63,15 +64,7 @@ CommandResult trainctl_command(const std::string& directory, const std::vector<s
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 std::string small_job(const std::string& directory, const std::string& more) {
-  std::ofstream(directory + "/job.yaml") << R"(name: small
-dataset: {type: random, shape: [8], label_dtype: f32, samples: 64, batch: 8}
-network:
-  - {name: fc1, type: dense, units: 16}
-  - {name: act1, type: relu}
-  - {name: out, type: dense, units: 1}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.01}
-)" << more;
+  std::ofstream(directory + "/job.yaml") << trainctl::job_text("small") << more;
   return directory + "/job.yaml";
 }
 

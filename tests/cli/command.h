@@ -19,7 +19,7 @@ CommandResult finish_trainctl(const std::string& directory, int pid);
 
 bool contains(const std::string& text, const std::string& part);
 
-/// A small job: a hidden layer on made-up data. `more` is appended to the YAML.
+/// Writes tests/jobs/small.yaml there, with `more` behind it; returns the file.
 std::string small_job(const std::string& directory, const std::string& more = "");
 
 /// Children of a launcher that are workers, by rank; -1 for one that is not there.

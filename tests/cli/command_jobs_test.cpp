@@ -184,7 +184,7 @@ TEST_CASE("a program that is not there is an error of the job, before anything s
   CHECK(list_runs(scratch.path() + "/log_output").empty());
 }
 
-TEST_CASE("plan says what a command would start; what only a network has is refused") {
+TEST_CASE("plan says what a command would start, and what only a network has is refused") {
   const Scratch scratch;
   shell_job(scratch, "true", "env: {LR: 0.1}\nlaunch: {ranks: 2, bind: core, max_restarts: 1}\n");
   const CommandResult plan = trainctl_command(scratch.path(), {"plan", "job.yaml"});

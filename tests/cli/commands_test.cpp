@@ -71,6 +71,38 @@ TEST_CASE("a job file that is not there exits with 2 and is named") {
   CHECK(contains(result.err, "no.yaml"));
 }
 
+TEST_CASE("show program stops after a pass, or says what each pass does") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const auto show = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"show", "program", "job.yaml"};
+    words.insert(words.end(), more.begin(), more.end());
+    return trainctl_command(scratch.path(), words);
+  };
+  const std::string lowered = show({"--after", "lower_stage"}).out;
+  CHECK(contains(lowered, "buffers without a place"));
+  CHECK(contains(lowered, "in -> out (shape buffer@offset+bytes)"));
+  CHECK(contains(lowered, "b0@0+"));
+  CHECK(show({"--after", "order_streams"}).out == show({}).out);
+  CHECK(contains(show({"--after", "place_buffers"}).out, "in -> out (shape @offset+bytes)"));
+
+  const std::string passes = show({"--passes"}).out;
+  for (const char* name : {"lay_out_variables", "lower_stage", "fuse_matmul", "place_buffers", "order_streams"})
+    CHECK(contains(passes, std::string("\n") + name));
+  CHECK(contains(passes, " ms"));
+
+  const CommandResult unknown = show({"--after", "fuse_los"});
+  CHECK(unknown.exit_code == kExitSpec);
+  CHECK(contains(unknown.err, "there is no pass called 'fuse_los'; did you mean 'fuse_loss'?"));
+  CHECK(contains(unknown.err, "the passes are lay_out_variables, lower_stage, "));
+  const CommandResult both = show({"--after", "fuse_loss", "--passes"});
+  CHECK(both.exit_code == kExitSpec);
+  CHECK(contains(both.err, "not both"));
+  const CommandResult plan = trainctl_command(scratch.path(), {"show", "plan", "job.yaml", "--passes"});
+  CHECK(plan.exit_code == kExitSpec);
+  CHECK(contains(plan.err, "there are passes of a program, not of plan"));
+}
+
 TEST_CASE("show prints each noun") {
   const Scratch scratch;
   small_job(scratch.path());

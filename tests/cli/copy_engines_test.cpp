@@ -7,33 +7,16 @@
 
 #include "tests/cli/command.h"
 #include "tests/gpu/gpus.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
 
 namespace {
 
-constexpr const char* kJob = R"(
-name: wide
-seed: 3
-dataset: {type: random, shape: [2048], classes: 8, samples: 64, batch: 16}
-network:
-  - {name: a, type: dense, units: 2048}
-  - {name: ra, type: relu}
-  - {name: b, type: dense, units: 2053}
-  - {name: rb, type: relu}
-  - {name: c, type: dense, units: 2048}
-  - {name: rc, type: relu}
-  - {name: head, type: dense, units: 8}
-loss: softmax_cross_entropy
-optimizer: {type: sgd, momentum: 0.9, learning_rate: 0.05}
-train: {epochs: 2}
-)";
-
 std::vector<double> losses_of(const std::vector<std::string>& overrides) {
   const Scratch scratch;
-  std::ofstream(scratch.path() + "/job.yaml") << kJob;
-  std::vector<std::string> arguments = {"run", "job.yaml"};
+  std::vector<std::string> arguments = {"run", job_file("wide")};
   arguments.insert(arguments.end(), overrides.begin(), overrides.end());
   const CommandResult result = trainctl_command(scratch.path(), arguments);
   INFO(result.err);
@@ -50,7 +33,7 @@ std::vector<double> losses_of(const std::vector<std::string>& overrides) {
 }  // namespace
 
 TEST_CASE("gradients and weights that copy engines move follow one CPU rank at every level, with the same bits twice") {
-  if (!have_gpus(2, "jobs whose collectives are the copy engines'")) return;
+  if (!have_gpus(2)) return;
   const std::vector<double> expected = losses_of({"launch.device=cpu"});
   REQUIRE(expected.size() == 8);
   for (const char* more : {"parallel.optimizer_shard=0", "parallel.optimizer_shard=1", "parallel.optimizer_shard=2",

@@ -6,24 +6,14 @@
 #include <cstdlib>
 
 #include "engine/base/error.h"
-#include "engine/spec/parse.h"
 #include "tests/cli/command.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/scratch.h"
+#include "tests/skip.h"
 
 using namespace trainctl;
 
 namespace {
-
-const std::string kJob = R"(
-name: small
-dataset: {type: random, shape: [3], label_dtype: f32, batch: 4, samples: 16}
-network:
-  - {name: out, type: dense, units: 1}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.1}
-parallel: {mode: data_parallel}
-launch: {ranks: 2}
-)";
 
 CudaDevices host(int gpus, int64_t free_bytes = int64_t{8} << 30) {
   CudaDevices found;
@@ -34,7 +24,10 @@ CudaDevices host(int gpus, int64_t free_bytes = int64_t{8} << 30) {
   return found;
 }
 
-JobSpec spec_of(const std::vector<std::string>& overrides = {}) { return parse_job(kJob, "small.yaml", overrides); }
+JobSpec spec_of(std::vector<std::string> overrides = {}) {
+  overrides.insert(overrides.begin(), {"parallel.mode=data_parallel", "launch.ranks=2"});
+  return job_spec("small", overrides);
+}
 
 std::string refusal(const std::vector<std::string>& overrides, const CudaDevices& found) {
   const PlannedJob job = plan_job(spec_of(overrides));
@@ -121,22 +114,32 @@ TEST_CASE("a rank has a queue of the device for each of its streams, and CUDA's 
   CHECK(queues_for(program) == 32);
 }
 
-TEST_CASE("plan and show open no CUDA library, whatever the device; run asks for GPUs where it may use them") {
+namespace {
+
+/// The CUDA libraries that trainctl looks for.
+std::string opened(const std::vector<std::string>& arguments) {
   const Scratch scratch;
   small_job(scratch.path());
-  setenv("LD_DEBUG", "libs", 1);  // the loader tells each library that it looks for
-  const auto opened = [&](const std::vector<std::string>& arguments) {
-    const std::string said = trainctl_command(scratch.path(), arguments).err;
-    CHECK(contains(said, "find library=libstdc++"));
-    std::string found;
-    for (const char* library : {"libcuda.so", "libnvidia-ml", "libnccl", "libcublas"}) {
-      if (contains(said, std::string("find library=") + library)) found += std::string(library) + " ";
-    }
-    return found;
-  };
+  setenv("LD_DEBUG", "libs", 1);  // the loader prints the name of each library that it looks for
+  const std::string said = trainctl_command(scratch.path(), arguments).err;
+  unsetenv("LD_DEBUG");
+  CHECK(contains(said, "find library=libstdc++"));
+  std::string found;
+  for (const char* library : {"libcuda.so", "libnvidia-ml", "libnccl", "libcublas"}) {
+    if (contains(said, std::string("find library=") + library)) found += std::string(library) + " ";
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("plan and show open no CUDA library, whatever the device") {
   CHECK(opened({"plan", "job.yaml", "launch.device=cuda"}) == "");
   CHECK(opened({"show", "program", "job.yaml", "launch.device=cuda"}) == "");
   CHECK(opened({"run", "job.yaml", "launch.device=cpu"}) == "");
-  if (cuda_version_of_build()) CHECK(contains(opened({"run", "job.yaml", "launch.device=auto"}), "libnvidia-ml"));
-  unsetenv("LD_DEBUG");
+}
+
+TEST_CASE("run looks for GPUs where it may use them") {
+  if (!cuda_version_of_build()) return skip_test("built without CUDA");
+  CHECK(contains(opened({"run", "job.yaml", "launch.device=auto"}), "libnvidia-ml"));
 }

@@ -44,7 +44,7 @@ TEST_CASE("a restart is said once a rank, a loss wherever it was") {
         "1234}\n");
 }
 
-TEST_CASE("JSON holds the line as it was written; without a time it is null") {
+TEST_CASE("JSON holds the line as it was written, and without a time it is null") {
   CHECK(printed({.json = true}, {{{0, false}, lines("50%\r100%\n\"\\\t\x01\n")}}) ==
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"50%\\r100%\"}\n"
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"\\\"\\\\\\t\\u0001\"}"

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "engine/spec/parse.h"
 #include "engine/train/job.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -14,14 +14,7 @@ namespace {
 
 /// Four ranks of a data-parallel job, all at its first collective but for the last one, which is one before.
 struct FourRanks {
-  PlannedJob job = plan_job(parse_job(R"(
-dataset: {type: random, shape: [8], label_dtype: f32, batch: 8}
-network: [{name: fc, type: dense, units: 1}]
-loss: mse
-parallel: {mode: data_parallel}
-launch: {ranks: 4}
-)",
-                                      "job.yaml"));
+  PlannedJob job = plan_job(job_spec("small", {"parallel.mode=data_parallel", "launch.ranks=4"}));
   RankClasses classes = compile_classes(job);
   std::shared_ptr<SharedMemory> memory = SharedMemory::create({64, 64, 64, 64});
   RankStates states{classes};
@@ -65,14 +58,10 @@ TEST_CASE("a rank that stands still says where, and which of its group has not c
 }
 
 TEST_CASE("a rank that waits for a message says from whom") {
-  const PlannedJob job = plan_job(parse_job(R"(
-dataset: {type: random, shape: [8], label_dtype: f32, batch: 8}
-network: [{name: fc, type: dense, units: 4}, {name: out, type: dense, units: 1}]
-loss: mse
-parallel: {mode: semi_auto_parallel, stages: 2, stage_config: {fc: 0, out: 1}, micro_batches: 4}
-launch: {ranks: 2}
-)",
-                                            "job.yaml"));
+  const PlannedJob job = plan_job(job_spec(
+      "small",
+      {"parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {fc1: 0, act1: 0, out: 1}}",
+       "launch.ranks=2"}));
   const RankClasses classes = compile_classes(job);
   const auto memory = SharedMemory::create({64, 64});
   RankStates states(classes);

@@ -12,6 +12,7 @@
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
 #include "tests/gpu/gpus.h"
+#include "tests/jobs/jobs.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
@@ -154,25 +155,31 @@ TEST_CASE("a rank that stands still is named as the one that does not answer") {
   CHECK(run.nobody_is_left());
 }
 
-TEST_CASE("a rank that leaves out a collective is named, on CPUs and on GPUs") {
-  for (const std::string device : {"cpu", "cuda"}) {
-    if (device == "cuda" && !have_gpus(2, "left out collectives")) continue;
-    CAPTURE(device);
-    const Scratch scratch;
-    setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
-    const CommandResult result = trainctl_command(
-        scratch.path(), {"run", TRAINCTL_SOURCE_DIR "/tests/bench/mlp.yaml", "launch.ranks=2",
-                         "parallel.mode=data_parallel", device == "cuda" ? "launch.timeout=3s" : "launch.timeout=60s",
-                         "launch.log_dir=" + scratch.path() + "/log_output", "launch.device=" + device});
-    unsetenv("TRAINCTL_TEST_FAULT");
-    INFO(result.err);
-    CHECK(result.exit_code == kExitRankFailed);
-    CHECK(contains(result.err, "rank 1"));
-    CHECK(contains(result.err, "step 3"));
-    CHECK(contains(result.err, "all_reduce"));
-    CHECK(contains(result.out, "step: 2, loss is"));
-    CHECK_FALSE(contains(result.out, "step: 3, loss is"));
-  }
+namespace {
+
+void check_left_out_collective(const std::string& device, const std::string& timeout) {
+  const Scratch scratch;
+  setenv("TRAINCTL_TEST_FAULT", "1:3:skip", 1);
+  const CommandResult result =
+      trainctl_command(scratch.path(), {"run", job_file("bench_mlp"), "launch.ranks=2", "parallel.mode=data_parallel",
+                                        "launch.timeout=" + timeout, "launch.log_dir=" + scratch.path() + "/log_output",
+                                        "launch.device=" + device});
+  unsetenv("TRAINCTL_TEST_FAULT");
+  INFO(result.err);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1"));
+  CHECK(contains(result.err, "step 3"));
+  CHECK(contains(result.err, "all_reduce"));
+  CHECK(contains(result.out, "step: 2, loss is"));
+  CHECK_FALSE(contains(result.out, "step: 3, loss is"));
+}
+
+}  // namespace
+
+TEST_CASE("a rank that leaves out a collective is named on CPUs") { check_left_out_collective("cpu", "60s"); }
+
+TEST_CASE("a rank that leaves out a collective is named on GPUs") {
+  if (have_gpus(2)) check_left_out_collective("cuda", "3s");
 }
 
 TEST_CASE("Ctrl-C ends a run with 130") {

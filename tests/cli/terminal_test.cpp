@@ -16,6 +16,7 @@
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
+#include "tests/skip.h"
 
 using namespace trainctl;
 
@@ -91,6 +92,16 @@ class OnTerminal {
   std::string text_;
 };
 
+/// Without /dev/pts, as in some containers, there is no pseudo-terminal.
+bool have_terminals() {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+  const char* name = terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0 ? nullptr : ptsname(terminal);
+  const bool have = name != nullptr && access(name, R_OK | W_OK) == 0;
+  if (!have) skip_test("no pseudo-terminal: /dev/pts is not mounted");
+  if (terminal >= 0) close(terminal);
+  return have;
+}
+
 /// Three ranks that sleep until the file `end` is there.
 void sleeping_job(const Scratch& scratch) {
   std::ofstream(scratch.path() + "/job.yaml")
@@ -102,6 +113,7 @@ void wake_up(const Scratch& scratch) { std::ofstream(scratch.path() + "/end") <<
 }  // namespace
 
 TEST_CASE("on a terminal the ranks' states stay below, coloured, and go when the run ends") {
+  if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
   OnTerminal run(scratch, 80, {"run", "job.yaml"});
@@ -113,6 +125,7 @@ TEST_CASE("on a terminal the ranks' states stay below, coloured, and go when the
 }
 
 TEST_CASE("NO_COLOR leaves out colours, not the live view") {
+  if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
   OnTerminal run(scratch, 80, {"run", "job.yaml"}, "1");
@@ -123,6 +136,7 @@ TEST_CASE("NO_COLOR leaves out colours, not the live view") {
 }
 
 TEST_CASE("the progress line is never wider than the window") {
+  if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
   OnTerminal run(scratch, 12, {"run", "job.yaml"}, "1");
@@ -133,6 +147,7 @@ TEST_CASE("the progress line is never wider than the window") {
 }
 
 TEST_CASE("a line that a narrower window has folded is taken away whole") {
+  if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
   OnTerminal run(scratch, 80, {"run", "job.yaml"}, "1");

@@ -6,29 +6,18 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/verify_programs.h"
 #include "engine/model/model.h"
-#include "engine/spec/parse.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
 namespace {
 
-/// A three-layer MLP; `optimizer` and `parallel` as in a job file.
+/// Of tests/jobs/mlp.yaml; `optimizer` and `parallel` as in a job file.
 std::vector<Program> programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
                               int ranks = 1) {
-  const JobSpec spec =
-      parse_job(R"(
-dataset: {type: random, shape: [16], label_shape: [1], label_dtype: f32, batch: 8}
-network:
-  - {name: layer1, type: dense, units: 32}
-  - {name: relu1, type: relu}
-  - {name: layer2, type: dense, units: 32}
-  - {name: relu2, type: relu}
-  - {name: layer3, type: dense, units: 1}
-loss: mae
-optimizer: {learning_rate: 0.01, )" +
-                    optimizer + "}\nparallel: {" + parallel + "}\nlaunch: {ranks: " + std::to_string(ranks) + "}\n",
-                "job.yaml");
-  const Graph graph = build_graph(spec, {.data = {16}, .label = {1}});
+  const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
+                                        "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
+  const Graph graph = build_graph(spec, {.data = spec.dataset.shape, .label = spec.dataset.label_shape});
   const CostModel cost = CostModel::cpu();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }

@@ -6,24 +6,14 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/verify_programs.h"
 #include "engine/model/model.h"
-#include "engine/spec/parse.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
 namespace {
 
 std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
-  const JobSpec spec = parse_job(R"(
-dataset: {type: random, shape: [48], batch: 32, label_dtype: f32, label_shape: [1]}
-network:
-  - {name: a, type: dense, units: 64}
-  - {name: relu_a, type: relu}
-  - {name: b, type: dense, units: 64}
-  - {name: relu_b, type: relu}
-  - {name: c, type: dense, units: 1}
-loss: mae
-)",
-                                 "job.yaml", overrides);
+  const JobSpec spec = job_spec("small_step", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, 0});
   return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu());
 }

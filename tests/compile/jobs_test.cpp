@@ -1,133 +1,29 @@
 // Jobs from YAML to programs, over the product of everything a plan can say. compile_all verifies what it
 // makes, so a combination passes when it does not throw.
+#include "tests/compile/jobs.h"
+
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <map>
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/verify_programs.h"
-#include "engine/model/model.h"
-#include "engine/spec/parse.h"
 #include "tests/compile/sketch.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
 namespace {
 
-const std::map<std::string, std::string> kNetworks = {{"mlp", R"(
-dataset: {type: random, shape: [4, 6], label_dtype: f32, batch: 48}
-network:
-  - {type: flatten}
-  - {name: a, type: dense, units: 24}
-  - {name: a_act, type: relu}
-  - {name: b, type: dense, units: 48}
-  - {name: b_act, type: relu}
-  - {name: c, type: dense, units: 24}
-  - {name: c_act, type: relu}
-  - {name: d, type: dense, units: 1}
-loss: mae
-optimizer: {type: sgd, learning_rate: 0.01, momentum: 0.9, clip_norm: 1.0}
-)"},
-                                                      {"norms", R"(
-dataset: {type: random, shape: [24], label_dtype: i32, classes: 12, batch: 48}
-network:
-  - {name: a, type: dense, units: 24}
-  - {name: bn, type: batch_norm}
-  - {name: act, type: gelu}
-  - {name: drop, type: dropout, p: 0.2}
-  - {name: b, type: dense, units: 24}
-  - {name: ln, type: layer_norm}
-  - {name: skip, type: add, inputs: [ln, act]}
-  - {name: far, type: mul, inputs: [skip, a]}
-  - {name: d, type: dense, units: 12}
-loss: softmax_cross_entropy
-optimizer: {type: adamw, learning_rate: 0.001, clip_norm: 0.5}
-)"},
-                                                      {"tied", R"(
-dataset: {type: random, shape: [6], dtype: i32, label_shape: [6], label_dtype: i32, classes: 24, batch: 48}
-network:
-  - {name: a, type: embedding, vocab: 24, units: 12}
-  - {name: fc, type: dense, units: 24}
-  - {name: act, type: tanh}
-  - {name: back, type: dense, units: 12}
-  - {name: skip, type: add, inputs: [back, a]}
-  - {name: d, type: dense, units: 24, share: a, bias: false}
-loss: softmax_cross_entropy
-optimizer: {type: adam, learning_rate: 0.001}
-)"},
-                                                      {"attention", R"(
-dataset: {type: random, shape: [4, 12], label_dtype: f32, label_shape: [8], batch: 48}
-network:
-  - {name: a, type: dense, units: 12, inputs: [data]}
-  - {name: k, type: dense, units: 12, inputs: [data]}
-  - {name: v, type: dense, units: 12, inputs: [data]}
-  - {name: scores, type: matmul, inputs: [a, k], transpose_b: true}
-  - {name: weights, type: softmax}
-  - {name: mixed, type: matmul, inputs: [weights, v]}
-  - {name: turned, type: transpose, perm: [0, 2, 1]}
-  - {name: mean, type: reduce_mean, dims: [2]}
-  - {name: gate, type: sigmoid}
-  - {name: gated, type: mul, inputs: [mean, gate]}
-  - {name: d, type: dense, units: 8}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.1}
-)"},
-                                                      // Two products in a row make what a stage sends back.
-                                                      {"pairs", R"(
-dataset: {type: random, shape: [6], dtype: i32, label_shape: [], label_dtype: i32, classes: 12, batch: 48}
-network:
-  - {name: a, type: embedding, vocab: 24, units: 12}
-  - {name: act, type: gelu}
-  - {name: scores, type: matmul, inputs: [act, a], transpose_b: true}
-  - {name: weights, type: softmax}
-  - {name: flat, type: flatten}
-  - {name: d, type: dense, units: 12}
-loss: softmax_cross_entropy
-optimizer: {type: sgd, learning_rate: 0.1}
-)"}};
-
-struct Job {
-  JobSpec spec;
-  Graph graph;
-  Plan plan;
-};
-
-Job job(const std::string& text, const std::vector<std::string>& overrides) {
-  Job j;
-  j.spec = parse_job(text, "job.yaml", overrides);
-  const DataShapes shapes{j.spec.dataset.shape, j.spec.dataset.label_shape, j.spec.dataset.dtype == "i32",
-                          j.spec.dataset.label_dtype == "i32"};
-  j.graph = build_graph(j.spec, shapes);
-  j.plan = make_plan(j.graph, j.spec, CostModel::cpu());
-  return j;
-}
-
 std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
 
-std::vector<Program> compiled(const std::string& text, const std::vector<std::string>& overrides) {
-  return compiled(job(text, overrides));
-}
-
-/// Every combination of one entry of each list, as overrides.
-std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists) {
-  std::vector<std::vector<std::string>> all = {{}};
-  for (const auto& list : lists) {
-    std::vector<std::vector<std::string>> longer;
-    for (const auto& start : all) {
-      for (const std::string& entry : list) {
-        longer.push_back(start);
-        if (!entry.empty()) longer.back().push_back(entry);
-      }
-    }
-    all = std::move(longer);
-  }
-  return all;
+std::vector<Program> compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
+  return compiled(job(name, overrides));
 }
 
 /// How many of them can be planned; each of those must compile to programs that hold, in f32 and in bf16.
-int compile_every(const std::string& text, const std::vector<std::vector<std::string>>& combinations) {
+int compile_every(const std::string& name, const std::vector<std::vector<std::string>>& combinations) {
   int count = 0;
   for (auto overrides : combinations) {
     std::string said;
@@ -135,30 +31,36 @@ int compile_every(const std::string& text, const std::vector<std::vector<std::st
     CAPTURE(said);
     Job j;
     try {
-      j = job(text, overrides);
+      j = job(name, overrides);
     } catch (const SpecError&) {
       continue;  // asks for what cannot be: not the compiler's matter
     }
     CHECK_NOTHROW(compiled(j));
     overrides.emplace_back("precision=bf16");
-    CHECK_NOTHROW(compiled(text, overrides));
+    CHECK_NOTHROW(compiled(name, overrides));
     ++count;
   }
   return count;
 }
 
-const std::vector<std::string> kLevels = {
-    "parallel.optimizer_shard={level: 0}", "parallel.optimizer_shard={level: 1, min_kb: 0}",
-    "parallel.optimizer_shard={level: 2, min_kb: 0}", "parallel.optimizer_shard={level: 3, min_kb: 0}"};
-const std::vector<std::string> kSchedules = {"parallel.schedule=gpipe", "parallel.schedule=1f1b"};
-
 }  // namespace
 
+TEST_CASE("every job of tests/jobs compiles, as it stands") {
+  const std::vector<std::string> names = job_names();
+  CHECK(names.size() >= 20);
+  for (const std::string& name : names) {
+    CAPTURE(name);
+    const Job j = job(job_spec(name));
+    CHECK(j.spec.name == name);
+    CHECK_FALSE(compiled(j).empty());
+  }
+}
+
 TEST_CASE("data parallel on 1 to 12 ranks, every level, with and without recompute") {
-  for (const auto& [name, text] : kNetworks) {
+  for (const std::string& name : kNetworks) {
     CAPTURE(name);
     const int count =
-        compile_every(text, product({{"parallel.mode=data_parallel"},
+        compile_every(name, product({{"parallel.mode=data_parallel"},
                                      {"launch.ranks=1", "launch.ranks=2", "launch.ranks=3", "launch.ranks=4",
                                       "launch.ranks=6", "launch.ranks=8", "launch.ranks=12"},
                                      kLevels,
@@ -169,10 +71,10 @@ TEST_CASE("data parallel on 1 to 12 ranks, every level, with and without recompu
 }
 
 TEST_CASE("one to four stages, both schedules, every level, recompute") {
-  for (const auto& [name, text] : kNetworks) {
+  for (const std::string& name : kNetworks) {
     CAPTURE(name);
     const int count = compile_every(
-        text, product({{"parallel.mode=semi_auto_parallel"},
+        name, product({{"parallel.mode=semi_auto_parallel"},
                        {"launch.ranks=12"},
                        {"parallel.stages=1", "parallel.stages=2", "parallel.stages=3", "parallel.stages=4"},
                        {"parallel.micro_batches=4"},
@@ -191,71 +93,33 @@ TEST_CASE("cut batch, rows and columns in the same network") {
       "parallel.strategies={a_act: [[1, 4]], b_act: [[2, 2]], d: [[1, 4], [1, 4]]}",
       "parallel.strategies={a: [[1, 2], [2, 2]], b: [[1, 1], [4, 1]], c: [[1, 4], [1, 4]]}",
   };
-  const int count = compile_every(kNetworks.at("mlp"), product({{"parallel.mode=semi_auto_parallel"},
-                                                                {"launch.ranks=4", "launch.ranks=8"},
-                                                                {"parallel.stages=1", "parallel.stages=2"},
-                                                                {"parallel.micro_batches=2"},
-                                                                strategies,
-                                                                kLevels}));
+  const int count = compile_every("deep_mlp", product({{"parallel.mode=semi_auto_parallel"},
+                                                       {"launch.ranks=4", "launch.ranks=8"},
+                                                       {"parallel.stages=1", "parallel.stages=2"},
+                                                       {"parallel.micro_batches=2"},
+                                                       strategies,
+                                                       kLevels}));
   CHECK(count >= 60);
-  const int norms = compile_every(
-      kNetworks.at("norms"),
-      product({{"parallel.mode=semi_auto_parallel"},
-               {"launch.ranks=4", "launch.ranks=8"},
-               {"parallel.stages=1", "parallel.stages=2"},
-               {"parallel.micro_batches=2"},
-               {"parallel.strategies={a: [[1, 1], [2, 1]], bn: [[2, 2]]}",
-                "parallel.strategies={bn: [[1, 4]], b: [[2, 2], [2, 2]]}", "parallel.strategies={b: [[1, 1], [4, 1]]}"},
-               kLevels}));
+  const int norms = compile_every("norms", product({{"parallel.mode=semi_auto_parallel"},
+                                                    {"launch.ranks=4", "launch.ranks=8"},
+                                                    {"parallel.stages=1", "parallel.stages=2"},
+                                                    {"parallel.micro_batches=2"},
+                                                    {"parallel.strategies={a: [[1, 1], [2, 1]], bn: [[2, 2]]}",
+                                                     "parallel.strategies={bn: [[1, 4]], b: [[2, 2], [2, 2]]}",
+                                                     "parallel.strategies={b: [[1, 1], [4, 1]]}"},
+                                                    kLevels}));
   CHECK(norms > 20);
 }
 
 TEST_CASE("no bucket is gathered while a product still reads weights of it, be they in another rank's shard") {
-  CHECK_NOTHROW(compiled(R"(
-dataset: {type: random, shape: [11, 127], label_dtype: f32, batch: 48}
-network:
-  - {name: a, type: dense, units: 32}
-  - {name: b, type: dense, units: 127}
-  - {name: c, type: matmul, units: 129}
-  - {name: d, type: dense, units: 129}
-  - {type: flatten}
-  - {type: dense, units: 1}
-loss: mae
-optimizer: {type: adamw, learning_rate: 0.003}
-parallel:
-  mode: semi_auto_parallel
-  optimizer_shard: {level: 1, min_kb: 1}
-  strategies: {a: [[4, 1, 1]], b: [[2, 1, 2], [1, 2]], d: [[2, 1, 1], [1, 1]]}
-launch: {ranks: 4}
-)",
-                         {}));
+  CHECK_NOTHROW(compiled("sharded_buckets"));
 }
 
 TEST_CASE("hybrid_parallel: what the job cuts and moves itself") {
-  const std::string text = R"(
-dataset: {type: random, shape: [12], label_dtype: f32, batch: 48}
-network:
-  - {name: a, type: dense, units: 6}
-  - {name: a_act, type: relu}
-  - {name: back, type: dense, units: 24, bias: false}
-  - {name: sum, type: all_reduce}
-  - {name: swap, type: all_to_all, split_dim: 1, concat_dim: 0}
-  - {name: swap_back, type: all_to_all, split_dim: 0, concat_dim: 1}
-  - {name: wide, type: all_gather}
-  - {name: parts, type: reduce_scatter}
-  - {name: same, type: broadcast}
-  - {name: d, type: dense, units: 1}
-loss: mae
-optimizer: {type: sgd, learning_rate: 0.01, clip_norm: 1.0}
-parallel:
-  mode: hybrid_parallel
-  strategies: {a: [[1, 1], [4, 1], [4]], back: [[1, 1], [1, 4]]}
-launch: {ranks: 4}
-)";
   for (const auto& overrides : product({kLevels,
                                         {"parallel.micro_batches=1", "parallel.micro_batches=2"},
                                         {"parallel.full_batch=true", "parallel.full_batch=false"}})) {
-    const std::vector<Program> programs = compiled(text, overrides);
+    const std::vector<Program> programs = compiled("hybrid_collectives", overrides);
     for (const Program& p : programs) {
       // Forward and backward of seven collectives; backward of broadcast is an all_reduce.
       CHECK(collectives(p, Purpose::layer).size() == 12 * (overrides[1].back() - '0'));
@@ -265,19 +129,7 @@ launch: {ranks: 4}
 }
 
 TEST_CASE("batch_norm [[4,1]] before matmul [[1,1],[1,4]]: one all_gather, and nothing else in the forward pass") {
-  const std::string text = R"(
-dataset: {type: random, shape: [16], label_dtype: f32, label_shape: [32], batch: 32}
-network:
-  - {name: bn, type: batch_norm}
-  - {name: mm, type: matmul, units: 32}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.01}
-parallel:
-  mode: semi_auto_parallel
-  strategies: {bn: [[4, 1]], mm: [[1, 1], [1, 4]]}
-launch: {ranks: 4}
-)";
-  for (const Program& p : compiled(text, {})) {
+  for (const Program& p : compiled("norm_before_matmul")) {
     int gathers = 0;
     for (const Instruction& i : p.instructions) {
       if (i.purpose != Purpose::redistribute || i.phase != Phase::forward) continue;
@@ -290,8 +142,8 @@ launch: {ranks: 4}
 }
 
 TEST_CASE("a parameter of two stages is summed over both, and lies alike in both") {
-  const Job j = job(kNetworks.at("tied"), {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2",
-                                           "parallel.micro_batches=2"});
+  const Job j = job("language", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2",
+                                 "parallel.micro_batches=2"});
   const std::vector<Program> programs = compiled(j);
   for (const Program& p : programs) {
     bool found = false;
@@ -305,18 +157,17 @@ TEST_CASE("a parameter of two stages is summed over both, and lies alike in both
 }
 
 TEST_CASE("redistributions and transfers of a skip over several stages reach their stage once") {
-  const Job j =
-      job(kNetworks.at("norms"),
-          {"parallel.mode=semi_auto_parallel", "launch.ranks=3", "parallel.stages=3", "parallel.micro_batches=2",
-           "parallel.stage_config={a: 0, bn: 0, act: 0, drop: 1, b: 1, ln: 2, skip: 2, far: 2, d: 2}"});
+  const Job j = job(
+      "norms", {"parallel.mode=semi_auto_parallel", "launch.ranks=3", "parallel.stages=3", "parallel.micro_batches=2",
+                "parallel.stage_config={a: 0, bn: 0, act: 0, drop: 1, b: 1, ln: 2, skip: 2, far: 2, d: 2}"});
   const std::vector<Program> programs = compiled(j);
   int to_last = 0;
   for (int i : find_all(programs[0], Opcode::send)) to_last += programs[0].instructions[i].peer == 2;
   CHECK(to_last == 4);  // a and act, twice
 }
 
-TEST_CASE("dropout runs again in a recompute under the same key; running statistics do not") {
-  const Job j = job(kNetworks.at("norms"), {"launch.ranks=1", "parallel.recompute=['*']"});
+TEST_CASE("dropout runs again in a recompute under the same key, and running statistics do not") {
+  const Job j = job("norms", {"launch.ranks=1", "parallel.recompute=['*']"});
   const Program p = compiled(j)[0];
   std::vector<std::string> masks;  // of chains that dropout is a part of
   std::vector<bool> again;
@@ -337,9 +188,8 @@ TEST_CASE("dropout runs again in a recompute under the same key; running statist
 
 TEST_CASE("a data set tensor that is wanted in two layouts is loaded once and cut from there") {
   const std::string cuts =
-      "parallel.strategies={a: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]]}";
-  for (const Program& p :
-       compiled(kNetworks.at("attention"), {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {
+      "parallel.strategies={q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]]}";
+  for (const Program& p : compiled("attention", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {
     CHECK(find_all(p, Opcode::load, "load data").size() == 1);
     for (const Instruction& i : p.instructions) {
       const bool moves_data = !i.inputs.empty() && i.inputs[0].tensor == "data" && i.purpose == Purpose::redistribute;
@@ -349,19 +199,7 @@ TEST_CASE("a data set tensor that is wanted in two layouts is loaded once and cu
 }
 
 TEST_CASE("hybrid_parallel: a collective runs over this rank's list of its group, in the list's order") {
-  const std::string text = R"(
-dataset: {type: random, shape: [8], label_dtype: f32, batch: 16}
-network:
-  - {name: a, type: dense, units: 8}
-  - {name: sum, type: all_reduce, group: [[0, 2], [3, 1]]}
-  - {name: same, type: broadcast, group: [[2, 0], [1, 3]]}
-  - {name: d, type: dense, units: 1}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.01}
-parallel: {mode: hybrid_parallel, full_batch: true, stages: 2, stage_config: {a: 0, sum: 0, same: 1, d: 1}}
-launch: {ranks: 8}
-)";
-  for (const Program& p : compiled(text, {})) {
+  for (const Program& p : compiled("hybrid_groups")) {
     const auto layer = collectives(p, Purpose::layer);
     REQUIRE(layer.size() == 2);  // forward and backward of the stage's one
     const std::vector<int>& ranks = p.groups[layer[0]->group];

@@ -65,7 +65,6 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   return lives;
 }
 
-bool is_update(const Instruction& code) { return code.op == "adam_update" || code.op == "sgd_update"; }
 
 /// Whether a gather of weights stands behind it.
 bool is_gathered(const Program& p, size_t update) {

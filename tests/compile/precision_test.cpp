@@ -6,26 +6,14 @@
 #include "engine/model/model.h"
 #include "engine/spec/parse.h"
 #include "tests/compile/sketch.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
 namespace {
 
-const std::string kJob = R"(
-dataset: {type: random, shape: [32], label_dtype: f32, batch: 16}
-network:
-  - {name: a, type: dense, units: 64}
-  - {name: ln, type: layer_norm}
-  - {name: act, type: relu}
-  - {name: d, type: dense, units: 1}
-loss: mse
-optimizer: {type: adam, learning_rate: 0.01}
-parallel: {mode: data_parallel}
-launch: {ranks: 4}
-)";
-
 std::vector<Program> compiled(const std::vector<std::string>& overrides) {
-  const JobSpec spec = parse_job(kJob, "job.yaml", overrides);
+  const JobSpec spec = job_spec("layer_norm", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
   const Plan plan = make_plan(graph, spec, CostModel::cpu());
   return compile_all(graph, plan, spec, CostModel::cpu());

@@ -61,7 +61,7 @@ TEST_CASE("a 512x128 weight is reduced in exactly 262,144 bytes") {
   }
 }
 
-TEST_CASE("matmul, add_bias and relu become one matmul; the last layer keeps its bias only") {
+TEST_CASE("matmul, add_bias and relu become one matmul, and the last layer keeps its bias only") {
   const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 2))[0];
   CHECK(find_all(p, Opcode::kernel, "layer1.matmul").empty());
   CHECK(find_all(p, Opcode::kernel, "layer1").empty());
@@ -247,7 +247,7 @@ TEST_CASE("a program prints as a table: a line an instruction, with buffers and 
   }
 }
 
-TEST_CASE("a bucket has at most 32 MiB, or one parameter; what comes last in the graph is reduced first") {
+TEST_CASE("a bucket has at most 32 MiB, or one parameter, and what comes last in the graph is reduced first") {
   const Graph graph = mlp_graph(4, 1024, {2048, 2048, 4096, 512, 1});
   const Program p = programs_of(graph, data_parallel_plan(graph, 2))[0];
   CHECK(p.buckets.size() == 3);

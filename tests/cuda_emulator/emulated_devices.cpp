@@ -1,6 +1,6 @@
-// The driver's management library is not asked: there is the emulated GPU.
+// Replaces the query of the driver's management library: lists the emulated GPU.
 #include "engine/runtime/cuda/devices.h"
-#include "tests/cuda_emulator/device_limits.h"
+#include "tools/cuda_emulator/device_limits.h"
 
 namespace trainctl {
 

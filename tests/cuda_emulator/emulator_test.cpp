@@ -1,18 +1,18 @@
-// The emulator itself, on small kernels written out: what is wrong is found, and told as what it is.
+// The emulator itself, on small handwritten kernels: faults are found and named correctly.
 #include <doctest/doctest.h>
 
 #include <bit>
 #include <cstring>
 #include <vector>
 
-#include "tests/cuda_emulator/faults.h"
-#include "tests/cuda_emulator/machine.h"
-#include "tests/cuda_emulator/module.h"
+#include "tools/cuda_emulator/faults.h"
+#include "tools/cuda_emulator/machine.h"
+#include "tools/cuda_emulator/module.h"
 
 namespace trainctl::emulator {
 namespace {
 
-/// A kernel `k` with one pointer as its parameter, in %rd1, its thread in %r1, and 4 bytes of the thread in %rd2.
+/// A kernel `k` with one pointer parameter in %rd1, the thread's index in %r1, and the address of its word in %rd2.
 std::string kernel(const std::string& body, const std::string& variables = "") {
   return ".version 9.0\n.target sm_90a\n.address_size 64\n" + variables +
          "\n.visible .entry k(.param .u64 k_param_0)\n{\n.reg .pred %p<9>;\n.reg .b32 %r<99>;\n.reg .f32 %f<99>;\n.reg "
@@ -23,7 +23,7 @@ std::string kernel(const std::string& body, const std::string& variables = "") {
          body + "\nret;\n}\n";
 }
 
-/// Device memory of words.
+/// An array of words in device memory.
 class Words {
  public:
   explicit Words(size_t n) : words_(static_cast<uint32_t*>(global_memory().allocate(n * 4))), n_(n) {}
@@ -41,7 +41,7 @@ class Words {
   size_t n_;
 };
 
-/// What is found; the text of a Trap, or all faults.
+/// Returns the text of a Trap, or all faults; empty if there are none.
 std::string run(const std::string& ptx, Words& memory, uint32_t threads, uint32_t blocks = 1, uint32_t cluster = 1) {
   static uint64_t number = 1000000;
   Module module(ptx);
@@ -84,7 +84,7 @@ TEST_CASE("emulator: threads of blocks write what they compute") {
   for (uint32_t i = 0; i < 64; ++i) CHECK(words[i] == 2 * i);
 }
 
-TEST_CASE("emulator: lanes that go different ways meet again") {
+TEST_CASE("emulator: lanes that diverge meet again") {
   Words words(32);
   const std::string ptx = kernel(
       "mov.u32 %r2, 0;\nand.b32 %r3, %r1, 3;\n$again:\nadd.s32 %r2, %r2, %r1;\nadd.s32 %r3, %r3, -1;\n"
@@ -94,7 +94,7 @@ TEST_CASE("emulator: lanes that go different ways meet again") {
   for (uint32_t i = 0; i < 32; ++i) CHECK(words[i] == (i ^ 1) * (((i ^ 1) & 3) + 1));
 }
 
-TEST_CASE("emulator: bytes of two numbers are picked by selectors, or copied from their signs") {
+TEST_CASE("emulator: prmt picks bytes of two numbers by selectors, or copies their signs") {
   Words words(4);
   const std::string ptx = kernel(
       "mov.u32 %r2, 0x83828180;\nmov.u32 %r3, 0x07060504;\nprmt.b32 %r4, %r2, %r3, 0x7610;\n"
@@ -106,7 +106,7 @@ TEST_CASE("emulator: bytes of two numbers are picked by selectors, or copied fro
   CHECK(words[2] == 0x00ff8081);
 }
 
-TEST_CASE("emulator: an mbarrier that is only asked lets the asker go on") {
+TEST_CASE("emulator: a test of an mbarrier does not wait") {
   Words words(2);
   const std::string ptx = kernel(
       "mov.u32 %r2, tile;\nmov.u32 %r3, 0;\nmov.u32 %r5, 1;\nmbarrier.init.shared::cta.b64 [%r2], %r5;\n"
@@ -128,7 +128,7 @@ TEST_CASE("emulator: an access outside of its allocation is found") {
         "out of bounds: write of 4 bytes of shared");
 }
 
-TEST_CASE("emulator: a read of what nobody has written is found") {
+TEST_CASE("emulator: a read of unwritten memory is found") {
   Words words(64);
   words[0] = 0;
   tells(run(kernel("ld.global.u32 %r2, [%rd2];\nst.global.u32 [%rd2+128], %r2;"), words, 32),
@@ -159,7 +159,7 @@ TEST_CASE("emulator: lanes of a warp that share memory without a barrier race") 
 TEST_CASE("emulator: blocks that share a word of global memory race, unless a fence and an atomic order them") {
   Words words(64);
   words.set_written();
-  // Who comes last adds up what the others left.
+  // The last block to arrive adds up what the others left.
   const std::string own =
       "mov.u32 %r2, %ctaid.x;\nmul.wide.u32 %rd5, %r2, 4;\nadd.s64 %rd6, %rd1, %rd5;\nst.global.u32 [%rd6+64], %r2;\n";
   const std::string last =
@@ -184,7 +184,7 @@ TEST_CASE("emulator: a warp that misses a barrier is found") {
         "deadlock");
 }
 
-TEST_CASE("emulator: a copy in the background has not come before it is waited for") {
+TEST_CASE("emulator: an asynchronous copy has not arrived before it is waited for") {
   Words words(64);
   words.set_written();
   for (uint32_t i = 0; i < 64; ++i) words[i] = i;
@@ -216,7 +216,7 @@ TEST_CASE("emulator: blocks of a cluster send to each other what an mbarrier cou
   for (uint32_t i = 0; i < 64; ++i) CHECK(words[i] == (i < 32 ? 100 + i : i - 32));
 }
 
-TEST_CASE("emulator: a product on tensor cores is that of the numbers without their lowest bits") {
+TEST_CASE("emulator: a product on tensor cores ignores the lowest bits of its operands") {
   Words words(32 * 4);
   std::string set;
   // A[row][k] = 8 row + k, B[k][column] = k - column with low bits that do not count, C = 0.

@@ -1,4 +1,4 @@
-// What the executor takes of its GPU, counted by the stand-in for CUDA's runtime: what the plan says.
+// What the executor allocates on its GPU, counted by the stand-in for the CUDA runtime: it must be what the plan says.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/job.h"
-#include "tests/equivalence/jobs.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 
@@ -25,7 +25,7 @@ struct Taken {
   InputLayout inputs;
 };
 
-/// By the executor of the only rank, with the tables as far as there is room.
+/// Allocations by the executor of the only rank, with as many tables as there is room for.
 Taken taken_by(const PlannedJob& job, const Program& program, std::vector<SampleTable> tables) {
   const auto memory = SharedMemory::create({program.arena_bytes});
   const auto comm = make_shared_memory_communicator(memory, 0, 60);
@@ -40,14 +40,14 @@ Taken taken_by(const PlannedJob& job, const Program& program, std::vector<Sample
 }  // namespace
 
 TEST_CASE("an executor takes the arena and the workspace that the plan shows, and the data set beside them") {
-  for (const std::string* text : {&jobs::kMlp, &jobs::kClassifier, &jobs::kLanguage, &jobs::kAttention}) {
+  for (const char* name : {"mlp", "classifier", "language", "attention"}) {
     for (const char* sink_steps : {"train.sink_steps=1", "train.sink_steps=1000"}) {
-      const PlannedJob job = plan_job(parse_job(*text, "job.yaml", {"launch.device=cuda", sink_steps}));
+      const PlannedJob job = plan_job(job_spec(name, {"launch.device=cuda", sink_steps}));
       CAPTURE(job.spec.name);
       CAPTURE(sink_steps);
       const Program program = compile_all(job)[0];
       const Memory& planned = program.memory;
-      taken_by(job, program, {});  // kernels are loaded, with the variables that they have
+      taken_by(job, program, {});  // loads the kernels, with their variables
       CHECK(taken_by(job, program, {}).bytes == planned.total());
       const auto set = open_dataset(job.spec.dataset, job.spec.seed);
       const Taken with_data = taken_by(job, program, sample_tables(*set, program));

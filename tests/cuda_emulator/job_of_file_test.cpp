@@ -1,4 +1,4 @@
-// tests/random_jobs runs its jobs on emulated GPUs by this case: a process a job, and one forked from it a rank.
+// tests/random_jobs runs its jobs on emulated GPUs through this case: one process a job, which forks one a rank.
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
-#include "tests/cuda_emulator/nccl.h"
+#include "tests/skip.h"
+#include "tools/cuda_emulator/nccl.h"
 
 using namespace trainctl;
 
@@ -25,7 +26,7 @@ struct Ranks {
   PlannedJob job;
   std::vector<Program> programs;
   std::shared_ptr<SharedMemory> memory;
-  const char* losses;  ///< the file that rank 0 writes
+  const char* losses;  ///< written by rank 0
 };
 
 void train(const Ranks& ranks, int rank) {
@@ -44,7 +45,7 @@ void train(const Ranks& ranks, int rank) {
   emulator::flush_links();
 }
 
-/// Its exit code.
+/// Returns the exit code.
 int run_rank(const Ranks& ranks, int rank) {
   try {
     emulator::become_rank(rank);
@@ -60,7 +61,7 @@ int run_rank(const Ranks& ranks, int rank) {
 
 TEST_CASE("the job of the file TRAINCTL_JOB writes its losses to the file TRAINCTL_LOSSES") {
   const char *job = std::getenv("TRAINCTL_JOB"), *losses = std::getenv("TRAINCTL_LOSSES");
-  if (job == nullptr || losses == nullptr) return;
+  if (job == nullptr || losses == nullptr) return skip_test("TRAINCTL_JOB and TRAINCTL_LOSSES are not set");
   setenv("NCCL_P2P_DISABLE", "1", 1);  // a process has no memory of others' emulated GPUs
   std::ifstream file(job);
   REQUIRE(file.good());

@@ -1,13 +1,13 @@
-// Products that cuBLASLt makes on a GPU. Here they are plain loops, so that what surrounds them runs; they are counted,
-// and said to be left out at the end.
+// Products that cuBLASLt computes on a GPU. Here they are plain loops, so that the code around them runs; they are
+// counted, and reported as left out at the end.
 #include <cstdio>
 #include <cstring>
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/matmul/product_cuda.h"
-#include "tests/cuda_emulator/global_memory.h"
-#include "tests/cuda_emulator/runtime_state.h"
+#include "tools/cuda_emulator/global_memory.h"
+#include "tools/cuda_emulator/runtime_state.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -16,7 +16,7 @@ struct Count {
   int products = 0;
   ~Count() {
     if (products > 0)
-      std::fprintf(stderr, "emulator: %d products are cuBLASLt's on a GPU and were made by plain loops: left out\n",
+      std::fprintf(stderr, "emulator: %d products use cuBLASLt on a GPU and were computed by plain loops: left out\n",
                    products);
   }
 };
@@ -46,7 +46,7 @@ void run(const Product& p) {
         else
           static_cast<uint16_t*>(p.c)[at] = to_bf16(static_cast<float>(sum));
         emulator::Allocation* written = emulator::global_memory().find(reinterpret_cast<uint64_t>(p.c));
-        check(written != nullptr, "a product's result lies in device memory");
+        check(written != nullptr, "a product's result must be in device memory");
         const auto bytes = static_cast<uint64_t>(byte_size(p.result));
         const uint64_t first = reinterpret_cast<uint64_t>(p.c) + static_cast<uint64_t>(at) * bytes - written->first;
         if (written->written != nullptr) std::memset(written->written.get() + first, 1, bytes);

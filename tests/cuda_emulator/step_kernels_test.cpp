@@ -20,7 +20,7 @@ namespace {
 
 void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
-/// Bytes in device memory, each written.
+/// Bytes in device memory, all of them written.
 class Bytes {
  public:
   explicit Bytes(const std::vector<std::byte>& bytes) : bytes_(bytes.size()) {
@@ -75,7 +75,7 @@ std::vector<std::byte> random_bytes(size_t n, uint64_t key) {
 
 }  // namespace
 
-TEST_CASE("cuda: steps of one graph take their own data and scalars, and leave each its loss") {
+TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves its own loss") {
   constexpr int64_t kSlots = 5, kAtOnce = 3, kStride = 4096, kScalars = 4032, kNumbers = 3008;
   constexpr int64_t kRows = 37, kRowBytes = 12, kGathered = 29;
   std::vector<std::byte> staged = random_bytes(kSlots * kStride, 1);
@@ -184,7 +184,7 @@ TEST_CASE("cuda: sums of peers have the bits of sums in order, in f32 and bf16, 
           for (int s = 0; s < summands; ++s)
             sum.in[static_cast<size_t>(s)] = memory.at(apart * static_cast<size_t>(s) + past);
           sum.summands = summands;
-          sum.out = memory.at(past);  // one of them
+          sum.out = memory.at(past);  // one of the inputs
           sum.count = count;
           sum.dtype = dtype;
           cuda::enqueue_sum(sum, nullptr);

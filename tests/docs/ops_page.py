@@ -1,18 +1,27 @@
-"""Follows the worked example of docs/ops.md in a copy of the repository and compiles what it touches.
+"""Follows the worked examples of docs/ops.md in a copy of the sources, compiles what they add, and runs the tests that
+walk all_ops.def with them.
 
-    ops_page.py SOURCE COMPILER [--run]
+    ops_page.py SOURCE BUILD cpu|cuda
 
 A line "`path`, a new file:" or "`path`, after `text`:" says where the code block below it goes; the text must stand on
-exactly one line. --run configures the copy, builds the tests that the page names and runs them (minutes).
+exactly one line. Nothing but the new files, and the files that read all_ops.def, is compiled, with the commands that
+BUILD has for their neighbours; the rest of each test program is BUILD's. `cuda` runs the rows on the emulated GPU, and
+exits with 77 where BUILD has none.
 """
-import pathlib, re, shutil, subprocess, sys, tempfile
+import concurrent.futures, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
-TARGETS = ["test_ops_rules", "test_op_cases", "test_model", "test_spec"]
+TARGETS = {"cpu": ["test_op_cases", "test_ops_rules", "test_model", "test_compile"], "cuda": ["test_cuda_emulated"]}
+# The checks of a family's rows on a GPU; the other tests of that program know nothing of the new families.
+ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too", "a CUDA kernel that can accumulate*",
+          "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
+          "kernels that only compiled programs use give on a GPU*"]
+ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
+MODEL = "relu"  # a family whose files are compiled as those of a new one
 
 
 def changes(page):
     """(path, anchor or None, code) in the page's order."""
-    pattern = r"^`([^`\n]+)`, (?:a new file|after `([^`\n]+)`):\n\n```cpp\n(.*?)^```$"
+    pattern = r"`([^`\n]+)`, (?:a new file|after `([^`\n]+)`):\n\n```cpp\n(.*?)^```$"
     return re.findall(pattern, page, re.M | re.S)
 
 
@@ -30,29 +39,116 @@ def apply(root, path, anchor, code):
     file.write_text("".join(lines))
 
 
+class Build:
+    """The commands of a build directory, turned to a copy of its sources."""
+
+    def __init__(self, source, build, copy, out):
+        self.source, self.build, self.copy, self.out = source, build, copy, out
+        self.compiles = [(pathlib.Path(e["file"]), shlex.split(e["command"]))
+                         for e in json.loads((build / "compile_commands.json").read_text())]
+
+    def has(self, target):
+        return subprocess.run(["ninja", "-C", self.build, "-t", "query", f"bin/{target}"], capture_output=True).returncode == 0
+
+    def of_copy(self, word):
+        """A word of a command with the copy's paths; those of the build directory stay."""
+        kept = word.replace(str(self.build), "\0")
+        return kept.replace(str(self.source), str(self.copy)).replace("\0", str(self.build))
+
+    def commands(self, path, model):
+        """(object of the model, object to make, command) for each way in which the build compiles the model."""
+        for file, command in self.compiles:
+            if file != self.source / model:
+                continue
+            at = command.index("-o") + 1
+            made = str(self.out / command[at].replace("/", "-")) if path == model else str(
+                self.out / (command[at] + "." + pathlib.Path(path).name + ".o").replace("/", "-"))
+            words = [self.of_copy(w) for w in command]
+            words[at] = made
+            words[-1] = str(self.copy / path)
+            yield command[at], made, words
+
+    def link(self, target):
+        """The words of the command that links a target, relative to the build directory."""
+        shown = subprocess.run(["ninja", "-C", self.build, "-t", "commands", f"bin/{target}"], check=True,
+                               capture_output=True, text=True).stdout
+        return shlex.split(next(part for part in reversed(shown.splitlines()[-1].split(" && ")) if f"-o bin/{target}" in part))
+
+
+def target_of(obj):
+    return re.search(r"CMakeFiles/(\w+)\.dir/", obj).group(1)
+
+
+def relink(build, target, made):
+    """Links the target with what was compiled anew. `made`: (object of the model, object, whether it replaces it)."""
+    words = build.link(target)
+    libraries = {re.sub(r"^lib|\.a$", "", pathlib.Path(w).name) for w in words if w.endswith(".a")}
+    objects = []
+    for model, obj, replaces in made:
+        if model in words:
+            if replaces:
+                words[words.index(model)] = obj
+            else:
+                objects.append(obj)
+        elif target_of(model) in libraries:  # goes before the library, whose own is not taken then
+            objects.append(obj)
+    at = words.index("-o")
+    words[at + 1] = str(build.out / target)
+    words[at + 2:at + 2] = objects
+    subprocess.run(words, cwd=build.build, check=True)
+    return words[at + 1], objects
+
+
 def main():
-    source, compiler = pathlib.Path(sys.argv[1]), sys.argv[2]
+    source, build_dir, part = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve(), sys.argv[3]
     with tempfile.TemporaryDirectory() as scratch:
-        root = pathlib.Path(scratch) / "copy"
-        outside = {"build", ".git", "log_output"}
-        skip = lambda folder, names: outside if pathlib.Path(folder) == source else ()
-        shutil.copytree(source, root, ignore=skip)
-        found = changes((root / "docs/ops.md").read_text())
-        assert len(found) > 5, "docs/ops.md: the worked example is not where this test looks for it"
+        copy, out = pathlib.Path(scratch) / "copy", pathlib.Path(scratch) / "out"
+        out.mkdir()
+        build = Build(source, build_dir, copy, out)
+        if not all(build.has(target) for target in TARGETS[part]):
+            print("docs/ops.md on the emulated GPU: skipped, this build has no CUDA (nvcc)")
+            sys.exit(77)
+        for top in ["engine", "tests"]:
+            shutil.copytree(source / top, copy / top)
+        page = (source / "docs/ops.md").read_text()
+        found = changes(page)
+        assert len(found) >= 10, "docs/ops.md: the worked examples are not where this test looks for them"
         for path, anchor, code in found:
-            apply(root, path, anchor, code)
-        touched = sorted({path for path, _, _ in found if path.endswith(".cpp")})
-        for path in touched:
-            flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
-            subprocess.run([compiler, *flags, "-Wno-missing-field-initializers", "-I.", path], cwd=root, check=True)
-        print(f"docs/ops.md: {len(found)} changes apply, {len(touched)} files compile")
-        if "--run" not in sys.argv:
-            return
-        subprocess.run(["cmake", "--preset", "release", "-B", "build"], cwd=root, check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["cmake", "--build", "build", "--target", *TARGETS, "-j2"], cwd=root, check=True)
-        subprocess.run(["build/bin/test_spec"], cwd=root, env={"TRAINCTL_UPDATE_DOCS": "1"}, stdout=subprocess.DEVNULL)
-        for target in TARGETS:
-            subprocess.run([f"build/bin/{target}"], cwd=root, check=True)
+            apply(copy, path, anchor, code)
+        new = [path for path, anchor, _ in found if not anchor]
+        folders = sorted({pathlib.Path(path).parent.name for path in new})
+
+        # Each new file is compiled as that of the model; what reads the list is compiled again, and what looks for it.
+        jobs, made = [], []
+        again = [str(f.relative_to(source)) for f, _ in build.compiles if f.is_relative_to(source) and f.exists()
+                 and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]
+        models = {path: path for path in again}
+        models |= {path: re.sub(pathlib.Path(path).parent.name, MODEL, path) for path in new}
+        wanted = {target_of(w) for t in TARGETS[part] for w in build.link(t) if ".dir/" in w}
+        wanted |= {pathlib.Path(w).name[3:-2] for t in TARGETS[part] for w in build.link(t) if w.endswith(".a")}
+        for path, model in models.items():
+            for obj, anew, command in build.commands(path, model):
+                if target_of(obj) in wanted:
+                    jobs.append(command)
+                    made.append((obj, anew, path == model))
+        assert len(made) > len(new), "docs/ops.md: the build directory has no commands for the new files"
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for done in [pool.submit(subprocess.run, c, cwd=build_dir, check=True) for c in jobs]:
+                done.result()
+        print(f"docs/ops.md: {len(found)} changes apply, {len(jobs)} files compile", flush=True)
+
+        for target in TARGETS[part]:
+            program, _ = relink(build, target, made)
+            words = [program]
+            environment = dict(os.environ, OMP_NUM_THREADS="1")
+            if target in ONLY:
+                words.append("--test-case=" + ",".join(ONLY[target]))
+            if part == "cuda":
+                environment["TRAINCTL_OP_CASES"] = ",".join(folders)
+            subprocess.run(words, cwd=copy, check=True, env=environment)
+        outside = [path for path, anchor, _ in found if anchor and path != "engine/ops/all_ops.def"]
+        assert not outside, f"docs/ops.md promises one folder and one line, and changes {outside}"
+        print(f"docs/ops.md: {', '.join(folders)}: one folder and one line each, and the tests pass")
 
 
 main()

@@ -1,9 +1,11 @@
 // The jobs of configs/ that make a promise of their own.
 #include <doctest/doctest.h>
 
+#include <filesystem>
 #include <numeric>
 
 #include "engine/spec/parse.h"
+#include "tests/compile/pass_proof.h"
 #include "tests/equivalence/harness.h"
 
 using namespace trainctl;
@@ -40,4 +42,21 @@ TEST_CASE("the reference job on 8 ranks learns handwritten digits") {
   CHECK(run.losses[0] == doctest::Approx(4.5).epsilon(0.15));
   CHECK(mean_of_epoch(run.losses, 10, kSteps) < 1.2);
   MESSAGE("first loss ", run.losses[0], ", mean of epoch 10 ", mean_of_epoch(run.losses, 10, kSteps));
+}
+
+TEST_CASE("each pass of the compiler is right on the jobs of configs/ and templates/") {
+  int proved = 0;
+  for (const char* folder : {"/configs", "/templates"}) {
+    for (const auto& entry : std::filesystem::directory_iterator(std::string(TRAINCTL_SOURCE_DIR) + folder)) {
+      if (entry.path().extension() != ".yaml") continue;
+      CAPTURE(entry.path().filename().string());
+      JobSpec spec = load_job(entry.path().string());
+      if (spec.has_command()) continue;
+      const PlannedJob job = plan_job(std::move(spec));
+      const auto fault = first_pass_fault(job.graph, job.plan, job.spec, job.cost);
+      CHECK((fault ? fault->pass + ": " + fault->text : "") == "");
+      ++proved;
+    }
+  }
+  CHECK(proved >= 7);
 }

@@ -10,9 +10,10 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/parts.h"
-#include "engine/spec/parse.h"
+#include "engine/runtime/routes.h"
 #include "engine/train/trainer.h"
 #include "tests/equivalence/recording_communicator.h"
+#include "tests/jobs/jobs.h"
 
 namespace trainctl {
 namespace {
@@ -138,14 +139,14 @@ std::map<std::string, std::vector<float>> gather_weights(const std::vector<Progr
   return weights;
 }
 
-RunResult run_job(const std::string& text, const std::vector<std::string>& overrides, const RunOn& on) {
-  return run_job(plan_job(parse_job(text, "equivalence.yaml", overrides)), on);
+RunResult run_job(const std::string& name, const std::vector<std::string>& overrides, const RunOn& on) {
+  return run_job(plan_job(job_spec(name, overrides)), on);
 }
 
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
   std::vector<int64_t> arena_bytes;
   for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes);
-  const auto memory = SharedMemory::create(arena_bytes);
+  const auto memory = SharedMemory::create(arena_bytes, routes_of(programs));
   std::vector<std::exception_ptr> errors(programs.size());
   std::vector<std::thread> threads;
   for (int r = 0; r < static_cast<int>(programs.size()); ++r) {

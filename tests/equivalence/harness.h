@@ -31,8 +31,8 @@ struct RunOn {
   std::vector<std::string>* notices = nullptr;  ///< of CUDA executors; null: thrown, since none is expected
 };
 
-/// Parses, plans, compiles, verifies and trains. Throws what any rank threw.
-RunResult run_job(const std::string& text, const std::vector<std::string>& overrides, const RunOn& on = {});
+/// Plans, compiles, verifies and trains a job of tests/jobs. Throws what any rank threw.
+RunResult run_job(const std::string& name, const std::vector<std::string>& overrides, const RunOn& on = {});
 
 /// The same from what has been planned before.
 RunResult run_job(PlannedJob job, const RunOn& on = {});

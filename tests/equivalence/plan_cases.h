@@ -11,11 +11,11 @@ constexpr double kAdamTolerance = 1e-4;  ///< adam's division magnifies rounding
 
 struct PlanCase {
   const char* name;
-  const std::string& job;
+  const char* job;                ///< of tests/jobs
   std::vector<std::string> same;  ///< overrides of both runs: micro-batches, optimizers
   std::vector<std::string> plan;  ///< overrides of the plan alone
   double tolerance = kSgdTolerance;
-  const std::string* reference = nullptr;  ///< another text for one rank, where the network itself says how
+  const char* reference = nullptr;  ///< another job for one rank, where the network itself says how
 };
 
 const std::vector<PlanCase>& plan_cases();

@@ -1,4 +1,4 @@
-// Which GPUs a process sees, and how the groups of a job become NCCL communicators. Neither needs a GPU.
+// Which GPUs a process sees, and how the groups of a job become NCCL communicators. Needs no GPU.
 #include <doctest/doctest.h>
 
 #include "engine/runtime/comm/nccl_splits.h"
@@ -28,7 +28,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   CHECK(visible("99999999999") == "");
 }
 
-TEST_CASE("where there is no GPU the reason is said") {
+TEST_CASE("where there is no GPU the reason is given") {
   const CudaDevices devices = find_cuda_devices();
   CHECK(devices.list.empty() == !devices.why_none.empty());
 }

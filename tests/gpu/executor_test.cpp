@@ -1,4 +1,4 @@
-// The CUDA executor on programs made by hand, one rank.
+// The CUDA executor on handmade programs, one rank.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -57,9 +57,9 @@ Operand matrix(int64_t offset, int64_t rows, int64_t cols) {
   return operand;
 }
 
-constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; where tensors begin
+constexpr int64_t kRows = 20, kTensors = 1024;  ///< rows; start of the tensors
 
-/// Two layers, the loss and the product backward, marked as one launch; rows of 6 are no whole packs.
+/// Two layers, the loss and the backward product, marked as one launch; rows of 6 are not whole packs.
 Program thin_network() {
   Program p;
   p.arena_bytes = 8192;
@@ -107,8 +107,8 @@ CudaExecutorOptions graph(bool on) {
 }  // namespace
 
 TEST_CASE("steps are started ahead and finish in order, each with its own data, scalars, loss and prints") {
-  if (!have_gpus(1, "steps in flight")) return;
-  for (const auto& [with_graph, ahead] : {std::pair{false, 3}, {true, 3}, {true, 8}}) {  // with 8, 4 are one graph
+  if (!have_gpus(1)) return;
+  for (const auto& [with_graph, ahead] : {std::pair{false, 3}, {true, 3}, {true, 8}}) {  // with 8 ahead, a graph has 4
     CAPTURE(with_graph);
     CAPTURE(ahead);
     const Program program = summing();
@@ -147,15 +147,15 @@ TEST_CASE("steps are started ahead and finish in order, each with its own data, 
   }
 }
 
-TEST_CASE("inputs may lie in any memory, and the arena is read and written after the steps that were started") {
-  if (!have_gpus(1, "inputs anywhere")) return;
+TEST_CASE("inputs may be in any memory, and the arena is read and written after all started steps") {
+  if (!have_gpus(1)) return;
   const Program program = summing();
   OneRank rank(program);
   const auto executor = make_cuda_executor(program, *rank.comm, {}, graph(true));
   float values[16] = {1, 2, 3};
   const auto* inputs = reinterpret_cast<const std::byte*>(values);
   executor->start_step(inputs, {});
-  values[0] = 5;  // it was copied
+  values[0] = 5;  // it has been copied
   executor->start_step(inputs, {.step = 1});
   float sum[3];
   executor->read(192, sum, sizeof(sum));
@@ -169,8 +169,8 @@ TEST_CASE("inputs may lie in any memory, and the arena is read and written after
   CHECK(executor->finish_step() == 105);
 }
 
-TEST_CASE("the executor tells what its start and its first steps take time for") {
-  if (!have_gpus(1, "phases of the start")) return;
+TEST_CASE("the executor records what its start and its first steps spend time on") {
+  if (!have_gpus(1)) return;
   const Program program = summing();
   OneRank rank(program);
   StartUpClock clock;
@@ -187,8 +187,8 @@ TEST_CASE("the executor tells what its start and its first steps take time for")
   CHECK(phases == std::vector<std::string>{"CUDA", "data", "memory", "kernels", "weights", "step", "graph"});
 }
 
-TEST_CASE("of a launch that no kernel makes as a whole, those that are a head are one") {
-  if (!have_gpus(1, "parts of a launch")) return;
+TEST_CASE("in a launch without a kernel of its own, the instructions of a head still run as one") {
+  if (!have_gpus(1)) return;
   const Program program = thin_network();
   for (const bool with_graph : {false, true}) {
     CAPTURE(with_graph);
@@ -209,7 +209,7 @@ TEST_CASE("of a launch that no kernel makes as a whole, those that are a head ar
 }
 
 TEST_CASE("a rank that fails while it loads says so at once, and those that wait for it name it") {
-  if (!have_gpus(2, "a rank that fails while it loads")) return;
+  if (!have_gpus(2)) return;
   const auto memory = SharedMemory::create({1024, 1024});
   std::vector<Program> programs(2);
   for (int r = 0; r < 2; ++r) {
@@ -236,7 +236,7 @@ TEST_CASE("a rank that fails while it loads says so at once, and those that wait
 }
 
 TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {
-  if (!have_gpus(1, "initial weights")) return;
+  if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = 1 << 16;
   int64_t offset = 64;
@@ -269,7 +269,7 @@ TEST_CASE("initial weights have the CPU's bits, normal ones within an ulp") {
 }
 
 TEST_CASE("a kernel that a GPU has not is an error that names it") {
-  if (!have_gpus(1, "unknown kernels")) return;
+  if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = 512;
   program.instructions = {instruction(Opcode::kernel, "frobnicate")};
@@ -279,7 +279,7 @@ TEST_CASE("a kernel that a GPU has not is an error that names it") {
 }
 
 TEST_CASE("an arena that the card has no room for is an error that says how much there is") {
-  if (!have_gpus(1, "too large arenas")) return;
+  if (!have_gpus(1)) return;
   Program program;
   program.arena_bytes = int64_t{1} << 50;
   OneRank rank(summing());

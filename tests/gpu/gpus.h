@@ -1,10 +1,10 @@
-// GPU tests are built everywhere and say so where they cannot run.
+// GPU tests are built everywhere and are skipped where they cannot run.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 #include "engine/runtime/cuda/devices.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 
@@ -15,12 +15,13 @@ inline const CudaDevices& gpus() {
 
 inline int num_gpus() { return static_cast<int>(gpus().list.size()); }
 
-/// Whether there are so many. If not, prints what is skipped: a test that returns then has not checked anything.
-inline bool have_gpus(int needed, const std::string& test) {
+/// Whether there are `needed` GPUs. If not, prints what is skipped: a test that then returns has checked nothing.
+inline bool have_gpus(int needed) {
   if (num_gpus() >= needed) return true;
-  const std::string why =
-      num_gpus() == 0 ? "no GPU: " + gpus().why_none : "it needs " + std::to_string(needed) + " GPUs";
-  std::printf("skipped: %s (%s)\n", test.c_str(), why.c_str());
+  if (num_gpus() == 0)
+    skip_test("no GPU: " + gpus().why_none);
+  else
+    skip_test("needs " + std::to_string(needed) + " GPUs, this machine has " + std::to_string(num_gpus()));
   return false;
 }
 

@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Steps 2 and 3, counted from 0.
+/// Wants steps 2 and 3, counted from 0.
 struct TwoSteps : Timeline {
   bool wants(uint32_t step) override { return step == 2 || step == 3; }
   void ran(const TimeSpan& span) override { spans.push_back(span); }
@@ -52,8 +52,8 @@ Program three_relus() {
 
 }  // namespace
 
-TEST_CASE("every instruction of a wanted step is told once, in order, at times of the host's clock") {
-  if (!have_gpus(1, "profiles")) return;
+TEST_CASE("every instruction of a wanted step is reported once, in order, at times of the host's clock") {
+  if (!have_gpus(1)) return;
   for (const bool graph : {false, true}) {
     CAPTURE(graph);
     const Program program = three_relus();
@@ -72,7 +72,7 @@ TEST_CASE("every instruction of a wanted step is told once, in order, at times o
       host[step].second = monotonic_ns();
     }
     REQUIRE(timeline.spans.size() == 6);
-    constexpr int64_t kSlack = 200'000;  // ns: how well the clocks are mapped
+    constexpr int64_t kSlack = 200'000;  // ns: accuracy of the mapping between clocks
     std::sort(timeline.spans.begin(), timeline.spans.end(), [](const TimeSpan& a, const TimeSpan& b) {
       return std::pair(a.step, a.instruction) < std::pair(b.step, b.instruction);
     });
@@ -88,8 +88,8 @@ TEST_CASE("every instruction of a wanted step is told once, in order, at times o
   }
 }
 
-TEST_CASE("a kernel of a GPU takes longer on more memory, and no longer than memory allows by far") {
-  if (!have_gpus(1, "times of kernels")) return;
+TEST_CASE("a GPU kernel takes longer on more memory, and not much longer than memory bandwidth allows") {
+  if (!have_gpus(1)) return;
   const auto timer = make_cuda_kernel_timer();
   CHECK_FALSE(timer->device().empty());
   CHECK(timer->cache_bytes() > 0);

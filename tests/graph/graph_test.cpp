@@ -83,18 +83,18 @@ TEST_CASE("verify_graph finds what is broken") {
        [](Graph& g) {
          g.nodes[0].rule.inputs[0] = {{0}, {5}};
        }},
-      {"a factor stands twice",
+      {"a factor is used twice",
        [](Graph& g) {
          g.nodes[0].rule.inputs[0] = {{0}, {0}};
        }},
-      {"its factors make 2",
+      {"its factors multiply to 2",
        [](Graph& g) {
          g.tensors[0].shape = {4, 3};
        }},
       {"the rule of w has 1 dims", [](Graph& g) { g.nodes[0].rule.inputs[0] = {{0}}; }},
-      {"as many tensors as rules", [](Graph& g) { g.nodes[1].rule.inputs.pop_back(); }},
+      {"the number of tensors differs", [](Graph& g) { g.nodes[1].rule.inputs.pop_back(); }},
       {"its producer is another node", [](Graph& g) { g.tensors[1].producer = 1; }},
-      {"made by a node, or given", [](Graph& g) { g.tensors[1].producer = -1; }},
+      {"its producer disagrees with its kind", [](Graph& g) { g.tensors[1].producer = -1; }},
       {"kind and phase disagree", [](Graph& g) { g.tensors[1].kind = TensorKind::gradient; }},
       {"forward after backward",
        [](Graph& g) {
@@ -102,7 +102,7 @@ TEST_CASE("verify_graph finds what is broken") {
          g.tensors[2].kind = TensorKind::gradient, g.tensors[3].kind = TensorKind::activation;
        }},
       {"w is updated twice", [](Graph& g) { g.updates.push_back(g.updates[0]); }},
-      {"y is updated, but is no parameter", [](Graph& g) { g.updates[0].parameter = 1; }},
+      {"y is updated, but is not a parameter", [](Graph& g) { g.updates[0].parameter = 1; }},
       {"w is updated from no gradient", [](Graph& g) { g.updates[0].gradients.clear(); }},
       {"the loss has shape [1]", [](Graph& g) { g.loss = 2; }},
       {"print names a tensor", [](Graph& g) { g.prints = {7}; }},

@@ -1,12 +1,18 @@
-// Cores for ranks, on hosts that are made up.
+// Cores for ranks, on hosts that are made up or described to hwloc, and on this one.
 #include "launcher/binding.h"
 
 #include <doctest/doctest.h>
+#include <hwloc.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
+#include <set>
+#include <thread>
 
+#include "launcher/spawn.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -47,10 +53,30 @@ std::vector<int> threads_of(const std::vector<RankBinding>& list) {
   return threads;
 }
 
-void write(const std::string& path, const std::string& text) {
-  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  std::ofstream(path) << text;
-}
+/// A host of hwloc's description: "pack:2 [numa] core:8 pu:2" is two sockets, each a node of 8 cores of two threads.
+class DescribedHost {
+ public:
+  explicit DescribedHost(const char* description) {
+    REQUIRE(hwloc_topology_init(&host_) == 0);
+    REQUIRE(hwloc_topology_set_synthetic(host_, description) == 0);
+    REQUIRE(hwloc_topology_load(host_) == 0);
+  }
+  ~DescribedHost() { hwloc_topology_destroy(host_); }
+  DescribedHost(const DescribedHost&) = delete;
+  DescribedHost& operator=(const DescribedHost&) = delete;
+
+  void allow(const char* cpus) {
+    hwloc_bitmap_t allowed = hwloc_bitmap_alloc();
+    CHECK(hwloc_bitmap_list_sscanf(allowed, cpus) == 0);
+    CHECK(hwloc_topology_restrict(host_, allowed, 0) == 0);
+    hwloc_bitmap_free(allowed);
+  }
+  int nodes() const { return hwloc_get_nbobjs_by_type(host_, HWLOC_OBJ_NUMANODE); }
+  Topology topology() const { return {trainctl::cpus_of(host_), 0}; }
+
+ private:
+  hwloc_topology_t host_ = nullptr;
+};
 
 }  // namespace
 
@@ -104,7 +130,7 @@ TEST_CASE("numa: each rank has its node, and its part of the node's cores as thr
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
 }
 
-TEST_CASE("numa: one rank on two nodes has both; of three on two nodes one has a node for itself") {
+TEST_CASE("numa: one rank on two nodes has both, and of three on two nodes one has a node for itself") {
   CHECK(bind(1, with_threads(2, 8), BindMode::numa)[0].cpus.size() == 32);
   CHECK(threads_of(bind(1, with_threads(2, 8), BindMode::numa)) == std::vector<int>{16});
   CHECK(threads_of(bind(3, with_threads(2, 8), BindMode::numa)) == std::vector<int>{8, 4, 4});
@@ -128,22 +154,83 @@ TEST_CASE("a CPU quota limits threads, not where they run") {
   CHECK(threads_of(bind(8, topology, BindMode::none)) == std::vector<int>(8, 1));
 }
 
-TEST_CASE("the kernel's description is read: siblings share a core, and nodes have their CPUs") {
+TEST_CASE("two sockets with two threads a core: ranks get whole cores, those of a socket next to each other") {
+  // As Linux counts: thread 1 of each core after thread 0 of all.
+  const DescribedHost host("pack:2 [numa] core:8 pu:2(indexes=2*16:16*1)");
+  const auto list = bind(4, host.topology(), BindMode::core);
+  CHECK(cpus_of(list) == cpus_of(bind(4, with_threads(2, 8), BindMode::core)));
+  CHECK(describe(list[0]) == "CPUs 0-3,16-19");
+  CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
+  CHECK(describe(bind(2, host.topology(), BindMode::numa)[1]) == "CPUs 8-15,24-31");
+}
+
+TEST_CASE("a host of 2,048 cores is dealt out to the last one") {
+  const DescribedHost host("pack:16 [numa] core:128 pu:2");
+  const auto list = bind(64, host.topology(), BindMode::core);
+  CHECK(describe(list[0]) == "CPUs 0-63");
+  CHECK(describe(list[63]) == "CPUs 4032-4095");
+  CHECK(threads_of(list) == std::vector<int>(64, 32));
+  CHECK(describe(bind(16, host.topology(), BindMode::numa)[15]) == "CPUs 3840-4095");
+  CHECK(describe(bind(2048, host.topology(), BindMode::core)[2047]) == "CPUs 4094-4095");
+}
+
+TEST_CASE("CPUs that a control group forbids are nobody's, and nor are the cores that it empties") {
+  DescribedHost host("pack:2 [numa] core:4 pu:2");
+  host.allow("1-5,11");
+  const auto list = bind(2, host.topology(), BindMode::core);
+  CHECK(cpus_of(list) == std::vector<Cpus>{{1, 2, 3}, {4, 5, 11}});
+  CHECK(threads_of(list) == std::vector<int>{2, 2});
+  CHECK(cpus_of(bind(2, host.topology(), BindMode::numa)) == std::vector<Cpus>{{1, 2, 3, 4, 5}, {11}});
+}
+
+TEST_CASE("numa: a node without CPUs gets no rank") {
+  DescribedHost emptied("pack:3 [numa] core:4 pu:1");  // hwloc keeps a node whose CPUs are forbidden
+  emptied.allow("0-3,8-11");
+  CHECK(emptied.nodes() == 3);
+  CHECK(cpus_of(bind(2, emptied.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {8, 9, 10, 11}});
+  CHECK(threads_of(bind(3, emptied.topology(), BindMode::numa)) == std::vector<int>{4, 2, 2});
+
+  const DescribedHost memory_alone("[numa] pack:2 [numa] core:4 pu:1");  // one that is as near to all CPUs
+  CHECK(memory_alone.nodes() == 3);
+  CHECK(cpus_of(bind(2, memory_alone.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
+}
+
+TEST_CASE("cores that share a cache go to one rank, however they are numbered") {
+  const DescribedHost host("pack:1 [numa] l3:4 core:2 pu:1(indexes=0,4,1,5,2,6,3,7)");
+  CHECK(cpus_of(bind(4, host.topology(), BindMode::core)) == std::vector<Cpus>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+}
+
+TEST_CASE("this host is read: each CPU that we may use once, none that our mask leaves out") {
+  const Topology all = read_topology();
+  REQUIRE_FALSE(all.cpus.empty());
+  std::set<int> ids;
+  for (const Cpu& cpu : all.cpus) CHECK(ids.insert(cpu.id).second);
+  CHECK(std::getenv("HWLOC_PLUGINS_PATH") == nullptr);
+
+  Topology restricted;
+  std::thread([&] {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(all.cpus.back().id, &one);
+    if (sched_setaffinity(0, sizeof one, &one) == 0) restricted = read_topology();
+  }).join();
+  REQUIRE(restricted.cpus.size() == 1);
+  CHECK(restricted.cpus[0].id == all.cpus.back().id);
+  CHECK(restricted.cpus[0].node == all.cpus.back().node);
+}
+
+TEST_CASE("a process is bound by a mask that goes beyond 1,024 CPUs") {
   const Scratch scratch;
-  const Topology real = read_topology();
-  REQUIRE_FALSE(real.cpus.empty());
-  const int cpu = real.cpus[0].id;
-  const std::string id = std::to_string(cpu);
-  write(scratch.path() + "/cpu/cpu" + id + "/topology/thread_siblings_list", id + "," + std::to_string(cpu + 64));
-  std::filesystem::create_directories(scratch.path() + "/node/node3/cpu" + id);
-  std::filesystem::create_directories(scratch.path() + "/node/node3/cpufreq");
-  std::filesystem::create_directories(scratch.path() + "/node/power");
-  const Topology read = read_topology(scratch.path());
-  REQUIRE(read.cpus.size() == real.cpus.size());
-  CHECK(read.cpus[0].id == cpu);
-  CHECK(read.cpus[0].core == cpu);
-  CHECK(read.cpus[0].node == 3);
-  for (size_t i = 1; i < read.cpus.size(); ++i) CHECK(read.cpus[i].node == 0);
+  const std::string file = scratch.path() + "/status";
+  const int cpu = read_topology().cpus.front().id;
+  PosixProcessRunner runner;
+  ProcessCommand command;
+  command.argv = {"sh", "-c",
+                  "grep Cpus_allowed_list /proc/self/status > " + file + ".part; mv " + file + ".part " + file};
+  command.cpus = {cpu, 2047, 5000};  // the kernel leaves out those that there are not
+  runner.start(command);
+  REQUIRE(eventually([&] { return std::filesystem::exists(file); }));
+  CHECK(slurp(file) == "Cpus_allowed_list:\t" + std::to_string(cpu) + "\n");
 }
 
 TEST_CASE("a binding is said in runs") {

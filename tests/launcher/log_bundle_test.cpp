@@ -2,14 +2,18 @@
 #include "launcher/log_bundle.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "launcher/tar_gz.h"
@@ -85,15 +89,84 @@ TEST_CASE("a bundle that cannot be written whole is not written") {
   CHECK(fs::is_empty(folder));
 }
 
-TEST_CASE("a long name is cut at a slash, as ustar has it") {
+TEST_CASE("names of any length and any bytes come back") {
   const Scratch scratch;
-  const std::string tar = scratch.path() + "/t.tar.gz", folder(90, 'd'), name(80, 'n');
+  const std::string tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out", folder(90, 'd');
+  const std::vector<std::string> names = {folder + "/" + std::string(80, 'n'),
+                                          std::string(200, 'n'),
+                                          folder + "/" + folder + "/" + folder + "/" + std::string(150, 'x'),
+                                          "\xc3\xa4\xe6\x97\xa5",
+                                          "not utf-8 \xff",
+                                          "a b\tc\nd"};
   {
     TarGz archive(tar);
-    archive.add_text(folder + "/" + name, "text");
-    CHECK_THROWS_AS(archive.add_text(std::string(200, 'n'), ""), EnvError);
+    for (const std::string& name : names) archive.add_text(name, "in " + name);
     archive.finish();
   }
-  REQUIRE(shell("tar xzf " + tar + " -C " + scratch.path()));
-  CHECK(slurp(scratch.path() + "/" + folder + "/" + name) == "text");
+  fs::create_directory(out);
+  REQUIRE(shell("tar xzf " + tar + " -C " + out + " 2> " + scratch.path() + "/said"));
+  for (const std::string& name : names) CHECK(slurp(out + "/" + name) == "in " + name);
+}
+
+TEST_CASE("a file keeps its time, and anyone may read it") {
+  const Scratch scratch;
+  const std::string file = scratch.path() + "/file", tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out";
+  std::ofstream(file) << "text";
+  const timespec times[2] = {{1'000'000'000, 5}, {1'234'567'890, 987'654'321}};
+  REQUIRE(utimensat(AT_FDCWD, file.c_str(), times, 0) == 0);
+  REQUIRE(chmod(file.c_str(), 0600) == 0);
+  TarGz archive(tar);
+  archive.add_file("file", file);
+  archive.add_file("gone", scratch.path() + "/there/is/none");
+  archive.finish();
+  fs::create_directory(out);
+  REQUIRE(shell("tar xpzf " + tar + " -C " + out));
+  struct stat status {};
+  REQUIRE(stat((out + "/file").c_str(), &status) == 0);
+  CHECK((status.st_mode & 07777) == 0644);
+  CHECK(status.st_mtim.tv_sec == 1'234'567'890);
+  CHECK_FALSE(fs::exists(out + "/gone"));
+}
+
+TEST_CASE("a file that grows while it is read is taken as long as it was, and what follows is whole") {
+  const Scratch scratch;
+  const std::string file = scratch.path() + "/log", tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out";
+  const std::string line(999, 'x');
+  std::ofstream log(file);
+  for (int i = 0; i < 5000; ++i) log << line << '\n';
+  log.flush();
+  std::atomic<bool> packed = false;
+  std::thread writer([&] {
+    while (!packed) log << line << std::endl;
+  });
+  TarGz archive(tar);
+  for (const char* name : {"1", "2", "3"}) archive.add_file(name, file);
+  archive.add_text("last", "all here");
+  archive.finish();
+  packed = true;
+  writer.join();
+  fs::create_directory(out);
+  REQUIRE(shell("tar xzf " + tar + " -C " + out));
+  for (const char* name : {"/1", "/2", "/3"}) {
+    CHECK(fs::file_size(out + name) >= 5'000'000);
+    CHECK(shell("cmp -n $(stat -c %s " + out + name + ") " + file + " " + out + name));
+  }
+  CHECK(slurp(out + "/last") == "all here");
+}
+
+TEST_CASE("a file with fewer bytes than it said is filled up with zeros") {
+  const Scratch scratch;
+  const std::string file = "/sys/devices/system/cpu/online";  // its size is a page, whatever it holds
+  const std::string tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out";
+  TarGz archive(tar);
+  archive.add_file("short", file);
+  archive.add_text("last", "all here");
+  archive.finish();
+  fs::create_directory(out);
+  REQUIRE(shell("tar xzf " + tar + " -C " + out));
+  const std::string text = slurp(out + "/short");
+  CHECK(text.size() == fs::file_size(file));
+  CHECK(text.starts_with(slurp(file)));
+  CHECK(text.find_first_not_of('\0', slurp(file).size()) == std::string::npos);
+  CHECK(slurp(out + "/last") == "all here");
 }

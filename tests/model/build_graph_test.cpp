@@ -159,7 +159,7 @@ print: [aside]
   CHECK_FALSE(graph.find_tensor("grad.a.use0"));
 }
 
-TEST_CASE("batch_norm's statistics are nodes of their own; its sums serve dx and the parameters") {
+TEST_CASE("batch_norm's statistics are nodes of their own, and its sums serve dx and the parameters") {
   const Graph graph = build(R"(network:
   - {name: fc, type: dense, units: 1, bias: false}
   - {name: bn, type: batch_norm}

@@ -3,95 +3,58 @@
 
 #include <set>
 
-#include "engine/model/layers.h"
-#include "engine/spec/fields.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/loss_def.h"
 #include "tests/model/built.h"
+#include "tests/op_cases/op_cases.h"
 
 using namespace trainctl;
 
 namespace {
 
-/// Between two dense layers of [8, 12], so that gradients flow through.
-struct Row {
-  std::string type, fields;
-  Shape shape;
-};
-
-const std::vector<Row>& rows() {
-  static const std::vector<Row> table = {
-      {"flatten", "", {8, 12}},
-      {"reshape", ", shape: [3, -1]", {8, 3, 4}},
-      {"reshape", ", shape: [2, 2, 3]", {8, 2, 2, 3}},
-      {"transpose", ", perm: [1, 0]", {12, 8}},
-      {"dense", ", units: 5", {8, 5}},
-      {"dense", ", units: 5, bias: false, init_std: 0.02", {8, 5}},
-      {"dense", ", units: 12, share: first", {8, 12}},
-      {"matmul", ", units: 5", {8, 5}},
-      {"matmul", ", units: 5, transpose_b: true", {8, 5}},
-      {"matmul", ", units: 5, transpose_a: true", {12, 5}},
-      {"matmul", ", inputs: [first, second], transpose_b: true", {8, 8}},
-      {"add", ", inputs: [first, second]", {8, 12}},
-      {"mul", ", inputs: [first, second]", {8, 12}},
-      {"relu", "", {8, 12}},
-      {"sigmoid", "", {8, 12}},
-      {"tanh", "", {8, 12}},
-      {"gelu", ", approximate: tanh", {8, 12}},
-      {"softmax", "", {8, 12}},
-      {"softmax", ", dim: 0", {8, 12}},
-      {"dropout", ", p: 0.2", {8, 12}},
-      {"batch_norm", ", affine: false", {8, 12}},
-      {"batch_norm", "", {8, 12}},
-      {"layer_norm", "", {8, 12}},
-      {"layer_norm", ", affine: false", {8, 12}},
-      {"reduce_sum", ", dims: [-1]", {8}},
-      {"reduce_mean", ", dims: [0, 1], keep_dims: true", {1, 1}},
-      {"reduce_mean", ", dims: [0, 1]", {1}},
-      {"all_reduce", "", {8, 12}},
-      {"all_gather", ", group: [[0, 2], [1, 3]]", {16, 12}},
-      {"reduce_scatter", "", {2, 12}},
-      {"all_to_all", ", split_dim: 0, concat_dim: -1", {2, 48}},
-      {"broadcast", ", root: 1", {8, 12}},
-  };
-  return table;
-}
-
 bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective; }
 
 /// A job around the row's layer; verify_graph has looked at it.
-Graph build_row(const Row& row, const std::string& precision) {
+Graph build_row(const LayerCase& row, const std::string& precision) {
+  const std::string type = row.type, fields = row.fields;
+  const int64_t outputs = num_elements(row.shape);
+  if (row.of_ids) {
+    return build("precision: " + precision + "\nnetwork: [{name: layer, type: " + type + fields + "}]\nloss: mse\n",
+                 {.shape = {5}, .label = {outputs / 8}, .integer = true});
+  }
   std::string text = "precision: " + precision + R"(
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
   - {name: layer, type: )" +
-                     row.type + (row.fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") +
-                     row.fields + "}\nloss: mse\n";
-  if (is_collective(row.type)) {
+                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") + fields +
+                     "}\nloss: mse\n";
+  if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
   // As many labels as the layer has outputs, though they need not belong to samples here.
-  const int64_t outputs = num_elements(row.shape);
   if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
   return build(text, {.label = {outputs / 8}});
 }
 
 }  // namespace
 
-TEST_CASE("every layer type builds, forward and backward, with the shape of its table row") {
-  for (const Row& row : rows()) {
-    CAPTURE(row.type);
-    CAPTURE(row.fields);
+TEST_CASE("every layer type builds, forward and backward, with the shape of its row") {
+  for (const LayerCase& row : layer_cases()) {
+    CAPTURE(std::string(row.type));
+    CAPTURE(std::string(row.fields));
     const Graph graph = build_row(row, "fp32");
     CHECK(tensor(graph, "layer").shape == row.shape);
-    const bool trains = graph.find_tensor("grad.first.weight") || graph.find_tensor("grad.first.weight.use0");
+    const std::string weight = row.of_ids ? "grad.layer.weight" : "grad.first.weight";
+    const bool trains = graph.find_tensor(weight) || graph.find_tensor(weight + ".use0");
     CHECK(trains == (graph.loss >= 0));
   }
 }
 
-TEST_CASE("bf16: what is computed is bf16; losses, statistics, states and gradients of parameters are f32") {
-  for (const Row& row : rows()) {
-    CAPTURE(row.type);
-    CAPTURE(row.fields);
+TEST_CASE("bf16: what is computed is bf16, and losses, statistics, states and gradients of parameters are f32") {
+  for (const LayerCase& row : layer_cases()) {
+    CAPTURE(std::string(row.type));
+    CAPTURE(std::string(row.fields));
     const Graph graph = build_row(row, "bf16");
     std::set<TensorId> in_f32;
     if (graph.loss >= 0) in_f32.insert(graph.loss);
@@ -105,7 +68,8 @@ TEST_CASE("bf16: what is computed is bf16; losses, statistics, states and gradie
       const Tensor& tensor = graph.tensors[t];
       const bool f32 =
           in_f32.contains(static_cast<TensorId>(t)) || tensor.kind == TensorKind::state || tensor.name == "label";
-      CHECK_MESSAGE(tensor.dtype == (f32 ? DType::f32 : DType::bf16), tensor.name);
+      const bool ids = row.of_ids && tensor.name == "data";
+      CHECK_MESSAGE(tensor.dtype == (ids ? DType::i32 : f32 ? DType::f32 : DType::bf16), tensor.name);
     }
   }
 }
@@ -127,11 +91,50 @@ TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
   CHECK(tensor(graph, "grad.e.weight").dtype == DType::f32);
 }
 
-TEST_CASE("the job file's layer types are the ones that the model lowers, and all are in these tests") {
-  std::set<std::string> in_file, lowered, tested = {"embedding"};
-  for (const EntryType& type : layer_types()) in_file.insert(type.name);
-  for (const std::string& type : lowered_layer_types()) lowered.insert(type);
-  for (const Row& row : rows()) tested.insert(row.type);
-  CHECK(in_file == lowered);
-  CHECK(tested == lowered);
+TEST_CASE("every layer of the list has a doc and a row in its family's cases; so have its fields a doc") {
+  std::set<std::string> tested, listed;
+  for (const LayerCase& row : layer_cases()) tested.insert(row.type);
+  for (const LayerDef* layer : all_layers()) {
+    CAPTURE(layer->name);
+    CHECK_MESSAGE(listed.insert(layer->name).second, "two layers have one name");
+    CHECK_MESSAGE(tested.contains(layer->name), "no row of the layer in its family's <folder>_cases.cpp");
+    CHECK(std::string(layer->doc).ends_with('.'));
+    const bool emits = layer->emit != nullptr;
+    CHECK(emits);
+    CHECK(layer->min_inputs <= layer->max_inputs);
+    for (const Field& field : layer->fields) CHECK_MESSAGE(field.doc.ends_with('.'), field.name);
+    const EntryType* type = find_layer_type(layer->name);
+    REQUIRE(type != nullptr);
+    if (!type->weight_field.empty()) CHECK(type->has_field(type->weight_field));
+    if (layer->collective) CHECK(is_collective(layer->name));
+  }
+  CHECK(layer_types().size() == all_layers().size());
+  CHECK(tested == listed);
+}
+
+TEST_CASE("a layer takes as many inputs as its definition says") {
+  const EntryType& add = *find_layer_type("add");
+  CHECK(input_fault(add, {}, 2).empty());
+  CHECK(input_fault(add, {}, 1) == "add takes 2 inputs, not 1");
+  const EntryType& matmul = *find_layer_type("matmul");
+  CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 1).empty());
+  CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 2) ==
+        "matmul takes 1 input where 'units' gives it an own weight, not 2");
+  CHECK(input_fault(matmul, {}, 1) == "matmul takes 2 inputs where it has no 'units', not 1");
+}
+
+TEST_CASE("every loss of the list builds on labels of its type") {
+  for (const LossDef* loss : all_losses()) {
+    CAPTURE(loss->name);
+    CHECK(std::string(loss->doc) != "");
+    const Graph graph =
+        build("network: [{name: d, type: dense, units: 5}]\nloss: " + std::string(loss->name) + "\n",
+              {.label = loss->labels_are_classes ? Shape{} : Shape{5}, .integer_label = loss->labels_are_classes});
+    REQUIRE(graph.loss >= 0);
+    CHECK(graph.nodes[graph.tensors[graph.loss].producer].op == loss->op->name);
+    CHECK(graph.updates.size() == 2);
+    const auto gradient = graph.find_tensor("grad.d");
+    REQUIRE(gradient);
+    CHECK(graph.nodes[graph.tensors[*gradient].producer].op == loss->op->kernel.loss_grad->name);
+  }
 }

@@ -45,7 +45,7 @@ const std::vector<Row>& rows() {
       {"network:\n  - {name: a, type: dense, units: 3}\nloss: mae\n",
        {"4:7 the prediction is [8, 3], so the label must be [8, 3], but the data set's is [8]"}},
       {"network:\n  - {name: d, type: dense, units: 1000000000}\n  - {name: e, type: dense, units: 1000000000}\n",
-       {"4:5 layer e: e.weight would be [1000000000, 1000000000]: a tensor has at most 1099511627776 elements"}},
+       {"4:5 layer e: e.weight would be [1000000000, 1000000000]: a tensor has at most 288230376151711744 elements"}},
       {"network:\n  - {name: r, type: reshape, shape: [1000000000, 1000000000, 1000000000]}\n",
        {"3:5 layer r: a sample of [12] has 12 elements, they do not fit shape [1000000000, 1000000000, 1000000000]"}},
   };

@@ -1,10 +1,10 @@
 // The vectorisable functions against those of the standard library in double.
-#include "engine/ops/cpu_math.h"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <vector>
+
+#include "engine/ops/cpu/math_cpu.h"
 
 namespace trainctl {
 namespace {

@@ -1,4 +1,6 @@
-// One row an op and shape; op_cases_test.cpp says what every row must pass.
+// One row an op and shape: the rows of a family are in its <folder>_cases.cpp (op_cases.h), and op_cases_test.cpp says
+// what every row must pass. Shapes: prime sizes that vector loops do not divide, ones, and sizes that 2, 3, 4 and 6
+// ranks divide.
 #pragma once
 
 #include <string>
@@ -7,7 +9,7 @@
 #include "engine/base/attrs.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
-#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_builder.h"
 
 namespace trainctl {
 
@@ -28,14 +30,21 @@ struct OpCase {
   std::vector<Shape> outputs;  ///< of the last node, as a person works them out
   double tolerance = 2e-6;     ///< of the largest element of a result; gradients: 10 times that
   BuildLayer build = nullptr;  ///< where the layer is more than one node
-  bool fused = false;          ///< attrs that only the compiler sets: there is no backward
+  bool fused = false;          ///< with an epilogue, which only the compiler sets: there is no backward
 
   std::string name() const;
 };
 
-std::vector<OpCase> op_cases();
+/// An input without a gradient, such as a label.
+inline CaseInput fixed(Shape shape) { return {std::move(shape), false}; }
+/// i32 in [0, below).
+inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
 
-/// A batch_norm layer as model/ lowers it, over x [n, c, ..].
+/// A row of an instruction with that epilogue.
+OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, const Epilogue& epilogue,
+                  std::vector<Shape> outputs);
+
+/// A batch_norm layer as model/ lowers it, over x [n, c, ..] (batch_norm_cases.cpp).
 OpCase batch_norm_case(Shape x, bool affine);
 
 /// Values of f32 inputs: a standard normal by (row, input, element), so that a row fails the same way each time.

@@ -28,7 +28,7 @@ std::set<TensorId> results(const Graph& graph) {
   for (const Node& node : graph.nodes) {
     all.insert(node.outputs.begin(), node.outputs.end());
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if ((find_op(node.op)->updates_input >> i & 1) != 0) all.insert(node.inputs[i]);
+      if ((get_op(node.op).kernel.updates_input >> i & 1) != 0) all.insert(node.inputs[i]);
     }
   }
   return all;
@@ -132,8 +132,9 @@ void check_accumulate(const OpCase& row, const CaseRun& run) {
     run_graph(one, uncut(one), added, {.accumulate = true, .device = &run.device});
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       std::vector<double> sum = expected[node.outputs[o]];
-      const bool adds = (find_op(node.op)->can_accumulate >> o & 1) != 0;
-      const bool more_after = node.attrs.has("activation") || node.attrs.has("activation_grad");
+      const bool adds = (get_op(node.op).kernel.accumulates >> o & 1) != 0;
+      const Epilogue epilogue = epilogue_of(node.attrs);
+      const bool more_after = epilogue.activation != Activation::none || epilogue.slope != Activation::none;
       if (more_after) continue;  // the compiler accumulates none of these
       for (double& v : sum) v += adds ? kBefore : 0.0;
       CHECK_MESSAGE(error(added[node.outputs[o]], sum) <= run.tolerance(5e-6), row.name(), " node ", node.op);

@@ -1,24 +1,13 @@
-// Every row of the table on the CPU.
+// Every row of the families' cases on the CPU.
+#include "tests/op_cases/op_cases.h"
+
 #include <doctest/doctest.h>
 
-#include <set>
+#include <cstdlib>
 
-#include "engine/ops/kernel.h"
 #include "tests/op_cases/op_case_checks.h"
 
 namespace trainctl {
-
-TEST_CASE("every op that is not a collective has a CPU kernel, and some op case runs it") {
-  std::set<std::string> run;
-  for (const OpCase& row : op_cases()) {
-    for (const Node& node : build_case(row, true).graph.nodes) run.insert(node.op);
-  }
-  for (const OpDef* op : all_ops()) {
-    if (op->collective) continue;
-    CHECK_MESSAGE(find_cpu_kernel(op->name) != nullptr, "no CPU kernel of op ", op->name, " in all_cpu_kernels.cpp");
-    CHECK_MESSAGE(run.contains(op->name), "no row of tests/op_cases/cases.cpp reaches op ", op->name);
-  }
-}
 
 TEST_CASE("an op infers the shapes that a person works out") {
   for (const OpCase& row : op_cases()) {
@@ -42,7 +31,7 @@ TEST_CASE("backward kernels give the slopes of finite differences") {
 TEST_CASE("every cut that the rule permits gives the unsharded result, forward and backward") {
   int cuts_run = 0;
   for (const OpCase& row : op_cases()) cuts_run += check_cuts(row, {});
-  CHECK(cuts_run > 200);
+  if (std::getenv("TRAINCTL_OP_CASES") == nullptr) CHECK(cuts_run > 200);
 }
 
 TEST_CASE("a kernel that can accumulate adds to what is there") {

@@ -9,6 +9,8 @@
 #include <limits>
 
 #include "engine/ops/kernel.h"
+#include "engine/ops/loss_def.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/ops/random.h"
 #include "tests/op_cases/allocations.h"
 
@@ -177,6 +179,27 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   }
 }
 
+TEST_CASE("every optimizer of the list goes downhill with its defaults; a plain step is -learning_rate * gradient") {
+  for (const OptimizerDef* def : all_optimizers()) {
+    CAPTURE(def->name);
+    const Optimizer optimizer(def->name, {});
+    // The gradient of sum w^2 / 2 is w.
+    Floats w = random_floats(kWeights, 1), g = w;
+    std::vector<Floats> states(optimizer.states().size(), Floats(kWeights, 0.0f));
+    std::vector<TensorArg> out = {arg(w)};
+    for (Floats& state : states) out.push_back(arg(state));
+    StepScalars scalars{.learning_rate = 1e-3f};
+    optimizer.fill_scalars(1, scalars);
+    Attrs attrs = optimizer.kernel_attrs();
+    attrs.set("clip_norm", 0.0);
+    prepare(def->kernel->name, {arg(g)}, out, attrs, &scalars)();
+    CHECK(norm_of(w) < norm_of(g));
+    if (!optimizer.is_plain_step()) continue;
+    CHECK(states.empty());
+    for (size_t i = 0; i < kWeights; ++i) CHECK(w[i] == doctest::Approx(g[i] - 1e-3 * g[i]).epsilon(1e-6));
+  }
+}
+
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
   // Ties go to the even neighbour; the last is a nan, which rounding up would make infinite.
@@ -194,9 +217,9 @@ TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
 }
 
 TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in the prediction's place") {
-  for (const std::string op : {"softmax_cross_entropy", "mae", "mse"}) {
+  for (const LossDef* def : all_losses()) {
     for (const bool in_place : {false, true}) {
-      CAPTURE(op);
+      CAPTURE(def->name);
       CAPTURE(in_place);
       Floats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
       Floats grad = poison(60), expected = poison(60);
@@ -207,15 +230,15 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
         return a;
       };
       TensorArg labels = shaped(label), sum = arg(loss), expected_sum = arg(expected_loss);
-      if (op[0] == 's') labels = {classes.data(), DType::i32, {12}, {12}, {0}};
+      if (def->labels_are_classes) labels = {classes.data(), DType::i32, {12}, {12}, {0}};
       sum.accumulate = expected_sum.accumulate = true;
       const Attrs attrs{{"scale", 0.125}};
-      const auto run = [&](const std::string& name, std::vector<TensorArg> out) {
-        prepare(name.c_str(), {shaped(prediction), labels}, std::move(out), attrs)();
+      const auto run = [&](const char* name, std::vector<TensorArg> out) {
+        prepare(name, {shaped(prediction), labels}, std::move(out), attrs)();
       };
-      run(op, {expected_sum});
-      run(op + "_grad", {shaped(expected)});
-      run(op + "_with_grad", {sum, shaped(in_place ? prediction : grad)});
+      run(def->op->name, {expected_sum});
+      run(def->op->kernel.loss_grad->name, {shaped(expected)});
+      run(def->op->kernel.loss_with_grad->name, {sum, shaped(in_place ? prediction : grad)});
       CHECK(loss == expected_loss);
       CHECK((in_place ? prediction : grad) == expected);
     }
@@ -253,11 +276,12 @@ TEST_CASE("a weight gradient with its bias's gives what the two kernels give, al
         return a;
       };
       const Shape weight = kn ? Shape{kIn, kOut} : Shape{kOut, kIn};
-      Attrs attrs{{"kn", kn}, {"descend", descend}};
+      Attrs attrs{{"kn", kn}};
+      set_epilogue(attrs, {.descend = descend});
       const std::vector<TensorArg> in = {of(x, {kRows, kIn}), of(dy, {kRows, kOut})};
       prepare("matmul_weight_grad", in, {of(dw_apart, weight)}, attrs, &scalars)();
       prepare("bias_grad", {in[1]}, {of(db_apart, {kOut})}, attrs, &scalars)();
-      attrs.set("bias_grad", true);
+      set_epilogue(attrs, {.bias_grad = true, .descend = descend});
       prepare("matmul_weight_grad", in, {of(dw, weight), of(db, {kOut})}, attrs, &scalars)();
       CHECK(dw == dw_apart);
       CHECK(db == db_apart);
@@ -281,7 +305,9 @@ TEST_CASE("some rows of a weight gradient are those of the whole, and its bias's
     for (int64_t row = 0; row < weight[0]; row += kPiece) {
       std::vector<TensorArg> out = {of(pieces.data() + row * weight[1], {kPiece, weight[1]})};
       if (row == 0) out.push_back(of(db_of_piece.data(), {kOut}));
-      prepare("matmul_weight_grad", in, out, {{"kn", kn}, {"first_row", row}, {"bias_grad", row == 0}}, &scalars)();
+      Attrs attrs{{"kn", kn}, {"first_row", row}};
+      set_epilogue(attrs, {.bias_grad = row == 0});
+      prepare("matmul_weight_grad", in, out, attrs, &scalars)();
     }
     CHECK(pieces == whole);
     CHECK(db_of_piece == db);

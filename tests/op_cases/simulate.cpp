@@ -8,8 +8,9 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/ops/grad_builder.h"
 #include "engine/ops/random.h"
-#include "tests/op_cases/reference.h"
+#include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
 namespace {
@@ -107,7 +108,9 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
 }
 
 bool can_share(const Node& node, const Graph& graph) {
-  if (!find_op(node.op)->in_place) return false;
+  const InPlace in_place = get_op(node.op).kernel.in_place;
+  if (in_place == InPlace::no) return false;
+  check(in_place == InPlace::first_on_first, "ops work in place on their first input alone");
   const Tensor &in = graph.tensors[node.inputs[0]], &out = graph.tensors[node.outputs[0]];
   return num_elements(in.shape) == num_elements(out.shape) && in.dtype == out.dtype;
 }
@@ -115,7 +118,7 @@ bool can_share(const Node& node, const Graph& graph) {
 /// Runs one node on one rank. Inputs that it updates are changed in `in`.
 void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out, const Graph& graph,
               const RunOptions& options) {
-  const OpDef& op = *find_op(node.op);
+  const KernelDef& kernel = get_op(node.op).kernel;
   const StepScalars scalars{.step = kCaseStep};
   KernelCall call{.attrs = node.attrs, .scalars = &scalars, .micro_batch = kCaseMicroBatch, .seed = kCaseSeed};
   call.threads = options.threads;
@@ -125,7 +128,7 @@ void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out,
     in[0].arg.data = out[0].memory.data();
   }
   for (size_t i = 0; i < out.size(); ++i) {
-    if (!options.accumulate || (op.can_accumulate >> i & 1) == 0) continue;
+    if (!options.accumulate || (kernel.accumulates >> i & 1) == 0) continue;
     out[i].arg.accumulate = true;
     for (size_t e = 0; e < static_cast<size_t>(out[i].arg.size()); ++e) out[i].set(e, double{kBefore});
   }
@@ -136,7 +139,7 @@ void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out,
 
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
   const Layer& layer = graph.layers[node.layer];
-  const unsigned updates = find_op(node.op)->updates_input;
+  const unsigned updates = get_op(node.op).kernel.updates_input;
   Values made(node.outputs.size()), updated(node.inputs.size());
   for (size_t o = 0; o < made.size(); ++o) made[o].resize(num_elements(graph.tensors[node.outputs[o]].shape));
   for (size_t i = 0; i < updated.size(); ++i) updated[i].resize(num_elements(graph.tensors[node.inputs[i]].shape));
@@ -282,7 +285,9 @@ void run_reference(const Graph& graph, NodeId last, Values& values) {
     const Node& node = graph.nodes[id];
     std::vector<Tensor64> inputs;
     for (TensorId input : node.inputs) inputs.push_back({graph.tensors[input].shape, values[input]});
-    const std::vector<Tensor64> outputs = reference(node.op, inputs, node.attrs);
+    const Reference* reference = find_reference(node.op);
+    if (reference == nullptr) check(false, "no reference of op " + node.op);
+    const std::vector<Tensor64> outputs = reference->run(inputs, node.attrs);
     check(outputs.size() == node.outputs.size(), "the reference makes as many outputs as the op");
     for (size_t o = 0; o < outputs.size(); ++o) values[node.outputs[o]] = outputs[o].values;
   }

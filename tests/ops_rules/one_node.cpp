@@ -6,6 +6,7 @@
 #include <set>
 
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_builder.h"
 
 namespace trainctl {
 namespace {

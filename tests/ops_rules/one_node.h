@@ -5,15 +5,9 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/ops/op_def.h"
+#include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
-
-struct Given {
-  const char* op;
-  std::vector<TensorInfo> inputs;
-  Attrs attrs = {};
-};
 
 /// The node of layer "op" with inputs in0, in1, … that all need gradients (but for i32).
 Graph one_node(const Given& given);

@@ -231,3 +231,57 @@ TEST_CASE("the right collective is found for the common moves") {
   CHECK(only(Layout{{{0, 1}, {}}, {}}, Layout{{{}, {0, 1}}, {}}) == "all_to_all");
   CHECK(only(Layout{{{0}, {1}}, {}}, Layout{{{0}, {1}}, {}}) == "0 steps");
 }
+
+TEST_CASE("axes that stand together move together, on a mesh of 65,536 ranks too") {
+  const Mesh mesh(65536);
+  REQUIRE(mesh.num_axes() == 16);
+  Axes all, half, other;
+  for (Axis a = 0; a < 16; ++a) {
+    all.push_back(a);
+    (a < 8 ? half : other).push_back(a);
+  }
+  const Shape shape = {65536, 65536};
+  const auto kinds = [&](const Layout& from, const Layout& to) {
+    std::vector<StepKind> found;
+    for (const RedistributionStep& step : plan_redistribution(mesh, shape, DType::f32, from, to, CostModel::cpu()))
+      found.push_back(step.kind);
+    return found;
+  };
+  using enum StepKind;
+  using Kinds = std::vector<StepKind>;
+  const Layout sum{{{}, {}}, all};
+  CHECK(kinds(sum, {{{}, {}}, {}}) == Kinds{all_reduce});
+  CHECK(kinds(sum, {{all, {}}, {}}) == Kinds{reduce_scatter});
+  CHECK(kinds(sum, {{half, other}, {}}) == Kinds{reduce_scatter, reduce_scatter});
+  CHECK(kinds(sum, {{half, {}}, {}}) == Kinds{reduce_scatter, all_reduce});
+  CHECK(kinds({{all, {}}, {}}, {{{}, all}, {}}) == Kinds{all_to_all});
+  CHECK(kinds({{all, {}}, {}}, {{{}, {}}, {}}) == Kinds{all_gather});
+  CHECK(kinds({{half, other}, {}}, {{half, {}}, {}}) == Kinds{all_gather});
+}
+
+TEST_CASE("where 16 dims change at once a direct way is taken") {
+  const Mesh mesh(65536);
+  Layout sum = Layout::replicated(16), cut = Layout::replicated(16);
+  for (Axis a = 0; a < 16; ++a) {
+    sum.partial.push_back(a);
+    cut.dims[a] = {15 - a};
+  }
+  const Shape shape(16, 2);
+  const auto steps = plan_redistribution(mesh, shape, DType::f32, sum, cut, CostModel::cpu());
+  REQUIRE(steps.size() == 16);
+  for (const RedistributionStep& step : steps) CHECK(step.kind == StepKind::reduce_scatter);
+  CHECK(steps.back().after == cut);
+
+  Layout turned = Layout::replicated(16);
+  for (Axis a = 0; a < 16; ++a) turned.dims[a] = {a};
+  CHECK(plan_redistribution(mesh, shape, DType::f32, cut, turned, CostModel::cpu()).back().after == turned);
+}
+
+TEST_CASE("bytes on the wire are exact, also of the largest tensor over the most ranks") {
+  constexpr int64_t kBytes = int64_t{1} << 60;
+  CHECK(wire_bytes(Collective::all_gather, kBytes, 65536) == kBytes - (kBytes >> 16));
+  CHECK(wire_bytes(Collective::all_reduce, kBytes, 65536) == 2 * (kBytes - (kBytes >> 16)));
+  for (const int ranks : {2, 3, 5, 7, 12})
+    for (const int64_t bytes : {1, 4, 100, 1001})
+      CHECK(wire_bytes(Collective::reduce_scatter, bytes, ranks) == bytes * (ranks - 1) / ranks);
+}

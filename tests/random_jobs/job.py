@@ -1,6 +1,5 @@
 """A whole job drawn at random: a network, how it is trained, and a plan for it."""
 
-import copy
 import math
 import re
 
@@ -48,16 +47,6 @@ class Job:
                 lines.append(f"{key}: {flow(value)}")
         return "\n".join(lines) + "\n"
 
-    def plain_fields(self):
-        """On one rank, without what another program cannot do the same: masks of dropout, and schedules."""
-        plain = copy.deepcopy({key: value for key, value in self.reference_fields.items() if key not in ("parallel", "print")})
-        for layer in plain["network"]:
-            if layer.get("type") == "dropout":
-                layer["p"] = 0
-        rate = plain["optimizer"]["learning_rate"]
-        plain["optimizer"]["learning_rate"] = rate["base"] if isinstance(rate, dict) else rate
-        return {**plain, "precision": "fp32", "launch": {"ranks": 1, "device": "cpu"}}
-
     def reference_overrides(self):
         """What makes one rank on the CPU of it."""
         micro = self.fields["parallel"].get("micro_batches", 1) if self.same_micro_batches else 1
@@ -69,9 +58,9 @@ def chance(rng, probability):
     return rng.random() < probability
 
 
-def draw_optimizer(rng, loss, most_rate=0.5):
+def draw_optimizer(rng, loss):
     kind = rng.choice(["sgd", "sgd", "adam", "adamw"])
-    base = rng.choice([0.001, 0.01, 0.1, most_rate] if kind == "sgd" else [0.0003, 0.003, 0.01])
+    base = rng.choice([0.001, 0.01, 0.05, 0.2] if kind == "sgd" else [0.0003, 0.003, 0.01])
     rate = base
     schedule = rng.random()
     if schedule < 0.15:
@@ -84,7 +73,7 @@ def draw_optimizer(rng, loss, most_rate=0.5):
         rate = {"base": base, "warmup_steps": rng.randint(0, 5)}
     optimizer = {"type": kind, "learning_rate": rate}
     if kind == "sgd" and chance(rng, 0.5):
-        optimizer["momentum"] = rng.choice([0.5, 0.9])
+        optimizer["momentum"] = rng.choice([0.5, 0.9] if base < 0.2 else [0.5])  # larger steps explode
         if chance(rng, 0.4):
             optimizer["nesterov"] = True
     if kind != "sgd":
@@ -101,12 +90,14 @@ def draw_optimizer(rng, loss, most_rate=0.5):
 
 def draw_strategy(rng, rule, shapes, ranks):
     """Cuts that agree with the rule most of the time."""
-    operands, whole = rule
+    operands, whole, *limits = rule
     left, ways = ranks, {}
     sizes = {}
     for letters, shape in zip(operands, shapes):
         for letter, size in zip(letters, shape):
             sizes.setdefault(letter, size)
+    for letter, limit in (limits[0] if limits else {}).items():
+        sizes[letter] = limit
     order = [letter for letter in sizes if letter != "-" and letter not in whole]
     rng.shuffle(order)
     for letter in order:
@@ -134,30 +125,29 @@ def draw_strategies(rng, net, ranks):
     for layer in net.flat + [{"name": "loss", "type": "loss", "inputs": net.loss_inputs}]:
         if chance(rng, probability):
             cuts = draw_strategy(rng, net.rules[layer["name"]], operand_shapes(net, layer), ranks)
-            if chance(rng, 0.02):
-                cuts[-1][-1] = rng.choice([2, 3, 4])  # legal or not
             strategies[layer["name"]] = cuts
     return strategies
 
 
 def draw_stages(rng, net, stages):
     """stage_config in the order of the layers; sometimes of some layers alone."""
-    count = len(net.flat)
-    cuts = sorted(rng.sample(range(1, count), min(stages - 1, count - 1)))
+    cuts = sorted(rng.sample(range(1, len(net.flat)), stages - 1))
     stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
-    if chance(rng, 0.1):  # to and fro
-        stage = {name: rng.randrange(stages) for name in stage}
-    if chance(rng, 0.2):
-        stage = {name: s for name, s in stage.items() if chance(rng, 0.6) or s == stages - 1}
-    return stage
+    if chance(rng, 0.1):  # side by side: as early as a layer's inputs allow, or later
+        for layer in net.flat:
+            first = max([stage[name] for name in layer["inputs"] if name in stage], default=0)
+            stage[layer["name"]] = rng.randint(first, stages - 1)
+    some = {name: s for name, s in stage.items() if chance(rng, 0.6) or s == stages - 1} if chance(rng, 0.2) else stage
+    return next((drawn for drawn in (some, stage) if set(drawn.values()) == set(range(stages))), None)
 
 
 def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
     parallel = {"mode": mode}
     if stages > 1:
         parallel["stages"] = stages
-        if chance(rng, 0.6):
-            parallel["stage_config"] = draw_stages(rng, net, stages)
+        config = draw_stages(rng, net, stages) if chance(rng, 0.6) else None
+        if config:
+            parallel["stage_config"] = config
     if micro_batches > 1:
         parallel["micro_batches"] = micro_batches
     if chance(rng, 0.4):
@@ -185,7 +175,7 @@ def draw_train(rng, batch):
         samples = rng.randint(1, batch)
     data = {"batch": batch, "samples": samples}
     for field in ("shuffle", "drop_last"):
-        if chance(rng, 0.2):
+        if chance(rng, 0.2) or field == "drop_last" and samples < batch:
             data[field] = False
     if chance(rng, 0.1):
         data["repeat"] = 2
@@ -236,7 +226,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     if mode == "hybrid_parallel":
         return draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages)
     net = None
-    while net is None or not net.flat:  # a loss alone is no network
+    while net is None or len(net.flat) < stages:  # a loss alone is no network, and every stage has a layer
         net = draw_network(rng, rows, large, huge)
         dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
         net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))
@@ -260,7 +250,9 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
 def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
     ranks = launch["ranks"] // stages
     full = chance(rng, 0.5)
-    net = hybrid_network(rng, rows if full else rows // ranks, ranks, full)
+    net = None
+    while net is None or len(net.flat) < stages:
+        net = hybrid_network(rng, rows if full else rows // ranks, ranks, full)
     dataset = {"type": "random", "shape": [net.features]}
     loss = net.end(dataset)
     common = {**fields, "dataset": {**dataset, **data}}

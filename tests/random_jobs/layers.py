@@ -13,6 +13,41 @@ HUGE_SIZES = [1000, 1023, 1024, 2048, 2048, 2050, 2304]
 LETTERS = "abcdefgh"
 
 
+def reshape_limits(before, after):
+    """For each dim of `before`, what its cuts must divide: its outermost part, where that is the outermost of a dim behind too."""
+    limits, i, o = [1] * len(before), 0, 0
+    while i < len(before) or o < len(after):
+        starts, whole_in, whole_out = (i, o), 1, 1
+        while True:  # a run of dims of as many elements
+            if whole_in <= whole_out and i < len(before) or o == len(after):
+                whole_in, i = whole_in * before[i], i + 1
+            else:
+                whole_out, o = whole_out * after[o], o + 1
+            if whole_in == whole_out:
+                break
+        limits[starts[0]:i] = run_limits(before[starts[0]:i], after[starts[1]:o])
+    return limits
+
+
+def run_limits(before, after):
+    limits, used = [1] * len(before), set()
+    at, left = [-1, -1], [1, 1]
+    while True:
+        for side, dims in enumerate((before, after)):
+            while left[side] == 1 and at[side] + 1 < len(dims):
+                at[side] += 1
+                left[side] = dims[at[side]]
+        if left == [1, 1]:
+            return limits
+        size, ends = min(left), {("in", at[0]), ("out", at[1])}
+        if size == 1 or left[0] % size or left[1] % size:
+            return [1] * len(before)
+        if not ends & used:
+            limits[at[0]] = size
+        used |= ends
+        left = [left[0] // size, left[1] // size]
+
+
 class Layers:
     def __init__(self, rng, rows, sizes=None, most_elements=1 << 13):
         self.rng, self.rows, self.sizes, self.most_elements = rng, rows, sizes or SIZES, most_elements
@@ -20,10 +55,11 @@ class Layers:
         self.modules = {}
         self.flat = []      # layers with those of modules, as the job has them once it is unrolled
         self.shapes = {}    # of layers' outputs by name, and of data
-        self.rules = {}     # layer -> (letters of each operand, letters that stay whole)
+        self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
         self.weights = {}   # layer with an own weight that others may share -> its shape
         # Whether micro-batches are other numbers than whole batches: statistics over rows, masks of dropout.
         self.mixes_rows = False
+        self.same_rows = set()  # tensors with the same numbers in every row, whose variance over rows is rounding alone
         self.flat_sums = set()  # tensors whose sums are 0 or 1 but for rounding, which is all that a sum of them would be
         self.integer_data = False
         self.vocabulary = 0
@@ -51,11 +87,13 @@ class Layers:
             layer["inputs"] = inputs
         self.layers.append(layer)
         return self.know(name, type, out, rule, inputs, units=fields.get("units"), vocab=fields.get("vocab"),
-                         turned=fields.get("transpose_b"))
+                         turned=fields.get("transpose_b"), p=fields.get("p"))
 
     def know(self, name, type, out, rule, inputs, **fields):
         self.flat.append({"name": name, "type": type, "inputs": inputs, **fields})
         self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
+        if all(i in self.same_rows for i in inputs) and not fields.get("p"):
+            self.same_rows.add(name)
         if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose") and inputs[0] in self.flat_sums):
             self.flat_sums.add(name)
         return name
@@ -114,7 +152,9 @@ class Layers:
         dim = self.rng.randrange(0 if self.rng.random() < 0.15 else min(1, dims - 1), dims) if dim is None else dim
         self.mixes_rows |= dim == 0
         row = self.letters(self.shape)
-        self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        name = self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        if self.shape[dim] == 1:  # ones, whatever comes in
+            self.same_rows.add(name)
         return True
 
     def layer_norm(self):
@@ -127,7 +167,7 @@ class Layers:
         return True
 
     def batch_norm(self):
-        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3:
+        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3 or self.at in self.same_rows:
             return False
         self.mixes_rows = True
         row = "nc" + self.letters(self.shape[2:], "nc")
@@ -140,7 +180,7 @@ class Layers:
         sample = math.prod(self.shape[1:])
         if len(self.shape) < 2 or self.rng.random() < 0.3:
             if len(self.shape) > 2:
-                return bool(self.put("flatten", (self.shape[0], sample), ([self.letters(self.shape)], "")))
+                return self.reshaped("flatten", (self.shape[0], sample))
         parts, left = [], sample
         for _ in range(self.rng.choice([0, 1, 1, 2])):
             part = self.rng.choice([d for d in range(1, left + 1) if left % d == 0])
@@ -151,8 +191,11 @@ class Layers:
         shape = list(parts)
         if self.rng.random() < 0.3:
             shape[self.rng.randrange(len(shape))] = -1
-        self.put("reshape", (self.shape[0], *parts), ([self.letters(self.shape)], ""), shape=shape)
-        return True
+        return self.reshaped("reshape", (self.shape[0], *parts), shape=shape)
+
+    def reshaped(self, type, out, **fields):
+        letters = self.letters(self.shape)
+        return bool(self.put(type, out, ([letters], "", dict(zip(letters, reshape_limits(self.shape, out)))), **fields))
 
     def transpose(self):
         dims = len(self.shape)

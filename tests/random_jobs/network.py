@@ -36,7 +36,7 @@ class Network(Layers):
             self.at = start
             self.dense(units=heads * width)
             if heads > 1:
-                self.put("reshape", (rows, length, heads, width), (["abc"], ""), shape=[length, heads, width])
+                self.reshaped("reshape", (rows, length, heads, width), shape=[length, heads, width])
                 self.turn([0, 2, 1, 3])
             parts.append(self.at)
         lead = (rows, heads) if heads > 1 else (rows,)
@@ -48,7 +48,7 @@ class Network(Layers):
         self.put("matmul", lead + (length, width), ([row + "mk", row + "kn"], ""), [self.at, parts[2]])
         if heads > 1:
             self.turn([0, 2, 1, 3])
-            self.put("reshape", (rows, length, heads * width), (["abcd"], ""), shape=[length, -1])
+            self.reshaped("reshape", (rows, length, heads * width), shape=[length, -1])
         if self.rng.random() < 0.7:
             self.dense(units=features)
             self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
@@ -158,9 +158,9 @@ class Network(Layers):
         if self.integer_data:
             transforms.append({"type_cast": "i32"})
             self.put("embedding", self.shape + (4,), (["abcd", "vu"], ""), vocab=256, units=4)
-            self.put("flatten", (self.rows, 4 * side * side), (["abcde"], ""))
+            self.reshaped("flatten", (self.rows, 4 * side * side))
         else:
-            self.put("flatten", (self.rows, side * side), (["abcd"], ""))
+            self.reshaped("flatten", (self.rows, side * side))
         self.most_classes = 10
         return {"type": "mnist", "path": path, "transforms": transforms}
 
@@ -186,8 +186,9 @@ class Network(Layers):
                 break
         self.shapes["data"] = (self.rows, *shape)
         if rng.random() < 0.3:
-            self.put("flatten", (self.rows, math.prod(shape)), (["abcd"[:ranks + 1]], ""))
+            self.reshaped("flatten", (self.rows, math.prod(shape)))
         if rng.random() < 0.04:
+            self.same_rows |= set(self.shapes)
             return {"type": "constant", "shape": shape, "value": 0.5, "label_value": 1}
         return {"type": "random", "shape": shape}
 
@@ -198,9 +199,9 @@ class Network(Layers):
         if trains and rng.random() < 0.6 and len(self.shape) > 1 and math.prod(self.shape[1:]) <= 600 and not self.given_labels:
             return
         if len(self.shape) > 2 and (rng.random() < 0.7 or self.given_labels):
-            self.put("flatten", (self.rows, math.prod(self.shape[1:])), (["abcdefg"[:len(self.shape)]], ""))
+            self.reshaped("flatten", (self.rows, math.prod(self.shape[1:])))
         if len(self.shape) < 2:
-            self.put("reshape", (self.rows, 1), (["a"], ""), shape=[1])
+            self.reshaped("reshape", (self.rows, 1), shape=[1])
         units = rng.choice([1, 1, 2, 3, 4, 5, 7, 10, 12, 16, 17, 24, 33])
         if self.vocabulary and rng.random() < 0.5:
             units = self.vocabulary

@@ -5,34 +5,40 @@
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
 Fails where a legal job crashes, hangs, is not finite where the reference is, has other losses than it beyond TOLERANCE, or has other
-bits when it is run again. Prints what is needed to repeat each failure, and what `plan` refused, by message. Of one
-seed, job N is always the same: --only N.
+bits when it is run again; and where more than MOST_EXCUSED of the jobs are excused from that:
+
+  refused     `plan` refuses the draft, and another is drawn
+  explodes    some of the steps are not compared, since the reference's loss has grown EXPLODED times by then
+  amplifies   the losses differ, but changes of the job by next to nothing (NUDGE) move them as much
+
+Prints what is needed to repeat each failure, the numbers of excuses, and what was refused, by message. Of one seed, job N is always the
+same: --only N.
 """
 
 import argparse
 import collections
 import concurrent.futures
-import json
+import functools
+import math
 import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 
 from job import draw_job
+from runs import Failure, call, comparable, difference, read_losses, run_losses
 
 # Of the largest loss so far. fp32 sums in another order: some 1e-7 a sum, more behind norms and over steps. tf32 and bf16 round each
 # operand to 11 and 8 bits.
 TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 8e-2}
 # What turns rounding into differences (signs of gradients that cancel, adam's division, norms of rows that are nearly equal) does so
-# with changes of this size of the learning rate and of the weights' decay too: a job that they move says nothing.
+# with changes of this size of the learning rate and of the weights' decay too: a job that they move amplifies.
 NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
-EXPLODED = 100  # times the first loss: from there on only rounding is compared
-LIMIT_S = 90  # of one run, whose own launch.timeout is 30 s
+MOST_EXCUSED = 0.02  # of the jobs, rounded up
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs/data/digits")
 
 
@@ -50,17 +56,13 @@ def parse_arguments():
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
     parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
-    parser.add_argument("--write", help="folder: write the jobs there as torch_reference.py takes them, run nothing")
+    parser.add_argument("--jax", metavar="DUMP_JOB", help="compare with JAX (tests/equivalence/jax) in place of one rank")
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
     if options.emulated:
         options.emulated, options.device = os.path.abspath(options.emulated), "cuda"
     options.ranks = [int(count) for count in options.ranks.split(",")]
     return options
-
-
-class Failure(Exception):
-    pass
 
 
 class Gpus:
@@ -87,23 +89,6 @@ class Gpus:
             self.changed.notify_all()
 
 
-def call(words, env=None):
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=env, check=False)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"hangs: no end after {LIMIT_S} s: {' '.join(words)}") from None
-    return done.returncode, done.stdout + done.stderr
-
-
-def losses_of(options, path, overrides, env=None):
-    """{step of the run: loss}"""
-    with tempfile.TemporaryDirectory(prefix="trainctl-random-") as logs:
-        code, output = call([options.trainctl, "run", path, *overrides, f"launch.log_dir={logs}"], env)
-        if code != 0:
-            raise Failure(f"exit code {code} of run {' '.join(overrides)}\n{output[-3000:]}")
-        return read_losses(f"{logs}/1/metrics.jsonl")
-
-
 def emulated_losses(options, path):
     with tempfile.TemporaryDirectory(prefix="trainctl-random-") as folder:
         losses = f"{folder}/losses.jsonl"
@@ -111,39 +96,6 @@ def emulated_losses(options, path):
         if code != 0:
             raise Failure(f"exit code {code} of the emulator\n{output[-3000:]}")
         return read_losses(losses)
-
-
-def read_losses(path):
-    with open(path) as file:
-        lines = [json.loads(line) for line in file]
-    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line}
-
-
-def finite(loss):
-    return abs(loss) < 1e30
-
-
-def comparable(reference):
-    """Steps before the reference explodes."""
-    steps, first = [], None
-    for step in sorted(reference):
-        loss = reference[step]
-        first = loss if first is None else first
-        if not finite(loss) or abs(loss) > EXPLODED * max(abs(first), 1e-3):
-            break
-        steps.append(step)
-    return steps
-
-
-def difference(found, reference, steps):
-    """The largest, in parts of the largest loss so far, and its step."""
-    worst, at, largest = 0.0, None, 1e-6
-    for step in steps:
-        largest = max(largest, abs(reference[step]))
-        apart = abs(found[step] - reference[step]) / largest if finite(found[step]) else float("inf")
-        if apart > worst:
-            worst, at = apart, step
-    return worst, at
 
 
 def nudged(job, size):
@@ -166,11 +118,17 @@ class Campaign:
         self.sizes = (0.05, 0.0) if options.emulated else (0.25, 0.08) if options.device == "cuda" else (0.25, 0.0)
         self.refusals = collections.Counter()
         self.results = collections.Counter()
+        self.excused = collections.Counter()
         self.worst = {}
         self.gpus = Gpus(options.gpus, options.share) if options.device == "cuda" and not options.emulated else None
         self.folder = tempfile.mkdtemp(prefix="trainctl-random-jobs-")
         self.lock = threading.Lock()
         self.end = time.monotonic() + options.seconds
+        self.judge = functools.partial(run_losses, options.trainctl)
+        if options.jax:
+            sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../equivalence/jax"))
+            from reference import reference_losses
+            self.judge = functools.partial(reference_losses, os.path.abspath(options.jax))
 
     def refuse(self, output):
         line = next((l for l in output.splitlines() if ": " in l), output).split(": ", 1)[-1]
@@ -178,6 +136,7 @@ class Campaign:
         text = re.sub(r"\d+", "N", text)
         with self.lock:
             self.refusals[text] += 1
+            self.excused["refused"] += 1
 
     def draw(self, index):
         """A legal job, its file and that of its reference."""
@@ -201,16 +160,16 @@ class Campaign:
         if self.options.emulated:
             return emulated_losses(self.options, path)
         if not self.gpus:
-            return losses_of(self.options, path, [])
+            return run_losses(self.options.trainctl, path, [])
         taken = self.gpus.take(job.ranks)
         try:
-            return losses_of(self.options, path, [], {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, taken))})
+            return run_losses(self.options.trainctl, path, [], {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, taken))})
         finally:
             self.gpus.give(taken)
 
     def compare(self, job, path, reference_path, rng):
         options = self.options
-        reference = losses_of(options, reference_path, job.reference_overrides())
+        reference = self.judge(reference_path, job.reference_overrides())
         if not reference:
             raise Failure("no losses")
         found = self.run_plan(path, job)
@@ -219,6 +178,8 @@ class Campaign:
             raise Failure(f"other bits when run again: {found} and {again}")
         if options.emulated:
             found = {step: found[step] for step in reference}
+        if options.jax and found and max(found) == max(reference):  # which has the steps that are not logged too
+            reference = {step: reference[step] for step in found}
         if sorted(found) != sorted(reference):
             raise Failure(f"other steps: {sorted(found)}, the reference has {sorted(reference)}")
         steps = comparable(reference)
@@ -228,13 +189,16 @@ class Campaign:
         if worst <= tolerance:
             with self.lock:
                 self.worst[precision] = max(worst, self.worst.get(precision, 0))
-            return "same" if len(steps) > 1 else "explodes"
+                self.excused["explodes"] += len(steps) < len(reference)
+            return "same"
         moved = 0.0
         for nudge in nudged(job, NUDGE[precision]):
-            other = losses_of(options, reference_path, job.reference_overrides() + nudge)
+            other = self.judge(reference_path, job.reference_overrides() + nudge)
             moved = max(moved, difference(other, reference, steps)[0])
         if moved > tolerance / 3 and worst < 30 * moved:
-            return "says nothing"
+            with self.lock:
+                self.excused["amplifies"] += 1
+            return "excused"
         raise Failure(f"the loss is {worst:.2g} apart at step {at} (moved by next to nothing: {moved:.2g}):\n"
                       f"  {found}\n  {reference}")
 
@@ -272,31 +236,29 @@ class Campaign:
                 print(f"  by hand: trainctl run {file}.yaml; trainctl run {file}.reference.yaml {quoted}")
                 print(job.text(), flush=True)
 
-    def write(self, index):
-        with open(f"{self.options.write}/{self.options.seed}.{index}.yaml", "w") as file:
-            job = self.draw(index)[0]
-            file.write(job.text(job.plain_fields()))
-
     def report(self, seconds):
         for text, count in self.refusals.most_common():
             print(f"refused {count:>4}  {text}")
         worst = ", ".join(f"{precision} {value:.1g}" for precision, value in sorted(self.worst.items()))
+        jobs = sum(self.results.values())
         counts = ", ".join(f"{count} {result}" for result, count in sorted(self.results.items()))
-        print(f"{sum(self.results.values())} jobs in {seconds:.0f} s: {counts}; largest difference: {worst or '-'}")
+        print(f"{jobs} jobs in {seconds:.0f} s: {counts}; largest difference: {worst or '-'}")
+        excused = ", ".join(f"{self.excused[reason]} {reason}" for reason in ("refused", "explodes", "amplifies"))
+        most = math.ceil(MOST_EXCUSED * jobs)
+        print(f"excused: {excused}; at most {most} may be")
+        return self.results["FAILED"] == 0 and sum(self.excused.values()) <= most
 
 
 def main():
     options = parse_arguments()
     campaign, start = Campaign(options), time.monotonic()
     numbers = [options.only] if options.only is not None else range(options.jobs)
-    if options.write:
-        os.makedirs(options.write, exist_ok=True)
     workers = options.at_once if options.device == "cpu" or options.emulated else options.gpus * options.share + 1
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        list(pool.map(campaign.write if options.write else campaign.run, numbers))
-    campaign.report(time.monotonic() - start)
+        list(pool.map(campaign.run, numbers))
+    good = campaign.report(time.monotonic() - start)
     shutil.rmtree(campaign.folder)
-    return 1 if campaign.results["FAILED"] else 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Every collective over every transport, compared to the bit with a direct computation.
+// Every collective over every transport, compared bit for bit with a direct computation.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST_CASE("any sequence of calls over any groups, from shared or own memory, is 
       for (uint64_t i = 0; i < calls; ++i) {
         const Case c = random_case(i, 8, counts);
         if (!contains(c.ranks, rank)) continue;
-        // Each rank for itself: neither changes what its peers get.
+        // Each rank chooses alone: the choice does not change its peers' results.
         const bool staged = (i * 7 + static_cast<uint64_t>(rank)) % 5 == 0;
         check_case(comm, c, staged ? own.data() : arena + i % 3);
         ++checked;
@@ -89,7 +89,7 @@ TEST_CASE("groups without common ranks do not wait for each other") {
   }
 }
 
-// Gloo waited for a connection that could not be opened until its time was over.
+// Regression: Gloo waited until the timeout for a connection that could not be opened.
 TEST_CASE("ranks over Gloo may have more groups than a process usually may have open files") {
   rlimit before{};
   getrlimit(RLIMIT_NOFILE, &before);
@@ -124,7 +124,7 @@ TEST_CASE("buffers outside the arena may be larger than the staging area") {
     for (Op op : {Op::all_reduce, Op::all_gather, Op::broadcast}) {
       check_case(comm, {.op = op, .ranks = {1, 0}, .count = count, .salt = 5}, own.data());
     }
-    // One rank's buffer in the arena, the other's not.
+    // One rank's buffer in the arena, the other's outside.
     auto* arena = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
     const Case mixed{.ranks = {0, 1}, .count = count, .salt = 6, .in_place = true};
     check_case(comm, mixed, rank == 0 ? arena : own.data());
@@ -138,7 +138,7 @@ TEST_CASE("bf16 is summed in f32 and rounded once, to nearest even") {
     std::vector<std::vector<uint16_t>> results(3);
     run_ranks(*transport, [&](Communicator& comm, int rank) {
       // 256 + 1 + 1: in bf16 (8 bits) 256 + 1 stays 256; in f32 the sum is 258.
-      // 256 + 0.5 + 0.5 = 257 lies half way between 256 and 258, and 256 is the even one.
+      // 256 + 0.5 + 0.5 = 257 is half way between 256 and 258, and 256 is the even one.
       const std::vector<uint16_t> in =
           rank == 0 ? std::vector<uint16_t>{0x4380, 0x4380, 0x7fc0} : std::vector<uint16_t>{0x3f80, 0x3f00, 0x3f80};
       std::vector<uint16_t> out(3);
@@ -149,7 +149,7 @@ TEST_CASE("bf16 is summed in f32 and rounded once, to nearest even") {
   }
 }
 
-TEST_CASE("members that come with different calls are told so, all of them, and who came with another than most") {
+TEST_CASE("all members that meet with different calls get an error that names the odd ones") {
   SharedMemoryTransport transport(3, kPatience, 4096);
   bool other_step = false;
   SUBCASE("another count") {}

@@ -52,7 +52,7 @@ TEST_CASE("all ranks may send to all others before any receives") {
   }
 }
 
-TEST_CASE("messages of a channel arrive in order, whatever their size and wherever they lie") {
+TEST_CASE("messages of a channel arrive in order, whatever their size and wherever they are stored") {
   const std::vector<size_t> counts = {1, 0, 7, 1023, 100000, 3};
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);
@@ -121,7 +121,7 @@ TEST_CASE("wait_send returns only after the receiver has the message") {
   CHECK(received);
 }
 
-TEST_CASE("a recv that is not as long as its send is our bug, and found") {
+TEST_CASE("a recv that is not as long as its send is found, and reported as our bug") {
   SharedMemoryTransport transport(2, kPatience, 4096);
   std::atomic<bool> found = false;
   run_ranks(transport, [&](Communicator& comm, int rank) {

@@ -15,9 +15,9 @@ namespace {
 
 constexpr double kPatience = 60;
 
-/// Forks a process that attaches to the segment by a descriptor of its own; exits 0, and says that it is done as a
-/// worker does, unless the body throws: peers that still talk to each other take one that ended without a word for
-/// lost.
+/// Forks a process that attaches to the segment through its own descriptor. It reports that it is done, as a worker
+/// does, and exits with 0, unless the body throws: peers that still communicate take a rank that ends without a report
+/// for lost.
 pid_t fork_rank(const SharedMemory& memory, int rank, double timeout_seconds,
                 const std::function<void(SharedMemory&, Communicator&)>& body) {
   const pid_t pid = fork();
@@ -45,7 +45,7 @@ int exit_code(pid_t pid) {
 }  // namespace
 
 TEST_CASE("ranks that are processes get the same bits as ranks that are threads") {
-  const auto memory = SharedMemory::create(std::vector<int64_t>(6, kTestArena));
+  const auto memory = SharedMemory::create(std::vector<int64_t>(6, kTestArena), ring_routes(6));
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 6; ++rank) {
     pids.push_back(fork_rank(*memory, rank, kPatience, [rank](SharedMemory& mine, Communicator& comm) {
@@ -56,7 +56,7 @@ TEST_CASE("ranks that are processes get the same bits as ranks that are threads"
         if (std::count(c.ranks.begin(), c.ranks.end(), rank) == 0) continue;
         check_case(comm, c, i % 4 == 0 ? own.data() : arena);
       }
-      // A ring: everyone sends on, everyone receives.
+      // A ring: each rank sends to the next and receives from the previous one.
       arena[0] = static_cast<uint32_t>(rank);
       const int64_t number = comm.send((rank + 1) % 6, arena, 4);
       comm.recv((rank + 5) % 6, arena + 1, 4);

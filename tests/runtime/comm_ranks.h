@@ -16,7 +16,7 @@
 
 namespace trainctl::test {
 
-/// A way for ranks to talk. `arena(rank)` is memory that the transport reaches without copies, if it has such.
+/// A transport between ranks. `arena(rank)` is memory that it reaches without copies, if it has such memory.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -25,10 +25,29 @@ class Transport {
   virtual int num_ranks() const = 0;
 };
 
+/// From each rank to each other one.
+inline std::vector<Route> all_routes(int num_ranks) {
+  std::vector<Route> routes;
+  for (int from = 0; from < num_ranks; ++from) {
+    for (int to = 0; to < num_ranks; ++to) {
+      if (from != to) routes.push_back({from, to});
+    }
+  }
+  return routes;
+}
+
+/// From each rank to the next one, and from the last to the first.
+inline std::vector<Route> ring_routes(int num_ranks) {
+  std::vector<Route> routes;
+  for (int from = 0; from < num_ranks; ++from) routes.push_back({from, (from + 1) % num_ranks});
+  return routes;
+}
+
 class SharedMemoryTransport : public Transport {
  public:
   SharedMemoryTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
-      : memory(SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(num_ranks), arena_bytes))),
+      : memory(SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(num_ranks), arena_bytes),
+                                    all_routes(num_ranks))),
         timeout_(timeout_seconds) {}
   std::unique_ptr<Communicator> connect(int rank) override {
     return make_shared_memory_communicator(memory, rank, timeout_);
@@ -46,11 +65,11 @@ class GlooTransport : public Transport {
  public:
   GlooTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
       : num_ranks_(num_ranks), timeout_(timeout_seconds) {
-    std::signal(SIGPIPE, SIG_IGN);  // as in a worker: a peer that has gone is an error, not our end
+    std::signal(SIGPIPE, SIG_IGN);  // as in a worker: a lost peer is an error and must not kill this process
     for (int i = 0; i < num_ranks; ++i) arenas_.emplace_back(static_cast<size_t>(arena_bytes));
   }
   std::unique_ptr<Communicator> connect(int rank) override {
-    // Meeting is not what a test with a short timeout is about, and takes as long as the machine takes.
+    // Connecting is not what a test with a short timeout tests, and may be slow on a busy machine.
     return make_gloo_communicator(store, rank, num_ranks_, {.timeout_seconds = timeout_, .connect_seconds = 60});
   }
   std::span<std::byte> arena(int rank) override { return arenas_[static_cast<size_t>(rank)]; }
@@ -85,8 +104,8 @@ inline const std::vector<TransportKind>& transports() {
   return all;
 }
 
-/// Runs body(communicator, rank) on a thread a rank; the first exception comes out, of a rank that did not
-/// merely wait in vain if there is one.
+/// Runs body(communicator, rank) on one thread a rank. Rethrows the first exception, if possible of a rank that did not
+/// merely wait for a failed one.
 inline void run_ranks(Transport& transport, const std::function<void(Communicator&, int)>& body) {
   const auto n = static_cast<size_t>(transport.num_ranks());
   std::vector<std::exception_ptr> errors(n);
@@ -111,6 +130,7 @@ inline void run_ranks(Transport& transport, const std::function<void(Communicato
     }
   }
   if (waited) std::rethrow_exception(waited);
+  CHECK_FALSE(waited);  // every rank came to the end of its body, where what differs from the expected throws
 }
 
 }  // namespace trainctl::test

@@ -1,4 +1,4 @@
-// A call that cannot end says whom it waits for and where that rank is.
+// A call that cannot end names the ranks that it waits for and where they are.
 #include <atomic>
 #include <optional>
 #include <thread>
@@ -11,7 +11,7 @@ using namespace trainctl::test;
 
 namespace {
 
-/// What `rank` gets from `blocking`; all others run `elsewhere` and then stay until it has.
+/// The error that `rank` gets from `blocking`; all others run `elsewhere` and then stay until it has the error.
 CommError error_of(Transport& transport, int rank, const std::function<void(Communicator&)>& blocking,
                    const std::function<void(Communicator&, int)>& elsewhere) {
   std::optional<CommError> result;
@@ -69,12 +69,12 @@ TEST_CASE("a collective that times out names the missing rank and its position")
   }
 }
 
-TEST_CASE("of many ranks only those that are missing are named") {
+TEST_CASE("among many ranks only the missing ones are named") {
   SharedMemoryTransport transport(4, 0.3, 4096);
   std::atomic<int> blocked = 0;
   const std::vector<int> everyone = {3, 2, 1, 0};
   const auto barrier = [&](Communicator& comm) { comm.barrier(comm.open_group(everyone)); };
-  const auto last_of_three = [&](Communicator& comm) {  // its time begins when only rank 2 can be missing
+  const auto last_of_three = [&](Communicator& comm) {  // its timeout starts when only rank 2 can be missing
     const std::atomic<uint32_t>& arrivals = transport.memory->segment().open_group(everyone).arrivals;
     while (arrivals < 2 || transport.memory->status(2).state == RankState::starting) std::this_thread::yield();
     barrier(comm);
@@ -93,7 +93,7 @@ TEST_CASE("of many ranks only those that are missing are named") {
   CHECK(blocked == 2);
 }
 
-TEST_CASE("a rank that never came is said not to have started") {
+TEST_CASE("a rank that never came is reported as not started") {
   const auto memory = SharedMemory::create({64, 64});
   const auto comm = make_shared_memory_communicator(memory, 0, 0.1);
   try {
@@ -156,7 +156,7 @@ TEST_CASE("ranks that never connect are named") {
   InMemoryStore store;
   try {
     make_gloo_communicator(store, 0, 3, {.timeout_seconds = 0.2});
-    FAIL("connected to nobody");
+    FAIL("connected without peers");
   } catch (const CommError& error) {
     CHECK(says(error, "connecting ranks {0,1,2} timed out after 0.2 s"));
     CHECK(error.missing == std::vector<int>{1, 2});

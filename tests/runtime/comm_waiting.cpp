@@ -15,7 +15,7 @@ using namespace trainctl::comm;
 
 namespace {
 
-/// Waits for what never comes, and writes each time that it is told how long it has.
+/// Waits for an event that never comes, and writes each waiting time that it is given.
 [[noreturn]] void wait_in_vain(int pipe) {
   Event event;
   int idles = 0;
@@ -30,7 +30,7 @@ namespace {
 
 }  // namespace
 
-TEST_CASE("time in which a waiting rank was stopped itself does not count: its peers may have been stopped too") {
+TEST_CASE("time in which a waiting rank was itself stopped does not count: its peers may have been stopped too") {
   int ends[2];
   REQUIRE(pipe(ends) == 0);
   const pid_t pid = fork();

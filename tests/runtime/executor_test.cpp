@@ -1,4 +1,4 @@
-// The CPU executor on programs made by hand, against a communicator that writes down what it is asked.
+// The CPU executor on handmade programs, with a communicator that records its calls.
 #include "engine/runtime/executor.h"
 
 #include <doctest/doctest.h>
@@ -115,7 +115,7 @@ Program program(std::vector<Instruction> instructions) {
 
 }  // namespace
 
-TEST_CASE("collectives are asked for in counts of one member's block") {
+TEST_CASE("collectives are called with the count of one member's block") {
   RecordingComm comm;
   const Program p = program({collective(Collective::all_reduce, 8, 8), collective(Collective::all_gather, 4, 8),
                              collective(Collective::reduce_scatter, 8, 4), collective(Collective::all_to_all, 8, 8),
@@ -199,7 +199,7 @@ TEST_CASE("loads, kernels and prints see the arena, and hooks see each communica
   CHECK(comm.position.instruction == -1);
 }
 
-TEST_CASE("loads of the same part of a micro-batch share their place in the block of inputs") {
+TEST_CASE("loads of the same part of a micro-batch share one place in the block of inputs") {
   Instruction label = instruction(Opcode::load, "label");
   label.outputs = {floats(128, 3)};
   Instruction other = label;

@@ -1,4 +1,4 @@
-// Initial weights: any layout, bucket or shard gives each element the value that its place in the whole has.
+// Initial weights: under any layout, bucket or shard, an element's value depends only on its index in the whole.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -64,7 +64,7 @@ TEST_CASE("normal weights have the standard deviation asked for") {
   CHECK(std::sqrt(squares / 20000) == doctest::Approx(2.0).epsilon(0.02));
 }
 
-TEST_CASE("a slice holds what the whole has in its place") {
+TEST_CASE("a slice holds the values that the whole has there") {
   for (const Init& init : {kUniform, kNormal}) {
     std::vector<float> whole(5 * 7), part(3 * 2);
     initial_values("w", init, 3, 0, 35, whole.data());
@@ -75,7 +75,7 @@ TEST_CASE("a slice holds what the whole has in its place") {
   }
 }
 
-TEST_CASE("shards of a level-3 bucket together hold the bucket, variables cut anywhere") {
+TEST_CASE("shards of a level-3 bucket together hold the bucket, wherever variables are cut") {
   Program program;
   program.variables = {variable("a", kUniform, {5, 3}, {0, 0}, {5, 3}), variable("b", kNormal, {8, 7}, {4, 0}, {4, 7}),
                        variable("c", {Init::Kind::constant, 1.5}, {9}, {0}, {9})};
@@ -113,7 +113,7 @@ TEST_CASE("shards of a level-3 bucket together hold the bucket, variables cut an
   }
 }
 
-TEST_CASE("of a bucket in pieces a rank keeps a shard of each, one after another") {
+TEST_CASE("a rank keeps a shard of each piece of a bucket, one after another") {
   Program program;
   program.variables = {variable("a", kUniform, {12, 8}, {0, 0}, {12, 8})};
   program.variables[0].bucket = 0;

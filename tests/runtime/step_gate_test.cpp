@@ -1,4 +1,4 @@
-// Ending together without a word to each other.
+// Ending after the same step without communication.
 #include "engine/runtime/comm/step_gate.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +50,7 @@ TEST_CASE("ranks at different speeds, stopped at any moment, have all run the sa
         last[rank] = step - 1;
       });
     }
-    // Who sleeps soon gets a core from those that do not; who only yields waits for all of their turns.
+    // A thread that sleeps soon gets a core; one that only yields waits for the time slices of all others.
     while (gate.highest() < static_cast<uint64_t>(round)) std::this_thread::sleep_for(std::chrono::microseconds(1));
     gate.ask_to_stop();
     for (std::thread& rank : ranks) rank.join();

@@ -1,9 +1,9 @@
-// What ranks on GPUs take beside their arenas, from programs alone.
+// GPU memory of ranks beside their arenas, from programs alone.
 #include "engine/runtime/workspace.h"
 
 #include <doctest/doctest.h>
 
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/kernel.h"
 #include "engine/runtime/copied_collectives.h"
 
@@ -69,7 +69,7 @@ TEST_CASE("a slot of the staging memory has a step's inputs and scalars, one for
   CHECK(workspace_of(loading(100), 64).slots == 64);
 }
 
-TEST_CASE("slots of large inputs take 64 MiB, and there are two at least") {
+TEST_CASE("slots of large inputs take 64 MiB, and there are at least two") {
   const Workspace several = workspace_of(loading(2 * kMiB), 64);  // 8 MiB
   CHECK(several.slots == 7);
   CHECK(several.staging() <= 64 * kMiB);
@@ -115,13 +115,13 @@ TEST_CASE("copy engines need room for the others' part of the largest sum, and f
   const int64_t n = 16 * kMiB;  // elements: 64 MiB
   const CopyMemory all_reduce = copy_memory(of_ranks(4, {collective(Collective::all_reduce, n, n)}), 4);
   CHECK(all_reduce.flags == 768);
-  CHECK(all_reduce.bytes == 768 + 3 * 16 * kMiB);  // a quarter of three ranks
+  CHECK(all_reduce.bytes == 768 + 3 * 16 * kMiB);  // a quarter, from each of three ranks
   CHECK(copy_memory(of_ranks(4, {collective(Collective::reduce_scatter, n, n / 4)}), 4).bytes == all_reduce.bytes);
   CHECK(copy_memory(of_ranks(4, {collective(Collective::reduce_scatter, n, n / 4),
                                  collective(Collective::reduce_scatter, 2 * n, n / 2)}),
                     4)
             .bytes == 768 + 6 * 16 * kMiB);
-  // What is only moved goes to its place: then it is the least that cudaMalloc hands out.
+  // Moved data goes directly to its place: only cudaMalloc's smallest chunk is needed.
   CHECK(copy_memory(of_ranks(4, {collective(Collective::all_gather, n / 4, n)}), 4).bytes == 2 * kMiB);
 }
 

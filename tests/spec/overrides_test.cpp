@@ -39,7 +39,7 @@ TEST_CASE("the value of an override is YAML") {
   const JobSpec job = with({"dataset.shape=[2, 3]", "optimizer={type: adam, eps: 1e-6}", "print=[fc]", "loss=mae"});
   CHECK(job.dataset.shape == Ints{2, 3});
   CHECK(job.optimizer.type == "adam");
-  CHECK(job.optimizer.eps == 1e-6);
+  CHECK(job.optimizer.attrs.number("eps") == 1e-6);
   CHECK(job.print.size() == 1);
   CHECK(job.loss->type == "mae");
   CHECK(with({"parallel.strategies=null"}).parallel.strategies.empty());

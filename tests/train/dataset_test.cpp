@@ -185,7 +185,7 @@ TEST_CASE("a random set of integers needs to know how many classes there are") {
   CHECK(spec_error([&] { open_dataset(spec, 1); }) == "dataset.classes: random data are integers, but classes is 0");
 }
 
-TEST_CASE("an epoch's order is a permutation, the same for everybody, and another one in the next epoch") {
+TEST_CASE("an epoch's order is a permutation, the same on all ranks, and another one in the next epoch") {
   DatasetSpec spec;
   spec.batch = 10;
   SampleOrder order(spec, 100, 5), again(spec, 100, 5), other_seed(spec, 100, 6);

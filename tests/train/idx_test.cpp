@@ -1,4 +1,4 @@
-// IDX files: what is read, and one test a way that a file can be broken.
+// IDX files: correct ones, and one test for each way a file can be broken.
 #include "engine/train/data/idx.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ Bytes first(Bytes bytes, size_t count) {
 
 }  // namespace
 
-TEST_CASE("an IDX file gives its dims and its elements as they stand") {
+TEST_CASE("an IDX file is read as its dims and its elements, unchanged") {
   const IdxArray array = parse_idx(idx_bytes({3, 2, 2}), "f");
   CHECK(array.header.type == kIdxU8);
   CHECK(array.header.dims == Shape{3, 2, 2});
@@ -83,11 +83,11 @@ TEST_CASE("dims whose product is too large or overflows are refused before anyth
   const Bytes huge = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
   CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than 16.0 GiB") == 0);
   CHECK(message_of(idx_bytes({100}), 99).find("larger than 99 B") != std::string::npos);
-  // 4 GB promised by a gzip file of some 30 bytes.
+  // A gzip file of about 30 bytes that promises 4 GB.
   CHECK(message_of(gzip({0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3})).find("found at most") != std::string::npos);
 }
 
-TEST_CASE("a broken gzip file is told from a broken IDX file") {
+TEST_CASE("a broken gzip file is distinguished from a broken IDX file") {
   const Bytes good = gzip(idx_bytes({100, 10}));
   Bytes bad = good;
   bad[good.size() - 6] ^= 1;  // in the trailer: CRC

@@ -1,10 +1,11 @@
-// Learning rates, the numbers of a step, and the lines that a run prints.
+// Learning rates, the scalars of a step, and the lines that a run prints.
 #include "engine/train/learning_rate.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "engine/train/metrics.h"
 #include "engine/train/trainer.h"
@@ -37,7 +38,7 @@ TEST_CASE("a cosine schedule falls from the base to min over the run, and stays 
 }
 
 TEST_CASE("adam's bias corrections count updates from 1") {
-  const OptimizerSpec adam{.type = "adam", .beta1 = 0.9, .beta2 = 0.99};
+  const OptimizerSpec adam{.type = "adam", .attrs = {{"betas", std::vector<double>{0.9, 0.99}}}};
   const StepScalars first = step_scalars(adam, 0, 0, 10), third = step_scalars(adam, 2, 1, 10);
   CHECK(first.adam_bias1 == doctest::Approx(0.1));
   CHECK(first.adam_bias2 == doctest::Approx(0.01));
@@ -66,12 +67,28 @@ TEST_CASE("a loss that is not a number prints as nan, whatever its sign") {
 TEST_CASE("a metrics line has the learning rate as the shortest text of the float that it was") {
   StepReport report;
   report.learning_rate = 0.01f;
-  CHECK(metrics_line(report).find(R"("learning_rate": 0.01,)") != std::string::npos);
+  CHECK(metrics_line(report).find(R"("learning_rate":0.01,)") != std::string::npos);
 }
 
-TEST_CASE("a metrics line is JSON even where the loss is not a number") {
-  StepReport report{.epoch = 2, .step = 3, .run_step = 47, .has_loss = true, .loss = 0.5f};
-  CHECK(metrics_line(report).find(R"("epoch": 2, "step": 3, "run_step": 47, "loss": 0.5,)") != std::string::npos);
-  report.loss = std::numeric_limits<float>::quiet_NaN();
-  CHECK(metrics_line(report).find(R"("loss": null)") != std::string::npos);
+TEST_CASE("a metrics line is JSON, and null where the loss is not finite") {
+  StepReport report{.epoch = 2, .step = 3, .run_step = 47, .has_loss = true, .loss = 0.5f, .seconds = 0.0012345678};
+  CHECK(metrics_line(report) ==
+        R"({"epoch":2,"step":3,"run_step":47,"loss":0.5,"learning_rate":0.0,"seconds":0.001235})");
+  using Limits = std::numeric_limits<float>;
+  for (const float loss : {Limits::quiet_NaN(), -Limits::quiet_NaN(), Limits::infinity(), -Limits::infinity()}) {
+    report.loss = loss;
+    const auto line = nlohmann::json::parse(metrics_line(report));
+    CHECK(line.contains("loss"));
+    CHECK(line["loss"].is_null());
+  }
+  report.has_loss = false;
+  CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("loss"));
+}
+
+TEST_CASE("a loss in a metrics line reads back as the float that it was") {
+  StepReport report{.has_loss = true};
+  for (const float loss : {2.1f, 1e-30f, 3.4028235e38f, 1.0f / 3.0f, -0.0f, 16777217.0f}) {
+    report.loss = loss;
+    CHECK(nlohmann::json::parse(metrics_line(report))["loss"].get<float>() == loss);
+  }
 }

@@ -1,4 +1,4 @@
-// What the loader gives a rank for the load instructions of its program.
+// What the loader delivers to a rank for the load instructions of its program.
 #include "engine/train/data/loader.h"
 
 #include <doctest/doctest.h>
@@ -50,7 +50,7 @@ DatasetSpec spec_of(int64_t batch) {
   return spec;
 }
 
-/// What a block holds for instruction `load` of the program.
+/// The contents of a block for instruction `load` of the program.
 std::vector<float> floats(const std::byte* block, const Program& program, size_t load) {
   const auto* data = reinterpret_cast<const float*>(block + input_layout(program).offsets[load]);
   return {data, data + num_elements(program.instructions[load].outputs[0].shape)};
@@ -96,7 +96,7 @@ TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole ro
   const auto* rows = reinterpret_cast<const uint16_t*>(block + input_layout(program).offsets[1]);
   for (int e = 0; e < 4; ++e)
     CHECK(from_bf16(cut[e]) == std::vector<float>{107, 108, 207, 208}[static_cast<size_t>(e)]);
-  CHECK(from_bf16(rows[0]) == 300);  // 300 to 311 lie 2 apart
+  CHECK(from_bf16(rows[0]) == 300);  // values from 300 to 311 are 2 apart in bf16
   CHECK(from_bf16(rows[1]) == 300);
   CHECK(from_bf16(rows[3]) == 304);
 }
@@ -136,7 +136,7 @@ TEST_CASE("where the device keeps all samples their numbers come in place of dat
   }
 }
 
-TEST_CASE("only whole samples that follow each other can be named by numbers") {
+TEST_CASE("only whole samples that follow each other can be replaced by their numbers") {
   const SampleTable table{"data", 4, 12 * 4, {}};
   const auto whole = [&](const Instruction& i) {
     Program program;
@@ -170,16 +170,18 @@ TEST_CASE("what stops the loading thread is thrown where the trainer asks for th
   CHECK_THROWS_WITH_AS(loader.next_step(), "sample is broken", EnvError);
 }
 
-TEST_CASE("a loader that nobody asks ends with its owner") {
+TEST_CASE("an unused loader ends with its owner") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   for (int takes : {0, 1, 2}) {
-    Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1, {.num_steps = 100, .held = 2});
-    for (int i = 0; i < takes; ++i) loader.next_step();
+    auto loader = std::make_unique<Loader>(std::make_unique<Counting>(400), spec_of(4), program, 1,
+                                           LoaderOptions{.num_steps = 100, .held = 2});
+    for (int i = 0; i < takes; ++i) loader->next_step();
+    CHECK_NOTHROW(loader.reset());
   }
 }
 
-TEST_CASE("batches stay as they are until they are released, in the memory that was asked for") {
+TEST_CASE("batches stay as they are until they are released, in the requested memory") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   std::vector<int64_t> allocated;

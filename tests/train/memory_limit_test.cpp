@@ -43,7 +43,7 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
   CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
 }
 
-TEST_CASE("on GPUs the workspace counts, and the refusal names it; what a rank can do without does not count") {
+TEST_CASE("on GPUs the workspace counts, and the refusal names it, and what a rank can do without does not count") {
   const std::vector<std::string> gpus = {"launch.device=cuda"};
   const PlannedJob any = planned("0", gpus);
   const Memory memory = compile_all(any)[0].memory;

@@ -1,4 +1,4 @@
-// Profiles: who waited for whom, where the time went, and the trace that viewers open.
+// Profiles: which rank waited for which, where the time went, and the trace for viewers.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -10,12 +10,13 @@
 #include "engine/base/error.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
-#include "engine/spec/parse.h"
+#include "engine/runtime/routes.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
 #include "engine/train/profile/waiting.h"
 #include "engine/train/trainer.h"
+#include "tests/jobs/jobs.h"
 
 using namespace trainctl;
 using nlohmann::json;
@@ -56,7 +57,7 @@ json trace_of(std::span<const RankProfile> profiles) {
   return json::parse(text.str(), nullptr, false);
 }
 
-/// What viewers and people may take for granted of every trace that we write.
+/// What viewers and users may rely on in every trace that we write.
 void check_trace(const json& trace, std::span<const RankProfile> profiles, int64_t steps) {
   REQUIRE(trace.is_object());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
@@ -84,19 +85,6 @@ void check_trace(const json& trace, std::span<const RankProfile> profiles, int64
   for (const auto& [id, ends] : arrows) CHECK(ends == "sf");
 }
 
-const char* const kJob = R"(name: small
-dataset: {type: random, shape: [6], label_dtype: f32, batch: 8, samples: 40}
-network:
-  - {name: hidden, type: dense, units: 8}
-  - {name: relu, type: relu}
-  - {name: out, type: dense, units: 1}
-loss: mse
-optimizer: {type: sgd, learning_rate: 0.1}
-train: {epochs: 1}
-parallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 2, stage_config: {hidden: 0, relu: 0, out: 1}}
-launch: {ranks: 4, device: cpu}
-)";
-
 }  // namespace
 
 TEST_CASE("a collective waits until the last of its group has come") {
@@ -105,7 +93,7 @@ TEST_CASE("a collective waits until the last of its group has come") {
   const Waiting waiting = find_waiting(profiles);
   CHECK(waiting.waited_ns[0][0] == 250);
   CHECK(waiting.waited_ns[1][0] == 0);
-  CHECK(find_waiting(std::span(profiles).first(1)).waited_ns[0][0] == 0);  // nobody knows
+  CHECK(find_waiting(std::span(profiles).first(1)).waited_ns[0][0] == 0);  // peers' profiles are missing
 }
 
 TEST_CASE("a recv waits for its send, and a send that is over has not waited for its recv") {
@@ -185,11 +173,14 @@ TEST_CASE("events say what a kernel did, and how quickly") {
 }
 
 TEST_CASE("every instruction of the profiled steps is in the trace of real ranks, once a step") {
-  const PlannedJob job = plan_job(parse_job(kJob, "small.yaml", {}));
+  const PlannedJob job = plan_job(job_spec(
+      "small",
+      {"train.epochs=1", "launch.device=cpu", "launch.ranks=4",
+       "parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 2, stage_config: {fc1: 0, act1: 0, out: 1}}"}));
   const std::vector<Program> programs = compile_all(job);
   std::vector<int64_t> bytes;
   for (const Program& program : programs) bytes.push_back(program.arena_bytes);
-  const auto memory = SharedMemory::create(bytes);
+  const auto memory = SharedMemory::create(bytes, routes_of(programs));
   const ProfileSteps steps{2, 4};
   std::vector<std::unique_ptr<StepProfile>> recorders;
   for (const Program& program : programs) recorders.push_back(std::make_unique<StepProfile>(program, steps));

@@ -1,4 +1,4 @@
-// A folder that is gone with the test, and bytes for the files in it.
+// A folder that is deleted at the end of the test, and contents for files in it.
 #pragma once
 
 #include <zlib.h>
@@ -36,7 +36,7 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-/// An IDX file of u8 with these dims, element i being i % 251.
+/// An IDX file of u8 with these dims; element i is i % 251.
 inline Bytes idx_bytes(const std::vector<uint32_t>& dims) {
   Bytes bytes = {0, 0, 8, uint8_t(dims.size())};
   size_t count = 1;

@@ -1,4 +1,4 @@
-// A whole run on one rank: how it counts, what it reports, how it stops.
+// A whole run on one rank: its counts, its reports, how it stops.
 #include "engine/train/trainer.h"
 
 #include <doctest/doctest.h>
@@ -39,7 +39,7 @@ struct OneRank {
 
 }  // namespace
 
-TEST_CASE("once the first step is finished a run says where the time until then went, with what came before") {
+TEST_CASE("after the first step a run reports where the time until then went, earlier phases included") {
   OneRank rank;
   std::vector<std::string> phases, order;
   TrainHooks hooks;
@@ -64,7 +64,7 @@ TEST_CASE("epochs and steps count from 1, and an epoch reports the mean of its l
   hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
   const TrainResult result = train(rank.job, rank.program, *rank.comm, hooks);
 
-  REQUIRE(steps.size() == 6);  // two whole batches in 10 samples, three epochs
+  REQUIRE(steps.size() == 6);  // two whole batches of 10 samples, three epochs
   CHECK(result.steps == 6);
   CHECK_FALSE(result.stopped);
   CHECK(steps[0].epoch == 1);
@@ -92,7 +92,7 @@ TEST_CASE("train.steps ends a run in the middle of an epoch, which still reports
   CHECK(epochs[1].steps == 1);
 }
 
-TEST_CASE("a run ends before the step that may not start, and all that was started is reported") {
+TEST_CASE("a run ends before the step that may not start, and every started step is reported") {
   OneRank rank;
   std::vector<int64_t> asked;
   std::vector<EpochReport> epochs;
@@ -113,7 +113,7 @@ TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at
   const auto run = [](const std::string& sink) {
     OneRank rank({"train.steps=5", "dataset.samples=16", "train.sink_steps=" + sink});
     std::vector<float> losses;
-    std::string order;  // s a step that starts, r one that is reported, e an epoch's end
+    std::string order;  // s: a step starts, r: a step is reported, e: an epoch ends
     TrainHooks hooks;
     hooks.may_start = [&](int64_t) { return !(order += 's').empty(); };
     hooks.on_step = [&](const StepReport& report) {
@@ -134,7 +134,7 @@ TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at
   CHECK(many.first == one.first);
 }
 
-TEST_CASE("steps between two looks at the losses share their time evenly") {
+TEST_CASE("steps between two reads of the losses share their time evenly") {
   OneRank rank({"train.steps=4", "dataset.samples=16", "train.sink_steps=3"});
   std::vector<double> seconds;
   TrainHooks hooks;
@@ -146,7 +146,7 @@ TEST_CASE("steps between two looks at the losses share their time evenly") {
   CHECK(seconds[2] == seconds[0]);
 }
 
-TEST_CASE("what the data set cannot give is an error at the line of the job file") {
+TEST_CASE("asking the data set for what it lacks is an error at the line of the job file") {
   const auto position = [](const std::vector<std::string>& overrides, const std::string& text) {
     try {
       plan_job(parse_job(text, "small.yaml", overrides));

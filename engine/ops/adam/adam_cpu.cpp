@@ -2,11 +2,12 @@
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
 #include <cmath>
 
-#include "engine/ops/cpu_bf16_copy.h"
-#include "engine/ops/cpu_clip.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu/bf16_copy_cpu.h"
+#include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_adam_update(const KernelCall& call) {
   const double beta1 = call.attrs.number("beta1", 0.9), beta2 = call.attrs.number("beta2", 0.999);
@@ -32,5 +33,9 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
   };
   return cpu::with_bf16_copy(call, std::move(update));
 }
+
+}  // namespace
+
+extern const CpuKernels adam_cpu = {{"adam_update", prepare_adam_update}};
 
 }  // namespace trainctl

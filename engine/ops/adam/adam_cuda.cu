@@ -1,7 +1,7 @@
 // As torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/optimizer_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/optimizer_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -36,9 +36,7 @@ struct Adam {
   }
 };
 
-}  // namespace
-
-CudaKernel prepare_adam_update_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_adam_update(const CudaKernelCall& call) {
   const double beta1 = call.attrs.number("beta1", 0.9), beta2 = call.attrs.number("beta2", 0.999);
   const auto decay = static_cast<float>(call.attrs.number("weight_decay", 0.0));
   const bool decoupled = call.attrs.flag("decoupled");
@@ -47,5 +45,9 @@ CudaKernel prepare_adam_update_cuda(const CudaKernelCall& call) {
                   decoupled ? 0.0f : decay,        decoupled ? decay : 0.0f};
   return prepare_optimizer<2>(call, rule, "adam_update");
 }
+
+}  // namespace
+
+extern const CudaKernels adam_cuda = {{"adam_update", prepare_adam_update}};
 
 }  // namespace trainctl

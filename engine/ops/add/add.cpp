@@ -1,6 +1,10 @@
 // c = a + b with numpy broadcasting. A gradient is summed to the shape of its operand.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -12,7 +16,6 @@ extern const OpDef add_op = {
       return {{broadcast_shape("add", in[0].shape, in[1].shape), in[0].dtype}};
     },
     .rule = broadcast_rule,
-    .cost = elementwise_cost<1>,
     .backward =
         [](GradBuilder& g) {
           for (int i = 0; i < 2; ++i) {
@@ -24,6 +27,24 @@ extern const OpDef add_op = {
             }
           }
         },
+    .kernel = {.name = "add",
+               .element = [](const Attrs&) -> std::string { return "+"; },
+               .cost = elementwise_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "c = a + b, broadcast", .inputs = {{kMatrix}, {kMatrix}}};
+                   }},
 };
+
+extern const LayerDef add_layer = {
+    .name = "add",
+    .doc = "Sum of two inputs, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("add"); },
+};
+
+extern const OpFamily add_family = {.ops = {&add_op}, .layers = {&add_layer}};
 
 }  // namespace trainctl

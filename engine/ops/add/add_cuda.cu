@@ -1,9 +1,14 @@
 // y = a + b with numpy broadcasting.
-#include "engine/ops/broadcast_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/cuda/broadcast_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
+namespace {
 
-CudaKernel prepare_add_cuda(const CudaKernelCall& call) { return map_broadcast(call, Sum{}, "add"); }
+CudaKernel prepare_add(const CudaKernelCall& call) { return map_broadcast(call, Sum{}, "add"); }
+
+}  // namespace
+
+extern const CudaKernels add_cuda = {{"add", prepare_add}};
 
 }  // namespace trainctl

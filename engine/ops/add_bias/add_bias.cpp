@@ -1,6 +1,9 @@
 // y[.., n] = x[.., n] + b[n]; db[n] = dy summed over everything before n.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -17,13 +20,19 @@ extern const OpDef add_bias_op = {
       const std::string dims = letters(in[0].shape.size() - 1, "n") + "n";
       return {dims + ",n->" + dims};
     },
-    .cost = elementwise_cost<1>,
     .backward =
         [](GradBuilder& g) {
           g.pass_in_grad(0, g.out_grad());
           g.set_in_grad(1, "bias_grad", {g.out_grad()});
         },
-    .in_place = true,
+    .kernel = {.name = "add_bias",
+               .in_place = InPlace::first_on_first,
+               .cost = elementwise_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x + b of the last dim", .inputs = {{kMatrix}, {kRow}}};
+                   }},
 };
 
 /// dy -> db
@@ -34,14 +43,22 @@ extern const OpDef bias_grad_op = {
       expect_ndim("bias_grad", in[0], 1);
       return {{{in[0].shape.back()}}};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
-    .can_accumulate = 1,
-    .can_descend = true,
+    .kernel = {.name = "bias_grad",
+               .accumulates = 1,
+               .takes = static_cast<unsigned>(EpilogueStep::descend),
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = static_cast<double>(num_elements(in[0].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "db = dy summed over all but the last dim", .inputs = {{kMatrix}}};
+                   }},
 };
+
+extern const OpFamily add_bias_family = {.ops = {&add_bias_op, &bias_grad_op}};
 
 }  // namespace trainctl

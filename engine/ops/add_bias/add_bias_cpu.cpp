@@ -1,8 +1,9 @@
 // y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy.
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_add_bias(const KernelCall& call) {
   const int64_t n = call.in[1].size();
@@ -19,9 +20,13 @@ CpuKernel prepare_bias_grad(const KernelCall& call) {
   const TensorArg& db = call.out[0];
   return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(db.shape, dy.shape)), from = dy.as<float>(),
           to = db.as<float>(), add = db.accumulate,
-          rate = call.attrs.flag("descend") ? &call.scalars->learning_rate : nullptr] {
+          rate = epilogue_of(call.attrs).descend ? &call.scalars->learning_rate : nullptr] {
     sum.run(from, to, rate == nullptr ? 1.0 : -double{*rate}, add);
   };
 }
+
+}  // namespace
+
+extern const CpuKernels add_bias_cpu = {{"add_bias", prepare_add_bias}, {"bias_grad", prepare_bias_grad}};
 
 }  // namespace trainctl

@@ -1,9 +1,14 @@
-// y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy. Both are broadcasting's.
-#include "engine/ops/cuda_kernels.h"
+// y[.., n] = x[.., n] + b[n].  db[n] = sum over the leading dims of dy. Uses the broadcast kernels of add and sum_to.
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl {
+namespace {
 
-CudaKernel prepare_add_bias_cuda(const CudaKernelCall& call) { return prepare_add_cuda(call); }
-CudaKernel prepare_bias_grad_cuda(const CudaKernelCall& call) { return prepare_sum_to_cuda(call); }
+CudaKernel prepare_add_bias(const CudaKernelCall& call) { return find_cuda_kernel("add")->prepare(call); }
+CudaKernel prepare_bias_grad(const CudaKernelCall& call) { return find_cuda_kernel("sum_to")->prepare(call); }
+
+}  // namespace
+
+extern const CudaKernels add_bias_cuda = {{"add_bias", prepare_add_bias}, {"bias_grad", prepare_bias_grad}};
 
 }  // namespace trainctl

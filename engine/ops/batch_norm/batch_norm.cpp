@@ -1,8 +1,15 @@
 // y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
 // The statistics are ops of their own, so that where the batch is cut they come out as partial sums
 // and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
+#include <fmt/format.h>
+
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -36,6 +43,38 @@ void backward(GradBuilder& g) {
   g.set_in_grad(0, "batch_norm_grad", all, attrs);
 }
 
+// A batch of 32 images of 128 channels, 32 x 32.
+const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
+const Attrs kBatchNorm = {{"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
+
+/// (dy, x, mean, var, ...): x of `images` dims, and vectors of its channels.
+void expect_batch_norm_grad(Infos in) {
+  example::expect(in.size() >= 4 && in.size() <= 7 && in.size() != 5 && in[0].shape.size() >= 2,
+                  "it takes dy, x [n, c, ..], mean, var");
+  example::expect_shape(in[1], in[0].shape, "x");
+  for (size_t i = 2; i < in.size(); ++i) example::expect_shape(in[i], {in[0].shape[1]}, "a vector of the channels");
+}
+
+TensorId emit_batch_norm(LayerContext& layer) {
+  LayerBuilder& b = layer.builder;
+  const Shape in = layer.shape();
+  if (in.size() < 2) shape_error(fmt::format("batch_norm needs features in dim 1, its input is {}", to_string(in)));
+  const int64_t features = in[1], count = num_elements(in) / features;
+  const TensorId x = layer.inputs[0];
+  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}}, "mean")[0];
+  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}}, "var")[0];
+  const TensorId running_mean = b.state("running_mean", {features}, 0),
+                 running_var = b.state("running_var", {features}, 1);
+  b.emit("batch_norm_running", {mean, var, running_mean, running_var},
+         {{"momentum", layer.attrs.number("momentum")}, {"count", count}}, "running");
+  std::vector<TensorId> inputs = {x, mean, var};
+  if (layer.attrs.flag("affine")) {
+    inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
+    inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
+  }
+  return b.emit("batch_norm", inputs, {{"count", count}, {"eps", layer.attrs.number("eps")}})[0];
+}
+
 }  // namespace
 
 /// x -> sum / count, a partial sum where the batch is cut
@@ -46,7 +85,14 @@ extern const OpDef batch_norm_mean_op = {
       return {{{in[0].shape[1]}}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + "->c"}; },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_mean",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "mean of each channel (dim 1)", .inputs = {{kImages}}, .attrs = kBatchNorm};
+                   }},
 };
 
 /// (x, mean) -> sum (x - mean)^2 / count
@@ -57,7 +103,15 @@ extern const OpDef batch_norm_var_op = {
       return {{{in[0].shape[1]}}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + ",c->c"}; },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_var",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "variance of each channel; inputs x, mean",
+                                          .inputs = {{kImages}, f32(kChannels)},
+                                          .attrs = kBatchNorm};
+                   }},
 };
 
 /// (mean, var, running_mean, running_var): running += momentum * (new - running), var unbiased
@@ -68,8 +122,16 @@ extern const OpDef batch_norm_running_op = {
       return {};
     },
     .rule = [](Infos, const Attrs&) -> RuleText { return {"c,c,c,c->"}; },
-    .cost = elementwise_cost<0>,
-    .updates_input = 0b1100,
+    .kernel = {.name = "batch_norm_running",
+               .updates_input = 0b1100,
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "running statistics; inputs mean, var, running mean, running var",
+                                          .inputs = {f32(kChannels), f32(kChannels), f32(kChannels), f32(kChannels)},
+                                          .attrs = kBatchNorm};
+                   }},
 };
 
 /// (x, mean, var[, gamma, beta]) -> y
@@ -85,8 +147,17 @@ extern const OpDef batch_norm_op = {
       for (size_t i = 1; i < in.size(); ++i) text += ",c";
       return {text + "->" + x};
     },
-    .cost = elementwise_cost<4>,
     .backward = backward,
+    .kernel = {.name = "batch_norm",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs x, mean, var(, gamma, beta)",
+                         .inputs = {{kImages}, f32(kChannels), f32(kChannels), {kChannels}, {kChannels}},
+                         .attrs = kBatchNorm};
+                   }},
 };
 
 /// (dy, x, mean, var) -> dbeta = sum dy, dgamma = sum dy * xhat
@@ -96,7 +167,16 @@ extern const OpDef batch_norm_grad_stats_op = {
       expect_inputs("batch_norm_grad_stats", in, 4, 4);
       return {in[2], in[2]};
     },
-    .cost = reduce_cost,
+    .kernel = {.name = "batch_norm_grad_stats",
+               .cost = reduce_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dbeta, dgamma; inputs dy, x, mean, var",
+                                          .inputs = {{kImages}, {kImages}, f32(kChannels), f32(kChannels)},
+                                          .attrs = kBatchNorm,
+                                          .expect = expect_batch_norm_grad};
+                   }},
 };
 
 /// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, through the statistics too
@@ -106,7 +186,36 @@ extern const OpDef batch_norm_grad_op = {
       expect_inputs("batch_norm_grad", in, 6, 7);
       return {in[1]};
     },
-    .cost = elementwise_cost<8>,
+    .kernel = {.name = "batch_norm_grad",
+               .cost = elementwise_cost<8>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x, mean, var, dbeta, dgamma(, gamma)",
+                                          .inputs = {{kImages},
+                                                     {kImages},
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     f32(kChannels),
+                                                     {kChannels}},
+                                          .attrs = kBatchNorm,
+                                          .expect = expect_batch_norm_grad};
+                   }},
 };
+
+extern const LayerDef batch_norm_layer = {
+    .name = "batch_norm",
+    .doc = "Normalises each feature (dim 1) over the batch, over all ranks that share it.",
+    .fields =
+        {eps_field(),
+         number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
+         affine_field()},
+    .emit = emit_batch_norm,
+};
+
+extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
+                                                   &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
+                                           .layers = {&batch_norm_layer}};
 
 }  // namespace trainctl

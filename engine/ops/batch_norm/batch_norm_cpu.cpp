@@ -1,17 +1,17 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
-// sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
+// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include <algorithm>
 #include <cmath>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
 
 struct Dims {
-  int64_t n = 1, c = 1, s = 1;  ///< batch, features, all others
+  int64_t n = 1, c = 1, s = 1;  ///< batch, features, product of all other dims
 };
 
 Dims dims_of(const TensorArg& x) {
@@ -61,8 +61,6 @@ void map_per_feature(const Dims& d, float* y, F f) {
 }
 
 inline float inverse_std(float var, float eps) { return 1.0f / std::sqrt(var + eps); }
-
-}  // namespace
 
 CpuKernel prepare_batch_norm_mean(const KernelCall& call) {
   return [d = dims_of(call.in[0]), x = call.in[0].as<float>(), mean = call.out[0].as<float>(),
@@ -134,5 +132,14 @@ CpuKernel prepare_batch_norm_grad(const KernelCall& call) {
     });
   };
 }
+
+}  // namespace
+
+extern const CpuKernels batch_norm_cpu = {{"batch_norm_mean", prepare_batch_norm_mean},
+                                          {"batch_norm_var", prepare_batch_norm_var},
+                                          {"batch_norm", prepare_batch_norm},
+                                          {"batch_norm_running", prepare_batch_norm_running},
+                                          {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
+                                          {"batch_norm_grad", prepare_batch_norm_grad}};
 
 }  // namespace trainctl

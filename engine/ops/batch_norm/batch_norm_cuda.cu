@@ -1,9 +1,9 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are nodes of their own, so that a cut batch
-// sums them over the ranks before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
+// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -12,7 +12,7 @@ __device__ float inverse_std(float var, float eps) { return rsqrtf(var + eps); }
 
 // Kernels
 
-/// Terms of a sum over n and s, centred by a mean of each feature. V features, or one for all elements.
+/// The means that centre a pack of terms: W features' means, or one for all elements.
 template <int W>
 struct Centre {
   float mean[W];
@@ -81,7 +81,7 @@ struct GradStatsTerm {
   }
 };
 
-/// Of a feature: mean, var, (gamma, beta).
+/// A feature's inputs: mean, var, (gamma, beta).
 struct Normalise {
   float eps;
   struct Feature {
@@ -92,7 +92,7 @@ struct Normalise {
   __device__ float operator()(const Feature& f, float x) const { return (x - f.mean) * f.scale + f.shift; }
 };
 
-/// Of a feature: mean, var, dbeta, dgamma, (gamma).
+/// A feature's inputs: mean, var, dbeta, dgamma, (gamma).
 struct NormaliseGrad {
   float eps, share;
   struct Feature {
@@ -121,7 +121,7 @@ __global__ void running_kernel(int64_t c, Ref<Mixed> mean, Ref<Mixed> var, Ref<M
 
 // Launchers
 
-/// x as [batch, features, all others], and the strides along it of what is [features].
+/// x as [batch, features, all other dims], and the strides of a [features] tensor along it.
 Shape dims_of(const TensorArg& x) {
   Shape d{x.shape[0], x.shape[1], 1};
   for (size_t i = 2; i < x.shape.size(); ++i) d[2] *= x.shape[i];
@@ -132,15 +132,13 @@ const Shape kPerFeature{0, 1, 0};
 float eps_of(const CudaKernelCall& call) { return static_cast<float>(call.attrs.number("eps", 1e-5)); }
 double share_of(const CudaKernelCall& call) { return 1.0 / static_cast<double>(call.attrs.integer("count")); }
 
-}  // namespace
-
-CudaKernel prepare_batch_norm_mean_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_mean(const CudaKernelCall& call) {
   CudaKernelCall flat = call;
   flat.in[0].shape = dims_of(call.in[0]);
   return prepare_plain_sum(flat, kPerFeature, share_of(call), "batch_norm_mean");
 }
 
-CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_var(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   return with_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
@@ -149,13 +147,13 @@ CudaKernel prepare_batch_norm_var_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_batch_norm_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
   const Normalise op{eps_of(call)};
   if (call.in.size() > 3) return map_features<1, 2, 2>(call, op, "batch_norm");
   return map_features<1, 2, 0>(call, op, "batch_norm");
 }
 
-CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
   const auto count = static_cast<double>(call.attrs.integer("count"));
   return [c = call.in[0].size(), mean = ref<Mixed>(call.in[0]), var = ref<Mixed>(call.in[1]),
           running_mean = ref<Mixed>(call.in[2]), running_var = ref<Mixed>(call.in[3]),
@@ -167,7 +165,7 @@ CudaKernel prepare_batch_norm_running_cuda(const CudaKernelCall& call) {
   };
 }
 
-CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
@@ -182,10 +180,19 @@ CudaKernel prepare_batch_norm_grad_stats_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_batch_norm_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
   const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
   if (call.in.size() > 6) return map_features<2, 4, 1>(call, op, "batch_norm_grad");
   return map_features<2, 4, 0>(call, op, "batch_norm_grad");
 }
+
+}  // namespace
+
+extern const CudaKernels batch_norm_cuda = {{"batch_norm_mean", prepare_batch_norm_mean},
+                                            {"batch_norm_var", prepare_batch_norm_var},
+                                            {"batch_norm", prepare_batch_norm},
+                                            {"batch_norm_running", prepare_batch_norm_running},
+                                            {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
+                                            {"batch_norm_grad", prepare_batch_norm_grad}};
 
 }  // namespace trainctl

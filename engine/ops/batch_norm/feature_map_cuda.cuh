@@ -1,18 +1,18 @@
 // Element-wise kernels over x [n, c, s] with operands of one number a feature, [c]: out = op(of(numbers), full..). In
-// bf16 a copy's time is some 25 instructions an element, and a reciprocal root alone is 10: what an op makes of a
-// feature's numbers is made once for a pack, or where features lie side by side once for a thread.
+// bf16 the time of a copy allows some 25 instructions an element, and a reciprocal square root alone takes 10. So an
+// op's values for a feature are computed once a pack or, if features are contiguous, once a thread.
 //
-// What is computed is an Op:
-//   struct Feature                                    what is the same for all elements of a feature
-//   Feature of(std::array<float, S + P>)
-//   float operator()(const Feature&, float full..)
+// An Op defines what is computed:
+//   struct Feature                                    values that all elements of a feature share
+//   Feature of(std::array<float, S + P>)              computes them
+//   float operator()(const Feature&, float full..)    computes an element
 #pragma once
 
-#include "engine/ops/strided_cuda.cuh"
+#include "engine/ops/cuda/strided_cuda.cuh"
 
 namespace trainctl {
 
-/// S statistics and P parameters of each feature.
+/// S statistics and P parameters for each feature.
 template <class T, int S, int P>
 struct FeatureSides {
   std::array<Ref<float>, S> statistics;
@@ -28,7 +28,7 @@ struct FeatureSides {
   }
 };
 
-/// Which feature an element of x is of.
+/// Maps elements of x to features.
 struct Planes {
   Divisor elements;  ///< s
   Divisor features;  ///< c
@@ -51,7 +51,7 @@ __device__ inline float of_element(const Op& op, const typename Op::Feature& fea
   if constexpr (F == 2) return op(feature, v[0][j], v[1][j]);
 }
 
-/// Planes of s elements, one after another. A pack may begin in one and end in the next: s >= V.
+/// x as consecutive planes of s elements. A pack may begin in one and end in the next: s >= V.
 template <int V, class T, int F, int S, int P, class Op>
 __global__ void __launch_bounds__(kMapThreads, 1)
     planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, Planes planes,
@@ -69,9 +69,9 @@ __global__ void __launch_bounds__(kMapThreads, 1)
   Raw<T, V> raw[kUnroll][F];
   std::array<float, S + P> of[kUnroll];
   uint32_t plane[kUnroll];
-  int here[kUnroll];  // elements of the pack that are of its first plane
+  int here[kUnroll];  // elements from the pack's start to the end of its plane
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {  // all is in flight, without a branch
+  for (int u = 0; u < kUnroll; ++u) {  // no branch, so that all loads are in flight together
     const int pack = min(static_cast<int>(threadIdx.x) + u * kMapThreads, packs - 1);
     const uint32_t element = base_element + pack * V, quotient = planes.elements.quotient(element);
 #pragma unroll
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMapThreads, 1)
     }
     store(out, base + pack * V, y);
   }
-  if constexpr (V > 1) {  // fewer than 2 V elements are in no pack
+  if constexpr (V > 1) {  // fewer than 2 V elements are outside of packs
     const int64_t edges = span.n - span.packs * V;
     if (blockIdx.x != gridDim.x - 1 || threadIdx.x >= edges) return;
     const int64_t i = threadIdx.x < span.head ? threadIdx.x : span.packs * V + threadIdx.x;
@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(kMapThreads, 1)
   }
 }
 
-/// x [rows, c]: a thread has a pack of columns of every `step`th row.
+/// x [rows, c]: a thread has a pack of columns of every `step`-th row.
 struct FeatureColumns {
   int64_t rows = 0, columns = 0;
-  int lanes = 32;     ///< threads side by side, a power of 2
+  int lanes = 32;     ///< threads across columns, a power of 2
   int64_t split = 0;  ///< rows of one of gridDim.y blocks
 };
 
@@ -150,7 +150,7 @@ CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides
                            FeatureColumns g, const char* name) {
   const int64_t packs = g.columns / V;
   while (g.lanes > 1 && g.lanes / 2 >= packs) g.lanes /= 2;
-  const int64_t least = kMapThreads / g.lanes * 16;  // 16 rows a thread are worth what it makes of its features
+  const int64_t least = kMapThreads / g.lanes * 16;  // 16 rows a thread pay for computing its features' values
   g.split = std::max(least, ceil_div(g.rows, 65535));
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, g.lanes)), static_cast<unsigned>(ceil_div(g.rows, g.split)));
   return [=](CudaStream stream) {

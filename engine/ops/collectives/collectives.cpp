@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -50,8 +52,8 @@ extern const OpDef all_reduce_op = {
     .name = "all_reduce",
     .infer = [](Infos in, const Attrs&) { return infer_same("all_reduce", in); },
     .rule = collective_rule,
-    .cost = collective_cost,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_reduce", {g.out_grad()}, g.attrs()); },
+    .kernel = {.name = "all_reduce", .cost = collective_cost},
     .collective = true,
 };
 
@@ -65,8 +67,8 @@ extern const OpDef all_gather_op = {
           return out;
         },
     .rule = collective_rule,
-    .cost = collective_cost,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce_scatter", {g.out_grad()}, g.attrs()); },
+    .kernel = {.name = "all_gather", .cost = collective_cost},
     .collective = true,
 };
 
@@ -80,8 +82,8 @@ extern const OpDef reduce_scatter_op = {
           return out;
         },
     .rule = collective_rule,
-    .cost = collective_cost,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_gather", {g.out_grad()}, g.attrs()); },
+    .kernel = {.name = "reduce_scatter", .cost = collective_cost},
     .collective = true,
 };
 
@@ -96,7 +98,6 @@ extern const OpDef all_to_all_op = {
           return out;
         },
     .rule = collective_rule,
-    .cost = collective_cost,
     .backward =
         [](GradBuilder& g) {
           Attrs attrs = g.attrs();
@@ -104,6 +105,7 @@ extern const OpDef all_to_all_op = {
           attrs.set("concat_dim", g.attrs().integer("split_dim"));
           g.set_in_grad(0, "all_to_all", {g.out_grad()}, attrs);
         },
+    .kernel = {.name = "all_to_all", .cost = collective_cost},
     .collective = true,
 };
 
@@ -112,8 +114,8 @@ extern const OpDef broadcast_op = {
     .name = "broadcast",
     .infer = [](Infos in, const Attrs&) { return infer_same("broadcast", in); },
     .rule = collective_rule,
-    .cost = collective_cost,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce", {g.out_grad()}, g.attrs()); },
+    .kernel = {.name = "broadcast", .cost = collective_cost},
     .collective = true,
 };
 
@@ -121,8 +123,14 @@ extern const OpDef broadcast_op = {
 extern const OpDef reduce_op = {
     .name = "reduce",
     .infer = [](Infos in, const Attrs&) { return infer_same("reduce", in); },
-    .cost = collective_cost,
+    .kernel = {.name = "reduce", .cost = collective_cost},
     .collective = true,
 };
+
+extern const LayerDef all_reduce_layer, all_gather_layer, reduce_scatter_layer, all_to_all_layer, broadcast_layer;
+
+extern const OpFamily collectives_family = {
+    .ops = {&all_reduce_op, &all_gather_op, &reduce_scatter_op, &all_to_all_op, &broadcast_op, &reduce_op},
+    .layers = {&all_reduce_layer, &all_gather_layer, &reduce_scatter_layer, &all_to_all_layer, &broadcast_layer}};
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
-// y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch alone, so every cut and every recompute draws the same mask. Backward: the same on dy.
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_strided.h"
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
+// step and the micro-batch, so every layout and every recompute draws the same mask. Backward: the same on dy.
+#include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
+#include "engine/ops/kernel.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {
@@ -15,8 +15,8 @@ struct Mask {
   float scale;
 };
 
-/// One contiguous run of elements whose indices in the whole tensor are first, first + 1, …: a Philox block
-/// makes the numbers of four, so whole blocks are drawn kBlocks at a time.
+/// Applies the mask to a contiguous run of elements whose indices in the whole tensor are first, first + 1, ..: a
+/// Philox block has the numbers of four elements, so whole blocks are drawn kBlocks at a time.
 void drop_row(const Mask& mask, uint64_t first, const float* x, float* y, int64_t n) {
   constexpr int kBlocks = 16;
   float uniform[kBlocks * 4];
@@ -75,9 +75,15 @@ void cpu::Dropout::run(int64_t first, const float* x, float* y, int64_t n) const
   }
 }
 
+namespace {
+
 CpuKernel prepare_dropout(const KernelCall& call) {
   return [drop = cpu::Dropout(call, call.out[0], call.attrs.number("p"), call.attrs.integer("key")),
           x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] { drop.run(0, x, y, n); };
 }
+
+}  // namespace
+
+extern const CpuKernels dropout_cpu = {{"dropout", prepare_dropout}};
 
 }  // namespace trainctl

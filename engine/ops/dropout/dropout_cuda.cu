@@ -1,7 +1,7 @@
-// y = keep ? x / (1 - p) : 0. keep depends on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch alone: the same bits as on the CPU. Backward: the same on dy.
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/dropout_cuda.cuh"
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
+// step and the micro-batch: the same bits as on the CPU. Backward: the same on dy.
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/dropout_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -39,7 +39,9 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launchers
 
-CudaKernel prepare_dropout_cuda(const CudaKernelCall& call) {
+namespace {
+
+CudaKernel prepare_dropout(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   if (y.size() == 0) return [](CudaStream) {};
   const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"))};
@@ -61,5 +63,9 @@ CudaKernel prepare_dropout_cuda(const CudaKernelCall& call) {
     return prepare(std::integral_constant<int, 1>{});
   });
 }
+
+}  // namespace
+
+extern const CudaKernels dropout_cuda = {{"dropout", prepare_dropout}};
 
 }  // namespace trainctl

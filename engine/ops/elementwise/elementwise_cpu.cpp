@@ -1,17 +1,17 @@
-// A chain of element-wise ops, a block at a time: what lies between the ops stays in the first cache.
+// A chain of element-wise ops, one block at a time: intermediate values stay in the L1 cache.
 #include <algorithm>
 #include <array>
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/elementwise/spans_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 512;  ///< elements; stack and names take 12 KiB
+constexpr int64_t kBlock = 512;  ///< elements; the stack and the names take 12 KiB
 
 cpu::Span1 span_of_one(ElementwiseOp op) {
   switch (op) {
@@ -79,7 +79,7 @@ class Evaluator {
   };
   using Block = std::array<float, kBlock>;
 
-  /// The stack holds where each value lies: in an input, or in the block of its depth.
+  /// The stack holds pointers to values: into an input, or to the block of that depth.
   void run_block(int64_t first, int64_t n) {
     const float* stack[kMostElementwiseDepth];
     int depth = 0;
@@ -109,14 +109,14 @@ class Evaluator {
     }
   }
 
-  /// Where the token's result goes: the block of the place on the stack that it will have.
+  /// Where the token's result goes: the block of its future place on the stack.
   float* token_block(const ElementwiseToken& token, int depth) {
     const bool pushes = token.op == ElementwiseOp::row, takes_two = span_of_two(token.op) != nullptr;
     const int place = pushes ? depth : takes_two ? depth - 2 : depth - 1;
     return blocks_[static_cast<size_t>(std::max(place, 0))].data();
   }
 
-  /// Elements `first` on of an input that repeats: in place where the block does not go over its end.
+  /// Elements from `first` on of an input that repeats: in place if the block does not cross its end.
   static const float* row(const Input& in, int64_t first, int64_t n, float* block) {
     const int64_t at = first % in.elements;
     if (at + n <= in.elements) return in.data + at;
@@ -141,10 +141,12 @@ class Evaluator {
   std::array<Block, kMostElementwiseNames> names_;
 };
 
-}  // namespace
-
 CpuKernel prepare_elementwise(const KernelCall& call) {
   return [evaluator = std::make_shared<Evaluator>(call)] { evaluator->run(); };
 }
+
+}  // namespace
+
+extern const CpuKernels elementwise_cpu = {{"elementwise", prepare_elementwise}};
 
 }  // namespace trainctl

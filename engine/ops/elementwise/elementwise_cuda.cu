@@ -1,8 +1,8 @@
-// A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, walks the tokens of
-// the expression with a stack in registers, and writes.
-#include "engine/ops/activations_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/dropout_cuda.cuh"
+// A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, evaluates the
+// tokens of the expression with a stack in registers, and writes.
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/dropout_cuda.cuh"
 #include "engine/ops/elementwise/expression.h"
 
 namespace trainctl {
@@ -11,7 +11,7 @@ namespace {
 struct Chain {
   struct Token {
     ElementwiseOp op;
-    uint8_t index;  ///< of x, b, :, $ and =; of dropout: of its mask
+    uint8_t index;  ///< of x, b, :, $ and =; for dropout, of its mask
   };
   int num_tokens = 0, num_inputs = 0;
   Token tokens[kMostElementwiseTokens];
@@ -57,7 +57,7 @@ struct Stack {
 #pragma unroll
     for (int j = 0; j < V; ++j) v[0][j] = f(v[0][j]);
   }
-  /// f(below, top) in their place.
+  /// Replaces the top two values by f(below, top).
   template <class F>
   __device__ void join(F f) {
 #pragma unroll
@@ -66,7 +66,7 @@ struct Stack {
   }
 };
 
-/// to = the one of `from` that index says.
+/// to = from[index], with constant indices only.
 template <int N, int V>
 __device__ inline void pick(const float (&from)[N][V], int index, float (&to)[V]) {
 #pragma unroll
@@ -111,7 +111,7 @@ __device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
 
 // Kernels
 
-/// kInputs: as many large inputs as are read ahead; there may be fewer.
+/// kInputs: the most large inputs that are read ahead.
 template <int V, class T, int kInputs>
 __global__ void __launch_bounds__(kMapThreads)
     chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
@@ -202,9 +202,7 @@ CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const st
   return launch_chain<V, T, kMostElementwiseInputs>(call, chain, is_row);
 }
 
-}  // namespace
-
-CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_elementwise(const CudaKernelCall& call) {
   const int64_t n = call.out[0].size();
   if (n == 0) return [](CudaStream) {};
   Chain chain;
@@ -249,5 +247,9 @@ CudaKernel prepare_elementwise_cuda(const CudaKernelCall& call) {
   if (packs_fit(kPack<Mixed>)) return launch_chain<kPack<Mixed>, Mixed>(call, chain, is_row);
   return launch_chain<1, Mixed>(call, chain, is_row);
 }
+
+}  // namespace
+
+extern const CudaKernels elementwise_cuda = {{"elementwise", prepare_elementwise}};
 
 }  // namespace trainctl

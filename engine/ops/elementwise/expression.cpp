@@ -1,8 +1,6 @@
 // Reading and writing the tokens of element-wise expressions.
 #include "engine/ops/elementwise/expression.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -115,19 +113,5 @@ std::vector<ElementwiseToken> parse_expression(std::string_view text) {
 }
 
 bool is_expression(std::string_view text) { return read_expression(text).has_value(); }
-
-std::string elementwise_token(std::string_view op, const Attrs& attrs) {
-  if (op == "add" || op == "add_bias") return "+";
-  if (op == "mul") return "*";
-  if (op == "dropout") return fmt::format("dropout({},{})", attrs.number("p"), attrs.integer("key"));
-  if (op == "gelu" || op == "gelu_grad") {
-    const bool tanh = attrs.text("approximate", "none") == "tanh";
-    return tanh ? (op == "gelu" ? "gelu_tanh" : "gelu_tanh_grad") : std::string(op);
-  }
-  for (const Word& word : kWords) {
-    if (word.text == op) return std::string(op);
-  }
-  return "";
-}
 
 }  // namespace trainctl

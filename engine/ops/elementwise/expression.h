@@ -27,8 +27,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/base/attrs.h"
-
 namespace trainctl {
 
 enum class ElementwiseOp : uint8_t {
@@ -68,8 +66,5 @@ std::vector<ElementwiseToken> parse_expression(std::string_view text);
 
 /// Whether its stack, names and tokens are within the limits, and it is an expression at all.
 bool is_expression(std::string_view text);
-
-/// The token of an op of the graph ("add_bias" is "+"); "" where the op is none of these.
-std::string elementwise_token(std::string_view op, const Attrs& attrs);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// An element-wise op's own kernel: its span over the whole tensor.
+// The stand-alone kernel of an element-wise op: its span over the whole tensor.
 #pragma once
 
 #include "engine/ops/elementwise/spans_cpu.h"

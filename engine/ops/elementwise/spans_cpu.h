@@ -1,11 +1,11 @@
-// The element-wise ops over n contiguous elements: what an op's own kernel runs over the whole tensor and the
-// `elementwise` kernel over blocks, so that both give the same bits. Each is defined in its op's folder. An output
-// may lie on an input.
+// The element-wise ops over n contiguous elements. An op's stand-alone kernel runs its span over the whole tensor, the
+// `elementwise` kernel runs it over blocks; both give the same bits. Each is defined in its op's folder. An output may
+// overwrite an input.
 #pragma once
 
 #include <cstdint>
 
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl::cpu {
@@ -30,7 +30,7 @@ void gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n);
 /// Dropout of a tensor that may be a slice of a larger one.
 class Dropout {
  public:
-  /// `out` says where the slice lies; seed and scalars are the call's.
+  /// `out` has the slice's position; seed and scalars are the call's.
   Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key);
   /// Elements [first, first + n) of the slice.
   void run(int64_t first, const float* x, float* y, int64_t n) const;
@@ -39,9 +39,9 @@ class Dropout {
   const StepScalars* scalars_;
   uint64_t micro_batch_, key_;
   float p_, scale_;
-  int64_t start_ = 0;  ///< the slice's first element in the whole
+  int64_t start_ = 0;  ///< index of the slice's first element in the whole
   int64_t row_ = 1;    ///< elements that are contiguous in both
-  Loops<1> rows_;      ///< the slice's rows, and where they lie in the whole
+  Loops<1> rows_;      ///< over the slice's rows, with strides in the whole
 };
 
 }  // namespace trainctl::cpu

@@ -2,10 +2,36 @@
 // rows are a contraction: y is a partial sum where they are cut.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
+namespace {
+
+int64_t rows_of_second(Infos in, const Attrs&) { return in[1].shape[0]; }
+int64_t vocabulary(Infos, const Attrs& attrs) { return attrs.integer("vocab"); }
+
+void expect_embedding_grad(Infos in) {
+  example::expect(in.size() == 2, "it takes dy [.., d] and ids");
+  example::expect_shape(in[1], example::leading(in[0]), "ids");
+}
+
+/// Sorted tokens with their counts, where each row's begin, and sums of rows over windows of 512 tokens.
+int64_t grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
+  const int64_t tokens = num_elements(inputs[1]);
+  const int64_t ints = 5 * tokens + outputs[0][0] + 1025, floats = 2 * (tokens / 512 + 1) * outputs[0][1];
+  return std::max(kSumsScratch, 4 * (ints + floats));
+}
+
+}  // namespace
 
 extern const OpDef embedding_op = {
     .name = "embedding",
@@ -25,17 +51,18 @@ extern const OpDef embedding_op = {
       const std::string ids = letters(in[0].shape.size(), "vd");
       return {ids + ",vd->" + ids + "d"};
     },
-    // Only the rows that are asked for are read.
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in.first(1), out, 0);
-          cost.bytes += static_cast<double>(num_elements(out[0].shape) * byte_size(in[1].dtype));
-          return cost;
-        },
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(1, "embedding_grad", {g.out_grad(), g.in(0)}, {{"vocab", g.shape(g.in(1))[0]}});
         },
+    .kernel = {.name = "embedding",
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = rows of a table; inputs ids, table",
+                                          .inputs = {ids({kRows}), {{32768, kCols}}},
+                                          .below = rows_of_second};
+                   }},
 };
 
 /// (dy, ids) -> dtable; a rank adds up the rows of its own slice.
@@ -46,13 +73,39 @@ extern const OpDef embedding_grad_op = {
       expect_ndim("embedding_grad", in[0], 1);
       return {{{attrs.integer("vocab"), in[0].shape.back()}}};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
-    .can_accumulate = 1,
+    .kernel = {.name = "embedding_grad",
+               .accumulates = 1,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = static_cast<double>(num_elements(in[0].shape));
+                     return cost;
+                   },
+               .most_cuda_scratch = grad_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dtable; inputs dy, ids",
+                                          .inputs = {{kMatrix}, ids({kRows})},
+                                          .attrs = {{"vocab", int64_t{32768}}},
+                                          .below = vocabulary,
+                                          .expect = expect_embedding_grad};
+                   }},
 };
+
+extern const LayerDef embedding_layer = {
+    .name = "embedding",
+    .doc = "Rows of a table, chosen by integers.",
+    .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
+               units_field().required(), share_field(), init_std_field()},
+    .emit =
+        [](LayerContext& layer) {
+          const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};
+          const TensorId table = layer.weight(shape, {Init::Kind::normal, 1.0});
+          return layer.builder.emit("embedding", {layer.inputs[0], table})[0];
+        },
+};
+
+extern const OpFamily embedding_family = {.ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}};
 
 }  // namespace trainctl

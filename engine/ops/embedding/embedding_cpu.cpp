@@ -1,16 +1,16 @@
-// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
+// y[t, :] = table[ids[t], :]. If the table is cut by rows, rows of other ranks give 0, and the ranks' sum is y.
 // Backward: dtable[ids[t], :] += dy[t, :] for this rank's rows.
 #include <algorithm>
 #include <cstring>
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
 
-/// Row of this rank's part, or -1 where another rank has it.
+/// The rows of the table that this rank holds; local() returns -1 for a row of another rank.
 struct Rows {
   int64_t first, count, vocab;
 
@@ -25,8 +25,6 @@ struct Rows {
 };
 
 Rows rows_of(const TensorArg& table) { return {table.offset[0], table.shape[0], table.global_shape[0]}; }
-
-}  // namespace
 
 CpuKernel prepare_embedding(const KernelCall& call) {
   const TensorArg& table = call.in[1];
@@ -55,5 +53,9 @@ CpuKernel prepare_embedding_grad(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+extern const CpuKernels embedding_cpu = {{"embedding", prepare_embedding}, {"embedding_grad", prepare_embedding_grad}};
 
 }  // namespace trainctl

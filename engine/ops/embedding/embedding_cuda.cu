@@ -1,7 +1,7 @@
-// y[t, :] = table[ids[t], :]. A table cut by rows gives 0 for rows that other ranks hold; the ranks' sum is y.
-#include "engine/ops/cuda_kernels.h"
+// y[t, :] = table[ids[t], :]. If the table is cut by rows, rows of other ranks give 0, and the ranks' sum is y.
+#include "engine/ops/cuda/strided_cuda.cuh"
+#include "engine/ops/embedding/embedding_grad_cuda.h"
 #include "engine/ops/embedding/table_rows_cuda.cuh"
-#include "engine/ops/strided_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -34,11 +34,9 @@ __global__ void __launch_bounds__(kMapThreads)
   }
 }
 
-}  // namespace
-
 // Launchers
 
-CudaKernel prepare_embedding_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_embedding(const CudaKernelCall& call) {
   const TensorArg &table = call.in[1], &y = call.out[0];
   const int64_t width = table.shape[1];
   if (y.size() == 0) return [](CudaStream) {};
@@ -58,5 +56,10 @@ CudaKernel prepare_embedding_cuda(const CudaKernelCall& call) {
     return prepare(std::integral_constant<int, 1>{});
   });
 }
+
+}  // namespace
+
+extern const CudaKernels embedding_cuda = {{"embedding", prepare_embedding},
+                                           {"embedding_grad", prepare_embedding_grad}};
 
 }  // namespace trainctl

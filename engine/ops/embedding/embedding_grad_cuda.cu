@@ -1,10 +1,11 @@
-// dtable[ids[t], :] += dy[t, :], in a fixed order. A few ids: a block owns rows of the table, looks
-// through all ids for its own, and adds their dy up in shared memory. Many: tokens are sorted by row first (stable); a
-// warp then adds up a row's. A row that is named often, such as padding, is cut where windows of the sorted list end,
-// each of which is a block's: common words have neighbouring ids, so that no part of the table may be one block's work.
-#include "engine/ops/cuda_kernels.h"
+// dtable[ids[t], :] += dy[t, :], in a fixed order.
+//   few ids   a block owns rows of the table: it scans all ids for them and adds their dy in shared memory
+//   many ids  tokens are sorted by row (stable); a warp adds a row's dy. Frequent rows, such as padding, are split at
+//             windows of the sorted list, one block a window: common words have adjacent ids, so a part of the table
+//             could be most of the work
+#include "engine/ops/cuda/vector_cuda.cuh"
+#include "engine/ops/embedding/embedding_grad_cuda.h"
 #include "engine/ops/embedding/token_runs_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -15,7 +16,7 @@ constexpr int kFewTokens = 1024;
 struct TableGrad {
   Ref<Mixed> p;
   bool accumulate = false;
-  bool packs = false;  ///< rows begin at 16-byte borders
+  bool packs = false;  ///< rows start at 16-byte boundaries
 
   template <int V>
   __device__ void write(int64_t at, float (&sum)[V]) const {
@@ -43,8 +44,8 @@ struct TableGrad {
 
 // Kernels
 
-/// put(column, the sum over `count` rows row_of(i) of `from`), by one thread each, for 32 V columns from `first` on. By
-/// the whole block: each warp adds up every 8th row.
+/// Calls put(column, the sum over `count` rows row_of(i) of `from`), in one thread each, for 32 V columns from `first`
+/// on. Called by the whole block: each warp adds every 8th row.
 template <int V, class F, class RowOf, class Put>
 __device__ inline void add_up_rows(Ref<F> from, int64_t width, int64_t first, int count, RowOf row_of, Put put) {
   constexpr int kInFlight = 4;
@@ -79,7 +80,7 @@ __device__ inline void add_up_rows(Ref<F> from, int64_t width, int64_t first, in
   }
 }
 
-/// A block adds up the long runs of a window, in gridDim.y parts of the width. It notes where rows begin, too.
+/// A block adds the long runs of a window, in gridDim.y parts of the width. It also records where rows begin.
 template <int V, class T>
 __global__ void __launch_bounds__(kRunThreads) runs_kernel(int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
   __shared__ Window window;
@@ -100,10 +101,10 @@ __global__ void __launch_bounds__(kRunThreads) runs_kernel(int64_t width, Sorted
   }
 }
 
-constexpr int kWarpPacks = 2;   ///< of a row, by each lane
-constexpr int kRowsOfWarp = 8;  ///< one after the other; the tokens of all of them are read at once
+constexpr int kWarpPacks = 2;   ///< packs of a row a lane
+constexpr int kRowsOfWarp = 8;  ///< processed in turn; the tokens of all of them are read at once
 
-/// Part `part` of the sum over a row's pieces, of the row whose run begins in this window and goes on behind it.
+/// Adds the pieces of the row whose run begins in this window and continues after it, for part `part` of the width.
 template <int V>
 __device__ inline void add_up_pieces(int window, int part, int64_t width, const Sorted& sorted,
                                      const TableGrad& table) {
@@ -119,8 +120,8 @@ __device__ inline void add_up_pieces(int window, int part, int64_t width, const 
   }
 }
 
-/// In `parts` of the width, which are neighbours in the grid so that memory gets whole rows. The first blocks take a
-/// window each: above. In the others a warp takes rows that are not named often.
+/// The width is split into `parts`, adjacent in the grid so that whole rows are written together. The first blocks add
+/// the pieces of a window each, as above. In the others, a warp takes infrequent rows.
 template <int V, class T>
 __global__ void __launch_bounds__(kRunThreads, 4)
     rows_kernel(int parts, int64_t width, Sorted sorted, Ref<T> dy, TableGrad table) {
@@ -175,12 +176,12 @@ __global__ void __launch_bounds__(kRunThreads, 4)
 }
 
 constexpr int kThreads = 256, kIdsOfThread = 4;
-constexpr int kBatch = kThreads * kIdsOfThread;  ///< ids that a block looks through at a time
+constexpr int kBatch = kThreads * kIdsOfThread;  ///< ids that a block scans at a time
 
-/// What a block of the kernel for few ids owns.
+/// The part of the table that a block of the kernel for few ids owns.
 struct Own {
   int rows = 1;
-  int lanes = 32;     ///< threads along the columns, a power of 2
+  int lanes = 32;     ///< threads across columns, a power of 2
   int64_t width = 0;  ///< of the table
 };
 
@@ -200,13 +201,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = static_cast<int64_t>(blockIdx.y) * columns + lane * V;
   const bool valid = column < own.width;
   for (int i = threadIdx.x; i < own.rows * columns; i += kThreads) sums[i] = 0;
-  __syncthreads();  // the loop has barriers, but there may be no ids
+  __syncthreads();  // needed if there are no ids: the barriers are in the loop
   int all_found = 0;
   for (int start = 0; start < tokens; start += kBatch) {
     int row[kIdsOfThread], mine = 0;
     const int at = start + static_cast<int>(threadIdx.x) * kIdsOfThread;
 #pragma unroll
-    for (int i = 0; i < kIdsOfThread; ++i) row[i] = ids[min(at + i, tokens - 1)];  // all, before any is checked
+    for (int i = 0; i < kIdsOfThread; ++i) row[i] = ids[min(at + i, tokens - 1)];  // load all before the first check
 #pragma unroll
     for (int i = 0; i < kIdsOfThread; ++i) {
       row[i] = at + i >= tokens ? -1 : rows.local(row[i]);
@@ -226,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int first = 0; first < found && valid; first += kInFlight) {
       float v[kInFlight][V];
 #pragma unroll
-      for (int u = 0; u < kInFlight; ++u) {  // a row belongs to one group of threads, which keeps the tokens' order
+      for (int u = 0; u < kInFlight; ++u) {  // a row is one group's, which keeps the tokens' order
         if (first + u >= found || row_list[first + u] % groups != group) continue;
         load(dy, token_list[first + u] * own.width + column, v[u]);
       }
@@ -303,7 +304,7 @@ CudaKernel prepare_many(const Call& c, Ref<T> dy, CudaScratch* scratch) {
 
 }  // namespace
 
-CudaKernel prepare_embedding_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_embedding_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &ids = call.in[1], &table = call.out[0];
   if (table.size() == 0) return [](CudaStream) {};
   check(ids.size() < (int64_t{1} << 30) && table.shape[0] < (int64_t{1} << 30),

@@ -1,5 +1,5 @@
-// Tokens sorted by the row of the table that they name, stable: a radix sort, 8 bits a pass, of which each block has
-// an equal share, whatever the ids are. Included by one file only.
+// Sorts tokens by the row of the table that they name: a stable radix sort, 8 bits a pass. Each block has an equal
+// share of the tokens, independent of the ids. Included by one file only.
 #pragma once
 
 #include "engine/ops/embedding/table_rows_cuda.cuh"
@@ -15,13 +15,13 @@ inline constexpr int kMaxSortBlocks = 256;
 
 struct Token {
   int index;  ///< in the batch
-  int row;    ///< of the table; its number of rows for tokens of other ranks, which come last
+  int row;    ///< of this rank's table; tokens of other ranks have its number of rows, and so come last
 };
 
-/// Memory of a sort, and how it is shared out.
+/// Memory of a sort, and its division into blocks.
 struct TokenSort {
   Token* lists[2] = {};   ///< [tokens]: a pass moves them from one to the other
-  int* counts = nullptr;  ///< [passes, blocks, kDigits]: of a pass, in a block's share of the list that it reads
+  int* counts = nullptr;  ///< [passes, blocks, kDigits]: tokens of each digit in a block's share of a pass's input
   int tokens = 0;
   int passes = 1;
   int share_bits = 0;  ///< each block has 2^share_bits tokens
@@ -38,7 +38,7 @@ struct TokenSort {
     lists[1] = lists[0] + tokens;
     counts = reinterpret_cast<int*>(lists[1] + tokens);
   }
-  /// That a pass reads; the next one's it writes.
+  /// The input of a pass; its output is the input of the next one.
   __host__ __device__ Token* list(int pass) const { return pass % 2 == 0 ? lists[0] : lists[1]; }
   const Token* sorted() const { return list(passes); }
 
@@ -48,7 +48,7 @@ struct TokenSort {
   __device__ static int digit(int row, int pass) { return (row >> (kDigitBits * pass)) & (kDigits - 1); }
 };
 
-/// How many threads of the block before this one count what; `total` of all. Every thread takes part.
+/// The sum of `mine` over the preceding threads of the block; `total`: over all. Called by every thread.
 template <int kBlock>
 __device__ inline int sum_before(int mine, int& total) {
   __shared__ int of_warp[kBlock / 32];
@@ -70,7 +70,7 @@ __device__ inline int sum_before(int mine, int& total) {
   return before + sum - mine;
 }
 
-/// The first list, and its counts.
+/// Writes the first list and its counts.
 __global__ void __launch_bounds__(kSortThreads) list_tokens(TableRows rows, const int32_t* ids, TokenSort sort) {
   __shared__ int count[kDigits];
   wait_for_kernel_before();
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSortThreads) list_tokens(TableRows rows, cons
   for (int pass = 1; pass < sort.passes; ++pass) sort.counts_of(pass)[at] = 0;
 }
 
-/// Where the tokens of this block's share go: for each digit behind those of lower digits, and those of blocks before.
+/// Where this block's tokens of each digit start: after all tokens of lower digits, and those of preceding blocks.
 __device__ inline void first_places(const int* counts, int (&places)[kDigits]) {
   constexpr int kParts = kSortThreads / kDigits;
   __shared__ int totals[kParts][kDigits], earlier[kParts][kDigits];
@@ -123,8 +123,8 @@ __device__ inline void first_places(const int* counts, int (&places)[kDigits]) {
   if (part == 0) places[digit] = lower + before;
 }
 
-/// Moves the block's share of one list to the other, by a digit, and counts for the next pass. Each warp has a part of
-/// a tile, and places of its own.
+/// Moves the block's share of one list to the other, by a digit, and counts digits for the next pass. Each warp has a
+/// part of a tile, with its own places.
 __global__ void __launch_bounds__(kSortThreads) sort_by_digit(TokenSort sort, int pass) {
   __shared__ int next[kDigits];
   __shared__ int places[kSortWarps][kDigits];
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kSortThreads) sort_by_digit(TokenSort sort, in
       const unsigned equals = __match_any_sync(~0u, there ? counter : -1);
       if (there && (equals & before_me) == 0) atomicAdd(sort.counts_of(pass + 1) + counter, __popc(equals));
     }
-    __syncthreads();  // before the places are cleared
+    __syncthreads();  // the next iteration clears the places
   }
 }
 

@@ -1,8 +1,8 @@
 // Which rows of an embedding's table this rank holds.
 #pragma once
 
-#include "engine/ops/data_check_cuda.cuh"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/data_check_cuda.cuh"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl {
 
@@ -12,10 +12,10 @@ struct TableRows {
   explicit TableRows(const TensorArg& table)
       : first(table.offset[0]), count(table.shape[0]), vocab(table.global_shape[0]) {}
 
-  /// The row in this rank's part, or -1 where another rank has it.
+  /// The row in this rank's part, or -1 if another rank has it.
   __device__ int local(int32_t id) const {
     if (id < 0 || id >= vocab)
-      data_is_wrong("embedding: an id is no row of the table; set vocab to more than the largest id");
+      data_is_wrong("embedding: an id is not a row of the table; set vocab to more than the largest id");
     const int64_t row = id - first;
     return row >= 0 && row < count ? static_cast<int>(row) : -1;
   }

@@ -1,5 +1,5 @@
-// Runs of tokens that name one row, in a list sorted by rows: where each row's begin, and those that are long.
-// Included by one file only.
+// Runs of tokens that name the same row, in a list sorted by row: where each row's run begins, and which runs are
+// long. Included by one file only.
 #pragma once
 
 #include "engine/ops/embedding/sort_tokens_cuda.cuh"
@@ -7,21 +7,21 @@
 namespace trainctl {
 namespace {
 
-inline constexpr int kOften = 32;    ///< tokens of a row up to which it is a warp's
-inline constexpr int kWindow = 512;  ///< tokens of which one block adds up the long runs
+inline constexpr int kOften = 32;    ///< rows with more tokens are frequent; others are one warp's work
+inline constexpr int kWindow = 512;  ///< tokens whose long runs one block adds
 inline constexpr int kRunThreads = 256, kRunWarps = kRunThreads / 32;
 
-/// Those of row r are tokens[first[r]] to tokens[first[r + 1] - 1], in the order of the batch.
+/// Row r's tokens are tokens[first[r]] to tokens[first[r + 1] - 1], in the order of the batch.
 struct Sorted {
   const Token* tokens = nullptr;
   int count = 0, rows = 0, windows = 0;
   int* first = nullptr;     ///< [rows + 1]
-  float* pieces = nullptr;  ///< [2, windows, width]: sums of a row's tokens in a window: where its run begins there and
-                            ///< goes on behind it, and where it begins before it
+  float* pieces = nullptr;  ///< [2, windows, width]: sums of a row's tokens in a window; [0] if its run begins there
+                            ///< and continues after it, [1] if it begins before the window
 
-  static int64_t windows_of(int64_t tokens) { return tokens / kWindow + 1; }  // with the end of the list
+  static int64_t windows_of(int64_t tokens) { return tokens / kWindow + 1; }  // one holds the end of the list
   __device__ int64_t piece(int window, bool from_before) const { return window + (from_before ? windows : 0); }
-  /// As if foreign tokens stood behind the list.
+  /// The row at a place; after the list's end, that of tokens of other ranks.
   __device__ int row(int place) const { return place < 0 ? -1 : place < count ? tokens[place].row : rows; }
 };
 
@@ -34,12 +34,12 @@ struct Run {
 /// The tokens of a block's window.
 struct Window {
   int token[kWindow], row[kWindow];
-  unsigned begins[kWindow / 32];  ///< a bit each place where another row begins
-  int before, behind;             ///< tokens of the first and last place's rows outside, up to kOften
-  int runs;                       ///< that are long
+  unsigned begins[kWindow / 32];  ///< one bit a place: set where another row begins
+  int before, behind;             ///< tokens outside the window of its first and last row, up to kOften
+  int runs;                       ///< number of long runs
   short run_begin[kWindow / kOften + 2];
 
-  /// By all threads of the block. `marks`: it notes where rows begin, for all rows up to those of its tokens.
+  /// Called by all threads of the block. `marks`: also records first[] for all rows up to those of its tokens.
   __device__ void load(const Sorted& sorted, int window, bool marks) {
     static_assert(kRunThreads * 2 == kWindow);
     const int base = window * kWindow, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -91,7 +91,7 @@ struct Window {
     while (bits == 0 && ++word < kWindow / 32) bits = begins[word];
     return bits == 0 ? kWindow : word * 32 + __popc((bits & -bits) - 1);
   }
-  /// first[] of all rows after that of the place before, up to its own. Wide gaps are for the whole block.
+  /// Sets first[] for all rows after the preceding place's row, up to the place's own. The whole block fills wide gaps.
   __device__ static void mark(const Sorted& sorted, int base, const int (&own)[2], const int (&previous)[2]) {
     constexpr int kNear = 32;
     __shared__ int3 gaps[kWindow];

@@ -1,8 +1,8 @@
 // gelu(x) = x * Phi(x), Phi the normal distribution; approximate=tanh (Hendrycks and Gimpel 2016):
 // x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))).
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/elementwise/span_kernels_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -47,6 +47,8 @@ void cpu::gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_
   for (int64_t i = 0; i < n; ++i) dx[i] = dy[i] * with_tanh_slope(x[i]);
 }
 
+namespace {
+
 CpuKernel prepare_gelu(const KernelCall& call) {
   return cpu::over_all(call, approximate(call) ? cpu::gelu_tanh_span : cpu::gelu_span);
 }
@@ -54,5 +56,9 @@ CpuKernel prepare_gelu(const KernelCall& call) {
 CpuKernel prepare_gelu_grad(const KernelCall& call) {
   return cpu::over_all(call, approximate(call) ? cpu::gelu_tanh_grad_span : cpu::gelu_grad_span);
 }
+
+}  // namespace
+
+extern const CpuKernels gelu_cpu = {{"gelu", prepare_gelu}, {"gelu_grad", prepare_gelu_grad}};
 
 }  // namespace trainctl

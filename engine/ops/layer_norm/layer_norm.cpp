@@ -1,12 +1,25 @@
 // y = (x - mean) * rstd (* gamma + beta), mean and rstd = 1 / sqrt(var + eps) over the last dim.
 // x [.., d] -> y, mean [..], rstd [..]
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
 
 Shape rows_of(const TensorInfo& x) { return Shape(x.shape.begin(), x.shape.end() - 1); }
+
+void expect_layer_norm_grad(Infos in) {
+  using namespace example;
+  expect(in.size() >= 4 && in.size() <= 5, "it takes dy, x, mean, rstd");
+  expect_shape(in[1], in[0].shape, "x");
+  for (size_t i = 2; i < 4; ++i) expect_shape(in[i], leading(in[0]), "a number of each row");
+  if (in.size() == 5) expect_shape(in[4], {in[0].shape.back()}, "gamma");
+}
 
 }  // namespace
 
@@ -27,7 +40,6 @@ extern const OpDef layer_norm_op = {
       for (size_t i = 1; i < in.size(); ++i) text += ",d";
       return {text + "->" + rows + "d," + rows + "," + rows, "d", "layer_norm needs the whole last dim on one rank"};
     },
-    .cost = elementwise_cost<8>,
     .backward =
         [](GradBuilder& g) {
           std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.out(1), g.out(2)};
@@ -35,6 +47,15 @@ extern const OpDef layer_norm_op = {
           if (g.num_inputs() == 3) inputs.push_back(g.in(1));
           g.set_in_grad(0, "layer_norm_grad", inputs);
         },
+    .kernel = {.name = "layer_norm",
+               .cost = elementwise_cost<8>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "inputs x(, gamma, beta)",
+                                          .inputs = {{kMatrix}, {kRow}, {kRow}},
+                                          .attrs = {{"eps", 1e-5}}};
+                   }},
 };
 
 /// (dy, x, mean, rstd[, gamma]) -> dx
@@ -44,7 +65,15 @@ extern const OpDef layer_norm_grad_op = {
       expect_inputs("layer_norm_grad", in, 4, 5);
       return {in[1]};
     },
-    .cost = elementwise_cost<12>,
+    .kernel = {.name = "layer_norm_grad",
+               .cost = elementwise_cost<12>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x, mean, rstd(, gamma)",
+                                          .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}},
+                                          .expect = expect_layer_norm_grad};
+                   }},
 };
 
 /// (dy, x, mean, rstd) -> dgamma, dbeta
@@ -56,13 +85,39 @@ extern const OpDef layer_norm_param_grad_op = {
       const TensorInfo row{{in[1].shape.back()}};
       return {row, row};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = 4.0 * static_cast<double>(num_elements(in[1].shape));
-          return cost;
-        },
-    .can_accumulate = 3,
+    .kernel = {.name = "layer_norm_param_grad",
+               .accumulates = 3,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = 4.0 * static_cast<double>(num_elements(in[1].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dgamma, dbeta; inputs dy, x, mean, rstd",
+                                          .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn)},
+                                          .expect = expect_layer_norm_grad};
+                   }},
 };
+
+extern const LayerDef layer_norm_layer = {
+    .name = "layer_norm",
+    .doc = "Normalises the last dim.",
+    .fields = {eps_field(), affine_field()},
+    .emit =
+        [](LayerContext& layer) {
+          std::vector<TensorId> inputs = {layer.inputs[0]};
+          if (layer.attrs.flag("affine")) {
+            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
+            inputs.push_back(layer.builder.parameter("bias", {layer.shape().back()}, constant_init(0)));
+          }
+          return layer.builder.emit("layer_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+        },
+};
+
+extern const OpFamily layer_norm_family = {.ops = {&layer_norm_op, &layer_norm_grad_op, &layer_norm_param_grad_op},
+                                           .layers = {&layer_norm_layer}};
 
 }  // namespace trainctl

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -17,8 +17,6 @@ Rows rows_of(const TensorArg& x) {
   const int64_t n = x.shape.back();
   return {n == 0 ? 0 : x.size() / n, n};
 }
-
-}  // namespace
 
 CpuKernel prepare_layer_norm(const KernelCall& call) {
   const bool affine = call.in.size() > 1;
@@ -91,5 +89,11 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+extern const CpuKernels layer_norm_cpu = {{"layer_norm", prepare_layer_norm},
+                                          {"layer_norm_grad", prepare_layer_norm_grad},
+                                          {"layer_norm_param_grad", prepare_layer_norm_param_grad}};
 
 }  // namespace trainctl

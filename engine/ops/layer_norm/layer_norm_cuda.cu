@@ -1,8 +1,8 @@
 // Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
 //   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/rows_cuda.cuh"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kI
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
     float sum = 0;
-    read_row(part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
+    read_row(
+        part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
     const float mean = group.sum(sum) * share;
     float squares = 0;
     read_row_again(
@@ -78,8 +79,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     write_row(
         part, valid, dx,
         [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j)
-            a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
+          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
           return a;
         },
         grad, from, scale);
@@ -122,7 +122,7 @@ struct ParameterTerm {
 
 // Launchers
 
-/// gamma or beta.
+/// gamma or beta; `otherwise` if absent.
 template <class T>
 RowSide<T> side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
   if (arg == nullptr) return {{}, otherwise};
@@ -138,9 +138,7 @@ Ref<float> statistic(const TensorArg& arg) {
 
 int64_t rows_of(const TensorArg& x) { return x.shape.back() == 0 ? 0 : x.size() / x.shape.back(); }
 
-}  // namespace
-
-CudaKernel prepare_layer_norm_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], *gamma = input(call, 1), *beta = input(call, 2);
   return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
     using T = decltype(t);
@@ -154,20 +152,20 @@ CudaKernel prepare_layer_norm_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_layer_norm_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = input(call, 4);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
-                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]), side<T>(gamma, 1.0f, how.rows, pack),
+                         ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });
 }
 
-CudaKernel prepare_layer_norm_param_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   const int64_t n = x.shape.back();
   return with_common_type({&dy, &x}, [&](auto t) {
@@ -181,5 +179,11 @@ CudaKernel prepare_layer_norm_param_grad_cuda(const CudaKernelCall& call) {
     return prepare_column_sums<kPack<T>>(call, rows_of(x), n, {&dy, &x}, term, "layer_norm_param_grad");
   });
 }
+
+}  // namespace
+
+extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm},
+                                            {"layer_norm_grad", prepare_layer_norm_grad},
+                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad}};
 
 }  // namespace trainctl

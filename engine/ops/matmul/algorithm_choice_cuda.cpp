@@ -13,7 +13,7 @@
 #include <optional>
 #include <sstream>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 namespace {
@@ -51,7 +51,7 @@ std::optional<fs::path> file_of_this_machine() {
   return root / "trainctl" / "products" / name;
 }
 
-/// Open and locked, so that one process measures while the others wait.
+/// An open, locked file: one process measures while the others wait.
 class LockedFile {
  public:
   explicit LockedFile(const fs::path& path) : path_(path) {
@@ -68,7 +68,7 @@ class LockedFile {
   LockedFile& operator=(const LockedFile&) = delete;
 
   bool is_open() const { return file_ >= 0; }
-  /// A line a choice; one that a dying process cut short is no choice.
+  /// One choice a line; ignores a line that a dying process left incomplete.
   Choices read() const {
     Choices choices;
     std::ifstream in(path_);
@@ -94,8 +94,8 @@ size_t fastest(const std::vector<cublasLtMatmulHeuristicResult_t>& candidates, c
   float best_time = -1;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const float time = measure(candidates[i]);
-    // A later suggestion has to be better by more than noise. Closer ones are the library's to decide: what wins a
-    // trial by 1 % may take more power, which slows long runs of large products by 3 %.
+    // A later suggestion must be faster by more than noise; otherwise the library's order decides. An algorithm that
+    // wins a trial by 1 % may take more power, which slows long runs of large products by 3 %.
     if (time < 0 || (best_time >= 0 && time > 0.98f * best_time)) continue;
     best = i;
     best_time = time;
@@ -115,7 +115,7 @@ std::optional<size_t> index_of(const std::string& algorithm,
 size_t choose_algorithm(const std::string& product, const std::vector<cublasLtMatmulHeuristicResult_t>& candidates,
                         const MeasureAlgorithm& measure) {
   static std::mutex mutex;
-  static Choices taken;  // by this process: a file that changes under it changes nothing
+  static Choices taken;  // by this process: later changes of the file have no effect
   const std::lock_guard lock(mutex);
   const auto known = taken.find(product);
   if (known != taken.end()) return index_of(known->second, candidates).value_or(0);

@@ -1,24 +1,24 @@
-// Products by cuBLASLt. It thinks in columns: a row-major C = A B is a column-major C^T = B^T A^T of the same
-// memory, so our B is its A, and nothing is copied.
+// Products by cuBLASLt, which is column-major: a row-major C = A B is a column-major C^T = B^T A^T of the same memory,
+// so our B is its A, and nothing is copied.
 #include <array>
 #include <memory>
 
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/matmul/algorithm_choice_cuda.h"
-#include "engine/ops/matmul/finish_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
+#include "engine/ops/small_step/finish_cuda.h"
 
 namespace trainctl::cuda {
 namespace {
 
-constexpr size_t kScalarBytes = 256;  ///< of the scratch: alpha and beta
+constexpr size_t kScalarBytes = 256;  ///< scratch for alpha and beta
 constexpr size_t kWorkspace = kProductWorkspace;
 constexpr int kCandidates = 8;
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
 
 cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-/// The library's descriptions of one product, for as long as it can run.
+/// The library's descriptors of one product; they must outlive its runs.
 struct Prepared {
   const CublasLt& lt = cublaslt();
   cublasLtMatmulDesc_t desc = nullptr;
@@ -38,7 +38,7 @@ struct Prepared {
   void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
     lt.check(lt.desc_set(desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
-  /// `rows` rows of a row-major matrix, each of `cols`, which begin `pitch` after one another.
+  /// Describes a row-major matrix of `rows` rows of `cols` elements; rows start `pitch` elements apart.
   void describe(int which, DType type, int64_t rows, int64_t cols, int64_t pitch, int64_t batch, int64_t step) {
     lt.check(lt.layout_create(&layouts[which], type_of(type), cols, rows, pitch), "cublasLtMatrixLayoutCreate");
     if (batch == 1) return;
@@ -54,11 +54,11 @@ struct Prepared {
   }
 };
 
-/// The epilogue that does all that the product wants after its sums; none: there is no such one.
+/// The library's epilogue for everything that the product does to its sums; null: there is none.
 std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   const bool bias = p.bias != nullptr, sums = p.a_sums != nullptr || p.b_sums != nullptr;
   if (bias && p.bias_type != p.result) return std::nullopt;
-  if (sums) {  // overwritten, and of one operand alone
+  if (sums) {  // the library overwrites them, and computes those of one operand only
     const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
     if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr))
       return std::nullopt;
@@ -119,7 +119,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
     lt.check(lt.preference_set(preference, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
-  // Parts of k are added up in f32, also where the result is bf16: it is rounded once.
+  // Parts of k are added in f32 even if the result is bf16, which is then rounded once.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
@@ -136,7 +136,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
   return found;
 }
 
-/// All that the choice of an algorithm may depend on.
+/// Everything that the choice of an algorithm may depend on.
 std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
   std::string text;
   for (const int64_t part :

@@ -4,13 +4,13 @@
 #include <mutex>
 
 #include "engine/base/dynamic_library.h"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 namespace {
 
 CublasLt open_library() {
-  // Structures and enumerations of 12 and 13 are the same in all that we use.
+  // The structures and enumerations that we use are the same in versions 12 and 13.
   const DynamicLibrary library("cuBLASLt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"});
   CublasLt lt{};
   library.bind(lt.create, "cublasLtCreate");

@@ -1,4 +1,4 @@
-// cuBLASLt, opened at first use: whoever makes no large product needs neither the library nor its load time.
+// cuBLASLt, opened at first use: a job without large products needs neither the library nor its load time.
 #pragma once
 
 #include <cublasLt.h>
@@ -7,7 +7,7 @@
 
 namespace trainctl::cuda {
 
-/// The library's functions, and its handle for the device that was current when it was first asked for.
+/// The library's functions, and a handle for one device.
 struct CublasLt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtGetVersion) version;
@@ -26,11 +26,11 @@ struct CublasLt {
   decltype(&cublasLtMatmul) matmul;
   cublasLtHandle_t handle = nullptr;
 
-  /// EnvError that names the call.
+  /// Throws EnvError that names the failed call.
   void check(cublasStatus_t status, const char* what) const;
 };
 
-/// EnvError where the library is missing, too old, or refuses the device.
+/// The library with a handle for the current device. Throws EnvError if it is missing, too old, or refuses the device.
 const CublasLt& cublaslt();
 
 }  // namespace trainctl::cuda

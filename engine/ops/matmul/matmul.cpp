@@ -1,15 +1,18 @@
 // C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
 // transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
 // The output is of A's type, or attr out_dtype: "f32", "bf16".
-// The compiler may fuse what comes after (compile/fuse_matmul.cpp):
-//   bias             adds in[2], [n]
-//   activation       "relu" or "gelu" of that; keep_input: out[1] is what the activation is of
-//   activation_grad  "relu" or "gelu": times the slope at the last input, which is relu's result or gelu's input
-// and into matmul_weight_grad the gradient of the bias (compile/fuse_bias_grad.cpp): bias_grad, out[1].
+// What the compiler may fuse with the two kernels is their `takes`; ops/epilogue.h says what each step reads and
+// writes.
 #include <fmt/format.h>
 
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -38,7 +41,9 @@ std::string operands(Infos in, const Attrs& attrs) {
 }
 
 std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
-  const size_t fused = attrs.flag("bias") + attrs.has("activation_grad");
+  const Epilogue epilogue = epilogue_of(attrs);
+  const bool slope = epilogue.slope != Activation::none;
+  const size_t fused = (epilogue.bias ? 1 : 0) + (slope ? 1 : 0);
   expect_inputs("matmul", in, 2 + fused, 2 + fused);
   expect_floats("matmul", in);
   expect_ndim("matmul", in[0], 2);
@@ -59,9 +64,9 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   }
   TensorInfo out{leading_of(in[0]), out_type(attrs, in[0].dtype)};
   out.shape.insert(out.shape.end(), {a.rows, b.cols});
-  if (attrs.flag("bias")) expect_shape("matmul", "the bias", in[2], {b.cols});
-  if (attrs.has("activation_grad")) expect_shape("matmul", "the place of the slope", in.back(), out.shape);
-  if (attrs.flag("keep_input")) return {out, out};
+  if (epilogue.bias) expect_shape("matmul", "the bias", in[2], {b.cols});
+  if (slope) expect_shape("matmul", "the place of the slope", in.back(), out.shape);
+  if (epilogue.keep_input) return {out, out};
   return {out};
 }
 
@@ -70,12 +75,21 @@ RuleText rule(Infos in, const Attrs& attrs) {
   const std::string a = leading + (attrs.flag("transpose_a") ? "km" : "mk");
   const std::string b = (in[1].shape.size() == 2 ? "" : leading) + (attrs.flag("transpose_b") ? "nk" : "kn");
   const std::string out = leading + "mn";
-  return {a + "," + b + (attrs.flag("bias") ? ",n" : "") + (attrs.has("activation_grad") ? "," + out : "") + "->" +
-          out + (attrs.flag("keep_input") ? "," + out : "")};
+  const Epilogue epilogue = epilogue_of(attrs);
+  return {a + "," + b + (epilogue.bias ? ",n" : "") + (epilogue.slope != Activation::none ? "," + out : "") + "->" +
+          out + (epilogue.keep_input ? "," + out : "")};
 }
 
 Cost cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
+}
+
+/// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
+int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
+
+void expect_weight_grad(Infos in) {
+  example::expect(in.size() == 2, "it takes x [.., k] and dy [.., n]");
+  example::expect_shape({example::leading(in[1])}, example::leading(in[0]), "what leads dy");
 }
 
 Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
@@ -100,16 +114,45 @@ void backward(GradBuilder& g) {
   g.set_in_grad(1, "matmul", tb ? std::vector<TensorId>{dc, a} : std::vector<TensorId>{a, dc}, attrs);
 }
 
+TensorId emit_matmul(LayerContext& layer) {
+  const bool ta = layer.attrs.flag("transpose_a"), tb = layer.attrs.flag("transpose_b");
+  if (layer.inputs.size() == 2) {
+    if (layer.inputs[0] == layer.inputs[1]) {
+      shape_error("a matmul of a tensor with itself is not supported; put a reshape layer before one of the inputs");
+    }
+    return layer.emit("matmul", transposes(ta, tb));
+  }
+  const Shape& in = layer.shape();
+  if (in.size() < 2) {
+    shape_error(fmt::format("matmul needs an input of at least 2 dims, it is given {}", to_string(in)));
+  }
+  const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
+  const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
+  return layer.builder.emit("matmul", {layer.inputs[0], w}, transposes(ta, tb))[0];
+}
+
 }  // namespace
 
 extern const OpDef matmul_op = {
     .name = "matmul",
     .infer = infer,
     .rule = rule,
-    .cost = cost,
     .backward = backward,
-    .can_accumulate = 1,
-    .is_product = true,
+    .kernel = {.name = "matmul",
+               .accumulates = 1,
+               .takes = bits(EpilogueStep::bias, EpilogueStep::activation, EpilogueStep::slope),
+               .is_product = true,
+               .launch_role = LaunchRole::product,
+               .cost = cost,
+               .most_cuda_scratch = product_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "C[m,n] = A[m,k] B[k,n] (+ bias[n])",
+                         .inputs = {{{1024, 1024}}, {{1024, 1024}}},
+                         .optional = {{"transpose_a", true}, {"transpose_b", true}, {"out_dtype", std::string("f32")}}};
+                   }},
 };
 
 /// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr out_dtype.
@@ -123,16 +166,42 @@ extern const OpDef matmul_weight_grad_op = {
       expect_ndim("matmul_weight_grad", in[1], 1);
       const int64_t k = in[0].shape.back(), n = in[1].shape.back();
       const TensorInfo dw{attrs.flag("kn") ? Shape{k, n} : Shape{n, k}, out_type(attrs, DType::f32)};
-      if (attrs.flag("bias_grad")) return {dw, {{n}, dw.dtype}};
+      if (epilogue_of(attrs).bias_grad) return {dw, {{n}, dw.dtype}};
       return {dw};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          return traffic_cost(in, out, 2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
-        },
-    .can_accumulate = 3,
-    .can_descend = true,
-    .is_product = true,
+    .kernel = {.name = "matmul_weight_grad",
+               .accumulates = 3,
+               .takes = bits(EpilogueStep::bias_grad, EpilogueStep::descend),
+               .is_product = true,
+               .makes_rows = true,
+               .launch_role = LaunchRole::weight_grad,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     return traffic_cost(in, out,
+                                         2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
+                   },
+               .most_cuda_scratch = product_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dW[n,k] = dY[m,n]^T X[m,k]; inputs X, dY",
+                                          .inputs = {{{1024, 1024}}, {{1024, 1024}}},
+                                          .optional = {{"kn", true}, {"out_dtype", std::string("bf16")}},
+                                          .expect = expect_weight_grad};
+                   }},
 };
+
+extern const LayerDef matmul_layer = {
+    .name = "matmul",
+    .doc = "x w with an own weight of [features, units], or the product of two inputs.",
+    .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
+               flag("transpose_b", false, "Swap the last two dims of the second."), init_std_field()},
+    .min_inputs = 1,
+    .max_inputs = 2,
+    .weight_field = "units",
+    .emit = emit_matmul,
+};
+
+extern const OpFamily matmul_family = {.ops = {&matmul_op, &matmul_weight_grad_op}, .layers = {&matmul_layer}};
 
 }  // namespace trainctl

@@ -1,8 +1,9 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
-// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; what
-// else the compiler fused runs after it.
+// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; other
+// fused ops run after it.
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/matmul/fused_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
 #include "engine/ops/matmul/product_shape.h"
 
@@ -16,32 +17,31 @@ CpuKernel in_order(std::vector<CpuKernel> kernels) {
   };
 }
 
-/// The kernel of an op that was fused, on operands of its own.
-CpuKernel apart(PrepareCpuKernel prepare, const KernelCall& call, std::vector<TensorArg> in, TensorArg out) {
+/// The kernel of a fused op, with its own operands.
+CpuKernel apart(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in, TensorArg out) {
+  const CpuKernelDef* def = find_cpu_kernel(kernel.name);
+  check(def != nullptr, std::string("no CPU kernel of ") + kernel.name);
   KernelCall one = call;
   one.in = std::move(in);
   one.out = {std::move(out)};
-  return prepare(one);
+  return def->prepare(one);
 }
-
-}  // namespace
 
 CpuKernel prepare_matmul(const KernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
   cpu::Product p{.a = a.as<float>(), .b = b.as<float>(), .c = c.as<float>()};
   set_matmul_shape(call, p);
-  p.bias = call.attrs.flag("bias") ? call.in[2].as<float>() : nullptr;
-  p.relu = call.attrs.text("activation") == "relu";
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  p.bias = epilogue.bias ? call.in[2].as<float>() : nullptr;
+  p.relu = epilogue.activation == Activation::relu;
   p.threads = call.threads;
-  const TensorArg& before = call.out.size() > 1 ? call.out[1] : c;
+  const TensorArg& before = epilogue.keep_input ? call.out[1] : c;
   p.c = before.as<float>();
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
-  if (call.attrs.text("activation") == "gelu") kernels.push_back(apart(prepare_gelu, call, {before}, c));
-  const std::string slope = call.attrs.text("activation_grad");
-  if (!slope.empty()) {
-    const PrepareCpuKernel grad = slope == "relu" ? prepare_relu_grad : prepare_gelu_grad;
-    kernels.push_back(apart(grad, call, {c, call.in.back()}, c));
-  }
+  const bool apart_from_product = epilogue.activation != Activation::none && !p.relu;
+  if (apart_from_product) kernels.push_back(apart(activation_kernel(epilogue.activation), call, {before}, c));
+  if (epilogue.slope != Activation::none)
+    kernels.push_back(apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, c));
   return in_order(std::move(kernels));
 }
 
@@ -54,8 +54,12 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   set_weight_grad_shape(call, left, right, p);
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
-  if (call.out.size() > 1) kernels.push_back(apart(prepare_bias_grad, call, {dy}, call.out[1]));
+  if (epilogue_of(call.attrs).bias_grad) kernels.push_back(apart(bias_grad_kernel(), call, {dy}, call.out[1]));
   return in_order(std::move(kernels));
 }
+
+}  // namespace
+
+extern const CpuKernels matmul_cpu = {{"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}};
 
 }  // namespace trainctl

@@ -1,19 +1,18 @@
-// matmul and matmul_weight_grad on a GPU: the call as a Product; what no product does in one go, as the kernels of
-// the ops that were fused, one after another.
+// matmul and matmul_weight_grad on a GPU: one Product for the whole call if there is one, else a plain product and then
+// the kernels of the fused ops.
 #include "engine/base/error.h"
-#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/matmul/fused_kernels.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
 namespace {
 
-using cuda::Activation;
-using cuda::activation_of;
 using cuda::Product;
 
 void set_types(Product& p, const TensorArg& a, const TensorArg& b, const TensorArg& c) {
-  check(a.dtype == b.dtype, "the operands of a matrix product are of one type");
+  check(a.dtype == b.dtype, "the operands of a matrix product have one dtype");
   p.operands = a.dtype;
   p.result = c.dtype;
 }
@@ -24,10 +23,11 @@ CudaKernel in_order(std::vector<CudaKernel> kernels) {
   };
 }
 
-/// The kernel of an op that was fused, with its own operands.
-CudaKernel apart(const CudaKernelCall& call, const char* op, std::vector<TensorArg> in, std::vector<TensorArg> out) {
-  const CudaKernelDef* kernel = find_cuda_kernel(op);
-  check(kernel != nullptr, std::string("no CUDA kernel of op ") + op);
+/// The kernel of a fused op, with its own operands.
+CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in,
+                 std::vector<TensorArg> out) {
+  const CudaKernelDef* kernel = find_cuda_kernel(def.name);
+  check(kernel != nullptr, std::string("no CUDA kernel of ") + def.name);
   CudaKernelCall one = call;
   one.in = std::move(in);
   one.out = std::move(out);
@@ -43,52 +43,52 @@ Product product_of_matmul(const CudaKernelCall& call) {
   return p;
 }
 
-/// A matmul with all of its fused ops made one after another.
+/// A matmul whose fused ops run one after another.
 CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   const TensorArg& c = call.out[0];
-  const std::string activation = call.attrs.text("activation"), slope = call.attrs.text("activation_grad");
+  const Epilogue epilogue = epilogue_of(call.attrs);
   std::vector<CudaKernel> kernels;
   Product p = plain;
-  TensorArg sums = call.out.size() > 1 ? call.out[1] : c;  // before the activation
+  TensorArg sums = epilogue.keep_input ? call.out[1] : c;  // the activation's input
   p.c = sums.data;
-  const bool bias = call.attrs.flag("bias");
-  if (bias) {
+  if (epilogue.bias) {
     p.bias = call.in[2].data;
     p.bias_type = call.in[2].dtype;
   }
   std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
-  if (!product && bias) {
+  if (!product && epilogue.bias) {
     p.bias = nullptr;
     product = cuda::prepare_product(p, *call.scratch);
-    kernels.push_back(apart(call, "add_bias", {sums, call.in[2]}, {sums}));
+    kernels.push_back(apart(call, bias_kernel(), {sums, call.in[2]}, {sums}));
   }
-  check(product.has_value(), "no way to make a plain matrix product");
+  check(product.has_value(), "no kernel computes a plain matrix product");
   kernels.insert(kernels.begin(), *product);
-  if (!activation.empty()) kernels.push_back(apart(call, activation.c_str(), {sums}, {c}));
-  if (!slope.empty()) kernels.push_back(apart(call, (slope + "_grad").c_str(), {c, call.in.back()}, {c}));
+  if (epilogue.activation != Activation::none)
+    kernels.push_back(apart(call, activation_kernel(epilogue.activation), {sums}, {c}));
+  if (epilogue.slope != Activation::none)
+    kernels.push_back(apart(call, slope_kernel(epilogue.slope), {c, call.in.back()}, {c}));
   return in_order(std::move(kernels));
 }
 
-}  // namespace
-
-CudaKernel prepare_matmul_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_matmul(const CudaKernelCall& call) {
   const Product plain = product_of_matmul(call);
   if (plain.m == 0 || plain.n == 0 || plain.batch == 0) return [](CudaStream) {};
-  check(plain.k > 0, "a product over nothing");
+  check(plain.k > 0, "a matrix product needs k > 0");
   Product p = plain;
-  if (call.attrs.flag("bias")) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  if (epilogue.bias) {
     p.bias = call.in[2].data;
     p.bias_type = call.in[2].dtype;
   }
-  p.activation = activation_of(call.attrs, "activation");
-  if (call.out.size() > 1) p.before = call.out[1].data;
-  p.slope = activation_of(call.attrs, "activation_grad");
+  p.activation = epilogue.activation;
+  if (epilogue.keep_input) p.before = call.out[1].data;
+  p.slope = epilogue.slope;
   if (p.slope != Activation::none) p.slope_at = call.in.back().data;
   if (std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch)) return *whole;
   return unfused(call, plain);
 }
 
-CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
   const bool kn = call.attrs.flag("kn");
   const TensorArg &left = kn ? x : dy, &right = kn ? dy : x;
@@ -97,11 +97,11 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
   set_types(p, left, right, dw);
   set_weight_grad_shape(call, left, right, p);
   if (p.m == 0 || p.n == 0) return [](CudaStream) {};
-  check(p.k > 0, "a product over nothing");
+  check(p.k > 0, "a matrix product needs k > 0");
   p.tf32 = (call.tf32 || call.attrs.flag("tf32")) && p.operands == DType::f32;
-  if (call.out.size() == 1) {
+  if (!epilogue_of(call.attrs).bias_grad) {
     const std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch);
-    check(whole.has_value(), "no way to make a plain matrix product");
+    check(whole.has_value(), "no kernel computes a plain matrix product");
     return *whole;
   }
   const TensorArg& db = call.out[1];
@@ -112,8 +112,12 @@ CudaKernel prepare_matmul_weight_grad_cuda(const CudaKernelCall& call) {
     if (std::optional<CudaKernel> whole = cuda::prepare_product(with_sums, *call.scratch)) return *whole;
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
-  check(product.has_value(), "no way to make a plain matrix product");
-  return in_order({*product, apart(call, "bias_grad", {dy}, {db})});
+  check(product.has_value(), "no kernel computes a plain matrix product");
+  return in_order({*product, apart(call, bias_grad_kernel(), {dy}, {db})});
 }
+
+}  // namespace
+
+extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}};
 
 }  // namespace trainctl

@@ -2,7 +2,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/matmul/measure_product_cuda.h"
 
 namespace trainctl::cuda {
@@ -14,7 +14,7 @@ __global__ void descent_scalars(const float* rate, float* scalars) {
   scalars[1] = 1.0f;
 }
 
-/// Numbers in [-1, 1) from a hash of their place: products of zeros are faster than those of data.
+/// Numbers in [-1, 1) from a hash of their index: products of zeros are faster than products of data.
 template <class T>
 __global__ void fill(T* data, int64_t n, uint32_t seed) {
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < n; i += int64_t{gridDim.x} * blockDim.x) {
@@ -52,7 +52,7 @@ Memory random_numbers(int64_t n, DType type, uint32_t seed, CudaStream stream) {
   return memory;
 }
 
-/// A stream, its clock and the copies.
+/// A stream, its timer events and copies of the operands.
 class Trial {
  public:
   Trial(const Product& p, size_t workspace_bytes) : product_(p) {
@@ -81,7 +81,7 @@ class Trial {
   float milliseconds(const TryProduct& run, const cublasLtMatmulHeuristicResult_t& candidate) {
     if (!fits_ || !once(run, candidate)) return -1;
     if (cudaStreamSynchronize(stream_) != cudaSuccess) return -1;
-    // Enough runs in each sample that the clock's grain does not show, and the median of a few samples.
+    // A sample has enough runs to hide the timer's resolution; the result is the median of a few samples.
     const int runs = product_.m * product_.n * product_.k > int64_t{1} << 34 ? 1 : 10;
     std::vector<float> samples(5);
     for (float& sample : samples) {
@@ -100,7 +100,7 @@ class Trial {
   bool once(const TryProduct& run, const cublasLtMatmulHeuristicResult_t& candidate) {
     static const float one = 1.0f, zero = 0.0f, rate = 1e-9f;
     const void *alpha = &one, *beta = product_.accumulate ? &one : &zero;
-    if (product_.descend != nullptr) {  // factors in device memory: the copy's own
+    if (product_.descend != nullptr) {  // its factors are in device memory
       auto* const scalars = reinterpret_cast<float*>(workspace_.get());
       const float factors[2] = {-rate, one};
       if (cudaMemcpyAsync(scalars, factors, sizeof(factors), cudaMemcpyHostToDevice, stream_) != cudaSuccess)
@@ -125,7 +125,7 @@ void write_descent_scalars(const float* rate, float* scalars, CudaStream stream)
 }
 
 MeasureAlgorithm measure_on_copies(const Product& product, size_t workspace_bytes, TryProduct run) {
-  auto trial = std::make_shared<std::unique_ptr<Trial>>();  // made only where something is measured
+  auto trial = std::make_shared<std::unique_ptr<Trial>>();  // created by the first measurement
   return [=](const cublasLtMatmulHeuristicResult_t& candidate) {
     if (*trial == nullptr) *trial = std::make_unique<Trial>(product, workspace_bytes);
     return (*trial)->milliseconds(run, candidate);

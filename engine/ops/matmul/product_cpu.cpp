@@ -1,4 +1,4 @@
-// Which tiles make a product, how threads share it, and whose scratch memory they use.
+// Chooses the tiles of a product, splits it over threads, and provides scratch memory.
 #include "engine/ops/matmul/product_cpu.h"
 
 #include <algorithm>
@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_threads.h"
+#include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 namespace {
 
-/// Grows while kernels are prepared; where it lies is looked up by each run.
+/// Grows while kernels are prepared, so its address may change; each run looks it up.
 class Scratch {
  public:
   ~Scratch() { std::free(data_); }
@@ -30,7 +30,7 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-/// One for all products that this thread prepares, for as long as any of them lives.
+/// Shared by all products that this thread prepares; lives as long as any of them.
 std::shared_ptr<Scratch> scratch_of_this_thread() {
   static thread_local std::weak_ptr<Scratch> shared;
   std::shared_ptr<Scratch> scratch = shared.lock();
@@ -43,8 +43,8 @@ const Tiles* tiles_of_this_processor() {
   return tiles;
 }
 
-/// Row strides filled in, and vectors read the way that suits the tiles: a column that lies contiguously is the
-/// row of the transposed matrix.
+/// Fills in row strides, and turns vectors the way that suits the tiles: a contiguous column is a row of the transposed
+/// matrix.
 Product normal_form(Product p) {
   if (p.a_row == 0) p.a_row = p.transpose_a ? p.m : p.k;
   if (p.b_row == 0) p.b_row = p.transpose_b ? p.k : p.n;
@@ -79,8 +79,8 @@ Product columns_of(Product p, int64_t first, int64_t count) {
   return p;
 }
 
-/// A part a thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread
-/// takes as long as a few hundred thousand multiplications.
+/// One part a thread, cut along the longer side at multiples of 16. Small products stay whole: waking a thread takes as
+/// long as a few hundred thousand multiplications.
 std::vector<Product> shares(const Product& p) {
   constexpr int64_t kWorthAThread = 1 << 20;
   const int64_t longer = std::max(p.m, p.n);
@@ -95,7 +95,7 @@ std::vector<Product> shares(const Product& p) {
   return all;
 }
 
-/// oneDNN takes its factors when it is prepared, so the product goes to a place of its own first.
+/// oneDNN fixes its factors when it is prepared, but the learning rate changes: so the product goes to a buffer first.
 CpuKernel descend_with_onednn(Product product) {
   auto step = std::make_shared<std::vector<float>>(static_cast<size_t>(product.m * product.n));
   float* const c = std::exchange(product.c, step->data());
@@ -111,16 +111,16 @@ CpuKernel descend_with_onednn(Product product) {
 
 CpuKernel prepare_product(const Product& product) {
   if (product.m == 0 || product.n == 0 || product.batch == 0) return [] {};
-  check(product.k > 0, "a product over nothing");
+  check(product.k > 0, "a matrix product needs k > 0");
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
-        "a step of descent adds to the weights");
+        "an SGD step fused into a product accumulates");
   const Tiles* tiles = tiles_of_this_processor();
   if (tiles == nullptr && product.descend != nullptr) return descend_with_onednn(product);
   if (tiles == nullptr) return prepare_product_with_onednn(product);
 
   const Product p = normal_form(product);
   std::vector<Product> parts = shares(p);
-  int64_t floats = 0;  // a part
+  int64_t floats = 0;  // of scratch a part
   for (const Product& part : parts) floats = std::max(floats, (tiles->scratch_floats(part) + 15) / 16 * 16);
   const std::shared_ptr<Scratch> scratch = scratch_of_this_thread();
   scratch->reserve(floats * static_cast<int64_t>(parts.size()));

@@ -1,4 +1,4 @@
-// One matrix product as the matmul kernels state it, and the two ways to make it.
+// One matrix product as the matmul kernels describe it, and the two ways to compute it.
 #pragma once
 
 #include "engine/ops/kernel.h"
@@ -19,25 +19,25 @@ struct Product {
   const float* descend = nullptr;
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
-  int64_t a_row = 0, b_row = 0, c_row = 0;     ///< elements from a row, as it lies, to the next; 0: contiguous
+  int64_t a_row = 0, b_row = 0, c_row = 0;     ///< elements from one row in memory to the next; 0: contiguous
   int threads = 1;
 };
 
-/// With the register tiles of tiles.h where this processor has them, else with oneDNN. Kernels that one
-/// thread prepares share scratch memory: they run one at a time.
+/// Uses the register tiles of tiles.h if this processor has the instructions, else oneDNN. Kernels prepared by one
+/// thread share scratch memory, so they must run one at a time.
 CpuKernel prepare_product(const Product& product);
 
-/// With oneDNN 2.6, whose every execution makes six small allocations.
+/// Uses oneDNN; each execution of version 2.6 makes six small allocations.
 CpuKernel prepare_product_with_onednn(const Product& product);
 
 /// The tiles of one instruction set.
 struct Tiles {
-  /// Floats of scratch that run() needs for this product (of its `batch`, the first alone is looked at).
+  /// Floats of scratch that run() needs for the first product of the batch; the others need the same.
   int64_t (*scratch_floats)(const Product& product);
   void (*run)(const Product& product, float* scratch);
 };
 
-/// Null where this processor, or this build, does not have the instructions.
+/// Null if this processor or this build does not have the instructions.
 const Tiles* tiles_avx2();
 const Tiles* tiles_avx512();
 

@@ -1,12 +1,13 @@
-// Which way makes a product.
+// Chooses the kernel of a product.
 #include "engine/ops/matmul/product_cuda.h"
 
 #include "engine/base/error.h"
+#include "engine/ops/small_step/small_step.h"
 
 namespace trainctl::cuda {
 namespace {
 
-/// Vectors are read row by row where they lie so already: a column that is contiguous is a row of the transposed.
+/// Vectors are read along rows if they are contiguous: a contiguous column is a row of the transposed matrix.
 Product normal_form(Product p) {
   if (p.a_sums != nullptr || p.b_sums != nullptr) return p;
   if (p.transpose_a && p.m == 1 && p.a_row == 0) p.transpose_a = false;
@@ -14,24 +15,17 @@ Product normal_form(Product p) {
   return p;
 }
 
-/// Multiplications from which the library's kernels win: they keep the multipliers busier, ours start sooner.
+/// Multiplications from which the library's kernels win: theirs use the multipliers better, ours start sooner.
 constexpr double kLarge = 5e8;
 
 }  // namespace
 
-Activation activation_of(const Attrs& attrs, const char* which) {
-  const std::string name = attrs.text(which);
-  if (name == "relu") return Activation::relu;
-  if (name != "gelu") return Activation::none;
-  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
-}
-
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch) {
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
-        "a step of descent adds to the weights");
+        "an SGD step fused into a product accumulates");
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
-  if (work < kLarge && p.a_row == 0) {
+  if (work < kLarge && p.a_row == 0 && small_step_kernels()) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }

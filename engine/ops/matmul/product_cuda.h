@@ -1,20 +1,15 @@
-// One matrix product as the matmul kernels state it, and the three ways to make it on a GPU:
-//   thin    products with a vector: a warp an element of C
-//   tile    tiles on tensor cores, k shared by clusters; small products, where a library's launch costs more than the
-//           work
+// One matrix product as the matmul kernels describe it, and the three ways to compute it on a GPU:
+//   thin    products with a vector, true f32
+//   tile    small products, true f32: tiles on tensor cores, k split over clusters; a library's launch would cost more
+//           than the work
 //   cublas  everything else
-// The first two are f32 alone, in true f32.
 #pragma once
 
 #include <optional>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
-
-enum class Activation : uint8_t { none, relu, gelu, gelu_tanh };
-/// `which`: matmul's attr activation or activation_grad.
-Activation activation_of(const Attrs& attrs, const char* which);
 
 /// C[m,n] (+)= op(A) op(B) (+ bias[n]), then the activation, or times an activation's slope; for each of `batch`
 /// products. All row-major; all but `a` contiguous.
@@ -27,20 +22,20 @@ struct Product {
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared
-  int64_t a_row = 0;                           ///< elements from a row of `a`, as it lies, to the next; 0: contiguous
+  int64_t a_row = 0;                           ///< elements from one row of `a` in memory to the next; 0: contiguous
 
   const void* bias = nullptr;
   DType bias_type = DType::f32;
   Activation activation = Activation::none;
-  void* before = nullptr;  ///< [m,n], where wanted: what the activation is of
-  /// C is multiplied by this activation's slope; relu's from its result, gelu's from what it is of.
+  void* before = nullptr;  ///< [m,n], or null: the activation's input, to be kept
+  /// C is multiplied by this activation's slope.
   Activation slope = Activation::none;
-  const void* slope_at = nullptr;  ///< [m,n]
+  const void* slope_at = nullptr;  ///< [m,n]: relu's result, or gelu's input
 
   bool accumulate = false;
-  /// With accumulate: C -= *descend * the product. Device memory, read at each run.
+  /// With accumulate: C -= *descend * the product. In device memory, read at each run.
   const float* descend = nullptr;
-  /// Sums over k of C's type, where wanted: of op(A) [m], of op(B) [n]. Added to, or a step of descent, as told here.
+  /// Sums over k, or null: of op(A) [m], of op(B) [n], in C's type. `descend` holds for them too.
   void* a_sums = nullptr;
   void* b_sums = nullptr;
   bool sums_accumulate = false;
@@ -48,13 +43,13 @@ struct Product {
   bool tf32 = false;
 };
 
-/// Null where this way does not make this product.
+/// Null if this way cannot compute the product.
 std::optional<CudaKernel> prepare_thin(const Product& product);
 std::optional<CudaKernel> prepare_tile(const Product& product);
-/// Null where the library has no such epilogue.
+/// Null if the library has no such epilogue.
 std::optional<CudaKernel> prepare_cublas(const Product& product, CudaScratch& scratch);
 
-/// The fastest of the three that makes all of it.
+/// The fastest of the three that can compute all of it; null: none can.
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch);
 
 }  // namespace trainctl::cuda

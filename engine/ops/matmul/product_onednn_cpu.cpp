@@ -1,5 +1,5 @@
-// Matrix products with oneDNN: prepared once, run with prebuilt arguments and our own scratch memory. For
-// processors that tiles.h has nothing for, and as the peer of tests and benchmarks.
+// Matrix products with oneDNN: prepared once, run with prebuilt arguments and our own scratch memory. Used on
+// processors that tiles.h does not support, and as the reference of tests and benchmarks.
 #include <cstdlib>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/matmul/product_cpu.h"
 
-extern "C" void omp_set_num_threads(int threads);  // libgomp's, which oneDNN runs on; of the calling thread
+extern "C" void omp_set_num_threads(int threads);  // libgomp's, which oneDNN uses; per thread
 
 namespace trainctl::cpu {
 namespace {
@@ -22,7 +22,7 @@ dnnl::memory::desc matrix(const Product& p, int64_t rows, int64_t cols, bool tra
           Dims{std::max<int64_t>(step, rows * cols), strides[0], strides[1]}};
 }
 
-/// What one run needs, at fixed addresses.
+/// Everything that a run needs, at fixed addresses.
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::stream stream;
@@ -81,7 +81,7 @@ std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
 
 CpuKernel prepare_product_with_onednn(const Product& p) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return [] {};
-  check(p.k > 0, "a product over nothing");
+  check(p.k > 0, "a matrix product needs k > 0");
   omp_set_num_threads(p.threads);
   return [prepared = prepare_with_onednn(p), threads = p.threads] {
     omp_set_num_threads(threads);

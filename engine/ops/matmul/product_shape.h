@@ -1,5 +1,5 @@
-// What the calls of matmul and matmul_weight_grad mean as products: sizes, transposes and steps, the same on every
-// device. `Product` is a device's own (product_cpu.h, product_cuda.h).
+// The products that calls of matmul and matmul_weight_grad describe: sizes, transposes and steps, the same on every
+// device. Each device has its own `Product` (product_cpu.h, product_cuda.h).
 #pragma once
 
 #include "engine/base/error.h"
@@ -36,8 +36,8 @@ void set_matmul_shape(const KernelCall& call, Product& p) {
   p.accumulate = c.accumulate;
 }
 
-/// `left` and `right`: the operands of dW, [rows, m] and [rows, n]. With attr first_row the output is so many rows of
-/// dW, from that one on: of `left`, which the caller has to begin there, it takes some columns.
+/// `left` and `right`: the operands of dW, [rows, m] and [rows, n]. With attr first_row the output is a range of dW's
+/// rows from there on: the product uses only those columns of `left`, and the caller sets p.a to the first of them.
 template <class Product>
 void set_weight_grad_shape(const KernelCall& call, const TensorArg& left, const TensorArg& right, Product& p) {
   p.transpose_a = true;
@@ -45,13 +45,13 @@ void set_weight_grad_shape(const KernelCall& call, const TensorArg& left, const 
   if (call.attrs.has("first_row")) {
     p.a_row = p.m;
     p.m = call.out[0].shape[0];
-    check(call.attrs.integer("first_row") + p.m <= p.a_row, "matmul_weight_grad: rows that dW does not have");
+    check(call.attrs.integer("first_row") + p.m <= p.a_row, "matmul_weight_grad: first_row is beyond dW's rows");
   }
   p.n = right.shape.back();
   p.k = leading_size(left.shape, 1);
   check(leading_size(right.shape, 1) == p.k, "matmul_weight_grad: this rank's parts disagree in the contracted dims");
   p.accumulate = call.out[0].accumulate;
-  if (call.attrs.flag("descend")) p.descend = &call.scalars->learning_rate;
+  if (epilogue_of(call.attrs).descend) p.descend = &call.scalars->learning_rate;
 }
 
 }  // namespace trainctl

@@ -1,11 +1,11 @@
 // Matrix products from register tiles, in the compiler's vector types. Included by one file per instruction
-// set, which defines kLanes (floats a vector), kRows, kWideRows and kDotRows; all of it is internal to that file.
+// set, which defines kLanes (floats a vector), kRows, kWideRows and kDotRows; everything is internal to that file.
 //
 //   outer  C tile [R, V vectors] = sum over k of A[r,k] (broadcast) * B[k, V vectors]
 //   dot    C tile [R, S]         = sum over vectors of k of A[r,k] * B[s,k]
 //
-//   A B      outer, from memory as it lies; a panel of B is packed first where many rows use it
-//   A^T B    the same: A is walked down instead of along
+//   A B      outer, on unpacked memory; a panel of B is packed first if many rows use it
+//   A^T B    the same: A is read down its columns
 //   A B^T    few rows or columns: dot. Else (B A^T)^T by outer: A is packed transposed, and B, the weights
 //            of a layer, is read once and never copied
 //   A^T B^T  A B^T after A is packed transposed
@@ -24,18 +24,18 @@ typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float LooseVec __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef float Quad __attribute__((vector_size(16)));
 
-constexpr int64_t kBlockRows = 280;     ///< of A at a time, at most
-constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the second level cache
+constexpr int64_t kBlockRows = 280;     ///< most rows of A at a time
+constexpr int64_t kPacked = 160 << 10;  ///< floats of scratch that stay in the L2 cache
 constexpr int64_t kLongestSum = 1024;
-constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the second level cache beside the rest
-constexpr int64_t kDotLimit = 12;     ///< up to so many rows or columns, A B^T is made of dots
+constexpr int64_t kSmallB = 1 << 16;  ///< floats of B that stay in the L2 cache beside the rest
+constexpr int64_t kDotLimit = 12;     ///< most rows or columns for which A B^T uses dots
 
 inline Vec load(const float* p) { return *reinterpret_cast<const LooseVec*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<LooseVec*>(p) = v; }
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// v[i][j] and v[j][i] change places: in log2 rounds, each interleaves the halves of the block.
+/// Swaps v[i][j] and v[j][i], in log2 rounds; each interleaves the halves of the block.
 template <int... L>
 inline __attribute__((always_inline)) void transpose(Vec (&v)[kLanes], std::integer_sequence<int, L...>) {
 #pragma GCC unroll 8
@@ -62,11 +62,11 @@ struct View {
   const float* at(int64_t r, int64_t c) const { return p + r * row + c * col; }
 };
 
-/// What happens to sums on their way to C.
+/// The epilogue: what is done to sums before they are stored in C.
 struct Finish {
-  bool add;           ///< to what is there, after scaling
-  float scale;        ///< 1 where nothing is added
-  const float* bias;  ///< of the tile's first column of C; null: none
+  bool add;           ///< adds the scaled sums to C
+  float scale;        ///< 1 unless `add`
+  const float* bias;  ///< starts at the tile's first column of C; null: none
   bool relu;
 
   Finish from(int64_t column) const { return {add, scale, bias == nullptr ? nullptr : bias + column, relu}; }
@@ -102,7 +102,7 @@ inline __attribute__((always_inline)) void outer_product(View a, const float* b,
   }
 }
 
-/// A whole tile to C as it lies.
+/// Stores a whole tile to C.
 template <int R, int V>
 inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* c, int64_t c_row,
                                                       const Finish& finish) {
@@ -137,7 +137,7 @@ inline __attribute__((always_inline)) void store_rows(Vec (&tile)[R][V], float* 
   }
 }
 
-/// The first columns of a tile.
+/// Stores the first columns of a tile.
 template <int R, int V>
 inline void store_partial(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
   float sums[R][V * kLanes];
@@ -152,7 +152,7 @@ inline void store_partial(const Vec (&tile)[R][V], float* c, int64_t c_row, cons
   }
 }
 
-/// Column j of the tile to row j of C.
+/// Stores column j of the tile to row j of C.
 template <int R, int V>
 inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, const Finish& finish, int64_t columns) {
   float bias[R] = {};
@@ -177,8 +177,8 @@ inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, c
   }
 }
 
-/// R rows of C (or, transposed, R columns) as tiles side by side. Every call sets up R addresses, so short sums
-/// want many tiles a call.
+/// R rows of C (or, transposed, R columns) as a row of tiles. Every call sets up R addresses, so with a short k a call
+/// should have many tiles.
 struct Strip {
   View a;          ///< [R, k]
   const float* b;  ///< [k, width of a tile] of the first tile
@@ -188,7 +188,7 @@ struct Strip {
   float* c;
   int64_t c_row;
   Finish finish;
-  int64_t columns;  ///< in all; the last tile may be partial
+  int64_t columns;  ///< of the strip; the last tile may be partial
 };
 
 template <int R, int V, bool kTransposed>
@@ -219,14 +219,14 @@ void outer_strip(const Strip& strip) {
 
 using OuterStrip = void (*)(const Strip& strip);
 
-/// The strip of 1 to so many rows.
+/// The strip for `rows` rows, 1 to sizeof...(R).
 template <int V, bool kTransposed, int... R>
 OuterStrip strip_of(int64_t rows, std::integer_sequence<int, R...>) {
   static constexpr OuterStrip kStrips[] = {outer_strip<R + 1, V, kTransposed>...};
   return kStrips[rows - 1];
 }
 
-/// `vectors` is 1, 2, or for few rows 4.
+/// `vectors` is 1 or 2, or 4 for up to kWideRows rows.
 template <bool kTransposed>
 OuterStrip strip_of(int64_t rows, int64_t vectors) {
   if (vectors == 4) return strip_of<4, kTransposed>(rows, std::make_integer_sequence<int, kWideRows>());
@@ -234,7 +234,7 @@ OuterStrip strip_of(int64_t rows, int64_t vectors) {
   return strip_of<1, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
 }
 
-/// f(first, count) over n in the fewest parts of at most `most`, all of nearly the same size.
+/// Calls f(first, count) for the fewest parts of n of at most `most`, all of nearly the same size.
 template <class F>
 void for_each_part(int64_t n, int64_t most, F f) {
   const int64_t parts = (n + most - 1) / most;
@@ -245,7 +245,7 @@ void for_each_part(int64_t n, int64_t most, F f) {
   }
 }
 
-/// to[k, 0 .. width) = from[k, 0 .. columns) and zeros.
+/// to[k, 0 .. width) = from[k, 0 .. columns), padded with zeros.
 void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns, int64_t width, float* to) {
   for (int64_t i = 0; i < k; ++i) {
     if (columns == width) {
@@ -258,7 +258,7 @@ void pack_panel(const float* from, int64_t from_row, int64_t k, int64_t columns,
   }
 }
 
-/// to[k][lane] = from[lane, k] for `rows` lanes, and zeros.
+/// to[k][lane] = from[lane, k] for `rows` lanes; zeros in the others.
 void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
   int64_t i = 0;
   if (from.col == 1) {
@@ -271,7 +271,7 @@ void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
       for (int r = 0; r < kLanes; ++r) store(to + (i + r) * to_row, block[r]);
     }
   } else if (from.row == 1 && from.col >= kLanes) {
-    // What a vector holds beyond the rows lies before the next k's, and is never used.
+    // Lanes beyond the rows read memory that is still before the next k's, and are never used.
     for (; i + 1 < k; ++i) store(to + i * to_row, load(from.at(0, i)));
   }
   for (; i < k; ++i) {
@@ -279,13 +279,13 @@ void pack_lanes(View from, int64_t rows, int64_t k, float* to, int64_t to_row) {
   }
 }
 
-/// C = A B for B contiguous along its columns; `panel`: scratch for a panel of B, of k x
-/// 2 vectors, then for A, a vector for each strip.
+/// C = A B for B contiguous along its columns. `panel`: scratch for a panel of B, k x 2 vectors, and then for A, k x 1
+/// vector a strip.
 void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row,
                    const Finish& finish, float* panel) {
   const int64_t blocks = (m + kRows - 1) / kRows;
   const int64_t widest = (m + blocks - 1) / blocks <= kWideRows ? 4 : 2;
-  const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A falls on few sets of the cache
+  const bool scattered = k >= 64 && (a.col >= 256 || a.row % 1024 == 0);  // A maps to few cache sets
   float* const packed = panel + k * 2 * kLanes;
   if (scattered) {
     int64_t block = 0;
@@ -303,7 +303,7 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
           {rows_of_a, from, from_row, vectors * kLanes, k, c + i * c_row + j, c_row, finish.from(j), columns});
     });
   };
-  const bool b_fits = k * n <= kSmallB;  // in the cache: C is what moves, so its rows are written along
+  const bool b_fits = k * n <= kSmallB;  // in the cache: traffic is mostly C, so it is written along its rows
   const bool reused = blocks >= 6 || (blocks >= 2 && b_row >= 2048);
   int64_t j = 0;
   for (int64_t vectors = widest; vectors > 0; vectors /= 2) {
@@ -323,8 +323,8 @@ void outer_columns(View a, const float* b, int64_t b_row, int64_t m, int64_t n, 
   strips(j, n - j, 1, panel, kLanes);
 }
 
-/// to[panel][k][lane] = from[row, k] with the rows of A as lanes: panels of 2 vectors, a last one of 1 where
-/// that holds what is left. Panel p starts at p * 2 * kLanes * k.
+/// to[panel][k][lane] = from[row, k] with the rows of A as lanes: panels of 2 vectors, the last one of 1 if that is
+/// enough. Panel p starts at p * 2 * kLanes * k.
 void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
   for (int64_t first = 0; first < rows;) {
     const int64_t width = rows - first > kLanes ? 2 * kLanes : kLanes;
@@ -337,13 +337,12 @@ void pack_transposed(View from, int64_t rows, int64_t k, float* to) {
   }
 }
 
-/// C = A B^T as (B A^T)^T; `packed`: scratch of k x m rounded up to vectors, then
-/// k x 1 vector.
+/// C = A B^T as (B A^T)^T. `packed`: scratch for A, k x m rounded up to vectors, and then for rows of B, k x 1 vector.
 void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64_t c_row, const Finish& finish,
                 float* packed) {
   pack_transposed(a, m, k, packed);
   float* const packed_b = packed + round_up(m, kLanes) * k;
-  const bool reused = m >= 4 * kLanes && b.row % 1024 == 0;            // else its rows fall on few sets of the cache
+  const bool reused = m >= 4 * kLanes && b.row % 1024 == 0;            // else B's rows map to few cache sets
   const int64_t pairs = (m + kLanes - 1) / (2 * kLanes) * 2 * kLanes;  // rows of A in panels of 2 vectors
   for_each_part(n, kRows, [&](int64_t j, int64_t rows) {
     View rows_of_b{b.at(j, 0), b.row, b.col};
@@ -362,7 +361,7 @@ void outer_rows(View a, View b, int64_t m, int64_t n, int64_t k, float* c, int64
   });
 }
 
-/// The sum of the lanes of four vectors.
+/// The sum over lanes of each of four vectors.
 inline Quad sum_lanes(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
   Quad four[4];
   const Vec* from[4] = {&a, &b, &c, &d};
@@ -376,7 +375,7 @@ inline Quad sum_lanes(const Vec& a, const Vec& b, const Vec& c, const Vec& d) {
     }
     four[i] = part[0];
   }
-  // Two rounds of adding neighbours, as a 4x4 transpose would.
+  // Two rounds that add adjacent lanes, in the pattern of a 4x4 transpose.
   const Quad ab =
       __builtin_shufflevector(four[0], four[1], 0, 4, 1, 5) + __builtin_shufflevector(four[0], four[1], 2, 6, 3, 7);
   const Quad cd =
@@ -435,7 +434,7 @@ void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t 
     dot_of(rows, columns, std::make_integer_sequence<int, kDotRows>())(a + i * a_row, a_row, b + j * b_row, b_row, k,
                                                                        c + i * c_row + j, c_row, finish.from(j));
   };
-  // The longer side outside: its rows are read once.
+  // The longer side is the outer loop: its rows are read once.
   if (n >= m) {
     for_each_part(n, 4, [&](int64_t j, int64_t columns) {
       for_each_part(m, kDotRows, [&](int64_t i, int64_t rows) { block(i, rows, j, columns); });
@@ -449,8 +448,8 @@ void dots(const float* a, int64_t a_row, const float* b, int64_t b_row, int64_t 
 
 bool takes_dots(const Product& p) { return p.transpose_b && !p.transpose_a && (p.m <= kDotLimit || p.n <= kDotLimit); }
 
-/// Rows and k that are worked on together: what is packed of them stays in the second level cache, and no sum in
-/// single precision is longer than kLongestSum.
+/// Rows and k of a block: its packed data stays in the L2 cache, and no single-precision sum is longer than
+/// kLongestSum.
 struct Blocks {
   int64_t rows, k;
 };
@@ -468,8 +467,8 @@ int64_t scratch_floats(const Product& p) {
   return block.k * vectors * kLanes;
 }
 
-/// One product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, the
-/// last one finishes.
+/// Computes one product (batch is 1) by blocks of k and of rows. The first block of k sets C, the others add to it, and
+/// the last one applies bias and relu.
 void run_product(const Product& p, float* scratch) {
   const float scale = p.descend == nullptr ? 1.0f : -*p.descend;
   if (takes_dots(p)) {

@@ -1,4 +1,4 @@
-// Register tiles of 16 vectors of 8 floats.
+// Register tiles for 16 vector registers of 8 floats.
 namespace trainctl::cpu {
 namespace {
 constexpr int kLanes = 8;

@@ -1,4 +1,4 @@
-// Register tiles of 32 vectors of 16 floats. Compiled for x86-64-v4, run only where the processor has it.
+// Register tiles for 32 vector registers of 16 floats. Compiled for x86-64-v4; runs only if the processor supports it.
 namespace trainctl::cpu {
 namespace {
 constexpr int kLanes = 16;

@@ -1,9 +1,9 @@
-// Bytes that compiled programs move: parts of a tensor to and from the order that collectives want, sums of
-// gradients, and zeros.
+// Moves that the compiler inserts: parts of a tensor to and from the order that collectives need, sums of gradients,
+// and zeros.
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -26,8 +26,6 @@ void copy_rows(const std::byte* from, size_t from_step, std::byte* to, size_t to
     std::memcpy(to + static_cast<size_t>(i) * to_step, from + static_cast<size_t>(i) * from_step, bytes);
   }
 }
-
-}  // namespace
 
 CpuKernel prepare_copy_slice(const KernelCall& call) {
   const Parts p = parts_of(call);
@@ -66,5 +64,13 @@ CpuKernel prepare_zero(const KernelCall& call) {
     if (bytes > 0) std::memset(to, 0, bytes);
   };
 }
+
+}  // namespace
+
+extern const CpuKernels moves_cpu = {{"copy_slice", prepare_copy_slice},
+                                     {"pack", prepare_pack},
+                                     {"unpack", prepare_unpack},
+                                     {"accumulate", prepare_accumulate},
+                                     {"zero", prepare_zero}};
 
 }  // namespace trainctl

@@ -1,7 +1,7 @@
-// Moves of parts of tensors on the device, sums of gradients and zeros: kernels that only compiled programs use.
-#include "engine/ops/activations_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/moves_cuda.cuh"
+// Moves that the compiler inserts, on the device: parts of tensors, sums of gradients, and zeros.
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/moves_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 
 /// Rows of words of 2 to 16 bytes.
 struct RowsOfWords {
-  Nest<2> outer;  ///< steps in words
+  Nest<2> outer;  ///< strides in words
   Divisor row_words;
   int64_t words = 0;  ///< of all rows
 };
@@ -92,11 +92,13 @@ CudaKernel prepare_copy_rows(const void* from, void* to, int64_t bytes, const cp
   return launch_copy_rows<uint16_t>(from, to, bytes, outer, name);
 }
 
-CudaKernel prepare_copy_slice_cuda(const CudaKernelCall& call) {
+namespace {
+
+CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   const Parts p(call);
   const int64_t index = call.attrs.integer("index");
-  if (in.dtype != out.dtype) {  // converts on the way
+  if (in.dtype != out.dtype) {  // converts too
     const int64_t inner = p.bytes / byte_size(in.dtype);
     TensorArg part = in;
     part.data = in.as<std::byte>() + index * p.bytes;
@@ -107,7 +109,7 @@ CudaKernel prepare_copy_slice_cuda(const CudaKernelCall& call) {
   return prepare_copy_rows(in.as<std::byte>() + index * p.bytes, out.data, p.bytes, rows, "copy_slice");
 }
 
-CudaKernel prepare_pack_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_pack(const CudaKernelCall& call) {
   const Parts p(call);
   check(call.in[0].dtype == call.out[0].dtype, "pack moves bytes");
   cpu::Loops<2> rows;
@@ -116,7 +118,7 @@ CudaKernel prepare_pack_cuda(const CudaKernelCall& call) {
   return prepare_copy_rows(call.in[0].data, call.out[0].data, p.bytes, rows, "pack");
 }
 
-CudaKernel prepare_unpack_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_unpack(const CudaKernelCall& call) {
   const Parts p(call);
   check(call.in[0].dtype == call.out[0].dtype, "unpack moves bytes");
   cpu::Loops<2> rows;
@@ -125,22 +127,7 @@ CudaKernel prepare_unpack_cuda(const CudaKernelCall& call) {
   return prepare_copy_rows(call.in[0].data, call.out[0].data, p.bytes, rows, "unpack");
 }
 
-CudaKernel prepare_reshape_cuda(const CudaKernelCall& call) {
-  const TensorArg &in = call.in[0], &out = call.out[0];
-  check(in.size() == out.size() && in.dtype == out.dtype, "reshape: input and output differ in size or dtype");
-  if (in.data == out.data) return [](CudaStream) {};
-  const int64_t bytes = out.size() * byte_size(out.dtype);
-  // A row's words are counted in 31 bits: a tensor goes as rows of 64 KB, where it is larger.
-  constexpr int64_t kRow = 65536;
-  cpu::Loops<2> rows;
-  if (bytes % kRow != 0) return prepare_copy_rows(in.data, out.data, bytes, rows, "reshape");
-  rows.ndim = 1;
-  rows.size[0] = bytes / kRow;
-  rows.stride[0] = {kRow, kRow};
-  return prepare_copy_rows(in.data, out.data, kRow, rows, "reshape");
-}
-
-CudaKernel prepare_accumulate_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_accumulate(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.size() == out.size(), "accumulate adds tensors of one size");
   return with_common_type({&in, &out}, [&](auto t) {
@@ -148,12 +135,20 @@ CudaKernel prepare_accumulate_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_zero_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_zero(const CudaKernelCall& call) {
   void* out = call.out[0].data;
   const auto bytes = static_cast<size_t>(call.out[0].size() * byte_size(call.out[0].dtype));
   return [=](CudaStream stream) {
     if (bytes > 0) cuda_check(cudaMemsetAsync(out, 0, bytes, stream), "zero");
   };
 }
+
+}  // namespace
+
+extern const CudaKernels moves_cuda = {{"copy_slice", prepare_copy_slice},
+                                       {"pack", prepare_pack},
+                                       {"unpack", prepare_unpack},
+                                       {"accumulate", prepare_accumulate},
+                                       {"zero", prepare_zero}};
 
 }  // namespace trainctl

@@ -1,9 +1,10 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_loss_with_grad.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/loss_with_grad_cpu.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_mse(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
@@ -26,5 +27,10 @@ CpuKernel prepare_mse_grad(const KernelCall& call) {
 CpuKernel prepare_mse_with_grad(const KernelCall& call) {
   return cpu::loss_with_grad(call, prepare_mse, prepare_mse_grad);
 }
+
+}  // namespace
+
+extern const CpuKernels mse_cpu = {
+    {"mse", prepare_mse}, {"mse_grad", prepare_mse_grad}, {"mse_with_grad", prepare_mse_with_grad}};
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
 // loss = scale * sum (p - l)^2.  dp = 2 * scale * (p - l).
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/pair_loss_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/pair_loss_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -14,12 +14,15 @@ struct Mse {
 
 Mse mse_of(const CudaKernelCall& call) { return {static_cast<float>(2.0 * call.attrs.number("scale", 1.0))}; }
 
-}  // namespace
-
-CudaKernel prepare_mse_cuda(const CudaKernelCall& call) { return prepare_pair_loss<false>(call, mse_of(call), "mse"); }
-CudaKernel prepare_mse_grad_cuda(const CudaKernelCall& call) { return map_binary(call, mse_of(call), "mse_grad"); }
-CudaKernel prepare_mse_with_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_mse(const CudaKernelCall& call) { return prepare_pair_loss<false>(call, mse_of(call), "mse"); }
+CudaKernel prepare_mse_grad(const CudaKernelCall& call) { return map_binary(call, mse_of(call), "mse_grad"); }
+CudaKernel prepare_mse_with_grad(const CudaKernelCall& call) {
   return prepare_pair_loss<true>(call, mse_of(call), "mse_with_grad");
 }
+
+}  // namespace
+
+extern const CudaKernels mse_cuda = {
+    {"mse", prepare_mse}, {"mse_grad", prepare_mse_grad}, {"mse_with_grad", prepare_mse_with_grad}};
 
 }  // namespace trainctl

@@ -1,6 +1,10 @@
 // c = a * b with numpy broadcasting. A gradient is summed to the shape of its operand.
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -12,7 +16,6 @@ extern const OpDef mul_op = {
       return {{broadcast_shape("mul", in[0].shape, in[1].shape), in[0].dtype}};
     },
     .rule = broadcast_rule,
-    .cost = elementwise_cost<1>,
     .backward =
         [](GradBuilder& g) {
           for (int i = 0; i < 2; ++i) {
@@ -27,6 +30,24 @@ extern const OpDef mul_op = {
             g.set_in_grad(i, "sum_to", product, {{"shape", shape}});
           }
         },
+    .kernel = {.name = "mul",
+               .element = [](const Attrs&) -> std::string { return "*"; },
+               .cost = elementwise_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "c = a * b, broadcast", .inputs = {{kMatrix}, {kMatrix}}};
+                   }},
 };
+
+extern const LayerDef mul_layer = {
+    .name = "mul",
+    .doc = "Product of two inputs, element by element, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("mul"); },
+};
+
+extern const OpFamily mul_family = {.ops = {&mul_op}, .layers = {&mul_layer}};
 
 }  // namespace trainctl

@@ -6,7 +6,11 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -22,6 +26,23 @@ Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
     if (is_reduced(dims, d) && keep_dims) out.push_back(1);
   }
   return out.empty() ? Shape{1} : out;
+}
+
+std::vector<Field> reduction_fields() {
+  return {ints("dims", "Dims to sum over; negative ones count from the last.").required(),
+          flag("keep_dims", false, "Leave them in, with size 1.")};
+}
+
+TensorId emit_reduction(LayerContext& layer, bool mean) {
+  Ints dims = layer.attrs.ints("dims");
+  double count = 1;
+  for (int64_t& dim : dims) {
+    dim = layer.non_negative_dim(dim);
+    count *= static_cast<double>(layer.shape()[dim]);
+  }
+  Attrs attrs{{"dims", dims}, {"keep_dims", layer.attrs.flag("keep_dims")}};
+  attrs.set("scale", mean ? 1.0 / count : 1.0);
+  return layer.emit("reduce_sum", attrs);
 }
 
 }  // namespace
@@ -51,19 +72,27 @@ extern const OpDef reduce_sum_op = {
       }
       return {dims + "->" + (out.empty() ? "()" : out)};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
     .backward =
         [](GradBuilder& g) {
           Attrs attrs{{"shape", g.shape(g.in(0))}, {"dims", g.attrs().ints("dims")}};
           attrs.set("scale", g.attrs().number("scale", 1.0));
           g.set_in_grad(0, "broadcast_to", {g.out_grad()}, attrs);
         },
-    .can_accumulate = 1,
+    .kernel = {.name = "reduce_sum",
+               .accumulates = 1,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = static_cast<double>(num_elements(in[0].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = scale * x summed over dims",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"dims", Ints{1}}, {"keep_dims", false}, {"scale", 1.0}}};
+                   }},
 };
 
 /// dy -> scale * dy, repeated along dims up to attr shape.
@@ -78,7 +107,32 @@ extern const OpDef broadcast_to_op = {
       if (!fits) shape_error(fmt::format("broadcast_to: {} is not {} reduced", to_string(in[0]), to_string(shape)));
       return {{shape, in[0].dtype}};
     },
-    .cost = elementwise_cost<1>,
+    .kernel = {.name = "broadcast_to",
+               .cost = elementwise_cost<1>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = scale * x repeated along dims",
+                                          .inputs = {{kColumn}},
+                                          .attrs = {{"shape", kMatrix}, {"dims", Ints{1}}, {"scale", 1.0}}};
+                   }},
 };
+
+extern const LayerDef reduce_sum_layer = {
+    .name = "reduce_sum",
+    .doc = "Sum over dims.",
+    .fields = reduction_fields(),
+    .emit = [](LayerContext& layer) { return emit_reduction(layer, false); },
+};
+
+extern const LayerDef reduce_mean_layer = {
+    .name = "reduce_mean",
+    .doc = "Mean over dims.",
+    .fields = reduction_fields(),
+    .emit = [](LayerContext& layer) { return emit_reduction(layer, true); },
+};
+
+extern const OpFamily reduce_sum_family = {.ops = {&reduce_sum_op, &broadcast_to_op},
+                                           .layers = {&reduce_sum_layer, &reduce_mean_layer}};
 
 }  // namespace trainctl

@@ -1,8 +1,9 @@
 // y = scale * sum of x over dims (scale = 1/count makes it the mean); broadcast_to is its backward.
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_reduce.h"
+#include "engine/ops/cpu/reduce_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_reduce_sum(const KernelCall& call) {
   const TensorArg& in = call.in[0];
@@ -35,5 +36,9 @@ CpuKernel prepare_broadcast_to(const KernelCall& call) {
     });
   };
 }
+
+}  // namespace
+
+extern const CpuKernels reduce_sum_cpu = {{"reduce_sum", prepare_reduce_sum}, {"broadcast_to", prepare_broadcast_to}};
 
 }  // namespace trainctl

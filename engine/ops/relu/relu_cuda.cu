@@ -1,11 +1,16 @@
-// y = max(x, 0); a NaN stays one.  dx = dy where y > 0.
-#include "engine/ops/activations_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+// y = max(x, 0), keeps NaN.  dx = dy where y > 0.
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
+namespace {
 
-CudaKernel prepare_relu_cuda(const CudaKernelCall& call) { return map_unary(call, Relu{}, "relu"); }
-CudaKernel prepare_relu_grad_cuda(const CudaKernelCall& call) { return map_binary(call, ReluGrad{}, "relu_grad"); }
+CudaKernel prepare_relu(const CudaKernelCall& call) { return map_unary(call, Relu{}, "relu"); }
+CudaKernel prepare_relu_grad(const CudaKernelCall& call) { return map_binary(call, ReluGrad{}, "relu_grad"); }
+
+}  // namespace
+
+extern const CudaKernels relu_cuda = {{"relu", prepare_relu}, {"relu_grad", prepare_relu_grad}};
 
 }  // namespace trainctl

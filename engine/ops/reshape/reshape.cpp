@@ -2,8 +2,14 @@
 // into common digits, [n, 12] -> [n, 3, 4] is "n(ab)->nab", so that a cut of n or a stays a plain copy.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
@@ -88,6 +94,37 @@ std::string side_text(const Side& side) {
   return text;
 }
 
+std::vector<FieldFault> shape_faults(const Attrs& attrs) {
+  std::vector<FieldFault> faults;
+  const Shape shape = attrs.ints("shape");
+  const auto unknown = std::count(shape.begin(), shape.end(), -1);
+  if (std::count(shape.begin(), shape.end(), 0) > 0) faults.push_back({"shape", "a dim cannot have size 0", ""});
+  if (unknown > 1) faults.push_back({"shape", fmt::format("only one dim can be -1, not {}", unknown), ""});
+  return faults;
+}
+
+/// The layer's field shape, with the batch dim in front and the -1 worked out.
+Shape whole_shape(const LayerContext& layer) {
+  const Shape& in = layer.shape();
+  Shape out = layer.attrs.ints("shape");
+  int64_t known = 1, unknown = 0;
+  const int64_t sample = num_elements(in) / in[0];
+  for (int64_t size : out) {
+    if (size == -1) ++unknown;
+    if (size != -1) known = size > 0 && known <= sample / size ? known * size : sample + 1;
+  }
+  const bool fits = unknown == 0 ? known == sample : unknown == 1 && known > 0 && sample % known == 0;
+  if (!fits) {
+    shape_error(fmt::format("a sample of {} has {} elements, they do not fit shape {}",
+                            to_string(Shape(in.begin() + 1, in.end())), sample, to_string(out)));
+  }
+  for (int64_t& size : out) {
+    if (size == -1) size = sample / known;
+  }
+  out.insert(out.begin(), in[0]);
+  return out;
+}
+
 }  // namespace
 
 extern const OpDef reshape_op = {
@@ -105,12 +142,46 @@ extern const OpDef reshape_op = {
       const Digits digits = find_digits(in[0].shape, attrs.ints("shape"));
       return {side_text(digits.in) + "->" + side_text(digits.out), digits.uncuttable, kWhyNot};
     },
-    .cost = elementwise_cost<0>,
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "reshape", {g.out_grad()}, {{"shape", g.shape(g.in(0))}});
         },
-    .in_place = true,
+    .kernel = {.name = "reshape",
+               .in_place = InPlace::first_on_first,
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "y = x in another shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kFlat}}};
+                   }},
+    .is_view = true,
 };
+
+extern const LayerDef flatten_layer = {
+    .name = "flatten",
+    .doc = "All dims but the batch become one.",
+    .emit =
+        [](LayerContext& layer) {
+          const Shape& in = layer.shape();
+          return layer.emit("reshape", {{"shape", Shape{in[0], num_elements(in) / in[0]}}});
+        },
+};
+
+extern const LayerDef reshape_layer = {
+    .name = "reshape",
+    .doc = "A new shape for the same numbers.",
+    .fields = {ints("shape", "Of one sample, without the batch dim; one -1 is worked out.")
+                   .required()
+                   .at_least(-1)
+                   .at_most(kMaxSize)},
+    .faults = shape_faults,
+    .emit =
+        [](LayerContext& layer) {
+          return layer.emit("reshape", {{"shape", whole_shape(layer)}});
+        },
+};
+
+extern const OpFamily reshape_family = {.ops = {&reshape_op}, .layers = {&flatten_layer, &reshape_layer}};
 
 }  // namespace trainctl

@@ -2,9 +2,10 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_reshape(const KernelCall& call) {
   check(call.in[0].size() == call.out[0].size(), "reshape: this rank's parts of input and output differ in size");
@@ -13,5 +14,9 @@ CpuKernel prepare_reshape(const KernelCall& call) {
     if (to != from && bytes > 0) std::memcpy(to, from, bytes);
   };
 }
+
+}  // namespace
+
+extern const CpuKernels reshape_cpu = {{"reshape", prepare_reshape}};
 
 }  // namespace trainctl

@@ -1,8 +1,8 @@
 // As torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g; w -= lr * (nesterov ? g + momentum * buf : buf).
 // buf starts as 0, so the first step's buf is g.
-#include "engine/ops/cpu_bf16_copy.h"
-#include "engine/ops/cpu_clip.h"
-#include "engine/ops/cpu_kernels.h"
+#include "engine/ops/cpu/bf16_copy_cpu.h"
+#include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -39,8 +39,10 @@ CpuKernel update_of(const KernelCall& call) {
   };
 }
 
+CpuKernel prepare_sgd_update(const KernelCall& call) { return cpu::with_bf16_copy(call, update_of(call)); }
+
 }  // namespace
 
-CpuKernel prepare_sgd_update(const KernelCall& call) { return cpu::with_bf16_copy(call, update_of(call)); }
+extern const CpuKernels sgd_cpu = {{"sgd_update", prepare_sgd_update}};
 
 }  // namespace trainctl

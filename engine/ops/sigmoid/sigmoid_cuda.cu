@@ -1,13 +1,16 @@
 // y = 1 / (1 + e^-x).  dx = dy * y * (1 - y).
-#include "engine/ops/activations_cuda.cuh"
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/map_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/map_cuda.cuh"
 
 namespace trainctl {
+namespace {
 
-CudaKernel prepare_sigmoid_cuda(const CudaKernelCall& call) { return map_unary(call, Sigmoid{}, "sigmoid"); }
-CudaKernel prepare_sigmoid_grad_cuda(const CudaKernelCall& call) {
-  return map_binary(call, SigmoidGrad{}, "sigmoid_grad");
-}
+CudaKernel prepare_sigmoid(const CudaKernelCall& call) { return map_unary(call, Sigmoid{}, "sigmoid"); }
+CudaKernel prepare_sigmoid_grad(const CudaKernelCall& call) { return map_binary(call, SigmoidGrad{}, "sigmoid_grad"); }
+
+}  // namespace
+
+extern const CudaKernels sigmoid_cuda = {{"sigmoid", prepare_sigmoid}, {"sigmoid_grad", prepare_sigmoid_grad}};
 
 }  // namespace trainctl

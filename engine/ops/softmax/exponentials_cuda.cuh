@@ -1,38 +1,38 @@
-// Sums of exponentials in one pass: what softmax and the loss on it share.
+// Sums of exponentials in one pass, shared by softmax and softmax_cross_entropy.
 #pragma once
 
-#include "engine/ops/rows_cuda.cuh"
+#include "engine/ops/cuda/rows_cuda.cuh"
 
 namespace trainctl {
 
 inline constexpr float kLog2e = 1.4426950408889634f;
 
-/// 2^x, 0 where that is no normal number.
+/// 2^x; 0 if that is subnormal.
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-inline constexpr float kFar = 0x1p29f;  // f32 has no two numbers beyond it that are less than 32 apart
+inline constexpr float kFar = 0x1p29f;  // beyond it f32 numbers are at least 32 apart
 inline constexpr float kAhead = 2;
-inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is no number
+inline constexpr float kLowest = -3.402823466e38f;  // finite: -inf - -inf is NaN
 
-/// Sum of e^x relative to e^top (Milakov and Gimelshein 2018): top is the largest so far, or a little more. An exponent
-/// of 2 is one fused operation: x * log2e less top * log2e as f32 has it. What the rounding takes from one it takes from
-/// all; but of a top far from 0 that is more than there are powers of two, or there is no such product. There it is
-/// x - top: 0, or so far below that the base does not matter.
+/// Sum of e^x relative to e^top (Milakov and Gimelshein 2018); top is the largest x so far, or a little more. The
+/// exponent of 2 is one fused operation, x * log2e - t, t = top * log2e rounded to f32. That rounding shifts all
+/// exponents alike; but if top is far() from 0 the shift exceeds the range of exponents, or t overflows. There the
+/// exponent is x - top: 0, or so far below 0 that the base does not matter.
 struct Exponentials {
   float top = kLowest;
   float sum = 0;
 
-  /// x is at most the top, so that the error of the approximate power stays under 1e-6 of the largest.
+  /// e^(x - top) for x <= top: the error of the approximate power stays under 1e-6 of the largest.
   __device__ float of(float x) const { return power_of_two(exponent(x)); }
-  /// log2 of that, where top is not far.
+  /// log2 of that, unless far().
   __device__ float exponent(float x) const { return fmaf(x, unit_, -top_in_units_); }
   __device__ bool far() const { return fabsf(top) > kFar; }
 
-  /// Of packs as they come. The top goes ahead of them, so that few of the next ones raise it.
+  /// Adds a pack. The top is raised by more than needed, so that few of the next packs raise it again.
   template <int V>
   __device__ void add(const float (&v)[V]) {
     float high = top;
@@ -41,13 +41,13 @@ struct Exponentials {
     if (high > top) [[unlikely]] raise(high + kAhead);
     add_below_top(v);
   }
-  /// None of which is above the top.
+  /// Adds a pack without elements above the top.
   template <int V>
   __device__ void add_below_top(const float (&v)[V]) {
 #pragma unroll
     for (int j = 0; j < V; ++j) sum += of(v[j]);
   }
-  /// Of a row that was started: where registers hold it, the top is found first.
+  /// Adds a row whose load was started; if registers hold it, the top is found first.
   template <int V, class Operand>
   __device__ void add_row(const RowPart<V>& part, Operand& row) {
     if constexpr (Operand::kInRegisters) {
@@ -57,7 +57,7 @@ struct Exponentials {
       read_row(part, [&](int, const auto& a) { add(a.v); }, row);
     }
   }
-  /// `beside`, too, becomes its sum over the group.
+  /// Combines the sums of a group's threads. `beside` becomes its sum over the group too.
   __device__ void combine(RowGroup& group, float& beside) {
     raise(group.max(top));
     float sums[2] = {sum, beside};
@@ -68,11 +68,11 @@ struct Exponentials {
     raise(group.max(top));
     sum = group.sum(sum);
   }
-  /// Makes it relative to what is not below the top.
+  /// Makes the sum relative to e^high, high >= top.
   __device__ void raise(float high) {
     const float before = top;
     set_top(high);
-    sum *= power_of_two(__fmul_rn(before, unit_) - top_in_units_);  // rounded as the top is: equal ones give 1
+    sum *= power_of_two(__fmul_rn(before, unit_) - top_in_units_);  // rounded like the top: equal tops give 1
   }
 
  private:

@@ -2,7 +2,11 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -22,18 +26,45 @@ extern const OpDef softmax_op = {
       const std::string own(1, dims.at(attrs.integer("dim")));
       return {dims + "->" + dims, own, "softmax needs its whole dim on one rank"};
     },
-    .cost = elementwise_cost<12>,
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "softmax_grad", {g.out_grad(), g.out()}, g.attrs());
         },
+    .kernel = {.name = "softmax",
+               .cost = elementwise_cost<12>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = exp(x) / sum exp(x) along dim",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"dim", int64_t{1}}}};
+                   }},
 };
 
 /// (dy, y) -> dx
 extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
-    .cost = elementwise_cost<4>,
+    .kernel = {.name = "softmax_grad",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = {{"dim", int64_t{1}}}};
+                   }},
 };
+
+extern const LayerDef softmax_layer = {
+    .name = "softmax",
+    .doc = "exp(x) / sum exp(x).",
+    .fields = {integer("dim", "The dim that adds up to 1.").defaults(int64_t{-1})},
+    .emit =
+        [](LayerContext& layer) {
+          return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});
+        },
+};
+
+extern const OpFamily softmax_family = {.ops = {&softmax_op, &softmax_grad_op}, .layers = {&softmax_layer}};
 
 }  // namespace trainctl

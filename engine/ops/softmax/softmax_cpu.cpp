@@ -2,8 +2,8 @@
 // A tensor is [outer, n, inner] around the dim.
 #include <algorithm>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 #include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {
@@ -16,7 +16,7 @@ void softmax_row(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
 }
 
-constexpr int64_t kTile = 64;  // columns of a strided softmax that go together
+constexpr int64_t kTile = 64;  // columns of a strided softmax at a time
 
 void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t count) {
   float top[kTile];
@@ -50,15 +50,13 @@ void grad_columns(const float* dy, const float* y, float* dx, int64_t n, int64_t
   }
 }
 
-/// f(first element, columns) for each tile.
+/// Calls f(first element, columns) for each tile.
 template <class F>
 void for_each_tile(const SoftmaxDim& a, F f) {
   for (int64_t o = 0; o < a.outer; ++o) {
     for (int64_t i = 0; i < a.inner; i += kTile) f(o * a.n * a.inner + i, std::min(kTile, a.inner - i));
   }
 }
-
-}  // namespace
 
 CpuKernel prepare_softmax(const KernelCall& call) {
   return [a = softmax_dim(call), x = call.in[0].as<float>(), y = call.out[0].as<float>()] {
@@ -84,5 +82,9 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
     }
   };
 }
+
+}  // namespace
+
+extern const CpuKernels softmax_cpu = {{"softmax", prepare_softmax}, {"softmax_grad", prepare_softmax_grad}};
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
 // A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
-#include "engine/ops/cuda_kernels.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 #include "engine/ops/softmax/softmax_dim.h"
 
@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
 }
 
 constexpr int kColumns = 32,
-              kDown = 8;  // threads side by side, and down a column
+              kDown = 8;  // threads across columns, and down a column
 
-/// The value of f over the threads of a column, in all of them.
+/// Reduces v by f over the threads of a column; all of them get the result.
 template <class F>
 __device__ float down_the_column(float v, F f) {
   __shared__ float of[kDown][kColumns];
@@ -76,7 +76,7 @@ __device__ float down_the_column(float v, F f) {
   return v;
 }
 
-/// A block has kColumns columns of one outer index. The grid counts tiles of inner, then outer.
+/// A block has kColumns columns of one outer index. The block index iterates over tiles of inner, then over outer.
 struct Columns {
   int64_t n, inner, tiles;
 
@@ -129,9 +129,7 @@ CudaKernel launch_columns(void (*kernel)(Columns, Refs...), const SoftmaxDim& a,
   };
 }
 
-}  // namespace
-
-CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   const SoftmaxDim a = softmax_dim(call);
   if (a.inner != 1) return launch_columns(softmax_columns, a, "softmax", ref<Mixed>(x), ref<Mixed>(y));
@@ -143,7 +141,7 @@ CudaKernel prepare_softmax_cuda(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_softmax_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &y = call.in[1], &dx = call.out[0];
   const SoftmaxDim a = softmax_dim(call);
   if (a.inner != 1) {
@@ -157,5 +155,9 @@ CudaKernel prepare_softmax_grad_cuda(const CudaKernelCall& call) {
     });
   });
 }
+
+}  // namespace
+
+extern const CudaKernels softmax_cuda = {{"softmax", prepare_softmax}, {"softmax_grad", prepare_softmax_grad}};
 
 }  // namespace trainctl

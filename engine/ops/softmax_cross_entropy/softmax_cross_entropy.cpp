@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
@@ -18,6 +23,24 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
 
 }  // namespace
 
+extern const OpDef softmax_cross_entropy_grad_op;
+
+extern const KernelDef softmax_cross_entropy_with_grad_kernel = {
+    .name = "softmax_cross_entropy_with_grad",
+    .accumulates = 1,
+    .in_place = InPlace::last_on_first,
+    .launch_role = LaunchRole::loss,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "loss and gradient in one pass; inputs logits, labels",
+                               .inputs = {{kMatrix}, ids(kColumn)},
+                               .attrs = {{"scale", 1e-6}},
+                               .outputs = loss_and_gradient,
+                               .below = columns_of_first};
+        },
+};
+
 extern const OpDef softmax_cross_entropy_op = {
     .name = "softmax_cross_entropy",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
@@ -28,17 +51,28 @@ extern const OpDef softmax_cross_entropy_op = {
       const std::string rows = letters(in[1].shape.size(), "c");
       return {rows + "c," + rows + "->()", "c", "softmax needs all classes on one rank"};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = 12.0 * static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "softmax_cross_entropy_grad", {g.in(0), g.in(1)}, g.attrs());
         },
-    .can_accumulate = 1,
+    .kernel = {.name = "softmax_cross_entropy",
+               .accumulates = 1,
+               .loss_grad = &softmax_cross_entropy_grad_op.kernel,
+               .loss_with_grad = &softmax_cross_entropy_with_grad_kernel,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = 12.0 * static_cast<double>(num_elements(in[0].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "inputs logits, labels",
+                                          .inputs = {{kMatrix}, ids(kColumn)},
+                                          .attrs = {{"scale", 1e-6}},
+                                          .below = columns_of_first};
+                   }},
 };
 
 /// (logits, label) -> dlogits
@@ -48,7 +82,28 @@ extern const OpDef softmax_cross_entropy_grad_op = {
       expect_logits_and_labels("softmax_cross_entropy_grad", in);
       return {in[0]};
     },
-    .cost = elementwise_cost<14>,
+    .kernel = {.name = "softmax_cross_entropy_grad",
+               .cost = elementwise_cost<14>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "inputs logits, labels",
+                                          .inputs = {{kMatrix}, ids(kColumn)},
+                                          .attrs = {{"scale", 1e-6}},
+                                          .below = columns_of_first};
+                   }},
 };
+
+extern const LossDef softmax_cross_entropy_loss = {
+    .name = "softmax_cross_entropy",
+    .doc = "over integer labels",
+    .op = &softmax_cross_entropy_op,
+    .labels_are_classes = true,
+};
+
+extern const OpFamily softmax_cross_entropy_family = {
+    .ops = {&softmax_cross_entropy_op, &softmax_cross_entropy_grad_op},
+    .kernels = {&softmax_cross_entropy_with_grad_kernel},
+    .losses = {&softmax_cross_entropy_loss}};
 
 }  // namespace trainctl

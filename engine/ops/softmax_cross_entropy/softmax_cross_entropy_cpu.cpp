@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
@@ -28,7 +28,7 @@ Rows rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
-/// A row's gradient, which may lie on the row; returns its loss, not yet scaled.
+/// Writes a row's gradient, which may overwrite the row; returns the row's loss, unscaled.
 double write_grad(const float* x, int64_t classes, int32_t label, double scale, float* dx) {
   const float top = cpu::largest(x, classes);
   const float correct = x[class_of(label, classes)];
@@ -37,10 +37,8 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
   const auto share = static_cast<float>(scale / sum);
   for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
   dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
-  return std::log(sum) + (double{top} - correct);  // a top far from 0 takes all digits
+  return std::log(sum) + (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
 }
-
-}  // namespace
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
@@ -76,5 +74,12 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };
 }
+
+}  // namespace
+
+extern const CpuKernels softmax_cross_entropy_cpu = {
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
 
 }  // namespace trainctl

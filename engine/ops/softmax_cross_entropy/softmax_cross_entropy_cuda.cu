@@ -1,8 +1,8 @@
 // loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/data_check_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/data_check_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
-#include "engine/ops/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -11,13 +11,13 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // Kernels
 
-/// At most, of a block. The loss alone of rows in registers is never launched with so many: it says that 80 registers
-/// have to do, with which six blocks of warps run at once.
+/// Most threads of a block. The loss of f32 rows in registers without a gradient is never launched with 768: the bound
+/// limits it to 80 registers, so that six blocks of 128 threads run at once.
 template <int V, bool kInRegisters, bool kGrad>
 inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRowThreads<kInRegisters, 1>;
 
-/// The loss, the gradient, or both in one pass over the logits, on which the gradient may lie. The label's exponential
-/// is left out of the others' sum, so that a probability near 1 loses no digits.
+/// The loss, the gradient, or both in one pass over the logits, which the gradient may overwrite. The label's
+/// exponential is left out of the others' sum, so that a probability near 1 loses no digits.
 template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
@@ -30,27 +30,27 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   int32_t label = 0;
   const auto start = [&](const RowPart<V>& part, int64_t row) {
     label = labels[row];
-    x.start(part);  // before anybody waits for the label
+    x.start(part);  // before the first use of the label
   };
   over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
-    if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is no class of the logits");
+    if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
     const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
       float replaced = 0;
       if (static_cast<unsigned>(label - place) >= W) return replaced;
 #pragma unroll
       for (int j = 0; j < W; ++j) {
-        const float v = a.v[j];  // read in any case: else the compiler reads a.v[label - place], from local memory
+        const float v = a.v[j];  // read unconditionally: else the compiler reads a.v[label - place] from local memory
         replaced = j == label - place ? v : replaced;
         a.v[j] = j == label - place ? by : v;
       }
       return replaced;
     };
     Exponentials others;
-    float of_label = 0;  // as one thread comes by it: a load of its own would wait for the label
+    float of_label = 0;  // taken from the thread that has it: a separate load would wait for the label
     if constexpr (kInRegisters) {
       of_label = x.exchange(part, label, -INFINITY);
       others.add_row(part, x);
-      if constexpr (!kGrad) go_on();  // the next row comes while this one's threads meet
+      if constexpr (!kGrad) go_on();  // the next row loads during this one's reduction
     } else {
       read_row(
           part,
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     if (of_label > others.top) others.raise(of_label);
     const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
     if (kLoss && valid && group.lane() == 0) {
-      // Of a label that is likely nothing cancels. Far from 0, off is in no powers of two or beyond f32.
+      // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
       const bool far = others.far() || off < -1e30f;
       const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
       total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
@@ -99,19 +99,22 @@ template <bool kLoss, bool kGrad>
 CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   const int64_t n = logits.shape.back();
-  if (logits.size() == 0) return kLoss && !call.out[0].accumulate ? prepare_zero_cuda(call) : [](CudaStream) {};
+  if (logits.size() == 0) {
+    if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
+    return [](CudaStream) {};
+  }
   return with_common_type({&logits, &dlogits}, [&](auto t) {
     using T = decltype(t);
     const auto prepare_rows = [&](auto pack, auto in_registers, RowsLaunch how) {
       const double scale = call.attrs.number("scale", 1.0);
       const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
-      if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block does it
+      if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block is enough
         how.blocks = 1;
         how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
       }
       const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad>;
       ask_for_shared(kernel, how.shared_bytes(), name);
-      if (kLoss) {  // the last block adds up the others' parts: no more of them than run at once
+      if (kLoss) {  // the last block adds all parts: no more blocks than run at once
         const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
         how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
       }
@@ -126,16 +129,21 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   });
 }
 
-}  // namespace
-
-CudaKernel prepare_softmax_cross_entropy_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy(const CudaKernelCall& call) {
   return prepare<true, false>(call, "softmax_cross_entropy");
 }
-CudaKernel prepare_softmax_cross_entropy_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy_grad(const CudaKernelCall& call) {
   return prepare<false, true>(call, "softmax_cross_entropy_grad");
 }
-CudaKernel prepare_softmax_cross_entropy_with_grad_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
   return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
 }
+
+}  // namespace
+
+extern const CudaKernels softmax_cross_entropy_cuda = {
+    {"softmax_cross_entropy", prepare_softmax_cross_entropy},
+    {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
 
 }  // namespace trainctl

@@ -1,8 +1,9 @@
 // out[1] = sum of in^2: this rank's term of the squared global norm.
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_math.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
+namespace {
 
 CpuKernel prepare_sum_squares(const KernelCall& call) {
   return
@@ -11,5 +12,9 @@ CpuKernel prepare_sum_squares(const KernelCall& call) {
         *out = static_cast<float>((add ? *out : 0.0) + total);
       };
 }
+
+}  // namespace
+
+extern const CpuKernels sum_squares_cpu = {{"sum_squares", prepare_sum_squares}};
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
 // out[1] = sum of in^2: this rank's term of the squared global norm.
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/sums_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
 namespace {
@@ -28,9 +28,7 @@ struct SquareTerm {
   __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
 };
 
-}  // namespace
-
-CudaKernel prepare_sum_squares_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_sum_squares(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   return with_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
@@ -38,5 +36,9 @@ CudaKernel prepare_sum_squares_cuda(const CudaKernelCall& call) {
     return prepare_total<kPack<T>>(call, x.size(), {&x}, term, "sum_squares");
   });
 }
+
+}  // namespace
+
+extern const CudaKernels sum_squares_cuda = {{"sum_squares", prepare_sum_squares}};
 
 }  // namespace trainctl

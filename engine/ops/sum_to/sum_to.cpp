@@ -2,6 +2,9 @@
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 
@@ -15,13 +18,22 @@ extern const OpDef sum_to_op = {
       }
       return {{shape, in[0].dtype}};
     },
-    .cost =
-        [](Infos in, Infos out, const Attrs&) {
-          Cost cost = traffic_cost(in, out, 0);
-          cost.flops = static_cast<double>(num_elements(in[0].shape));
-          return cost;
-        },
-    .can_accumulate = 1,
+    .kernel = {
+        .name = "sum_to",
+        .accumulates = 1,
+        .cost =
+            [](Infos in, Infos out, const Attrs&) {
+              Cost cost = traffic_cost(in, out, 0);
+              cost.flops = static_cast<double>(num_elements(in[0].shape));
+              return cost;
+            },
+        .example =
+            [] {
+              using namespace example;
+              return KernelExample{.what = "y = x summed to shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kRow}}};
+            }},
 };
+
+extern const OpFamily sum_to_family = {.ops = {&sum_to_op}};
 
 }  // namespace trainctl

@@ -5,17 +5,31 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
 
 namespace trainctl {
 namespace {
 
+/// Whether it has each of 0 to n-1 once.
+bool is_permutation(Ints perm) {
+  std::sort(perm.begin(), perm.end());
+  bool each_once = true;
+  for (size_t i = 0; i < perm.size(); ++i) each_once = each_once && perm[i] == static_cast<int64_t>(i);
+  return each_once;
+}
+
+std::vector<FieldFault> perm_faults(const Attrs& attrs) {
+  const Ints perm = attrs.ints("perm");
+  if (is_permutation(perm)) return {};
+  return {{"perm", format_list(perm) + " is no permutation of the dims 0 to n-1", ""}};
+}
+
 void expect_permutation(const Ints& perm, const TensorInfo& input) {
-  Ints sorted = perm;
-  std::sort(sorted.begin(), sorted.end());
-  bool each_once = sorted.size() == input.shape.size();
-  for (size_t i = 0; each_once && i < sorted.size(); ++i) each_once = sorted[i] == static_cast<int64_t>(i);
-  if (each_once) return;
+  if (perm.size() == input.shape.size() && is_permutation(perm)) return;
   shape_error(fmt::format("transpose: perm {} must name each of the {} dims of {} once", format_list(perm),
                           input.shape.size(), to_string(input)));
 }
@@ -38,7 +52,6 @@ extern const OpDef transpose_op = {
       for (int64_t dim : attrs.ints("perm")) out += dims.at(dim);
       return {dims + "->" + out};
     },
-    .cost = elementwise_cost<0>,
     .backward =
         [](GradBuilder& g) {
           const Ints perm = g.attrs().ints("perm");
@@ -46,6 +59,25 @@ extern const OpDef transpose_op = {
           for (size_t i = 0; i < perm.size(); ++i) inverse[perm[i]] = static_cast<int64_t>(i);
           g.set_in_grad(0, "transpose", {g.out_grad()}, {{"perm", inverse}});
         },
+    .kernel = {.name = "transpose",
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x with its dims in the order of perm",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"perm", Ints{1, 0}}}};
+                   }},
 };
+
+extern const LayerDef transpose_layer = {
+    .name = "transpose",
+    .doc = "Dims in another order.",
+    .fields = {ints("perm", "All dims, 0 is the batch.").required().at_least(0).at_most(kMaxDims)},
+    .faults = perm_faults,
+    .emit = [](LayerContext& layer) { return layer.emit("transpose", layer.attrs); },
+};
+
+extern const OpFamily transpose_family = {.ops = {&transpose_op}, .layers = {&transpose_layer}};
 
 }  // namespace trainctl

@@ -1,13 +1,13 @@
 // y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x.
 #include <cstring>
 
-#include "engine/ops/cpu_kernels.h"
-#include "engine/ops/cpu_strided.h"
+#include "engine/ops/cpu/strided_cpu.h"
+#include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
 
-/// to[j, i] = from[i, j] over one block; both sides walk whole cache lines within a 16x16 tile.
+/// to[j, i] = from[i, j] for one block; within a 16x16 tile both sides use whole cache lines.
 void transpose_2d(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int64_t cols) {
   constexpr int64_t kTile = 16;
   for (int64_t r0 = 0; r0 < rows; r0 += kTile) {
@@ -20,8 +20,6 @@ void transpose_2d(const float* from, int64_t from_stride, float* to, int64_t to_
     }
   }
 }
-
-}  // namespace
 
 CpuKernel prepare_transpose(const KernelCall& call) {
   const TensorArg& in = call.in[0];
@@ -38,14 +36,14 @@ CpuKernel prepare_transpose(const KernelCall& call) {
   const int64_t n = merged.take_inner(inner);
   const auto* x = in.as<float>();
   auto* y = out.as<float>();
-  if (inner[0] == 1 || n == 1) {  // rows stay rows
+  if (inner[0] == 1 || n == 1) {  // copies whole rows
     return [=] {
       merged.run([&](const std::array<int64_t, 2>& at) {
         std::memcpy(y + at[1], x + at[0], static_cast<size_t>(n) * sizeof(float));
       });
     };
   }
-  // One other loop reads contiguously: with the innermost it makes the blocks.
+  // One other loop reads contiguously: with the innermost loop it forms the blocks.
   cpu::Loops<2> outer;
   int64_t rows = 1, to_stride = 0;
   for (int d = 0; d < merged.ndim; ++d) {
@@ -61,5 +59,9 @@ CpuKernel prepare_transpose(const KernelCall& call) {
         [&](const std::array<int64_t, 2>& at) { transpose_2d(x + at[0], inner[0], y + at[1], to_stride, rows, n); });
   };
 }
+
+}  // namespace
+
+extern const CpuKernels transpose_cpu = {{"transpose", prepare_transpose}};
 
 }  // namespace trainctl

@@ -1,22 +1,22 @@
 // y[i_perm[0], i_perm[1], ..] = x[i_0, i_1, ..]: dim d of y is dim perm[d] of x. Tiles go through shared memory, so
-// that both sides are walked along their rows.
-#include "engine/ops/cuda_kernels.h"
-#include "engine/ops/moves_cuda.cuh"
-#include "engine/ops/vector_cuda.cuh"
+// that x and y are both accessed along their rows.
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/moves_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {
 namespace {
 
-/// Many matrices: to[r * to_row + c] = from[c * from_row + r].
+/// A batch of matrices: to[r * to_row + c] = from[c * from_row + r].
 struct Matrices {
-  Nest<2> outer;  ///< where each begins in from and to
+  Nest<2> outer;  ///< offset of each in from and to
   int64_t rows = 0, columns = 0, from_row = 0, to_row = 0;
   Divisor row_tiles, column_tiles;
 };
 
 // Kernels
 
-/// Words of W elements on both sides; a tile is 32 by 32 words.
+/// Reads and writes words of W elements; a tile is 32 x 32 words.
 template <class E, int W>
 __global__ void __launch_bounds__(256) transpose_tiles(Matrices m, const E* x, E* y) {
   constexpr int kSide = 32 * W;
@@ -55,15 +55,15 @@ __global__ void __launch_bounds__(256) transpose_tiles(Matrices m, const E* x, E
   }
 }
 
-constexpr int kPackColumns = 64;  ///< of a tile of packs
+constexpr int kPackColumns = 64;  ///< columns of a tile of packs
 
-/// Elements of 2 bytes in packs of 8 on both sides. A tile is kRows of y's rows, and kPackColumns. Two columns' packs
-/// become 8 pairs, each of one row of y:
+/// Reads and writes packs of 8 2-byte elements. A tile is kRows rows of y by kPackColumns columns. Two columns' packs
+/// become 8 pairs, each in one row of y:
 ///
 ///   column c      a0 a1 a2 ..        row r      a0 b0
 ///   column c + 1  b0 b1 b2 ..        row r + 1  a1 b1   ..
 ///
-/// Pack q of the tile's row lies in the place of q ^ (row / 8 % 8): neither side has bank conflicts.
+/// Pack q of a tile's row is stored at place q ^ (row / 8 % 8), so that neither side has bank conflicts.
 template <int kRows>
 __global__ void __launch_bounds__(256) transpose_packs(Matrices m, const uint16_t* x, uint16_t* y) {
   constexpr int kPack = 8, kPacks = kPackColumns / kPack;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(256) transpose_packs(Matrices m, const uint16_
   }
 }
 
-/// Where a side of the matrices is too narrow for tiles: in y's order, x through the caches.
+/// For matrices too narrow for tiles: in y's order; reads of x rely on the caches.
 template <class E>
 __global__ void __launch_bounds__(256) transpose_elements(Nest<1> from, const E* x, E* y) {
   wait_for_kernel_before();
@@ -154,7 +154,7 @@ CudaKernel launch_elements(const cpu::Loops<2>& loops, const TensorArg& in, cons
   };
 }
 
-/// Whether `elements` make a word, 2 or a pack: all places are multiples of it.
+/// Whether `elements` elements (2, or a pack) can be accessed at once: all sizes and offsets are multiples of it.
 bool words_fit(int elements, const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
   int64_t bits = m.rows | m.columns | m.from_row | m.to_row;
   for (int d = 0; d < outer.ndim; ++d) bits |= outer.stride[d][0] | outer.stride[d][1];
@@ -164,21 +164,19 @@ bool words_fit(int elements, const Matrices& m, const cpu::Loops<2>& outer, cons
 
 template <class E>
 CudaKernel launch_matrices(const Matrices& m, const cpu::Loops<2>& outer, const TensorArg& in, const TensorArg& out) {
-  // With sides under a tile of packs, or of pairs, most of its threads would be idle.
+  // If a side is shorter than a tile of packs or of pairs, most of the tile's threads would be idle.
   if constexpr (sizeof(E) == 2) {
     if (std::min(m.rows, m.columns) >= 64 && words_fit(8, m, outer, in, out)) {
       return m.rows % 128 == 0 ? launch_tiles<E>(transpose_packs<128>, 128, kPackColumns, m, in, out)
                                : launch_tiles<E>(transpose_packs<64>, 64, kPackColumns, m, in, out);
     }
   }
-  // Words of 4 bytes are too little in flight.
+  // Words of 4 bytes have too few bytes in flight.
   const bool pairs = words_fit(2, m, outer, in, out) && (sizeof(E) == 2 || std::min(m.rows, m.columns) >= 64);
   return pairs ? launch_tiles<E, 2>(m, in, out) : launch_tiles<E, 1>(m, in, out);
 }
 
-}  // namespace
-
-CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
+CudaKernel prepare_transpose(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.dtype == out.dtype, "transpose moves elements as they are");
   if (out.size() == 0) return [](CudaStream) {};
@@ -192,11 +190,11 @@ CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
   const cpu::Loops<2> all = merged;
   std::array<int64_t, 2> inner{};
   const int64_t columns = merged.take_inner(inner), bytes = byte_size(in.dtype);
-  if (inner[0] == 1 || columns == 1) {  // rows stay rows
+  if (inner[0] == 1 || columns == 1) {  // copies whole rows
     for (auto& strides : merged.stride) strides = {strides[0] * bytes, strides[1] * bytes};
     return prepare_copy_rows(in.data, out.data, columns * bytes, merged, "transpose");
   }
-  // One other loop reads contiguously: with the innermost it makes the matrices.
+  // One other loop reads contiguously: with the innermost loop it forms the matrices.
   Matrices m;
   m.columns = columns;
   m.from_row = inner[0];
@@ -217,5 +215,9 @@ CudaKernel prepare_transpose_cuda(const CudaKernelCall& call) {
   };
   return bytes == 4 ? run(uint32_t{}) : run(uint16_t{});
 }
+
+}  // namespace
+
+extern const CudaKernels transpose_cuda = {{"transpose", prepare_transpose}};
 
 }  // namespace trainctl

@@ -9,7 +9,7 @@
 namespace trainctl::comm {
 namespace {
 
-/// Units of a round, and the buffers that one reads and writes.
+/// Units of a round, and the buffers that one unit reads and writes.
 struct Units {
   int64_t count;
   int64_t buffers;

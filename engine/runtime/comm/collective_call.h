@@ -1,5 +1,5 @@
 // A collective as units of work that any member of the group can do: "sum these blocks of members'
-// buffers into those". Who does which unit changes nothing in the result.
+// buffers into those". The result does not depend on which member does which unit.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ struct CollectiveCall {
   int root = 0;  ///< index in the group
 };
 
-/// What members that wait at the same time can share of a round of `round` elements a block.
+/// How members that wait at the same time share a round of `round` elements a block.
 struct WorkPlan {
   int64_t chunk_elements = 0;
   uint32_t chunks = 0;
-  int64_t bytes = 0;  ///< read and written by all
+  int64_t bytes = 0;  ///< read and written by all members together
 };
 WorkPlan plan_work(CollectiveOp op, int members, int64_t round, DType dtype, int workers);
 
-/// Does chunk number `chunk` of the group's open round. `from` and `to` have room for one pointer a member.
+/// Does one chunk of the group's open round. `from` and `to` are scratch with one pointer a member.
 void do_chunk(const Segment& segment, const Group& group, std::span<const Member> members, uint32_t chunk,
               std::span<const std::byte*> from, std::span<std::byte*> to);
 

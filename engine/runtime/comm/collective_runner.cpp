@@ -1,5 +1,5 @@
 // See collective_runner.h. A group's phase is even between rounds and odd while one is open: 2k -> 2k+1 (open)
-// -> 2k+2 (done), or straight to 2k+2 where the last to arrive did it all.
+// -> 2k+2 (done), or straight to 2k+2 if the last to arrive did all the work.
 #include "engine/runtime/comm/collective_runner.h"
 
 #include <fmt/format.h>
@@ -12,14 +12,14 @@
 namespace trainctl::comm {
 namespace {
 
-// Rounds that move less than this are done by the last to arrive: as much as two ranks move in the time
-// that it takes to hand half of it to the other, when that one is spinning, and when it is asleep.
+// The last to arrive does smaller rounds alone: this is as much as two ranks move in the time that it
+// takes to hand half of the work to the other, which is spinning or asleep.
 constexpr int64_t kAloneBytesSpinning = 32 << 10;
 constexpr int64_t kAloneBytesSleeping = 1 << 20;
 
 bool reached(uint32_t phase, uint32_t wanted) { return static_cast<int32_t>(phase - wanted) >= 0; }
 
-/// A member whose in-buffer nobody reads.
+/// Whether this member's in-buffer is not read.
 bool brings_nothing(const CollectiveCall& call, int index) {
   return call.op == CollectiveOp::broadcast && index != call.root;
 }
@@ -27,7 +27,7 @@ bool brings_nothing(const CollectiveCall& call, int index) {
 }  // namespace
 
 CollectiveRunner::OpenGroup& CollectiveRunner::opened(int group) {
-  check(group >= 0 && static_cast<size_t>(group) < groups_.size(), "a group is opened before it is used");
+  check(group >= 0 && static_cast<size_t>(group) < groups_.size(), "a group must be opened before it is used");
   return groups_[static_cast<size_t>(group)];
 }
 
@@ -36,13 +36,13 @@ int CollectiveRunner::open_group(const std::vector<int>& ranks) {
     if (groups_[i].ranks == ranks) return static_cast<int>(i);
   }
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
-  check(mine != ranks.end(), "a rank opens only groups that it is in");
+  check(mine != ranks.end(), "a rank may open only groups that it is in");
   for (size_t i = 0; i < ranks.size(); ++i) {
     check(ranks[i] >= 0 && ranks[i] < segment_.num_ranks(), "a group's ranks are ranks of the job");
     check(std::count(ranks.begin(), ranks.end(), ranks[i]) == 1, "a rank is in a group once");
   }
   Group& shared = segment_.open_group(ranks);
-  // This rank is not in a round, so none that has begun can end now: the phase stands still.
+  // This rank is in no round, so none that has begun can end now: the phase cannot change.
   groups_.push_back({shared, segment_.members(shared), ranks, static_cast<int>(mine - ranks.begin()),
                      shared.phase.load(), std::vector<const std::byte*>(ranks.size()),
                      std::vector<std::byte*>(ranks.size())});
@@ -129,7 +129,7 @@ int64_t CollectiveRunner::meet(OpenGroup& group, const CollectiveCall& call) {
   return shared.round;
 }
 
-/// Of the same step too: a rank that left a collective out may meet the others in one just like it.
+/// The steps must agree too: a rank that left a collective out may meet the others in an identical one.
 bool CollectiveRunner::same_call(const Member& a, const Member& b) const {
   const auto step = [&](const Member& member) {
     return segment_.status(member.rank).step.load(std::memory_order_relaxed);
@@ -137,7 +137,7 @@ bool CollectiveRunner::same_call(const Member& a, const Member& b) const {
   return a.op == b.op && a.dtype == b.dtype && a.root == b.root && a.count == b.count && step(a) == step(b);
 }
 
-/// Says who came with another call than most; of two, the one that is further.
+/// Names the members whose call differs from that of most; of two members, the one that is further ahead.
 CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
   const auto describe_call = [&](const Member& member) {
     return fmt::format("{} of {} {} at step {}", to_string(static_cast<CollectiveOp>(member.op)), member.count,
@@ -162,8 +162,8 @@ CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
     if (member.rank != rank_) odd.push_back(member.rank);
     text += fmt::format("; rank {} with {}", member.rank, describe_call(member));
   }
-  CommError error(text + "; it has left out a collective, or runs another program");
-  // Who is odd itself has nobody to blame.
+  CommError error(text + "; it left out a collective, or runs another program");
+  // If this rank is itself the odd one, no other rank is to blame.
   if (same_call(group.members[static_cast<size_t>(group.index)], *usual)) error.missing = odd;
   return error;
 }
@@ -192,7 +192,7 @@ void CollectiveRunner::open_round(OpenGroup& group) {
   }
   shared.next_chunk.store(0, std::memory_order_relaxed);
   shared.chunks_done.store(0, std::memory_order_relaxed);
-  // More helpers than cores would only take turns.
+  // More helpers than cores would only compete for them.
   shared.phase.publish(group.phase + 1, workers - 1);
 }
 
@@ -202,8 +202,8 @@ void CollectiveRunner::work(OpenGroup& group) {
   while (true) {
     me.working.store(1, std::memory_order_relaxed);
     const uint32_t chunk = shared.next_chunk.fetch_add(1, std::memory_order_relaxed);
-    // A rank that comes late finds no chunk left, perhaps after the round: it must not look at the plan's
-    // other numbers then. It reads `chunks` safely, since nobody opens another round before it arrives there.
+    // A rank that comes late, perhaps after the round, finds no chunk left and must not read the rest of the plan.
+    // Reading `chunks` is safe: no round can open before this rank arrives there.
     if (chunk >= shared.chunks) break;
     do_chunk(segment_, shared, group.members, chunk, group.from, group.to);
     if (shared.chunks_done.fetch_add(1, std::memory_order_acq_rel) + 1 == shared.chunks) {

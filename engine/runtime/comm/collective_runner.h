@@ -1,9 +1,9 @@
 // One rank's side of the collectives of one segment. A call is one or more rounds:
 //
-//   post what I bring -> arrive -> (the last to arrive opens the round) -> share the work -> leave when all is done
+// post buffers -> arrive -> (the last to arrive opens the round) -> share the work -> leave when all is done
 //
-// Small rounds are done by the last to arrive alone; the others sleep or spin once. Large ones are cut into
-// chunks that every awake member takes from until none is left, so nobody waits for a rank that has no core.
+// The last to arrive does small rounds alone; the others sleep or spin once. Large rounds are cut into chunks.
+// Every awake member takes chunks until none is left, so no rank waits for one that has no core.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class CollectiveRunner {
   CollectiveRunner(const SharedMemory& memory, int rank, int cores, const Peers& peers, Waiter& waiter)
       : segment_(memory.segment()), rank_(rank), cores_(cores), peers_(peers), waiter_(waiter) {}
 
-  /// `ranks` in block order; the same list has the same number.
+  /// `ranks` in block order; the same list returns the same number.
   int open_group(const std::vector<int>& ranks);
   int size(int group) { return static_cast<int>(opened(group).ranks.size()); }
   void run(int group, const CollectiveCall& call);
@@ -34,7 +34,7 @@ class CollectiveRunner {
     std::span<Member> members;
     std::vector<int> ranks;
     int index;
-    uint32_t phase;  ///< at which the last round that this rank was in ended
+    uint32_t phase;  ///< the group's phase when the last round of this rank ended
     std::vector<const std::byte*> from;
     std::vector<std::byte*> to;
   };

@@ -1,5 +1,5 @@
-// See combine.h. Elements are read from every source and written to every destination in one pass, the sum
-// never leaving the registers. Compiled for the kernels' processor level.
+// See combine.h. One pass reads each element from every source and writes it to every destination; the sum
+// stays in registers. Compiled for the kernels' processor level.
 #include "engine/runtime/comm/combine.h"
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 namespace trainctl::comm {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements: a sum on its way between two passes stays in the first-level cache
-constexpr size_t kStreams = 8;    // more than these at a time, and the processor stops fetching ahead
+constexpr int64_t kBlock = 1024;  // elements: partial sums between two passes stay in the first-level cache
+constexpr size_t kStreams = 8;    // the hardware prefetcher gives up on more streams than these
 
 struct Bf16 {
   static float load(uint16_t x) { return std::bit_cast<float>(uint32_t{x} << 16); }
   static uint16_t store(float x) {
     const auto bits = std::bit_cast<uint32_t>(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // stay a NaN
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((bits >> 16) | 0x40u);  // a NaN stays a NaN
     return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);                  // to nearest even
   }
 };

@@ -8,9 +8,9 @@
 
 namespace trainctl::comm {
 
-/// Each of `to` = the sum of `from`, element by element, added in the order of `from`: f32 and bf16 in f32
-/// (bf16 is rounded once, at the end), i32 modulo 2^32. With one source it is a copy of the bits. A
-/// destination may be one of the sources, or else overlaps none.
+/// Writes to each of `to` the sum of `from`, element by element, in the order of `from`: f32 and bf16 in f32
+/// (bf16 is rounded once, at the end), i32 modulo 2^32. With one source it copies the bits. A destination
+/// either is one of the sources or overlaps none of them.
 void combine(std::span<const std::byte* const> from, std::span<std::byte* const> to, int64_t count, DType dtype);
 
 }  // namespace trainctl::comm

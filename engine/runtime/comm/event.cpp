@@ -1,5 +1,5 @@
-// See event.h. Sleeping and waking cannot miss each other: the sleeper counts itself before the kernel
-// compares the value, the publisher stores the value before it reads the count, both sequentially consistent.
+// See event.h. No wake-up is lost: the sleeper counts itself before the kernel compares the value, and the
+// publisher stores the value before it reads the count; both are sequentially consistent.
 #include "engine/runtime/comm/event.h"
 
 #include <linux/futex.h>
@@ -7,7 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <vector>
 
 namespace trainctl::comm {
 
@@ -26,13 +28,17 @@ void Event::wake(int count) {
 }
 
 int usable_cores() {
-  // A rank that is bound to cores of its own still has peers that run on others at the same time.
+  // A rank bound to its own cores still has peers that run on other cores at the same time.
   const char* of_all = std::getenv("TRAINCTL_HOST_CORES");
   if (of_all != nullptr && std::atoi(of_all) > 0) return std::atoi(of_all);
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
+  // The kernel refuses a mask that is shorter than its own, as a cpu_set_t is on hosts of more than 1,024 CPUs.
+  for (size_t words = sizeof(cpu_set_t) / sizeof(unsigned long);; words *= 2) {
+    std::vector<unsigned long> mask(words);
+    const size_t bytes = words * sizeof(unsigned long);
+    auto* set = reinterpret_cast<cpu_set_t*>(mask.data());
+    if (sched_getaffinity(0, bytes, set) == 0) return CPU_COUNT_S(bytes, set);
+    if (errno != EINVAL || bytes > (size_t{1} << 20)) return 1;
+  }
 }
 
 }  // namespace trainctl::comm

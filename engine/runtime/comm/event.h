@@ -1,4 +1,4 @@
-// Waiting for a number in shared memory to change: spin where a core is free for it, else sleep in the
+// Waiting for a number in shared memory to change: spins if a core is free for that, else sleeps in the
 // kernel (futex). Works between processes and between threads.
 #pragma once
 
@@ -9,26 +9,26 @@
 
 namespace trainctl::comm {
 
-/// Lives in shared memory; all zero is its first state.
+/// Placed in shared memory; all zero is a valid initial state.
 class Event {
  public:
   uint32_t load() const { return value_.load(std::memory_order_acquire); }
 
-  /// What was written before is seen by whoever sees `value`. Wakes up to `max_woken` sleepers; the others
-  /// sleep on, so a later publish must wake them.
+  /// A rank that sees `value` also sees everything written before. Wakes up to `max_woken` sleepers; the
+  /// others sleep on, so a later publish must wake them.
   void publish(uint32_t value, int max_woken = INT32_MAX) {
     value_.store(value, std::memory_order_seq_cst);
     if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(max_woken);
   }
 
-  /// Sleeps while the value is `seen`, but not much longer than `limit`.
+  /// Sleeps while the value is `seen`, at most about `limit`.
   void sleep(uint32_t seen, std::chrono::nanoseconds limit);
 
  private:
   void wake(int count);
 
   std::atomic<uint32_t> value_{0};
-  // A process killed in its sleep leaves this too high, which costs system calls and nothing else.
+  // A process killed in its sleep leaves this too high, which only costs system calls.
   std::atomic<uint32_t> sleepers_{0};
   static_assert(std::atomic<uint32_t>::is_always_lock_free);
 };
@@ -39,17 +39,17 @@ inline void pause() {
 #endif
 }
 
-/// One rank's way of waiting.
+/// How one rank waits.
 class Waiter {
  public:
-  /// Spins only where every rank of the host can have a core.
+  /// Spins only if every rank of the host can have its own core.
   Waiter(int ranks_of_host, int cores) : spins_(ranks_of_host <= cores ? kMaxSpins : 0) {}
 
   bool spins() const { return spins_ > 0; }
 
-  /// Returns when ready() holds. ready() may change only when `event` is published after it.
-  /// on_idle(seconds waited) is called now and then; it throws to give up. Time in which this process was held up
-  /// itself, perhaps with all others (docker pause, scontrol suspend), is not waiting.
+  /// Returns when ready() is true. Whatever changes ready() must publish `event` afterwards.
+  /// on_idle(seconds waited) is called now and then; it throws to give up. Time in which this process itself was
+  /// stopped, perhaps with all others (docker pause, scontrol suspend), does not count.
   template <typename Ready, typename OnIdle>
   void wait(Event& event, const Ready& ready, const OnIdle& on_idle) {
     for (int i = 0; i <= spins_; ++i) {
@@ -59,7 +59,7 @@ class Waiter {
       }
       pause();
     }
-    // Spinning in vain costs the peers their core: try less of it next time.
+    // Spinning in vain takes a core from the peers: spin less next time.
     if (spins_ > kMinSpins) spins_ /= 2;
     sleep_until(event, ready, on_idle);
   }
@@ -89,7 +89,7 @@ class Waiter {
   int spins_;
 };
 
-/// Cores that this process may run on; where the launcher bound the ranks, those of all ranks of the host together
+/// Cores that this process may run on. If the launcher bound the ranks: the cores of all ranks of the host together
 /// (TRAINCTL_HOST_CORES).
 int usable_cores();
 

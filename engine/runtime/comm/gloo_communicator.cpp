@@ -1,5 +1,5 @@
-// See gloo_communicator.h. A sum is an exchange of slices, a sum in group order, and a gathering of the sums:
-// as few bytes on the wire as a ring, fewer steps, and the order of additions that communicator.h promises.
+// See gloo_communicator.h. A sum exchanges slices, adds in group order, and gathers the sums: as few bytes on
+// the wire as a ring, fewer steps, and the order of additions that communicator.h promises.
 #include "engine/runtime/comm/gloo_communicator.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ namespace {
 
 using comm::GlooGroup;
 
-// Below this many bytes of a member, everyone gets everything and sums by itself: one exchange, not two.
+// Below this many bytes a member, each rank receives all operands and sums alone: one exchange, not two.
 constexpr int64_t kGatherAllBytes = 4096;
 
 class GlooCommunicator : public Communicator {
@@ -34,21 +34,21 @@ class GlooCommunicator : public Communicator {
     std::vector<int> everyone(static_cast<size_t>(num_ranks));
     std::iota(everyone.begin(), everyone.end(), 0);
     world_ = links_.make_group(everyone, "messages");
-    // A send must not wait for its receiver to connect, so this is done beforehand.
+    // A send must not wait for its receiver to connect, so connect now.
     if (num_ranks > 1)
       links_.connect(world_, "connecting ranks " + comm::format_ranks(everyone), links_.connect_seconds());
   }
 
   ~GlooCommunicator() override {
     if (broken_ || num_ranks_ == 1) return;
-    if (std::uncaught_exceptions() > exceptions_before_) return;  // this rank fails: nobody may wait for it
+    if (std::uncaught_exceptions() > exceptions_before_) return;  // this rank fails: no rank may wait for it
     // Closing a socket that still holds unread bytes would cut off what a slower peer has yet to read.
     try {
       gloo::BarrierOptions barrier(world_.context);
       barrier.setTimeout(std::min(links_.timeout(), std::chrono::milliseconds(5000)));
       gloo::barrier(barrier);
     } catch (const std::exception&) {
-      // The peer that is gone has been, or will be, reported by its own words.
+      // The lost peer reports its own failure.
     }
   }
 
@@ -87,11 +87,11 @@ class GlooCommunicator : public Communicator {
   };
 
   GlooGroup& group(int number) {
-    check(number >= 0 && static_cast<size_t>(number) < groups_.size(), "a group is opened before it is used");
+    check(number >= 0 && static_cast<size_t>(number) < groups_.size(), "a group must be opened before it is used");
     return groups_[static_cast<size_t>(number)];
   }
   Peer& peer(int rank) {
-    check(rank >= 0 && rank < num_ranks_ && rank != links_.rank(), "a message goes to another rank of the job");
+    check(rank >= 0 && rank < num_ranks_ && rank != links_.rank(), "a message must go to another rank of the job");
     return peers_[static_cast<size_t>(rank)];
   }
   std::byte* scratch(int64_t bytes) {
@@ -99,7 +99,7 @@ class GlooCommunicator : public Communicator {
     return scratch_.data();
   }
 
-  /// Connects the group if need be and runs call(context, tag); Gloo's exceptions become CommErrors.
+  /// Connects the group if necessary, then runs call(context, tag); turns Gloo's exceptions into CommErrors.
   template <typename Call>
   void run(GlooGroup& group, const char* name, const Call& call);
   template <typename Call>
@@ -236,7 +236,7 @@ void GlooCommunicator::all_to_all(int number, const void* in, void* out, int64_t
 
 void GlooCommunicator::broadcast(int number, const void* in, void* out, int64_t count, DType dtype, int root) {
   GlooGroup& members = group(number);
-  check(root >= 0 && static_cast<size_t>(root) < members.ranks.size(), "the root is in the group");
+  check(root >= 0 && static_cast<size_t>(root) < members.ranks.size(), "the root must be in the group");
   const int64_t bytes = count * byte_size(dtype);
   if (members.index == root) copy(out, in, bytes);
   if (members.ranks.size() == 1 || count == 0) return;
@@ -285,7 +285,7 @@ int64_t GlooCommunicator::send(int other, const void* data, int64_t bytes) {
 
 void GlooCommunicator::wait_send(int other, int64_t sequence) {
   Peer& to = peer(other);
-  check(sequence <= to.sent, "only a send that was made is waited for");
+  check(sequence <= to.sent, "only an issued send can be waited for");
   while (!to.sending.empty() && to.sending.front().sequence <= sequence) {
     message(other, fmt::format("send {} to rank {}", to.sending.front().sequence, other), "send",
             [&] { to.sending.front().buffer->waitSend(links_.timeout()); });
@@ -308,7 +308,7 @@ void GlooCommunicator::recv(int other, void* data, int64_t bytes) {
 
 std::unique_ptr<Communicator> make_gloo_communicator(KeyValueStore& store, int rank, int num_ranks,
                                                      const GlooOptions& options) {
-  check(rank >= 0 && rank < num_ranks && options.timeout_seconds > 0, "a rank is one of the job's");
+  check(rank >= 0 && rank < num_ranks && options.timeout_seconds > 0, "the rank must be one of the job's");
   return std::make_unique<GlooCommunicator>(store, rank, num_ranks, options);
 }
 

@@ -11,16 +11,16 @@
 namespace trainctl {
 
 struct GlooOptions {
-  std::string hostname = "127.0.0.1";  ///< of this rank, as its peers reach it; ignored where `interface` is given
+  std::string hostname = "127.0.0.1";  ///< address of this rank for its peers; ignored if `interface` is set
   std::string interface;               ///< network interface to listen on, e.g. "eth0"
   double timeout_seconds = 30;         ///< of each call
-  double connect_seconds = 0;          ///< for all ranks to meet in; 0: timeout_seconds
+  double connect_seconds = 0;          ///< for all ranks to connect; 0: timeout_seconds
   std::string prefix = "gloo";         ///< of all keys in the store
-  RankStatus* status = nullptr;        ///< where the launcher of this host looks for this rank's position
+  RankStatus* status = nullptr;        ///< where the launcher of this host reads this rank's position
 };
 
 /// Connects to its peers on the first call that needs them, so that ranks may open groups in any order.
-/// `store` must outlive it. Sums give the same bits as the shared-memory Communicator's.
+/// `store` must outlive it. Sums have the same bits as the shared-memory Communicator's.
 std::unique_ptr<Communicator> make_gloo_communicator(KeyValueStore& store, int rank, int num_ranks,
                                                      const GlooOptions& options = {});
 

@@ -16,7 +16,7 @@
 namespace trainctl::comm {
 namespace {
 
-/// What Gloo asks of a store, from ours.
+/// Gloo's interface to a store, on top of ours.
 class RendezvousStore : public gloo::rendezvous::Store {
  public:
   RendezvousStore(KeyValueStore& store, std::string prefix, double timeout_seconds)
@@ -68,14 +68,14 @@ std::chrono::milliseconds milliseconds(double seconds) {
 
 GlooLinks::GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options)
     : store_(store), rank_(rank), options_(options), device_(make_device(options)) {
-  allow_open_files();  // every group has a connection to each of its members, and one too many would hang, not fail
+  allow_open_files();  // every group connects all its members; beyond the limit it would hang, not fail
 }
 
 std::chrono::milliseconds GlooLinks::timeout() const { return milliseconds(options_.timeout_seconds); }
 
 GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string& name) const {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
-  check(mine != ranks.end(), "a rank opens only groups that it is in");
+  check(mine != ranks.end(), "a rank may open only groups that it is in");
   GlooGroup group;
   group.name = name + format_ranks(ranks);
   group.ranks = ranks;
@@ -109,7 +109,7 @@ void GlooLinks::set_position(RankPosition position) {
   try {
     publish_position();
   } catch (const EnvError&) {
-    // It helps to explain failures, and is no reason for one.
+    // The position only helps to explain failures; it must not cause one.
   }
 }
 
@@ -129,11 +129,10 @@ RankPosition GlooLinks::position_of(int rank) const {
 
 CommError GlooLinks::blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
                              const std::string& reason, double seconds) const {
-  // A connection that fails fails on all members, and a timeout comes to all of them at about the same time.
+  // A connection that fails does so on all members, and they time out at about the same time.
   const double grace_seconds = std::clamp(seconds, 0.1, 1.0);
   const auto here = [&](int rank) { return key(fmt::format("blocked/{}/{}/{}", group.name, call_key, rank)); };
-  const bool timed_out =
-      reason.find("imed out") != std::string::npos || reason.find("nobody has set") != std::string::npos;
+  const bool timed_out = reason.find("imed out") != std::string::npos || reason.find("has set '") != std::string::npos;
   const std::string event =
       timed_out ? fmt::format("timed out after {:g} s", seconds) : fmt::format("failed ({})", reason);
   std::vector<MissingRank> missing;
@@ -148,7 +147,7 @@ CommError GlooLinks::blocked(const GlooGroup& group, const std::string& call, co
       missing.push_back({rank, where_is(position.step > 0 ? RankState::training : RankState::starting, position)});
     }
   } catch (const std::exception& error) {
-    return blocked_call(call, event + " and the store cannot be asked (" + error.what() + ")", position_, {});
+    return blocked_call(call, event + " and the store does not answer (" + error.what() + ")", position_, {});
   }
   return blocked_call(call, event, position_, missing);
 }

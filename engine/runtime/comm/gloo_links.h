@@ -1,4 +1,4 @@
-// Gloo contexts of one rank, made through a KeyValueStore, and what the store knows of ranks that are late.
+// Gloo contexts of one rank, created through a KeyValueStore, and what the store knows of late ranks.
 #pragma once
 
 #include <chrono>
@@ -17,12 +17,12 @@ class Device;
 
 namespace trainctl::comm {
 
-/// Ranks that are connected each to each.
+/// Ranks that are fully connected to each other.
 struct GlooGroup {
-  std::string name;  ///< the same on all members: part of its keys in the store
+  std::string name;  ///< the same on all members: part of their keys in the store
   std::vector<int> ranks;
-  int index = 0;                           ///< this rank's
-  std::shared_ptr<gloo::Context> context;  ///< none until the first call
+  int index = 0;                           ///< of this rank
+  std::shared_ptr<gloo::Context> context;  ///< null until the first call
   uint32_t calls = 0;
 };
 
@@ -33,20 +33,20 @@ class GlooLinks {
   int rank() const { return rank_; }
   std::chrono::milliseconds timeout() const;
   double timeout_seconds() const { return options_.timeout_seconds; }
-  /// For the ranks of a job to meet in.
+  /// How long the ranks of a job have to connect.
   double connect_seconds() const {
     return options_.connect_seconds > 0 ? options_.connect_seconds : options_.timeout_seconds;
   }
   GlooGroup make_group(const std::vector<int>& ranks, const std::string& name) const;
-  /// Blocks until every member does the same, for `call`. CommError names those that have not within `seconds`.
+  /// Blocks until every member has called it, on behalf of `call`. CommError names those missing after `seconds`.
   void connect(GlooGroup& group, const std::string& call, double seconds) const;
 
-  /// The store hears of a position at most once a second.
+  /// Publishes the position to the store at most once a second.
   void set_position(RankPosition position);
   RankPosition position_of(int rank) const;
 
-  /// The error for a call of at most `seconds` that ended with `reason` (Gloo's own words). The members that are
-  /// blocked in the same call say so through the store; whoever is silent is missing.
+  /// The error for a call of at most `seconds` that ended with `reason` (Gloo's own words). Members blocked in the same
+  /// call report so through the store; silent members are missing.
   CommError blocked(const GlooGroup& group, const std::string& call, const std::string& call_key,
                     const std::string& reason, double seconds) const;
 

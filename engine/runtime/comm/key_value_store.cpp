@@ -16,12 +16,12 @@ void InMemoryStore::set(const std::string& key, const std::vector<char>& bytes) 
 }
 
 std::vector<char> InMemoryStore::get(const std::string& key, double timeout_seconds) {
-  // The system clock's wait is the one that ThreadSanitizer of GCC 12 understands.
+  // ThreadSanitizer of GCC 12 understands only waits on the system clock.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::microseconds>(
                                                                std::chrono::duration<double>(timeout_seconds));
   std::unique_lock lock(mutex_);
   if (!changed_.wait_until(lock, deadline, [&] { return items_.count(key) != 0; })) {
-    throw EnvError(fmt::format("store: nobody has set '{}' within {:g} s", key, timeout_seconds));
+    throw EnvError(fmt::format("store: no rank has set '{}' within {:g} s", key, timeout_seconds));
   }
   return items_.at(key);
 }

@@ -1,5 +1,5 @@
-// Where ranks find each other: set a key, or wait for one that another rank sets. The launcher provides
-// one over sockets; this room only calls it.
+// Where ranks find each other: set a key, or wait for one that another rank sets. The launcher provides an
+// implementation over sockets.
 #pragma once
 
 #include <condition_variable>
@@ -11,12 +11,12 @@
 
 namespace trainctl {
 
-/// Called by any thread.
+/// All functions may be called from any thread.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
   virtual void set(const std::string& key, const std::vector<char>& bytes) = 0;
-  /// Blocks until the key is there; EnvError after `timeout_seconds` without it.
+  /// Blocks until the key exists; EnvError if it does not within `timeout_seconds`.
   virtual std::vector<char> get(const std::string& key, double timeout_seconds) = 0;
 };
 

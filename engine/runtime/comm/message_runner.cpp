@@ -15,27 +15,37 @@ bool reached(uint32_t count, uint32_t wanted) { return static_cast<int32_t>(coun
 
 constexpr int64_t kStagedPiece = Segment::kSendStaging / 16;
 
+/// The entry of a peer in a list that is sorted by peer. Allocates only to report.
+template <typename End>
+End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
+  const auto found = std::lower_bound(channels.begin(), channels.end(), peer,
+                                      [](const End& end, int wanted) { return end.peer < wanted; });
+  if (found == channels.end() || found->peer != peer) {
+    check(false, fmt::format("the segment has the routes of all messages: rank {} has a {} rank {} without one", rank,
+                             call, peer));
+  }
+  return *found;
+}
+
 }  // namespace
 
 MessageRunner::MessageRunner(const SharedMemory& memory, int rank, const Peers& peers, Waiter& waiter)
-    : segment_(memory.segment()),
-      rank_(rank),
-      peers_(peers),
-      waiter_(waiter),
-      sent_(static_cast<size_t>(memory.num_ranks()), 0) {
-  // Numbers go on where an earlier Communicator of this rank left them: all that it sent has been taken.
-  for (int peer = 0; peer < memory.num_ranks(); ++peer) {
-    sent_[static_cast<size_t>(peer)] = segment_.channel(rank, peer).messages_taken.load(std::memory_order_acquire);
+    : segment_(memory.segment()), rank_(rank), peers_(peers), waiter_(waiter) {
+  const std::vector<Route>& routes = segment_.routes();
+  for (size_t i = 0; i < routes.size(); ++i) {
+    if (routes[i].to == rank) incoming_.push_back({routes[i].from, &segment_.channel(i)});
+    if (routes[i].from != rank) continue;
+    // Continue the numbers of an earlier Communicator of this rank: all that it sent has been taken.
+    Channel& channel = segment_.channel(i);
+    outgoing_.push_back({routes[i].to, &channel, channel.messages_taken.load(std::memory_order_acquire)});
   }
 }
 
-Channel& MessageRunner::to(int peer) const {
-  check(peer >= 0 && peer < segment_.num_ranks() && peer != rank_, "a message goes to another rank of the job");
-  return segment_.channel(rank_, peer);
-}
+MessageRunner::Outgoing& MessageRunner::to(int peer) { return of_peer(outgoing_, peer, rank_, "send to"); }
+Channel& MessageRunner::from(int peer) { return *of_peer(incoming_, peer, rank_, "recv from").channel; }
 
 int64_t MessageRunner::send(int peer, const std::byte* data, int64_t bytes) {
-  to(peer);
+  Outgoing& outgoing = to(peer);
   const int64_t offset = segment_.offset_of(data, bytes);
   if (offset >= 0 || bytes == 0) {
     post(peer, {offset, bytes, 1});
@@ -47,11 +57,11 @@ int64_t MessageRunner::send(int peer, const std::byte* data, int64_t bytes) {
       post(peer, {at, piece, done == bytes});
     }
   }
-  return ++sent_[static_cast<size_t>(peer)];
+  return ++outgoing.sent;
 }
 
 void MessageRunner::post(int peer, Piece piece) {
-  Channel& channel = to(peer);
+  Channel& channel = *to(peer).channel;
   const uint32_t posted = channel.posted.load();
   wait(
       channel.taken, peer, [&] { return posted - channel.taken.load() < Channel::kPieces; },
@@ -67,7 +77,7 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
   if (begin % size + bytes > size) begin = (begin / size + 1) * size;
   while (!staged_.empty()) {
     const Staged oldest = staged_.front();
-    Channel& channel = to(oldest.peer);
+    Channel& channel = *to(oldest.peer).channel;
     const auto taken = [&] { return reached(channel.taken.load(), oldest.piece); };
     if (!taken() && begin + bytes - oldest.begin <= size) break;
     wait(channel.taken, oldest.peer, taken,
@@ -76,16 +86,16 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
   }
   std::byte* copy = area.data() + begin % size;
   std::memcpy(copy, data, static_cast<size_t>(bytes));
-  staged_.push_back({peer, to(peer).posted.load() + 1, begin});
+  staged_.push_back({peer, to(peer).channel->posted.load() + 1, begin});
   staging_end_ = begin + bytes;
   return segment_.offset_of(copy, bytes);
 }
 
 void MessageRunner::wait_send(int peer, int64_t sequence) {
-  Channel& channel = to(peer);
-  const int64_t sent = sent_[static_cast<size_t>(peer)];
-  check(sequence <= sent, "only a send that was made is waited for");
-  // The channel counts to 2^32 and round again; what is on its way is far less.
+  Channel& channel = *to(peer).channel;
+  const int64_t sent = to(peer).sent;
+  check(sequence <= sent, "only an issued send can be waited for");
+  // The channel's counter wraps at 2^32; far fewer messages are in flight.
   const auto taken = [&] {
     return sent -
            static_cast<int64_t>(static_cast<uint32_t>(sent) - channel.messages_taken.load(std::memory_order_acquire));
@@ -96,8 +106,7 @@ void MessageRunner::wait_send(int peer, int64_t sequence) {
 }
 
 void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
-  to(peer);
-  Channel& channel = segment_.channel(peer, rank_);
+  Channel& channel = from(peer);
   bool last = false;
   for (int64_t done = 0; !last;) {
     const uint32_t taken = channel.taken.load();
@@ -106,7 +115,7 @@ void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
         [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
-    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv is as long as its send");
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
     if (piece.bytes > 0) std::memcpy(data + done, segment_.at(piece.offset), static_cast<size_t>(piece.bytes));
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);
@@ -118,7 +127,7 @@ template <typename Ready, typename Describe>
 void MessageRunner::wait(Event& event, int peer, const Ready& ready, const Describe& describe) {
   waiter_.wait(event, ready, [&](double seconds) {
     const int lost = peers_.lost_rank([&](int rank) { return rank == peer; });
-    // It may have come just before its sender ended.
+    // It may have arrived just before its sender ended.
     if ((lost < 0 && !peers_.too_late(seconds)) || ready()) return;
     throw peers_.give_up(describe(), lost, {peer});
   });

@@ -1,5 +1,5 @@
-// One rank's sends and receives over the channels of one segment. A send posts where its data lies; the
-// receiver copies straight from there and says so. Data outside the segment is staged in pieces.
+// One rank's sends and receives over the channels of one segment. A send posts the offset of its data; the
+// receiver copies from there and acknowledges. Data outside the segment is staged in pieces.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +21,28 @@ class MessageRunner {
   void recv(int peer, std::byte* data, int64_t bytes);
 
  private:
-  /// A staged piece that a receiver may not have copied yet; freed in the order of sending.
+  /// A staged piece that the receiver may not have copied yet; pieces are freed in the order of sending.
   struct Staged {
     int peer;
-    uint32_t piece;  ///< free when the channel's `taken` has reached this
-    int64_t begin;   ///< staged bytes before it
+    uint32_t piece;  ///< free once the channel's `taken` has reached this
+    int64_t begin;   ///< bytes staged before it
   };
 
-  Channel& to(int peer) const;
+  struct Outgoing {
+    int peer;
+    Channel* channel;
+    int64_t sent;  ///< messages
+  };
+  struct Incoming {
+    int peer;
+    Channel* channel;
+  };
+
+  /// Checks that the segment was created with that route.
+  Outgoing& to(int peer);
+  Channel& from(int peer);
   void post(int peer, Piece piece);
-  /// Returns where the copy is, from the start of the segment.
+  /// Returns the copy's offset from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
   template <typename Ready, typename Describe>
   void wait(Event& event, int peer, const Ready& ready, const Describe& describe);
@@ -39,9 +51,10 @@ class MessageRunner {
   int rank_;
   const Peers& peers_;
   Waiter& waiter_;
-  std::vector<int64_t> sent_;  ///< messages, by peer
+  std::vector<Outgoing> outgoing_;  ///< by peer
+  std::vector<Incoming> incoming_;  ///< by peer
   std::deque<Staged> staged_;
-  int64_t staging_end_ = 0;  ///< bytes staged so far; the area is used round and round
+  int64_t staging_end_ = 0;  ///< bytes staged so far; the area is a ring
 };
 
 }  // namespace trainctl::comm

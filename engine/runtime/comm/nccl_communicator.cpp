@@ -61,15 +61,15 @@ void NcclCommunicator::connect(StartUpClock* start_up) {
   phase_met_others(start_up, "NCCL");
 }
 
-/// Not ncclCommDestroy, for which all ranks would have to come.
+/// Not ncclCommDestroy, which is collective over all ranks.
 NcclCommunicator::~NcclCommunicator() {
-  // What failed keeps its graphs, and NCCL would wait for them: the end of the process frees both.
+  // After a failure the graphs remain, and NCCL would wait for them: the end of the process frees both.
   if (aborted_.exchange(true) || cuda::device_is_lost) return;
   for (const auto& [group, comm] : comms_) nccl_.abort(comm);
   if (world_ != nullptr) nccl_.abort(world_);
 }
 
-/// The id goes through the ranks' shared memory: no sockets, no waiting for each other's.
+/// The id goes through the ranks' shared memory: no sockets, and no waiting for a listener.
 ncclUniqueId NcclCommunicator::agree_on_id() const {
   std::vector<int> world(static_cast<size_t>(ranks_.num_ranks()));
   std::iota(world.begin(), world.end(), 0);
@@ -109,7 +109,7 @@ void NcclCommunicator::Opening::split(ncclComm_t world, const std::vector<NcclGr
     color = static_cast<int>(g);
     key = static_cast<int>(me - ranks.begin());
   }
-  // Nothing is shared with the parent: what is shared would run one after another.
+  // Share nothing with the parent: calls that share resources run one after another.
   ncclConfig_t config = named("trainctl.group");
   config.splitShare = 0;
   ncclComm_t comm = nullptr;
@@ -117,13 +117,13 @@ void NcclCommunicator::Opening::split(ncclComm_t world, const std::vector<NcclGr
   if (comm != nullptr) opened.groups[groups[static_cast<size_t>(color)]] = comm;
 }
 
-/// NCCL connects two ranks in their first message, and then the host of each waits for the other's. In a step that
-/// could be for ever: both may send before they receive. So all channels are connected here, in one group.
+/// NCCL connects two ranks in their first message, where each host waits for the other. In a step that could
+/// last forever: both may send before they receive. So connect all channels here, in one group.
 void NcclCommunicator::connect_channels() const {
   const bool any = std::any_of(comms_.begin(), comms_.end(), [](const auto& c) { return c.first.is_channel; });
   if (!any) return;
   void* byte = nullptr;
-  if (cudaMalloc(&byte, 2) != cudaSuccess) throw EnvError("cudaMalloc: no memory left to connect the ranks");
+  if (cudaMalloc(&byte, 2) != cudaSuccess) throw EnvError("cudaMalloc: no memory is left to connect the ranks");
   nccl_.check(nccl_.group_start(), "ncclGroupStart");
   for (const auto& [group, comm] : comms_) {
     if (!group.is_channel) continue;
@@ -204,8 +204,8 @@ std::optional<std::string> NcclCommunicator::async_error() const {
   return std::nullopt;
 }
 
-/// Each call tells the device's kernels to end, and then waits for graphs that may run kernels of the others: so none
-/// of them may wait for another.
+/// Each call tells the device's kernels to end, then waits for graphs that may run kernels of the other communicators.
+/// So no call may wait for another: one thread each.
 void NcclCommunicator::abort() {
   if (aborted_.exchange(true)) return;
   const auto end = [this](ncclComm_t comm) { std::thread([abort = nccl_.abort, comm] { abort(comm); }).detach(); };

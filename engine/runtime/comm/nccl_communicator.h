@@ -1,4 +1,4 @@
-// Collectives and messages between GPUs, enqueued on streams: nothing here waits but the constructor and connect().
+// Collectives and messages between GPUs, enqueued on streams: only the constructor and connect() wait.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/start_up.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/comm/nccl_library.h"
 #include "engine/runtime/comm/nccl_splits.h"
@@ -19,28 +19,28 @@ namespace trainctl {
 
 class NcclCommunicator {
  public:
-  /// Collective over all ranks of the job, which meet over `ranks`. Then a thread of its own opens all groups that the
-  /// programs use, on `device`, while the caller does something else: NCCL needs a second or more for it, and no rank
-  /// gets through before all have come. `start_up` (may be null) is told of what the caller waited for.
+  /// Collective over all ranks of the job; they exchange ids through `ranks`. Then a thread opens all groups of the
+  /// programs on `device` while the caller does other work: NCCL needs a second or more, and no rank gets through
+  /// before all have come. `start_up` (may be null) records the time that the caller waited.
   NcclCommunicator(const Program& program, Communicator& ranks, int device, StartUpClock* start_up = nullptr);
-  /// Waits for the thread, and connects the ranks. Before anything else, on a thread that has made the device current,
-  /// once all kernels of this rank are loaded. EnvError where NCCL fails, CommError where a rank is gone meanwhile.
+  /// Waits for the thread, then connects the ranks. Call it before anything else, on a thread with the device current,
+  /// once all kernels of this rank are loaded. EnvError if NCCL fails, CommError if a rank is lost meanwhile.
   void connect(StartUpClock* start_up = nullptr);
-  /// Nothing is enqueued any more. NCCL waits here until the graphs that were captured from it are gone.
+  /// Nothing may be enqueued any more. NCCL waits here until the graphs captured from it are destroyed.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
-  /// One of the program's collectives, with operands as bind_move() says them. Safe while capturing.
+  /// One of the program's collectives, with operands as from bind_move(). Safe while capturing.
   void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
-  /// Ends when the peer has taken it.
+  /// Completes when the peer has received it.
   void send(int peer, const void* data, int64_t bytes, CudaStream stream) const;
   void recv(int peer, void* data, int64_t bytes, CudaStream stream) const;
 
-  /// What went wrong on the way, if anything. Any thread.
+  /// The first asynchronous error of NCCL, if any. Any thread.
   std::optional<std::string> async_error() const;
-  /// Ends everything that is enqueued, at once and for good. Does not wait for it, and gives nothing back: the process
-  /// is to end. Any thread.
+  /// Ends everything that is enqueued, at once and for good. Does not wait for that and frees nothing: the process must
+  /// end. Any thread.
   void abort();
 
  private:
@@ -49,7 +49,7 @@ class NcclCommunicator {
     std::map<NcclGroup, ncclComm_t> groups;
     StartUpClock start_up;
   };
-  /// What the thread needs, and nothing of ours: where this rank fails meanwhile, nobody waits for it any more.
+  /// State of the thread, with no reference to this object: if this rank fails meanwhile, the thread is abandoned.
   struct Opening {
     const NcclLibrary& nccl;
     int device = 0, rank = 0, num_ranks = 0;

@@ -43,7 +43,7 @@ void NcclLibrary::check(ncclResult_t result, const char* what) const {
   std::string text = std::string(what) + ": " + error_string(result);
   const char* said = last_error(nullptr);
   if (said != nullptr && said[0] != '\0') text += " (" + std::string(said) + ")";
-  throw EnvError(text + "; NCCL_DEBUG=WARN says more");
+  throw EnvError(text + "; set NCCL_DEBUG=WARN for details");
 }
 
 const NcclLibrary& nccl_library() {

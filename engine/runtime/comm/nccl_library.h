@@ -1,4 +1,4 @@
-// NCCL's functions. The library is opened by the first rank that has a peer.
+// NCCL's functions. The first rank with a peer opens the library.
 #pragma once
 
 #include <nccl.h>
@@ -27,11 +27,11 @@ struct NcclLibrary {
   int version = 0;   ///< 22809: 2.28.9
   std::string path;  ///< where it was found
 
-  /// EnvError that names the call, and what NCCL has to say of it.
+  /// Throws EnvError with the failed call and NCCL's explanation.
   void check(ncclResult_t result, const char* what) const;
 };
 
-/// EnvError where there is none, or one older than 2.18 (ncclCommSplit).
+/// EnvError if NCCL is missing, or older than 2.18 (ncclCommSplit).
 const NcclLibrary& nccl_library();
 
 }  // namespace trainctl

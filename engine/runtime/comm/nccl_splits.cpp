@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Groups as numbers: size, is_channel, ranks.
+/// Groups as integers: size, is_channel, ranks.
 std::vector<int32_t> encode(const std::vector<NcclGroup>& groups) {
   std::vector<int32_t> numbers;
   for (const NcclGroup& group : groups) {

@@ -1,5 +1,5 @@
-// How the groups of a whole job become NCCL communicators. ncclCommSplit is called by every rank of the parent, and
-// makes any number of groups at once that have no rank in common. All ranks know all groups, in one order.
+// How the groups of a whole job become NCCL communicators. Every rank of the parent calls ncclCommSplit; one call
+// creates any number of disjoint groups. All ranks know all groups, in the same order.
 #pragma once
 
 #include <compare>
@@ -13,21 +13,21 @@
 
 namespace trainctl {
 
-/// Ranks that need a communicator of their own.
+/// Ranks that need their own communicator.
 struct NcclGroup {
   std::vector<int> ranks;   ///< in the group's order
-  bool is_channel = false;  ///< messages from ranks[0] to ranks[1]: one direction, so that neither waits for the other
+  bool is_channel = false;  ///< messages from ranks[0] to ranks[1] only: neither direction waits for the other
 
   auto operator<=>(const NcclGroup&) const = default;
 };
 
-/// The groups that this rank is in, each once, sorted. Of the world (0, 1, 2 …) there is one already.
+/// The groups that this rank is in, each once, sorted; without the world (0, 1, 2 …), which exists already.
 std::vector<NcclGroup> groups_of(const Program& program, int num_ranks);
 
-/// Those of all ranks, each once, sorted. Collective.
+/// The groups of all ranks, each once, sorted. Collective.
 std::vector<NcclGroup> gather_groups(const std::vector<NcclGroup>& mine, Communicator& ranks);
 
-/// Disjoint groups a round, in as few rounds as come easily.
+/// Rounds of disjoint groups; greedy, so not always the fewest rounds.
 std::vector<std::vector<NcclGroup>> split_rounds(const std::vector<NcclGroup>& groups);
 
 }  // namespace trainctl

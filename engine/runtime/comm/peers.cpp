@@ -67,7 +67,7 @@ bool Peers::is_gone(int rank) const {
   const RankState state = status.state.load(std::memory_order_acquire);
   if (state == RankState::failed) return true;
   if (state == RankState::done) return false;
-  // The launcher marks the ranks that it sees die; this is for ranks that have no launcher any more.
+  // The launcher marks ranks that it sees die; this check is for ranks that no longer have a launcher.
   const pid_t pid = status.pid.load(std::memory_order_relaxed);
   return pid != 0 && pid != getpid() && kill(pid, 0) != 0 && errno == ESRCH;
 }

@@ -1,4 +1,4 @@
-// Says which ranks a blocked call waits for and where each is, and when waiting has become hopeless.
+// Tells which ranks a blocked call waits for, where each of them is, and when waiting has become hopeless.
 #pragma once
 
 #include <string>
@@ -15,10 +15,10 @@ std::string where_is(RankState state, RankPosition position);
 /// "{0,4}".
 std::string format_ranks(const std::vector<int>& ranks);
 
-/// What a rank that waits knows of one that it waits for.
+/// A rank that others wait for, and where it was last seen.
 struct MissingRank {
   int rank;
-  std::string where;  ///< as where_is says it
+  std::string where;  ///< in the words of where_is()
 };
 
 /// "all_reduce over ranks {1,5} timed out after 30 s at step 412; rank 1 has not arrived: it is at step 411, …".
@@ -26,14 +26,14 @@ struct MissingRank {
 CommError blocked_call(const std::string& call, const std::string& event, RankPosition mine,
                        const std::vector<MissingRank>& missing);
 
-/// The ranks of one segment as one of them sees them. Allocates nothing but to report.
+/// The ranks of one segment, as one of them sees them. Allocates only to report.
 class Peers {
  public:
   Peers(const SharedMemory& memory, int rank, double timeout_seconds)
       : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds) {}
 
-  /// A rank that has failed, whose process is gone or that has finished while
-  /// is_missing(rank); -1: none.
+  /// A rank with is_missing(rank) that has failed, has finished, or whose process is gone;
+  /// -1: none.
   template <typename IsMissing>
   int lost_rank(const IsMissing& is_missing) const {
     for (int other = 0; other < memory_.num_ranks(); ++other) {
@@ -44,7 +44,7 @@ class Peers {
   }
   bool too_late(double seconds) const { return seconds >= timeout_seconds_; }
 
-  /// The error for a call that cannot end because of `lost`, or where that is -1, because of `missing`.
+  /// The error for a call that cannot end because of `lost` or, if that is -1, because of `missing`.
   CommError give_up(const std::string& call, int lost, const std::vector<int>& missing) const;
 
  private:

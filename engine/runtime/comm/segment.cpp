@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -16,19 +17,22 @@ namespace trainctl::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
 // Ranks of one program have their buffers at the same offsets. If all arenas began on a page, a sum over eight of
 // them would use eight lines of one cache set, and take more than twice as long. 41 lines of 64: all different.
 constexpr int64_t kStagger = 41 * 64;
 
-constexpr int64_t kStaging = Segment::kCollectiveStaging + Segment::kSendStaging;
+[[noreturn]] void throw_damaged(const std::string& how) {
+  throw EnvError("shared memory: the segment is damaged: " + how);
+}
 
 }  // namespace
 
-Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes) {
+Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& all_routes) {
   const auto ranks = static_cast<int64_t>(arena_bytes.size());
+  const auto num_routes = static_cast<int64_t>(all_routes.size());
   int64_t end = 0;
   const auto take = [&end](int64_t bytes) {
     const int64_t begin = end;
@@ -37,11 +41,17 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes) {
   };
   take(sizeof(Header));
   sizes = take(ranks * static_cast<int64_t>(sizeof(int64_t)));
+  routes = take(num_routes * static_cast<int64_t>(sizeof(Route)));
   statuses = take(ranks * static_cast<int64_t>(sizeof(RankStatus)));
   groups = take(int64_t{kGroups} * static_cast<int64_t>(sizeof(Group)));
   members = take(int64_t{kMembers} * static_cast<int64_t>(sizeof(Member)));
-  channels = take(ranks * ranks * static_cast<int64_t>(sizeof(Channel)));
-  staging = take(ranks * kStaging);
+  channels = take(num_routes * static_cast<int64_t>(sizeof(Channel)));
+  collective_staging = take(ranks * kCollectiveStaging);
+  send_staging.assign(arena_bytes.size(), -1);
+  for (const Route& route : all_routes) {
+    int64_t& at = send_staging[static_cast<size_t>(route.from)];
+    if (at < 0) at = take(kSendStaging);
+  }
   for (int64_t rank = 0; rank < ranks; ++rank) {
     const int64_t first = rank * kStagger % kPage;
     arenas.push_back(take(first + arena_bytes[static_cast<size_t>(rank)]) + first);
@@ -49,17 +59,25 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes) {
   total = end;
 }
 
-int64_t Segment::bytes_needed(const std::vector<int64_t>& arena_bytes) { return Layout(arena_bytes).total; }
-
-void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_bytes) {
-  const Layout layout(arena_bytes);
-  auto* sizes = new (base + layout.sizes) int64_t[arena_bytes.size()];
-  for (size_t i = 0; i < arena_bytes.size(); ++i) sizes[i] = arena_bytes[i];
-  for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
-  new (base) Header{kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, {}, {}};
+int64_t Segment::bytes_needed(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes) {
+  if (static_cast<int64_t>(arena_bytes.size()) > kMaxRanks) {
+    throw EnvError(fmt::format("shared memory: one host has at most {} ranks, not {}; set launch.ranks lower",
+                               kMaxRanks, arena_bytes.size()));
+  }
+  return Layout(arena_bytes, routes).total;
 }
 
-std::vector<int64_t> Segment::read_arena_bytes(const std::byte* base, int64_t bytes) {
+void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes) {
+  const Layout layout(arena_bytes, routes);
+  std::copy(arena_bytes.begin(), arena_bytes.end(), reinterpret_cast<int64_t*>(base + layout.sizes));
+  std::copy(routes.begin(), routes.end(), reinterpret_cast<Route*>(base + layout.routes));
+  for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
+  new (base) Header{
+      kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, static_cast<int64_t>(routes.size()),
+      {},     {}};
+}
+
+Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const auto& header = *reinterpret_cast<const Header*>(base);
   if (bytes < 2 * kPage || header.magic != kMagic) {
     throw EnvError("shared memory: the descriptor is not a trainctl segment; pass --shm-fd as the launcher gave it");
@@ -70,34 +88,38 @@ std::vector<int64_t> Segment::read_arena_bytes(const std::byte* base, int64_t by
                     "for the launcher and the ranks",
                     header.version, kVersion));
   }
-  const int64_t ranks = header.num_ranks;
-  if (header.total_bytes != bytes || ranks < 1 || ranks > kMaxRanks ||
-      kPage + ranks * static_cast<int64_t>(sizeof(int64_t)) > bytes) {
-    throw EnvError(
-        fmt::format("shared memory: the segment is damaged: {} bytes mapped, its header says {} for {} ranks", bytes,
-                    header.total_bytes, ranks));
+  const int64_t ranks = header.num_ranks, num_routes = header.num_routes;
+  const auto size_bytes = ranks * static_cast<int64_t>(sizeof(int64_t));
+  const int64_t routes_at = kPage + round_up(size_bytes, kPage);
+  if (header.total_bytes != bytes || ranks < 1 || ranks > kMaxRanks || num_routes < 0 || num_routes > ranks * ranks ||
+      routes_at + num_routes * static_cast<int64_t>(sizeof(Route)) > bytes) {
+    throw_damaged(fmt::format("{} bytes mapped, its header says {} for {} ranks and {} routes", bytes,
+                              header.total_bytes, ranks, num_routes));
   }
   const auto* sizes = reinterpret_cast<const int64_t*>(base + kPage);
   for (int64_t i = 0; i < ranks; ++i) {
     if (sizes[i] < 0 || sizes[i] > bytes) {
-      throw EnvError(
-          fmt::format("shared memory: the segment is damaged: the arena of rank {} has {} bytes of the {} "
-                      "mapped",
-                      i, sizes[i], bytes));
+      throw_damaged(fmt::format("the arena of rank {} has {} bytes of the {} mapped", i, sizes[i], bytes));
     }
   }
-  return {sizes, sizes + ranks};
+  const auto* routes = reinterpret_cast<const Route*>(base + routes_at);
+  for (int64_t i = 0; i < num_routes; ++i) {
+    const auto [from, to] = routes[i];
+    if (from < 0 || from >= ranks || to < 0 || to >= ranks || (i > 0 && routes[i] <= routes[i - 1])) {
+      throw_damaged(fmt::format("route {} is from rank {} to rank {}", i, from, to));
+    }
+  }
+  return {{sizes, sizes + ranks}, {routes, routes + num_routes}};
 }
 
 Segment::Segment(std::byte* base, int64_t bytes)
     : base_(base),
       bytes_(bytes),
-      arena_bytes_(read_arena_bytes(base, bytes)),
-      layout_(arena_bytes_),
-      num_ranks_(static_cast<int>(arena_bytes_.size())) {
+      contents_(read_contents(base, bytes)),
+      layout_(contents_.arena_bytes, contents_.routes),
+      num_ranks_(static_cast<int>(contents_.arena_bytes.size())) {
   if (layout_.total != bytes) {
-    throw EnvError(fmt::format("shared memory: the segment is damaged: {} bytes mapped, its arenas need {}", bytes,
-                               layout_.total));
+    throw_damaged(fmt::format("{} bytes mapped, its arenas and channels need {}", bytes, layout_.total));
   }
 }
 
@@ -109,20 +131,22 @@ RankStatus& Segment::status(int rank) const {
 std::span<std::byte> Segment::arena(int rank) const {
   check(rank >= 0 && rank < num_ranks_, "rank is in the segment");
   const auto i = static_cast<size_t>(rank);
-  return {base_ + layout_.arenas[i], static_cast<size_t>(arena_bytes_[i])};
+  return {base_ + layout_.arenas[i], static_cast<size_t>(contents_.arena_bytes[i])};
 }
 
 std::span<std::byte> Segment::collective_staging(int rank) const {
-  return {base_ + layout_.staging + rank * kStaging, static_cast<size_t>(kCollectiveStaging)};
+  return {base_ + layout_.collective_staging + rank * kCollectiveStaging, static_cast<size_t>(kCollectiveStaging)};
 }
 
 std::span<std::byte> Segment::send_staging(int rank) const {
-  return {base_ + layout_.staging + rank * kStaging + kCollectiveStaging, static_cast<size_t>(kSendStaging)};
+  const int64_t at = layout_.send_staging[static_cast<size_t>(rank)];
+  check(at >= 0, "a rank that stages messages has a route");
+  return {base_ + at, static_cast<size_t>(kSendStaging)};
 }
 
-Channel& Segment::channel(int from, int to) const {
-  const int64_t index = int64_t{from} * num_ranks_ + to;
-  return reinterpret_cast<Channel*>(base_ + layout_.channels)[index];
+Channel& Segment::channel(size_t route) const {
+  check(route < contents_.routes.size(), "a channel is one of a route");
+  return reinterpret_cast<Channel*>(base_ + layout_.channels)[route];
 }
 
 std::span<Member> Segment::members(const Group& group) const {

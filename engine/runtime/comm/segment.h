@@ -1,9 +1,11 @@
-// What lies in a SharedMemory segment, and how ranks find their common groups and channels in it.
+// The tables of a SharedMemory segment, and how ranks find their common groups and channels in it.
 //
-//   [ header | arena sizes | statuses | groups | members | channels | staging of each rank | arena of each rank ]
+//   [ header | arena sizes | routes | statuses | groups | members | channels | staging of each rank | arena of each
+//   rank ]
 //
-// The layout follows from the number of ranks and the arena sizes alone. A new segment is all zero, which
-// is the empty state of every table; pages that nobody touches take no memory.
+// The layout follows from the arena sizes and the routes, of which each has one channel: it grows with the ranks and
+// the pairs of ranks that send messages, not with all pairs. A new segment is all zero, which is the empty state of
+// every table; pages that nobody touches take no memory.
 #pragma once
 
 #include <atomic>
@@ -22,6 +24,7 @@ struct Header {
   uint32_t version;
   uint32_t num_ranks;
   int64_t total_bytes;
+  int64_t num_routes;
   alignas(64) std::atomic<uint32_t> members_used;
   alignas(64) StepGate gate;
 };
@@ -57,7 +60,7 @@ struct alignas(64) Group {
   uint32_t chunks;
 };
 
-/// A piece of a message, lying in the sender's part of the segment until the receiver has copied it.
+/// A piece of a message, in the sender's part of the segment until the receiver has copied it.
 struct Piece {
   int64_t offset;
   int64_t bytes;
@@ -81,9 +84,10 @@ class Segment {
   static constexpr int64_t kCollectiveStaging = int64_t{8} << 20;
   static constexpr int64_t kSendStaging = int64_t{64} << 20;
 
-  static int64_t bytes_needed(const std::vector<int64_t>& arena_bytes);
+  /// `routes` are in order, each once.
+  static int64_t bytes_needed(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
   /// Fills in a new segment.
-  static void initialize(std::byte* base, const std::vector<int64_t>& arena_bytes);
+  static void initialize(std::byte* base, const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
   /// `bytes` is the size of the mapping. EnvError where it is not a segment of this version.
   Segment(std::byte* base, int64_t bytes);
 
@@ -92,31 +96,38 @@ class Segment {
   StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
-  std::span<std::byte> send_staging(int rank) const;
+  std::span<std::byte> send_staging(int rank) const;  ///< of a rank that routes begin at
 
   /// Found by its rank list, or made. EnvError when the tables are full.
   Group& open_group(const std::vector<int>& ranks) const;
   std::span<Member> members(const Group& group) const;
-  Channel& channel(int from, int to) const;
+  /// In order. Messages of routes()[i] go over channel(i).
+  const std::vector<Route>& routes() const { return contents_.routes; }
+  Channel& channel(size_t route) const;
 
   std::byte* at(int64_t offset) const { return base_ + offset; }
   /// -1: not in the segment.
   int64_t offset_of(const void* data, int64_t bytes) const;
 
  private:
+  struct Contents {
+    std::vector<int64_t> arena_bytes;
+    std::vector<Route> routes;
+  };
   struct Layout {
-    explicit Layout(const std::vector<int64_t>& arena_bytes);
-    int64_t sizes, statuses, groups, members, channels, staging;
+    Layout(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
+    int64_t sizes, routes, statuses, groups, members, channels, collective_staging;
+    std::vector<int64_t> send_staging;  ///< by rank; -1: it sends no messages
     std::vector<int64_t> arenas;
     int64_t total;
   };
-  static std::vector<int64_t> read_arena_bytes(const std::byte* base, int64_t bytes);
+  static Contents read_contents(const std::byte* base, int64_t bytes);
   bool holds(const Group& group, const std::vector<int>& ranks) const;
   void fill_in(Group& group, const std::vector<int>& ranks) const;
 
   std::byte* base_;
   int64_t bytes_;
-  std::vector<int64_t> arena_bytes_;
+  Contents contents_;
   Layout layout_;
   int num_ranks_;
 };

@@ -7,8 +7,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -23,21 +25,28 @@ namespace {
 
 }  // namespace
 
-std::shared_ptr<SharedMemory> SharedMemory::create(const std::vector<int64_t>& arena_bytes_per_rank) {
+std::shared_ptr<SharedMemory> SharedMemory::create(const std::vector<int64_t>& arena_bytes_per_rank,
+                                                   std::vector<Route> routes) {
   check(!arena_bytes_per_rank.empty(), "a segment has at least one rank");
   for (int64_t bytes : arena_bytes_per_rank) check(bytes >= 0, "an arena has a size");
+  const auto is_rank = [&](int32_t rank) { return rank >= 0 && rank < std::ssize(arena_bytes_per_rank); };
+  for (const auto& [from, to] : routes) {
+    check(is_rank(from) && is_rank(to) && from != to, "a route is from one rank of the job to another");
+  }
+  std::sort(routes.begin(), routes.end());
+  routes.erase(std::unique(routes.begin(), routes.end()), routes.end());
   std::shared_ptr<SharedMemory> memory(new SharedMemory);
-  const int64_t bytes = comm::Segment::bytes_needed(arena_bytes_per_rank);
+  const int64_t bytes = comm::Segment::bytes_needed(arena_bytes_per_rank, routes);
   memory->fd_ = memfd_create("trainctl", MFD_ALLOW_SEALING);
   if (memory->fd_ < 0) throw_errno("cannot create a segment");
   if (ftruncate(memory->fd_, bytes) != 0) {
     throw_errno(fmt::format("cannot make room for the arenas of {} ranks ({})", arena_bytes_per_rank.size(),
                             format_bytes(bytes)));
   }
-  // Nobody can cut it short under the others' feet.
+  // No process can cut it short while others use it.
   if (fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_errno("cannot seal");
   memory->map(bytes);
-  comm::Segment::initialize(memory->base_, arena_bytes_per_rank);
+  comm::Segment::initialize(memory->base_, arena_bytes_per_rank, routes);
   memory->segment_ = std::make_unique<comm::Segment>(memory->base_, bytes);
   return memory;
 }

@@ -1,8 +1,10 @@
 // One anonymous memory segment (memfd) that the ranks of one host share: what each rank is doing, the
-// tables through which they meet, and every rank's arena. Nothing is named; nothing is left behind.
+// tables through which they meet, channels for their messages, and every rank's arena. Nothing is named; nothing is
+// left behind.
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,10 +34,18 @@ struct alignas(64) RankStatus {
   std::atomic<float> samples_per_second{0};
 };
 
+/// Messages go from one rank to another.
+struct Route {
+  int32_t from = 0, to = 0;
+  friend auto operator<=>(const Route&, const Route&) = default;
+};
+
 class SharedMemory {
  public:
-  /// A segment with one zeroed arena a rank, each 64-byte aligned. Memory is taken when first touched.
-  static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank);
+  /// A segment with one zeroed arena a rank, each 64-byte aligned, and a channel for each of `routes`, which may come
+  /// in any order and more than once. Ranks may send no messages on other routes. Memory is taken when first touched.
+  static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank,
+                                              std::vector<Route> routes = {});
   /// Maps a segment that another process created; takes over `fd`. EnvError where it is no such segment.
   static std::shared_ptr<SharedMemory> attach(int fd);
 
@@ -46,6 +56,7 @@ class SharedMemory {
   /// Not close-on-exec: a child of fork and exec has it under the same number.
   int fd() const { return fd_; }
   int num_ranks() const;
+  int64_t bytes() const { return bytes_; }
   std::span<std::byte> arena(int rank) const;
   RankStatus& status(int rank) const;
   StepGate& gate() const;

@@ -1,7 +1,7 @@
 // Lets all ranks of a host end after the same step, without a collective: every rank asks before it starts a step,
-// and whoever wants them to stop closes the gate behind the highest step that any of them has started.
+// and a request to stop closes the gate behind the highest step that any rank has started.
 //
-//   word := stop:1 highest_started:63          one atomic, so that starting and stopping have an order
+// word := stop:1 highest_started:63          one atomic, which orders starts and stops
 #pragma once
 
 #include <atomic>
@@ -9,10 +9,10 @@
 
 namespace trainctl {
 
-/// Lives in shared memory; all zero is open, with no step started.
+/// Placed in shared memory; all zero is open, with no step started.
 class StepGate {
  public:
-  /// Whether `step` (from 1) may be started. Each rank asks in order. Once one was refused a step, no rank gets it.
+  /// Whether `step` (from 1) may be started. Each rank asks in order. After one refusal, no rank gets that step.
   bool start(uint64_t step) {
     uint64_t seen = word_.load(std::memory_order_relaxed);
     for (;;) {
@@ -23,11 +23,11 @@ class StepGate {
     }
   }
 
-  /// No step after the highest that was started is started any more.
+  /// No step after the highest started one may start any more.
   void ask_to_stop() { word_.fetch_or(kStop, std::memory_order_relaxed); }
 
   bool asked_to_stop() const { return (word_.load(std::memory_order_relaxed) & kStop) != 0; }
-  /// The highest that was started; 0: none.
+  /// The highest step started; 0: none.
   uint64_t highest() const { return word_.load(std::memory_order_relaxed) & ~kStop; }
 
  private:

@@ -1,5 +1,5 @@
 // The executor of a CPU rank. Everything is bound when the program is loaded: pointers into the arena,
-// kernels, groups, which sends an instruction waits for. A step is then a walk over a flat list.
+// kernels, groups, the sends that an instruction waits for. A step is then a walk over a flat list.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-/// Zeroed pages of our own.
+/// Zeroed pages, mapped privately.
 class Pages {
  public:
   explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
@@ -49,7 +49,7 @@ struct Bound : BoundMove {
   int group = -1;          ///< the Communicator's id
   std::vector<int> sends;  ///< indices of the sends that must have been received before this starts
   int64_t sequence = 0;    ///< send: its number on the channel in this step; 0: not in flight
-  int64_t input = -1;      ///< load: where its data lies in the block of inputs
+  int64_t input = -1;      ///< load: offset of its data in the block of inputs
 };
 
 class CpuExecutor final : public Executor {
@@ -84,19 +84,19 @@ class CpuExecutor final : public Executor {
   std::byte* arena_ = nullptr;
   std::vector<int> groups_;
   std::vector<Bound> bound_;
-  std::vector<int> last_sends_;  ///< sends that no instruction waits for: the end of the step does
+  std::vector<int> last_sends_;  ///< sends that only the end of the step waits for
   bool started_ = false;         ///< a step that is not finished
 };
 
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
                          std::span<std::byte> arena)
     : program_(program), inputs_(input_layout(program)), comm_(comm), options_(options), arena_(arena.data()) {
-  check(arena.empty() || static_cast<int64_t>(arena.size()) >= program.arena_bytes, "the arena given is too small");
+  check(arena.empty() || static_cast<int64_t>(arena.size()) >= program.arena_bytes, "the given arena is too small");
   if (arena.empty()) {
     pages_ = std::make_unique<Pages>(program.arena_bytes);
     arena_ = pages_->data();
   }
-  check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena is 64-byte aligned");
+  check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena must be 64-byte aligned");
   comm_.register_arena(arena_, program.arena_bytes);
   phase_ended(options_.start_up, "memory");
   open_groups();
@@ -119,8 +119,8 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
   phase_ended(options_.start_up, "weights");
 }
 
-/// Opening is collective, and each rank knows its own groups only. One order that all ranks share (by
-/// the ranks in the group) keeps them from waiting for each other in a circle.
+/// Opening is collective, and each rank knows only its own groups. All ranks open in one order (by the
+/// ranks in the group), so that they do not wait for each other in a circle.
 void CpuExecutor::open_groups() {
   std::vector<int> order(program_.groups.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int>(i);
@@ -147,7 +147,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
 void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   const CpuKernelDef* def = find_cpu_kernel(instruction.op);
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; all_cpu_kernels.cpp has the list");
+                            "' runs; a family of engine/ops has none for CPUs");
   KernelCall call;
   bind_operands(instruction, program_, arena_, call);
   call.seed = options_.seed;
@@ -156,9 +156,9 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
 }
 
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
-  check(!started_, "a step is finished before the next is started");
+  check(!started_, "a step must be finished before the next is started");
   std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
-  const uint32_t step = scalars.step + 1;  // peers and people count from 1
+  const uint32_t step = scalars.step + 1;  // peers and users count from 1
   Timeline* const timeline =
       options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
   const int left_out =
@@ -175,7 +175,7 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
         run(bound_[position], inputs);
       }
     }
-    // The next step writes these buffers again.
+    // The next step overwrites these buffers.
     for (int send : last_sends_) {
       position = send;
       wait_for_send(bound_[send]);
@@ -259,7 +259,7 @@ void CpuExecutor::rethrow(const CommError& error, const Instruction& instruction
 }
 
 float CpuExecutor::finish_step() {
-  check(started_, "only a step that was started is finished");
+  check(started_, "only a started step can be finished");
   started_ = false;
   float loss = 0;
   if (program_.loss_offset >= 0) read(program_.loss_offset, &loss, sizeof(loss));
@@ -272,12 +272,12 @@ HostBlock CpuExecutor::allocate_inputs(int64_t bytes) {
 }
 
 void CpuExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads must stay inside the arena");
   std::memcpy(to, arena_ + offset, static_cast<size_t>(bytes));
 }
 
 void CpuExecutor::write(int64_t offset, const void* from, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes must stay inside the arena");
   std::memcpy(arena_ + offset, from, static_cast<size_t>(bytes));
 }
 

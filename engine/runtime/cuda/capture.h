@@ -1,12 +1,12 @@
-// What is enqueued on a stream, as a graph, and its time on the device.
+// Work enqueued on a stream as a graph, and its time on the device.
 #pragma once
 
 #include "engine/runtime/cuda/handles.h"
 
 namespace trainctl::cuda {
 
-/// A graph of what `enqueue` puts on the stream, and on those that it joins to it; uploaded. Throws what `enqueue`
-/// does.
+/// A graph, uploaded, of what `enqueue` puts on the stream and on the streams that it joins to it. Passes on
+/// exceptions of `enqueue`.
 template <class Enqueue>
 GraphExec capture_graph(cudaStream_t stream, const Enqueue& enqueue) {
   cudaGraph_t captured = nullptr;
@@ -26,7 +26,7 @@ GraphExec capture_graph(cudaStream_t stream, const Enqueue& enqueue) {
   return owned;
 }
 
-/// Of the device, for what `enqueue` puts on the stream between the two events. Waits for it.
+/// Time on the device of what `enqueue` puts on the stream, between the two events. Waits for it.
 template <class Enqueue>
 double seconds_of(cudaStream_t stream, const Event& begin, const Event& end, const Enqueue& enqueue) {
   cuda_check(cudaEventRecord(begin.get(), stream), "cudaEventRecord");

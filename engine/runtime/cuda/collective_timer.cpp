@@ -1,4 +1,4 @@
-// Collectives of GPUs, timed by events around graphs of many calls, as a step is one graph.
+// Collectives between GPUs, timed by events around graphs of many calls, since a step is one graph too.
 #include "engine/runtime/measure/collective_timer.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ constexpr int64_t kMostCalls = 100;  ///< in one graph
 constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
                                  Collective::all_to_all, Collective::broadcast};
 
-/// All collectives once, over all ranks: from the lower half of the arena to the upper, each of `most_bytes`.
+/// Each collective once, over all ranks: from the lower half of the arena to the upper, `most_bytes` each.
 Program program_of(int rank, int num_ranks, int64_t most_bytes) {
   Program program;
   program.rank = rank;
@@ -101,7 +101,7 @@ class CudaCollectiveTimer final : public CollectiveTimer {
     return count_wrong(kind, result, rank_, num_ranks_);
   }
 
-  /// One way over the link to the next GPU, while all others use theirs.
+  /// One direction of the link to the next GPU, while all others use theirs.
   double copy_bytes_per_second(int64_t bytes) override {
     const int64_t runs = std::clamp<int64_t>((int64_t{1} << 30) / bytes, 1, 1000);
     const int peer = (rank_ + 1) % num_ranks_;
@@ -154,7 +154,7 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   }
 
   GraphExec capture(Collective kind, int64_t bytes, int64_t calls) {
-    call(kind, bytes);  // what is set up at the first call
+    call(kind, bytes);  // the first call also sets up connections
     cuda_check(cudaStreamSynchronize(stream_.get()), "cudaStreamSynchronize");
     return capture_graph(stream_.get(), [&] {
       for (int64_t i = 0; i < calls; ++i) call(kind, bytes);
@@ -170,7 +170,7 @@ class CudaCollectiveTimer final : public CollectiveTimer {
   const Program program_;
   std::unique_ptr<Communicator> comm_;
   DeviceMemory arena_;
-  std::byte *in_, *out_;  ///< each half of the arena
+  std::byte *in_, *out_;  ///< the two halves of the arena
   CudaCommunicator peers_;
   Stream stream_;
   Event begin_, end_;

@@ -1,4 +1,4 @@
-// See the header. What is taken comes first, then how it is enqueued.
+// See the header. Which collectives are taken comes first, then how they are enqueued.
 #include "engine/runtime/cuda/copy_engines.h"
 
 #include <cuda.h>
@@ -10,22 +10,22 @@
 #include <thread>
 
 #include "engine/base/error.h"
-#include "engine/ops/driver_function_cuda.h"
+#include "engine/ops/cuda/driver_function_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
 namespace {
 
-/// Left for what libraries allocate later.
+/// Free memory left for later allocations of libraries.
 constexpr int64_t kLeftFree = int64_t{1} << 30;
 
-/// Null: the driver has none.
+/// Null if the driver does not have it.
 decltype(&cuStreamBatchMemOp) memory_operations() {
   static const auto function = driver_function<decltype(cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   return function;
 }
 
-/// NCCL's own switch.
+/// NCCL's own switch turns copy engines off too.
 bool peers_are_off() {
   const char* text = std::getenv("NCCL_P2P_DISABLE");
   return text != nullptr && std::strcmp(text, "0") != 0;
@@ -39,7 +39,7 @@ void pull(void* to, const std::byte* from, int64_t bytes, CudaStream stream) {
              "cudaMemcpyAsync from another GPU");
 }
 
-/// Pulls elements of everybody's operand, from `first` on, to the scratch memory: what is to be summed.
+/// Pulls the elements from `first` on of every member's operand into the scratch memory, to be summed.
 PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t first, int64_t count, DType dtype,
                       std::byte* scratch, CudaStream stream) {
   const auto members = static_cast<int>(from.size());
@@ -50,7 +50,7 @@ PeerSum pull_summands(const std::vector<const std::byte*>& from, int me, int64_t
   sum.dtype = dtype;
   sum.in[static_cast<size_t>(me)] = from[static_cast<size_t>(me)] + at;
   for (int i = 1; i < members; ++i, scratch += align_pulled(bytes)) {
-    const auto m = static_cast<size_t>((me + i) % members);  // so that no link carries everybody's
+    const auto m = static_cast<size_t>((me + i) % members);  // ranks start at different members: links share the load
     pull(scratch, from[m] + at, bytes, stream);
     sum.in[m] = scratch;
   }
@@ -75,7 +75,7 @@ CopyEngines::CopyEngines(const Program& program, Communicator& ranks, int device
   load_kernels();
 }
 
-/// False where it would leave too little memory for others.
+/// False if it would leave too little memory for other uses.
 bool CopyEngines::allocate_own() {
   if (own_) return true;
   size_t free = 0, total = 0;
@@ -85,8 +85,8 @@ bool CopyEngines::allocate_own() {
   return cudaDeviceSynchronize() == cudaSuccess;
 }
 
-/// The ranks of a group go through their collectives in one order. Each goes through its groups in the same order as
-/// all others, so that those who wait for one another here do meet.
+/// The ranks of a group go through their collectives in one order, and each rank goes through its groups in the same
+/// order as all others. So ranks that wait for one another here do meet.
 void CopyEngines::take_calls() {
   std::map<std::vector<int>, std::vector<const Instruction*>> by_group;
   for (const Instruction& i : program_.instructions)
@@ -145,16 +145,16 @@ bool CopyEngines::open_peers(int id, const std::vector<int>& group) {
   return true;
 }
 
-/// A kernel is loaded when it is first launched, which may wait for the device: never while another rank waits for it.
+/// A kernel is loaded at its first launch, which may wait for the device: never while another rank waits for it.
 void CopyEngines::load_kernels() const {
   for (const auto& [instruction, call] : calls_) {
     if (!makes_sums(instruction->collective)) continue;
     PeerSum sum;
     sum.summands = static_cast<int>(call.group->size());
-    sum.in.fill(scratch());  // not the flags, which others write to by now
+    sum.in.fill(scratch());  // not the flags, which other ranks may be writing already
     sum.out = scratch();
     sum.dtype = instruction->inputs[0].dtype;
-    for (int64_t count : {0, 1}) {  // what does not fill packs has a kernel of its own
+    for (int64_t count : {0, 1}) {  // elements that do not fill a pack have their own kernel
       sum.count = count;
       enqueue_sum(sum, nullptr);
     }
@@ -203,7 +203,7 @@ void CopyEngines::enqueue(const Instruction& instruction, const BoundMove& move,
   meet(call, kDone, stream);
 }
 
-/// When all sums are made, all have read what they sum; so `out` may be `in`.
+/// Once all sums are done, all operands have been read, so `out` may be `in`.
 void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const {
   const auto members = static_cast<int>(call.group->size());
   const int64_t size = byte_size(move.dtype);
@@ -220,7 +220,7 @@ void CopyEngines::all_reduce(const Call& call, const BoundMove& move, CudaStream
   }
 }
 
-/// The others wait until their part is read, not for the sum.
+/// The others wait until their operand has been read, not for the sum.
 void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const {
   PeerSum sum = pull_summands(call.in, call.me, call.me * move.count, move.count, move.dtype, scratch(), stream);
   sum.out = move.out;
@@ -257,10 +257,10 @@ void CopyEngines::meet(const Call& call, Meeting meeting, CudaStream stream) con
   for (int rank : others) write(flag_of(own, meeting, rank), 0);
   const CUresult status = memory_operations()(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
   if (status != CUDA_SUCCESS)
-    throw EnvError("cuStreamBatchMemOp, by which GPUs wait for each other: CUDA error " + std::to_string(status));
+    throw EnvError("cuStreamBatchMemOp (GPUs waiting for each other): CUDA error " + std::to_string(status));
 }
 
-/// Waits that are reached later, by what still runs, are let go too.
+/// Sets the flags repeatedly: work that is still running may reach further waits.
 void CopyEngines::abort() {
   if (calls_.empty() || aborted_.exchange(true)) return;
   std::thread([device = device_, flags = own_.get(), bytes = static_cast<size_t>(memory_.flags),

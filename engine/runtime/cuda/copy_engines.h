@@ -1,6 +1,6 @@
 // Large collectives between the GPUs of a host by their copy engines: each rank pulls what it needs from the others'
-// arenas, over NVLink where there is some. Copies take no multiprocessor, so the products of the backward pass lose
-// nothing to the reductions under them; sums of what was pulled are a kernel each, as long as it takes to read it.
+// arenas, over NVLink if there is one. Copies occupy no multiprocessor, so they do not slow down the products of the
+// backward pass that run meanwhile. One kernel sums what was pulled, in about the time that it takes to read it.
 //
 //   all_gather      ready | pull every other's block | done
 //   reduce_scatter  ready | pull every other's part of this rank's block | done | sum
@@ -8,11 +8,11 @@
 //   all_to_all      ready | pull every other's block for this rank | done
 //   broadcast       ready | pull the root's | done
 //
-// `ready` and `done`, where all ranks of a group meet, are writes to and waits for flags in the ranks' memory, which
-// the stream's own hardware makes. A flag is written by one rank, and set back by the one that waits for it before that
-// one goes on; so it is free when it is written again, and a graph may hold it.
+// At `ready` and `done` all ranks of a group meet: the stream's own hardware writes flags into the other ranks' memory
+// and waits for those in its own. One rank sets a flag; the rank that waits for it clears it before it continues. So it
+// is clear when it is set again, and a graph can be replayed.
 //
-// Sums run in the order of the group in f32, so every rank gets the same bits.
+// Sums run in group order in f32, so every rank has the same bits.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/copied_collectives.h"
@@ -33,32 +33,31 @@ namespace trainctl::cuda {
 class CopyEngines {
  public:
   /// Collective over all ranks of the job. Takes those of the program's collectives that may be copied, whose ranks are
-  /// processes that all reach each other's arenas, and have memory left for what they pull and sum (copy_memory()).
-  /// None of a program with messages, and none with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current
-  /// device, `device`.
+  /// processes that reach each other's arenas and have memory left for pulled data (copy_memory()). Takes none of a
+  /// program with messages, and none with NCCL_P2P_DISABLE=1. `arena` is an allocation of the current device, `device`.
   CopyEngines(const Program& program, Communicator& ranks, int device, std::byte* arena);
   CopyEngines(const CopyEngines&) = delete;
   CopyEngines& operator=(const CopyEngines&) = delete;
 
-  /// Whether it is taken, which is the same on all ranks of its group. `move` is the instruction's, or one with a
+  /// Whether it runs on copy engines; the same on all ranks of its group. `move` is the instruction's, or one with a
   /// smaller count.
   bool takes(const Instruction& instruction, const BoundMove& move) const;
-  /// Of one that is taken. Safe while capturing.
+  /// For an instruction that takes() accepts. Safe while capturing.
   void enqueue(const Instruction& instruction, const BoundMove& move, CudaStream stream) const;
 
-  /// Lets everything that is enqueued go on without the others, whatever comes of it; the process is to end. Any
+  /// Lets enqueued work continue without the other ranks; its results are undefined and the process must end. Any
   /// thread; does not wait.
   void abort();
 
  private:
-  /// A meeting of a group within a collective has flags of its own.
+  /// Meetings of a group within a collective; each has its own flags.
   enum Meeting : int { kReady, kSummed, kDone };
   static_assert(kDone + 1 == kMeetings);
 
   struct Peer {
     std::unique_ptr<PeerMemory> arena, own;
   };
-  /// A collective of the program that is taken.
+  /// A collective of the program that runs on copy engines.
   struct Call {
     const std::vector<int>* group = nullptr;
     int me = 0;                         ///< in the group
@@ -83,10 +82,10 @@ class CopyEngines {
   const int device_;
   std::byte* const arena_;
   const CopyMemory memory_;
-  DeviceMemory own_;           ///< as CopyMemory says
+  DeviceMemory own_;           ///< laid out as CopyMemory
   std::map<int, Peer> peers_;  ///< by rank
   std::map<const Instruction*, Call> calls_;
-  Stream rescue_;  ///< of abort(), which nothing else may hold up
+  Stream rescue_;  ///< for abort(); no other work can block it
   std::atomic<bool> aborted_{false};
 };
 

@@ -1,9 +1,9 @@
-// Steps in flight on one GPU. A step's inputs and scalars go by the copy stream into the step's slot of the staging
-// memory while earlier steps run; the step itself is one graph (step_graphs.h), which is captured when the second step
-// starts. The first is enqueued as it is: it makes the libraries load what they load lazily.
+// Steps in flight on one GPU. The copy stream moves a step's inputs and scalars into the step's slot of the staging
+// memory while earlier steps run. The step itself is one graph (step_graphs.h), captured when the second step starts.
+// The first step is enqueued directly: libraries then load what they load lazily.
 //
-// Where many steps may be in flight, half of them are one graph. A step that was started waits until there are enough
-// for it, or until it is to be finished.
+// If many steps may be in flight, one graph holds half of them. A started step waits until there are enough steps for
+// the graph, or until it has to be finished.
 #include "engine/runtime/cuda/cuda_executor.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/cluster_limits_cuda.h"
+#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
@@ -47,12 +47,12 @@ bool launches_block() {
 }
 
 using Clock = std::chrono::steady_clock;
-/// A step that comes so long after the one before is not held back: others may wait for it.
+/// A step that starts this long after the previous one is not held back: other ranks may wait for it.
 constexpr std::chrono::milliseconds kLate{10};
 
 class CudaExecutor final : public Executor {
  public:
-  /// `peers` has begun and is not connected; null where the rank has no peers.
+  /// `peers` is opening and not yet connected; null if the rank has no peers.
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
                const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers);
   ~CudaExecutor() override;
@@ -80,7 +80,7 @@ class CudaExecutor final : public Executor {
   void synchronize();
   void use_device() const;
   void notice(const std::string& line) const;
-  /// EnvError that says where; CommError where that is the cause.
+  /// EnvError with the place of the failure; CommError if that is the cause.
   [[noreturn]] void failed(const std::string& what, const std::string& error) const;
 
   const Program& program_;
@@ -99,12 +99,12 @@ class CudaExecutor final : public Executor {
   const PositionWord* position_ = nullptr;
   InputBlocks blocks_;
   Stream copy_;
-  Event copied_;  ///< the inputs of all steps that were started are in the staging memory
+  Event copied_;  ///< the inputs of all started steps are in the staging memory
 
   std::unique_ptr<CudaCommunicator> peers_;
   std::unique_ptr<StepProgram> step_;
   std::unique_ptr<StepGraphs> graphs_;
-  int waiting_ = 0;  ///< started, and not enqueued
+  int waiting_ = 0;  ///< started, but not enqueued
   Clock::time_point last_start_;
   StepTimes times_;
   std::unique_ptr<Watchdog> watchdog_;
@@ -112,8 +112,7 @@ class CudaExecutor final : public Executor {
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
 };
 
-/// What the rank can do that can do the least: of each number, the least that any rank gives. Collective over all
-/// ranks.
+/// For each number the minimum over all ranks: what every rank can do. Collective over all ranks.
 template <size_t kCount>
 std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<int32_t, kCount>& mine) {
   std::vector<int> all(static_cast<size_t>(ranks.num_ranks()));
@@ -164,7 +163,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   rehearse();
   phase_ended(options.start_up, "kernels");
   if (peers_) peers_->connect(memory.arena, options.start_up);
-  // The rehearsal, and libraries that measure their kernels, have left something in the arena.
+  // The rehearsal, and libraries that time their kernels, have left values in the arena.
   cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
              "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
@@ -182,7 +181,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
 
 CudaExecutor::~CudaExecutor() {
   cudaSetDevice(cuda_.device);
-  // Steps that were started run, also for the peers. They end by themselves, or the watchdog says that they do not.
+  // Started steps run to their end, also for the peers. The watchdog ends those that cannot.
   try {
     if (!device_is_lost) enqueue_waiting();
   } catch (const std::exception&) {
@@ -206,7 +205,7 @@ void CudaExecutor::allocate() {
     failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + " and the workspace " +
                           format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
                           " of " + format_bytes(static_cast<int64_t>(total)) +
-                          " are free; see nvidia-smi for who has the rest");
+                          " are free; see nvidia-smi for what uses the rest");
   }
   arena_ = make_device_memory(program_.arena_bytes);
   staging_ = make_device_memory(workspace_.staging());
@@ -223,8 +222,8 @@ void CudaExecutor::allocate() {
   copied_ = make_event();
 }
 
-/// A kernel is loaded when it is first launched, and that may wait until the device is idle: never, where a rank waits
-/// for another, which waits for that kernel. So whoever has peers runs all its kernels once on its own.
+/// A kernel is loaded at its first launch, which may wait until the device is idle. That deadlocks if another rank
+/// waits for that kernel. So a rank with peers first runs all its kernels without them.
 void CudaExecutor::rehearse() {
   if (!peers_) return;
   step_->rehearse();
@@ -235,12 +234,12 @@ void CudaExecutor::rehearse() {
 }
 
 HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
-  check(bytes == inputs_.bytes, "inputs have the size that inputs() says");
+  check(bytes == inputs_.bytes, "inputs must have the size of inputs()");
   use_device();
   return blocks_.allocate(stride_);
 }
 
-/// What fails says at which step.
+/// Adds the step to an error of `enqueue`.
 template <class Enqueue>
 void CudaExecutor::at_step(uint32_t step, const Enqueue& enqueue) {
   try {
@@ -253,7 +252,7 @@ void CudaExecutor::at_step(uint32_t step, const Enqueue& enqueue) {
 }
 
 void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
-  check(started_ - finished_ < static_cast<uint64_t>(slots_), "no more steps are in flight than there are slots");
+  check(started_ - finished_ < static_cast<uint64_t>(slots_), "there are more steps in flight than slots");
   watchdog_->throw_if_given_up();
   const NvtxRange range("step");
   at_step(scalars.step, [&] {
@@ -265,7 +264,7 @@ void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalar
   ++started_;
 }
 
-/// The slot is free: its last step is finished. So is the block when this step is.
+/// The slot is free: its last step is finished. The block is free again when this step is finished.
 void CudaExecutor::send_inputs(const std::byte* inputs, const StepScalars& scalars) {
   const auto slot = static_cast<size_t>(started_ % static_cast<uint64_t>(slots_));
   std::byte* block = blocks_.sendable(inputs, workspace_.scalars, stride_, static_cast<int>(slot), slots_);
@@ -292,7 +291,7 @@ void CudaExecutor::enqueue_step(uint32_t step) {
   enqueue_waiting();
   if (timed) {
     synchronize();
-    times_.collect();  // those of an earlier step, before this one's are taken
+    times_.collect();  // the times of an earlier step, before this one overwrites them
     times_.begin(step, *step_, copy_.get());
   }
   StepProgram::Issue how;
@@ -316,7 +315,7 @@ void CudaExecutor::wait_for_inputs() {
 }
 
 float CudaExecutor::finish_step() {
-  check(finished_ < started_, "only a step that was started is finished");
+  check(finished_ < started_, "only a started step can be finished");
   const int slot = static_cast<int>(finished_ % static_cast<uint64_t>(slots_));
   const uint32_t step = step_of_slot_[static_cast<size_t>(slot)];
   if (started_ - finished_ == static_cast<uint64_t>(waiting_)) at_step(step, [&] { enqueue_waiting(); });
@@ -329,7 +328,8 @@ float CudaExecutor::finish_step() {
   return loss;
 }
 
-/// The device says by itself that a step is over. What a device that failed cannot say, its driver does.
+/// The device reports a finished step through pinned memory. After a device error it cannot; then the driver is
+/// queried.
 void CudaExecutor::wait_for(uint64_t step) {
   constexpr std::chrono::microseconds kSpin{200}, kNap{50};
   const FinishedWord& slot = finished_slots_[(step - 1) % static_cast<uint64_t>(slots_)];
@@ -367,7 +367,7 @@ void CudaExecutor::synchronize() {
   }
 }
 
-/// Before others than the step look at the arena: all steps that were started are over.
+/// Waits for all started steps, before anything but a step accesses the arena.
 void CudaExecutor::finish_all_started() {
   use_device();
   at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] { enqueue_waiting(); });
@@ -375,7 +375,7 @@ void CudaExecutor::finish_all_started() {
 }
 
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads stay in the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads must stay inside the arena");
   finish_all_started();
   cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
                         cudaMemcpyDeviceToHost),
@@ -383,9 +383,9 @@ void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
 }
 
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes stay in the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes must stay inside the arena");
   finish_all_started();
-  // The copy is of the default stream, for which the step's streams do not wait.
+  // The copy runs on the default stream, for which the step's streams do not wait.
   cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),
                              cudaMemcpyHostToDevice, step_->compute()),
              "cudaMemcpy into the arena");
@@ -408,7 +408,7 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
   const uint64_t word = position_ == nullptr ? 0 : *position_;
   const auto instruction = static_cast<size_t>(word & 0xffffffffu);
   if (instruction > 0 && instruction < program_.instructions.size()) {
-    text += "\n  the last communication that it came to: " + program_.instructions[instruction].name + " at step " +
+    text += "\n  the last communication that it reached: " + program_.instructions[instruction].name + " at step " +
             std::to_string(word >> 32);
   }
   if (started_ > 0 && !launches_block()) text += "\n  CUDA_LAUNCH_BLOCKING=1 shows which instruction it is";
@@ -424,7 +424,7 @@ void begin_cuda(int device) {
 
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda) {
-  std::unique_ptr<cuda::CudaCommunicator> peers;  // NCCL starts by itself, beside all that follows
+  std::unique_ptr<cuda::CudaCommunicator> peers;  // NCCL starts in the background, during all that follows
   if (cuda::needs_peers(program)) {
     peers = std::make_unique<cuda::CudaCommunicator>(program, ranks, cuda.device, options.start_up);
   }

@@ -1,4 +1,4 @@
-// The executor of a rank on an NVIDIA GPU. Knows no CUDA header; a build without CUDA links a stub.
+// The executor of a rank on an NVIDIA GPU. Includes no CUDA header; a build without CUDA links a stub.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 namespace trainctl {
 
 struct CudaExecutorOptions {
-  int device = 0;               ///< as CUDA counts those of this process
-  int gpu = -1;                 ///< the host's number of it, for messages; -1: as `device`
+  int device = 0;               ///< CUDA's index in this process
+  int gpu = -1;                 ///< the host's index, for messages; -1: as `device`
   bool graph = true;            ///< capture the step and replay it; false, or CUDA_LAUNCH_BLOCKING=1: stream by stream
-  double timeout_seconds = 60;  ///< without progress where ranks wait for each other
-  std::function<void(const std::string& line)> notice;  ///< what the user should know; stderr where empty
+  double timeout_seconds = 60;  ///< without progress while ranks wait for each other
+  std::function<void(const std::string& line)> notice;  ///< receives messages for the user; empty: stderr
 };
 
-/// Begins to start CUDA on the device, which takes a while, on a thread of its own; says nothing of errors, which
-/// make_cuda_executor will meet again.
+/// Starts CUDA on the device in a background thread, since that takes a while. Ignores errors: make_cuda_executor will
+/// meet them again.
 void begin_cuda(int device);
 
-/// As make_cpu_executor, with the arena in the device's memory. The ranks meet over `ranks`, which lies in host
-/// memory; their devices communicate as cuda_communicator.h says. Where a rank does not come, or is gone, start_step
-/// and finish_step throw CommError; where the device fails, EnvError. For one thread at a time. `program` and `ranks`
-/// must outlive it.
+/// As make_cpu_executor, with the arena in the device's memory. `ranks`, in host memory, is for agreements between
+/// ranks; their devices communicate as in cuda_communicator.h. If a rank does not come or is gone, start_step and
+/// finish_step throw CommError; if the device fails, EnvError. For one thread at a time. `program` and `ranks` must
+/// outlive it.
 std::unique_ptr<Executor> make_cuda_executor(const Program& program, Communicator& ranks,
                                              const ExecutorOptions& options, const CudaExecutorOptions& cuda);
 

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// It comes with the driver: whoever has none needs no advice on where to look for libraries.
+/// NVML comes with the driver: if it is missing, advice on library paths would not help.
 DynamicLibrary open_library() {
   try {
     return DynamicLibrary("the NVIDIA driver's management library", {"libnvidia-ml.so.1"});
@@ -95,7 +95,7 @@ class Nvml {
 
 std::string as_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
-/// The one that a part of CUDA_VISIBLE_DEVICES names; null: none.
+/// The device that a part of CUDA_VISIBLE_DEVICES names; null: none.
 const CudaDevice* named(const std::vector<CudaDevice>& all, const std::string& part) {
   if (part.empty()) return nullptr;
   if (std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c) != 0; })) {

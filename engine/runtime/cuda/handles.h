@@ -1,5 +1,5 @@
-// CUDA's things with owners: memory, streams, events, graphs. All are of the device that was current when they
-// were made.
+// Owners of CUDA resources: memory, streams, events, graphs. Each belongs to the device that was current at its
+// creation.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 
 namespace trainctl::cuda {
 
-/// Once a step cannot end, or the device has failed, whatever is given back may wait for ever. The process is to end,
-/// and with it goes all that it holds.
+/// Set once a step cannot end or the device has failed: freeing a resource could then block forever. The process must
+/// end, which frees them all.
 inline std::atomic<bool> device_is_lost{false};
 
 template <class Handle, cudaError_t (*release)(Handle)>
@@ -56,7 +56,7 @@ inline Event make_timed_event() {
   return Event(event);
 }
 
-/// Does not wait for the default stream. Of two streams with work the one of the higher priority goes first.
+/// Does not synchronise with the default stream. If two streams have work, the one of higher priority goes first.
 inline Stream make_stream(bool high_priority) {
   int low = 0, high = 0;
   cuda_check(cudaDeviceGetStreamPriorityRange(&low, &high), "cudaDeviceGetStreamPriorityRange");
@@ -66,7 +66,7 @@ inline Stream make_stream(bool high_priority) {
   return Stream(stream);
 }
 
-/// Zeroed once the device comes to it: on its default stream, which nobody else uses.
+/// Zeroed on the device's default stream, which nothing else uses.
 inline DeviceMemory make_device_memory(int64_t bytes) {
   void* memory = nullptr;
   cuda_check(cudaMalloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1)), "cudaMalloc");

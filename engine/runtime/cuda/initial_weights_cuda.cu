@@ -1,6 +1,6 @@
-// See the header. A thread an element: its place in the part gives its place in the whole, and that its value.
+// See the header. A thread an element: its index in the part gives its index in the whole, and that gives its value.
 #include "engine/base/text.h"
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/random.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/initial_weights.h"
@@ -52,7 +52,7 @@ __global__ void fill(Init::Kind kind, float scale, uint64_t key, Part part, int6
 Part part_of(const Variable& variable) {
   Part part;
   part.ndim = static_cast<int>(variable.shape.size());
-  check(part.ndim <= kMostDims, "a variable has at most 8 dims");
+  check(part.ndim <= kMostDims, "a variable may have at most 8 dims");
   for (int d = 0; d < part.ndim; ++d) {
     part.shape[d] = variable.shape[d];
     part.offset[d] = variable.offset[d];

@@ -1,13 +1,13 @@
-// Initial weights made on the device: the formulas of runtime/initial_weights.h.
+// Initial weights computed on the device: the formulas of runtime/initial_weights.h.
 #pragma once
 
 #include "engine/compile/program.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
 
-/// Enqueues what write_initial_weights does. Constants and uniform values have the same bits as the CPU's,
-/// normal ones are within an ulp of them.
+/// Enqueues the equivalent of write_initial_weights. Constant and uniform values have the same bits as the CPU's,
+/// normal values are within one ulp of them.
 void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* arena, CudaStream stream);
 
 }  // namespace trainctl::cuda

@@ -1,4 +1,4 @@
-// Pinned host memory for a step's inputs, with room for its scalars behind them, so that both are one copy.
+// Pinned host memory for a step's inputs, followed by its scalars, so that one copy moves both.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ class InputBlocks {
             }};
   }
 
-  /// `inputs` itself where it is one of ours and of no other step in flight, else a copy of its `bytes` in a block
-  /// of the slot's.
+  /// `inputs` itself if it is one of our blocks and no other step in flight uses it, else a copy of its `bytes` in the
+  /// slot's own block.
   std::byte* sendable(const std::byte* inputs, int64_t bytes, int64_t stride, int slot, int slots) {
     in_flight_.resize(static_cast<size_t>(slots));
     in_flight_[static_cast<size_t>(slot)] = nullptr;
@@ -44,7 +44,7 @@ class InputBlocks {
   }
 
  private:
-  /// Outlives the executor where a loader still holds a block.
+  /// Outlives the executor if a loader still holds a block.
   struct Ours {
     std::mutex mutex;
     std::vector<const std::byte*> blocks;

@@ -1,4 +1,4 @@
-// Kernels of a GPU, timed by events around graphs of many launches: what a launch costs the host does not count.
+// Kernels of a GPU, timed by events around graphs of many launches: the host's launch overhead does not count.
 #include "engine/runtime/measure/kernel_timer.h"
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/cuda/capture.h"
 #include "engine/runtime/measure/sampling.h"
 
@@ -37,7 +37,7 @@ class CudaKernelTimer final : public KernelTimer {
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     if (static_cast<int64_t>(free) < bytes) {
       throw EnvError("the GPU has " + format_bytes(static_cast<int64_t>(free)) + " free, " + format_bytes(bytes) +
-                     " are needed; see nvidia-smi for who has the rest");
+                     " are needed; see nvidia-smi for what uses the rest");
     }
     blocks_.push_back(make_device_memory(bytes));
     return static_cast<std::byte*>(blocks_.back().get());
@@ -63,7 +63,7 @@ class CudaKernelTimer final : public KernelTimer {
     const DeviceMemory memory = make_device_memory(scratch.bytes());
     scratch.set_memory(memory.get());
     cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    for (const CudaKernel& kernel : kernels) kernel(stream_.get());  // what libraries load at first use
+    for (const CudaKernel& kernel : kernels) kernel(stream_.get());  // lets libraries load what they load on first use
     cuda_check(cudaStreamSynchronize(stream_.get()), std::string(name).c_str());
 
     int64_t captured = 0;
@@ -99,7 +99,7 @@ class CudaKernelTimer final : public KernelTimer {
   }
 
  private:
-  /// Launches of all kernels in turn.
+  /// Launches of all kernels, round robin.
   GraphExec capture(const std::vector<CudaKernel>& kernels, int64_t launches) const {
     return capture_graph(stream_.get(), [&] {
       for (int64_t i = 0; i < launches; ++i) kernels[static_cast<size_t>(i) % kernels.size()](stream_.get());

@@ -1,4 +1,4 @@
-// Stands in for the timer of GPUs' collectives in a build without CUDA.
+// Stands in for the timer of GPU collectives in a build without CUDA.
 #include "engine/base/error.h"
 #include "engine/runtime/measure/collective_timer.h"
 

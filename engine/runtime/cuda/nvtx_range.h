@@ -1,5 +1,5 @@
-// A range with a name on this thread, which Nsight Systems shows above what was enqueued in it. Where no profiler
-// is attached it costs a few nanoseconds.
+// A named range on this thread, which Nsight Systems shows above the work enqueued in it. Costs a few nanoseconds
+// when no profiler is attached.
 #pragma once
 
 #include <nvtx3/nvToolsExt.h>

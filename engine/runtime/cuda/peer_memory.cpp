@@ -22,7 +22,7 @@ const std::string& boot_of_host() {
   return boot;
 }
 
-/// Process ids are not enough: each container counts its own.
+/// Process ids are not unique: each container counts its own.
 uint64_t this_process() {
   static const uint64_t number = [] {
     std::random_device random;
@@ -35,7 +35,7 @@ uint64_t this_process() {
 
 SharedAllocation::SharedAllocation(void* base) : process_(this_process()) {
   const bool shared = cudaIpcGetMemHandle(&handle_, base) == cudaSuccess;
-  cudaGetLastError();  // what was refused is no error of later calls
+  cudaGetLastError();  // a refusal must not become an error of later calls
   const std::string& host = boot_of_host();
   if (shared) std::memcpy(host_, host.data(), std::min(host.size(), sizeof(host_) - 1));
 }

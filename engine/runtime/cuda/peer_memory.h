@@ -1,4 +1,4 @@
-// Memory of GPUs that other processes of this host use, as addresses that this process's GPU reads and writes.
+// Memory of GPUs in other processes of this host, mapped to addresses that this process's GPU can access.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,31 +8,31 @@
 
 namespace trainctl::cuda {
 
-/// What a process tells others of an allocation: the whole of one, as cudaMalloc made it.
+/// A handle to an allocation that a process sends to others: a whole one, as from cudaMalloc.
 class SharedAllocation {
  public:
   SharedAllocation() = default;
-  /// Of memory that cannot be shared nobody opens anything.
+  /// An allocation that cannot be exported gives a handle that no process can open.
   explicit SharedAllocation(void* base);
 
  private:
   friend class PeerMemory;
-  char host_[40] = {};    ///< its boot; empty: not shared
-  uint64_t process_ = 0;  ///< as all of the host's are told apart
+  char host_[40] = {};    ///< its boot id; empty: not exported
+  uint64_t process_ = 0;  ///< unique on the host
   cudaIpcMemHandle_t handle_{};
 };
 
-/// Another process's allocation, open as long as this lives. Not one of this process: where ranks are threads, one that
-/// waits for another may hold a lock of CUDA that the other needs.
+/// Another process's allocation, mapped while this object lives. Not for allocations of this process: if ranks are
+/// threads, one that waits for another may hold a CUDA lock that the other needs.
 class PeerMemory {
  public:
-  /// Not open where the current device cannot reach it: other hosts, no peer access.
+  /// Stays closed if the current device cannot reach it: another host, no peer access.
   explicit PeerMemory(const SharedAllocation& theirs);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  std::byte* base() const { return base_; }  ///< null: not open
+  std::byte* base() const { return base_; }  ///< null: closed
 
  private:
   std::byte* base_ = nullptr;

@@ -1,7 +1,7 @@
-// See the header. Bound by memory: a thread has a pack of each summand in flight.
+// See the header. Memory-bound: each thread has a pack of every summand in flight.
 #include <algorithm>
 
-#include "engine/ops/vector_cuda.cuh"
+#include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/runtime/cuda/peer_sums.h"
 
 namespace trainctl::cuda {
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// kSummands 0: as many as the argument says.
+/// kSummands 0: the number is taken from the argument.
 template <class T, int kSummands, int V>
 __global__ void __launch_bounds__(kThreads) sum_peers(const __grid_constant__ PeerSum sum) {
   const int64_t pack = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, at = pack * V;
@@ -67,7 +67,7 @@ void run_type(const PeerSum& sum, CudaStream stream) {
 }  // namespace
 
 void enqueue_sum(const PeerSum& sum, CudaStream stream) {
-  check(sum.summands >= 1 && sum.summands <= kMostSummands, "so many summands at most");
+  check(sum.summands >= 1 && sum.summands <= kMostSummands, "the number of summands is out of range");
   with_float_type(sum.dtype, [&](auto t) { run_type<decltype(t)>(sum, stream); });
 }
 

@@ -32,7 +32,7 @@ SampleTables::SampleTables(const Program& program, const std::vector<SampleTable
     memory_.push_back(make_device_memory(table.bytes()));
     const PinnedMemory chunk = make_pinned_memory(std::max(kChunkBytes, table.sample_bytes));
     fill(table, static_cast<std::byte*>(memory_.back().get()), static_cast<std::byte*>(chunk.get()));
-    kept_.back().read = {};  // what it reads from need not live as long as we do
+    kept_.back().read = {};  // its source need not live as long as this object
   }
 }
 

@@ -1,4 +1,4 @@
-// Data set tensors that the device keeps whole: a step then brings the numbers of its samples, and no data.
+// Data set tensors that the device keeps whole: a step then transfers only the numbers of its samples.
 #pragma once
 
 #include <vector>
@@ -12,18 +12,18 @@ namespace trainctl::cuda {
 
 class SampleTables {
  public:
-  /// Of `tables` those whose loads take whole samples, as long as they take no more than a quarter of what arena and
-  /// workspace leave of the current device's free memory.
+  /// Keeps those of `tables` whose loads take whole samples, within a quarter of the device memory that is free after
+  /// arena and workspace are allocated.
   SampleTables(const Program& program, const std::vector<SampleTable>& tables, const Workspace& workspace);
 
   const std::vector<SampleTable>& kept() const { return kept_; }
-  /// Of the tensor, in the device's memory; null where it is not kept.
+  /// The tensor in device memory; null if it is not kept.
   const std::byte* of(const std::string& tensor) const;
   int64_t sample_bytes(const std::string& tensor) const;
 
  private:
   std::vector<SampleTable> kept_;
-  std::vector<DeviceMemory> memory_;  ///< of kept_
+  std::vector<DeviceMemory> memory_;  ///< parallel to kept_
 };
 
 }  // namespace trainctl::cuda

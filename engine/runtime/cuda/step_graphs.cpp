@@ -35,15 +35,15 @@ void StepGraphs::enqueue_timed(const StepProgram::Issue& how) {
   if (!launch(timed_)) step_.issue(how);
 }
 
-/// False where there is no such graph.
+/// False if there is no such graph.
 bool StepGraphs::launch(const GraphExec& graph) const {
   if (graph) cuda_check(cudaGraphLaunch(graph.get(), step_.compute()), "cudaGraphLaunch");
   return static_cast<bool>(graph);
 }
 
-/// Nothing where the step cannot be captured: then it is enqueued anew each time.
+/// Null if the step cannot be captured: then it is enqueued anew each time.
 GraphExec StepGraphs::capture(const StepProgram::Issue& how, int steps) {
-  options_.settle();  // to make a graph may wait for the device, with a lock that ranks of one process share
+  options_.settle();  // capturing may wait for the device while holding a lock that ranks of one process share
   phase_met_others(options_.start_up, "step");
   try {
     StepProgram::Issue capturing = how;

@@ -1,5 +1,5 @@
-// Steps as CUDA graphs: one step, and several that follow from one another, which the device goes through without its
-// host. Ranks capture the same graphs at the same step, whatever holds up their hosts: NCCL may make all hosts meet for
+// Steps as CUDA graphs: one of a single step, and one of several consecutive steps, which the device runs without its
+// host. All ranks capture the same graphs at the same step, however slow a host is: NCCL may synchronise all hosts for
 // each collective that is captured.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace trainctl::cuda {
 
-/// Steps for one graph, where `in_flight` may be. What has many instructions keeps a device busy by itself.
+/// Steps in one graph if `in_flight` may be started. A program of many instructions keeps a device busy without this.
 int steps_of_graph(int in_flight, const Program& program);
 
 class StepGraphs {
@@ -22,23 +22,23 @@ class StepGraphs {
   struct Options {
     bool in_use = true;
     int at_once = 1;               ///< the same on all ranks
-    std::function<void()> settle;  ///< waits until all that was enqueued is over; throws where the device failed
+    std::function<void()> settle;  ///< waits until all enqueued work is done; throws if the device failed
     std::function<void(const std::string& line)> notice;
-    StartUpClock* start_up = nullptr;  ///< outlives us
+    StartUpClock* start_up = nullptr;  ///< may be null; must outlive this object
   };
   /// `step` and `watchdog` must outlive it.
   StepGraphs(StepProgram& step, const Watchdog& watchdog, Options options);
 
-  /// False: a step cannot be captured, or is not to be, and is issued each time.
+  /// False if a step cannot or must not be captured: it is issued anew each time.
   bool in_use() const { return options_.in_use; }
-  /// Steps of the largest graph.
+  /// Steps in the largest graph.
   int at_once() const { return options_.at_once; }
 
-  /// The first time makes the graphs. Throws CommError where a rank is gone meanwhile.
+  /// The first call builds the graphs. Throws CommError if a rank is lost meanwhile.
   void capture();
-  /// So many steps, at most at_once().
+  /// At most at_once() steps.
   void enqueue(int steps);
-  /// One that takes its times, in a graph of its own. The same `how` each time.
+  /// One step that records its times, in its own graph. Pass the same `how` each time.
   void enqueue_timed(const StepProgram::Issue& how);
 
  private:

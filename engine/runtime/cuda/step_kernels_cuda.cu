@@ -1,5 +1,5 @@
 // See step_kernels.h.
-#include "engine/ops/launch_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl::cuda {
@@ -10,7 +10,7 @@ constexpr int64_t kMostBlocks = 1024;
 
 __device__ int64_t slot_of(const Slots& s) { return (s.counter->done + s.ahead) % s.slots; }
 
-/// to[i] = get(i). What a thread writes first it has read before `wait()`.
+/// to[i] = get(i). A thread reads its first elements before wait() and writes them after it.
 template <class Unit, class Get, class Wait>
 __device__ void move_units(std::byte* to, int64_t units, Get get, Wait wait) {
   int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
@@ -35,7 +35,7 @@ __device__ void copy_bytes(const std::byte* from, std::byte* to, int64_t bytes, 
   copy_units<std::byte>(from + whole, to + whole, bytes - whole, [] {});
 }
 
-/// Row numbers[r] of the table becomes row r.
+/// Row r is row numbers[r] of the table.
 template <class Unit, class Wait>
 __device__ void gather_units(const std::byte* table, const int32_t* numbers, std::byte* to, int64_t bytes,
                              int64_t row_bytes, Wait wait) {
@@ -60,8 +60,8 @@ __device__ void copy_input(const std::byte* slot, const InputCopy& copy, Wait wa
   gather_units<uint16_t>(copy.table, numbers, to, bytes, row, wait);
 }
 
-/// Row y of the grid does copy y, the last row the scalars. All that a step of those `ahead` is given lies still while
-/// the steps before it run: it is read before they end. Only who counted the steps before the first is waited for.
+/// Row y of the grid does copy y, the last row the scalars. Staged data does not change while earlier steps run, so a
+/// step that is `ahead` reads it before they end. Only the first step waits before it reads: for the count of steps.
 __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position,
                            const float* loss) {
   let_next_kernel_start();
@@ -95,7 +95,7 @@ __global__ void write_position(const StepScalars* scalars, int instruction, Posi
   *position = (scalars->step + uint64_t{1}) << 32 | static_cast<uint32_t>(instruction);
 }
 
-/// One warp, a step a thread. What steps have printed lies in the host's memory before it hears of them.
+/// One warp, a thread a step. Printed tensors are in host memory before the host sees the step as finished.
 __global__ void end_step(Slots slots, const float* loss, FinishedWord* finished) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -141,7 +141,7 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
 void enqueue_end_step(const Slots& slots, const float* loss, FinishedWord* finished, CudaStream stream) {
   constexpr unsigned kWarp = 32;
   static_assert(kMostStepsAtOnce <= kWarp);
-  check(slots.ahead < kMostStepsAtOnce, "a step's loss has a place");
+  check(slots.ahead < kMostStepsAtOnce, "a step's loss must have a place");
   launch(end_step, 1, kWarp, 0, stream, "end_step", slots, loss, finished);
 }
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/cuda/nvtx_range.h"
 
 namespace trainctl::cuda {
@@ -46,7 +46,7 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   bind_launches();
   bind_waits();
   bind_first_loads();
-  check(scratch_.bytes() <= memory.scratch_bytes, "no kernel asks for more scratch than most_cuda_scratch() says");
+  check(scratch_.bytes() <= memory.scratch_bytes, "a kernel asks for more scratch than most_cuda_scratch() says");
   scratch_.set_memory(memory.scratch);
 }
 
@@ -70,7 +70,7 @@ void StepProgram::use_stream(int stream, bool high_priority) {
   if (stream != kCompute) ends_.emplace(stream, make_event());
 }
 
-/// A send holds its stream until the peer takes it; others must not wait behind it.
+/// A send blocks its stream until the peer receives; other sends must not wait behind it.
 int StepProgram::channel_to(int peer) {
   const auto [found, added] = channels_.try_emplace(peer, kFirstChannel + static_cast<int>(channels_.size()));
   use_stream(found->second, true);
@@ -80,7 +80,7 @@ int StepProgram::channel_to(int peer) {
 StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
   Bound bound;
   if (communicates(instruction.opcode)) {
-    check(peers_ != nullptr, "a program that communicates has a communicator");
+    check(peers_ != nullptr, "a program that communicates needs a communicator");
     bound.reached = make_event();
     bound.stream = instruction.opcode == Opcode::collective ? kComm
                    : instruction.opcode == Opcode::recv     ? kRecv
@@ -109,7 +109,7 @@ CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
 CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   const CudaKernelDef* def = find_cuda_kernel(instruction.op);
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; all_cuda_kernels.cpp has the list");
+                            "' runs; a family of engine/ops has none for GPUs");
   return def->prepare(call_of(instruction));
 }
 
@@ -122,7 +122,7 @@ int32_t StepProgram::launched_by(size_t instruction) const {
 bool StepProgram::bind_as_one(size_t first, size_t end) {
   const std::vector<Instruction>& code = program_.instructions;
   std::vector<GroupedKernel> group;
-  for (size_t i = first; i < end; ++i) group.push_back({code[i].op, call_of(code[i])});
+  for (size_t i = first; i < end; ++i) group.push_back({kernel_of(code[i]), call_of(code[i])});
   std::optional<CudaKernel> kernel = prepare_group(group);
   if (!kernel) return false;
   bound_[first].kernel = std::move(*kernel);
@@ -130,8 +130,8 @@ bool StepProgram::bind_as_one(size_t first, size_t end) {
   return true;
 }
 
-/// One kernel for all of a launch, else for as many as have one and follow one another: a chain that this device does
-/// not take may end in a head.
+/// One kernel for a whole launch, else for as many consecutive instructions as have one: the end of a chain that this
+/// device does not take may still be a head.
 void StepProgram::bind_launches() {
   const std::vector<Instruction>& code = program_.instructions;
   for (size_t first = 0, end; first < code.size(); first = end) {
@@ -145,7 +145,7 @@ void StepProgram::bind_waits() {
   for (size_t i = 0; i < bound_.size(); ++i) {
     for (int earlier : program_.instructions[i].waits) {
       Bound& awaited = bound_[static_cast<size_t>(earlier)];
-      // The waits of a send are its stream's, which is the same for all sends.
+      // All sends wait on the same stream, which is not their own.
       const bool is_send = program_.instructions[i].opcode == Opcode::send;
       if (awaited.stream == bound_[i].stream && !is_send) continue;
       if (!awaited.done) awaited.done = make_event();
@@ -154,7 +154,7 @@ void StepProgram::bind_waits() {
   }
 }
 
-/// What a step loads before it does anything else costs no launch of its own.
+/// Loads at the start of a step are copied by its first kernel, without a launch of their own.
 void StepProgram::bind_first_loads() {
   for (size_t i = 0; i < bound_.size() && first_copies_.count < FirstCopies::kMost; ++i) {
     if (program_.instructions[i].opcode != Opcode::load || !bound_[i].events.empty()) return;
@@ -208,7 +208,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   const Instruction& instruction = program_.instructions[static_cast<size_t>(index)];
   Bound& bound = bound_[static_cast<size_t>(index)];
   cudaStream_t stream = streams_.at(bound.stream).get();
-  // A send starts when the sends before it have started, and whatever they waited for is over.
+  // A send starts once the earlier sends have started and everything that they waited for is done.
   cudaStream_t waiting = instruction.opcode == Opcode::send ? streams_.at(kSend).get() : stream;
   for (int earlier : bound.events) {
     cuda_check(cudaStreamWaitEvent(waiting, bound_[static_cast<size_t>(earlier)].done.get()), "cudaStreamWaitEvent");
@@ -226,7 +226,7 @@ void StepProgram::enqueue(int index, const Issue& how) {
   if (bound.done) cuda_check(cudaEventRecord(bound.done.get(), stream), "cudaEventRecord");
 }
 
-/// Beside the communication, not before it: it costs the step nothing.
+/// Runs beside the communication, not before it, so it costs the step no time.
 void StepProgram::report_position(int index, Bound& bound, cudaStream_t stream) {
   cuda_check(cudaEventRecord(bound.reached.get(), stream), "cudaEventRecord");
   cudaStream_t watch = streams_.at(kWatch).get();

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/handles.h"
@@ -24,19 +24,19 @@
 
 namespace trainctl::cuda {
 
-/// Where a step's things lie.
+/// Where the data around a step is stored.
 struct StepMemory {
   std::byte* arena = nullptr;        ///< device
   Staging staging;                   ///< device
   FinishedWord* finished = nullptr;  ///< pinned, one a slot
   PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate
-  std::byte* printed = nullptr;      ///< pinned: a slot's tensors one after another
+  std::byte* printed = nullptr;      ///< pinned: the tensors of a slot one after another
   int64_t printed_stride = 0;
-  void* scratch = nullptr;  ///< device: what kernels of the compute stream hold while they run
+  void* scratch = nullptr;  ///< device: memory that kernels of the compute stream use while they run
   int64_t scratch_bytes = 0;
 };
 
-/// An instruction's times in the step that was issued with them.
+/// Records the times of an instruction in the step that is issued with them.
 struct TimedEvents {
   Event begin, end;
 };
@@ -48,7 +48,7 @@ class StepProgram {
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
-  /// How a step is enqueued: by itself, or one behind another, `at` of `steps`.
+  /// How a step is enqueued: alone, or as number `at` of `steps` consecutive ones.
   struct Issue {
     int at = 0, steps = 1;  ///< at most kMostStepsAtOnce
     bool capturing = false;
@@ -57,31 +57,31 @@ class StepProgram {
     int left_out = -1;  ///< an instruction that is not run
   };
   void issue(const Issue& how);
-  /// Everything but communication, one after another.
+  /// Runs everything but communication, one instruction after another.
   void rehearse();
 
-  /// Instructions that the launch of this one runs, it and those behind it; 0: an earlier one's launch runs it.
+  /// Instructions that the launch of this one runs, itself included; 0: an earlier instruction's launch runs it.
   int32_t launched_by(size_t instruction) const;
 
-  /// Of a print instruction's tensor in a slot.
+  /// Offset in a slot of a print instruction's tensor.
   int64_t printed_offset(size_t instruction) const { return bound_[instruction].printed; }
-  /// Bytes a slot that the program prints.
+  /// Bytes that the program prints, per slot.
   static int64_t printed_bytes(const Program& program);
 
  private:
   enum : int { kCompute, kComm, kSend, kRecv, kWatch, kFirstChannel };
 
-  /// An instruction with everything looked up.
+  /// An instruction with all look-ups done.
   struct Bound : BoundMove {
     int stream = kCompute;
-    CudaKernel kernel;        ///< empty: the launch of an instruction before it does the work
+    CudaKernel kernel;        ///< empty: the launch of an earlier instruction does the work
     InputCopy input;          ///< load
     int64_t printed = 0;      ///< print: offset in a slot of the printed memory
-    bool at_begin = false;    ///< a load that is done with the scalars
+    bool at_begin = false;    ///< a load that is copied together with the scalars
     size_t leader = 0;        ///< the first instruction of its launch
-    std::vector<int> events;  ///< of instructions of other streams that this one waits for
-    Event done;               ///< where another stream waits for this one
-    Event reached;            ///< where it communicates: all before it in its stream is over
+    std::vector<int> events;  ///< instructions of other streams that this one waits for
+    Event done;               ///< set if another stream waits for this instruction
+    Event reached;            ///< set if it communicates: all earlier work in its stream is done
   };
 
   Bound bind(const Instruction& instruction);
@@ -109,8 +109,8 @@ class StepProgram {
   const CudaCommunicator* peers_;  ///< null: none
   const uint64_t seed_;
   std::map<int, Stream> streams_;  ///< those that the program uses
-  std::map<int, Event> ends_;      ///< of each stream but compute, at the end of a step
-  std::map<int, int> channels_;    ///< stream of the sends to a peer
+  std::map<int, Event> ends_;      ///< end of a step, for each stream but compute
+  std::map<int, int> channels_;    ///< stream of the sends to each peer
   Event begun_;
   std::vector<Bound> bound_;
   FirstCopies first_copies_;

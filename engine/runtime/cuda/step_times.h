@@ -1,4 +1,4 @@
-// The times of the instructions of a step that a Timeline wants: events of the device, mapped to the host's clock.
+// Times of the instructions of a step that a Timeline wants: device events, mapped to the host's clock.
 #pragma once
 
 #include <vector>
@@ -13,7 +13,7 @@ class StepTimes {
 
   bool wants(uint32_t step) { return timeline_ != nullptr && timeline_->wants(step); }
 
-  /// Before the step is enqueued. The device is idle: what it says now is the clock's time now.
+  /// Call before the step is enqueued. The device is idle, so an event recorded now has the host clock's time.
   void begin(uint32_t step, const StepProgram& launches, cudaStream_t idle) {
     launches_ = &launches;
     make_events();
@@ -25,7 +25,7 @@ class StepTimes {
   }
   std::vector<TimedEvents>& events() { return events_; }
 
-  /// Reads the events of the step that was begun last, once the device is through with it.
+  /// Reads the events of the last step begun, once the device has finished it.
   void collect() {
     if (!pending_) return;
     pending_ = false;
@@ -41,7 +41,7 @@ class StepTimes {
     }
   }
 
-  /// Tells of what was collected, and of `step` if it is the one in question: it is over.
+  /// Reports the collected times, after reading those of `step` if they are pending: it is finished.
   void finish(uint32_t step) {
     if (timeline_ == nullptr) return;
     if (pending_ && step == step_) {

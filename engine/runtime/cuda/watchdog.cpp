@@ -43,7 +43,7 @@ void Watchdog::watch() {
 }
 
 void Watchdog::look() {
-  const uint64_t finished = finished_;  // before `started`, which is never less
+  const uint64_t finished = finished_;  // read before `started`, which is never less
   const Progress now{*position_, started_, finished};
   const RankPosition position = publish(now);
   if (now != last_) {
@@ -93,7 +93,7 @@ std::string Watchdog::call_at(RankPosition position) const {
   }
 }
 
-/// Ranks of one group run the same instructions: who is elsewhere has not come, or has gone past.
+/// Ranks of one group run the same instructions: a rank at another one has not arrived, or has gone past.
 std::vector<int> Watchdog::missing_at(RankPosition position) const {
   const Instruction* instruction = instruction_at(program_, position);
   std::vector<int> missing;

@@ -1,5 +1,5 @@
-// Watches over the steps that a device runs by itself. Says to the others where this rank is, and when a step cannot
-// end, because a rank is gone or does not come in time, ends it: its communication would wait for ever.
+// Watches over the steps that a device runs without its host. Publishes this rank's position, and ends a step that
+// cannot finish because a rank is gone or late: its communication would wait forever.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace trainctl::cuda {
 
 class Watchdog {
  public:
-  /// `peers` is null where the rank has no peers. All must outlive it.
+  /// `peers` is null if the rank has no peers. All arguments must outlive it.
   Watchdog(const Program& program, Communicator& ranks, CudaCommunicator* peers, const PositionWord* position,
            double timeout_seconds);
   ~Watchdog();
@@ -33,12 +33,12 @@ class Watchdog {
   }
 
   bool has_given_up() const { return gave_up_; }
-  /// Throws why, once it has given up.
+  /// Throws the error once it has given up.
   void throw_if_given_up() const;
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// Whatever changes while a rank gets on.
+  /// Changes whenever the rank makes progress.
   struct Progress {
     uint64_t position, started, finished;
     bool operator==(const Progress&) const = default;
@@ -48,7 +48,7 @@ class Watchdog {
   void look();
   RankPosition publish(const Progress& now);
   void give_up(CommError error);
-  /// What this rank waits for, in words, and who has not come.
+  /// What this rank waits for, in words; missing_at(): the ranks that have not arrived.
   std::string call_at(RankPosition position) const;
   std::vector<int> missing_at(RankPosition position) const;
 

@@ -1,40 +1,40 @@
-// Times the collectives of ranks that do nothing else: over the communicators that runs use. What `trainctl bench
-// collective` asks. One object a rank; all ranks make the same calls.
+// Times the collectives of ranks that do nothing else, over the communicators that runs use, for `trainctl bench
+// collective`. One object a rank; all ranks make the same calls.
 #pragma once
 
 #include <memory>
 
-#include "engine/plan/cost_model.h"
+#include "engine/graph/collective.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl {
 
-/// All ranks in one group, f32. `bytes` is the larger of what a rank puts in and gets out: a multiple of 4 times the
-/// number of ranks. Out of place, since sums in place would grow without end; data are random.
+/// All ranks in one group, f32. `bytes` is the larger of a rank's input and output: a multiple of 4 times the number of
+/// ranks. Out of place, since repeated sums in place would overflow; data are random.
 class CollectiveTimer {
  public:
   virtual ~CollectiveTimer() = default;
 
-  /// Host memory's: for what the ranks must agree on.
+  /// The communicator in host memory, for agreements between the ranks.
   virtual Communicator& ranks() = 0;
-  /// What makes such a call: "shared memory", "NCCL", "copy engines".
+  /// The transport of such a call: "shared memory", "NCCL", "copy engines".
   virtual const char* made_by(Collective kind, int64_t bytes) const = 0;
   /// Seconds of `runs` calls in a row, which all ranks begin together.
   virtual double seconds(Collective kind, int64_t bytes, int64_t runs) = 0;
-  /// One call on small whole numbers: the elements of this rank's result that are not as they must be.
+  /// Makes one call on small integers; returns the number of wrong elements in this rank's result.
   virtual int64_t wrong_elements(Collective kind, int64_t bytes) = 0;
-  /// The limit: bytes a second that a rank moves when all move as many at once, over what the ranks share.
+  /// The upper bound: bytes a second that a rank copies while all ranks copy as many, over the same medium.
   virtual double copy_bytes_per_second(int64_t bytes) = 0;
 };
 
-/// Bytes that a rank's arena in `memory` must have, for calls of up to `most_bytes`.
+/// Bytes that a rank's arena in `memory` needs for calls of up to `most_bytes`.
 int64_t collective_timer_bytes(int64_t most_bytes);
 
 /// Over shared memory.
 std::unique_ptr<CollectiveTimer> make_cpu_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                            int64_t most_bytes, double timeout_seconds);
-/// Between GPUs; the rank's is the one of its number. Throws EnvError.
+/// Between GPUs; rank r uses GPU r. Throws EnvError.
 std::unique_ptr<CollectiveTimer> make_cuda_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                             int64_t most_bytes, double timeout_seconds);
 

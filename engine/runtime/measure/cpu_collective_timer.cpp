@@ -1,4 +1,4 @@
-// Collectives of processes of this host, in the memory that they share.
+// Collectives between processes of this host, in shared memory.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -50,7 +50,7 @@ class CpuCollectiveTimer final : public CollectiveTimer {
     std::memset(out_, 0xff, static_cast<size_t>(sizes.out) * 4);
     call(kind, bytes);
     const std::vector<float> result(out_, out_ + sizes.out);
-    comm_->barrier(group_);  // nobody reads what the next line writes
+    comm_->barrier(group_);  // no rank still reads what the next line overwrites
     std::memcpy(in_, random.data(), static_cast<size_t>(sizes.in) * 4);
     return count_wrong(kind, result, rank_, memory_->num_ranks());
   }

@@ -1,5 +1,4 @@
-// Kernels of the CPU. With one thread the clock is that of the thread: what other programs take of the processor
-// does not count.
+// Kernels of the CPU. With one thread, the thread's own clock is used: time that other programs take does not count.
 #include <unistd.h>
 
 #include <chrono>
@@ -11,7 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/base/text.h"
-#include "engine/ops/cpu_threads.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/runtime/measure/kernel_timer.h"
 #include "engine/runtime/measure/sampling.h"
 
@@ -113,7 +112,7 @@ class CpuKernelTimer final : public KernelTimer {
  private:
   using Block = std::unique_ptr<std::byte, decltype(&std::free)>;
 
-  /// Of body(part, begin, end) over all words, on all threads.
+  /// Calls body(part, begin, end) over all words, on all threads.
   template <class Body>
   double least_seconds(int64_t words, const Body& body, const SampleOptions& options) {
     const int64_t each = words / threads_;
@@ -138,7 +137,7 @@ class CpuKernelTimer final : public KernelTimer {
 std::unique_ptr<KernelTimer> make_cpu_kernel_timer(int threads) { return std::make_unique<CpuKernelTimer>(threads); }
 
 Spread spread_of(std::vector<double> samples) {
-  check(!samples.empty(), "a spread is of one sample at least");
+  check(!samples.empty(), "a spread needs at least one sample");
   std::sort(samples.begin(), samples.end());
   const auto at = [&](double part) {
     return samples[static_cast<size_t>(std::lround(part * static_cast<double>(samples.size() - 1)))];

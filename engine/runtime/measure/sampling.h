@@ -1,4 +1,4 @@
-// Samples of a thing that takes nanoseconds or minutes: each is as many runs in a row as the clock needs.
+// Samples of work that takes nanoseconds or minutes: each sample is as many runs in a row as the clock needs.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// `seconds_of(n)` runs it n times in a row and returns the seconds that took. The values are seconds a run.
+/// `seconds_of(n)` runs the work n times in a row and returns the seconds. The samples are seconds a run.
 template <class SecondsOf>
 std::vector<double> take_samples(const SecondsOf& seconds_of, const SampleOptions& options) {
   constexpr double kMostRuns = 1e6, kWarmSeconds = 0.02;
@@ -20,7 +20,7 @@ std::vector<double> take_samples(const SecondsOf& seconds_of, const SampleOption
     runs = std::min(kMostRuns, std::clamp(std::ceil(wanted), runs + 1, runs * 10));
     seconds = seconds_of(static_cast<int64_t>(runs));
   }
-  for (double warm = 0; warm < kWarmSeconds; warm += std::max(seconds, 1e-6)) {  // clocks that rise with the load
+  for (double warm = 0; warm < kWarmSeconds; warm += std::max(seconds, 1e-6)) {  // clocks rise with the load
     seconds = seconds_of(static_cast<int64_t>(runs));
   }
   std::vector<double> samples;
@@ -28,7 +28,7 @@ std::vector<double> take_samples(const SecondsOf& seconds_of, const SampleOption
   return samples;
 }
 
-/// Of sorted or unsorted samples: the median, and the tenth and ninetieth of a hundred.
+/// The median, and the 10th and 90th percentiles, of samples in any order.
 struct Spread {
   double median = 0, low = 0, high = 0;
 };

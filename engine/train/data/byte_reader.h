@@ -1,4 +1,4 @@
-// Bytes in order from memory, inflated on the way where they are gzip.
+// Reads bytes in order from memory, and inflates them if they are gzip.
 #pragma once
 
 #include <zlib.h>
@@ -17,13 +17,13 @@ class ByteReader {
   ByteReader(const ByteReader&) = delete;
   ByteReader& operator=(const ByteReader&) = delete;
 
-  /// Fills `to` as far as there are bytes; returns how many. EnvError where the gzip data are broken.
+  /// Fills `to` and returns the bytes read: fewer only at the end. EnvError if gzip data are broken.
   size_t read(std::span<uint8_t> to);
   int64_t position() const { return position_; }  ///< of the next byte, after inflating
   bool compressed() const { return compressed_; }
-  /// Nothing is left, and a gzip trailer has been read and agrees. True of raw bytes at their end.
+  /// Nothing is left, and for gzip the trailer has been read and agrees.
   bool complete() const { return compressed_ ? ended_ : position_ == static_cast<int64_t>(bytes_.size()); }
-  /// An upper bound of the bytes that read() can still give.
+  /// An upper bound of the bytes that read() can still return.
   int64_t most_remaining() const;
 
  private:
@@ -34,7 +34,7 @@ class ByteReader {
   bool compressed_ = false;
   bool ended_ = false;  ///< gzip: its trailer has been checked
   int64_t position_ = 0;
-  size_t consumed_ = 0;  ///< compressed bytes that zlib has taken
+  size_t consumed_ = 0;  ///< compressed bytes that zlib has consumed
   z_stream stream_{};
 };
 

@@ -1,4 +1,4 @@
-// The kinds of data sets, and what stands around each: transforms, label types and a cache.
+// The kinds of data sets, and the layers around them: transforms, label types and a cache.
 #include "engine/train/data/dataset.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ class Random final : public Dataset {
       : size_(synthetic_size(spec)), classes_(spec.classes), shapes_(synthetic_shapes(spec)) {
     keys_[0] = stream_key(seed, stable_hash("dataset.data"));
     keys_[1] = stream_key(seed, stable_hash("dataset.label"));
-    // Labels without classes are those of a job without a loss (the spec sees to it): nobody reads them.
+    // Labels without classes belong to a job without a loss (the spec ensures that): they are never read.
     if (classes_ < 1 && shapes_.data_is_integer) {
       throw SpecError({}, "dataset.classes", fmt::format("random data are integers, but classes is {}", classes_),
                       "a positive number: integers are in [0, classes)");
@@ -106,7 +106,7 @@ class Constant final : public Dataset {
   double value_, label_;
 };
 
-/// Transforms of another set's data.
+/// A data set with transforms applied to its data.
 class Transformed final : public Dataset {
  public:
   Transformed(std::unique_ptr<Dataset> inner, Transforms transforms)
@@ -139,7 +139,7 @@ class Transformed final : public Dataset {
   std::vector<float> scratch_;
 };
 
-/// Keeps the data of each sample once it has been read.
+/// Keeps the data of each sample after its first read.
 class Cached final : public Dataset {
  public:
   explicit Cached(std::unique_ptr<Dataset> inner)
@@ -161,7 +161,7 @@ class Cached final : public Dataset {
   std::unique_ptr<Dataset> inner_;
   size_t bytes_;
   std::vector<bool> kept_;
-  std::unique_ptr<std::byte[]> values_;  ///< left uninitialised: pages come as samples are read
+  std::unique_ptr<std::byte[]> values_;  ///< uninitialised: pages are allocated as samples are read
 };
 
 std::unique_ptr<Dataset> open_untransformed(const DatasetSpec& spec, uint64_t seed) {
@@ -176,7 +176,7 @@ std::unique_ptr<Dataset> open_untransformed(const DatasetSpec& spec, uint64_t se
 std::string_view to_string(DataTensor which) { return which == DataTensor::data ? "data" : "label"; }
 
 DataTensor data_tensor(std::string_view name) {
-  check(name == "data" || name == "label", "data sets have the tensors data and label");
+  check(name == "data" || name == "label", "a data set has only the tensors data and label");
   return name == "data" ? DataTensor::data : DataTensor::label;
 }
 

@@ -1,4 +1,4 @@
-// A data set: samples by number, each a `data` and a `label` tensor, transforms applied.
+// A data set: numbered samples, each a `data` and a `label` tensor, with transforms applied.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace trainctl {
 
 enum class DataTensor : uint8_t { data, label };
-/// The name of the graph's input tensor, "data" or "label", and back.
+/// The graph's input tensor, "data" or "label", and back.
 std::string_view to_string(DataTensor which);
 DataTensor data_tensor(std::string_view name);
 
@@ -29,18 +29,18 @@ class Dataset {
   }
 };
 
-/// Samples above this total are made anew for every batch instead of being kept: a sixteenth of the host's
-/// memory, at least 256 MiB. Each rank keeps what it has read.
+/// Sets up to this total are kept in memory after the first read; larger ones are computed anew for every batch: a
+/// sixteenth of the host's memory, at least 256 MiB. Each rank keeps what it has read.
 int64_t most_cached_bytes();
 
-/// Opens the job's training set, with its transforms. Throws SpecError where the job asks for what the
-/// set cannot give (the diagnostics' path is the field), EnvError where a file is broken.
+/// Opens the job's training set, with its transforms. Throws SpecError if the job asks for what the set
+/// does not have (the diagnostics' path is the field), EnvError if a file is broken.
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
 
 /// The shapes of one sample after the transforms. Reads the headers of files, no samples.
 DataShapes read_data_shapes(const DatasetSpec& spec);
 
-/// What size() of the opened set will be. Reads the headers of files, too.
+/// The size() of the opened set. Reads only the headers of files, too.
 int64_t read_data_size(const DatasetSpec& spec);
 
 }  // namespace trainctl

@@ -33,7 +33,7 @@ const ElementType* element_type(uint8_t code) {
   throw EnvError(fmt::format("{}: byte {}: {}", file, byte, what));
 }
 
-/// Also says where a compressed file was inflated to, since `byte` then counts inflated bytes.
+/// Also says how far a compressed file was inflated, since `byte` then counts inflated bytes.
 [[noreturn]] void fail_truncated(const ByteReader& reader, const std::string& file, const std::string& expected) {
   fail(file, reader.position(),
        fmt::format("expected {}, found the end of the {}; get the file again", expected,
@@ -63,7 +63,7 @@ IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_b
     if (dim < 1) fail(file, at, fmt::format("dim {}: expected a size of at least 1, found 0", d));
     if (dim > max_bytes / bytes) {
       fail(file, at,
-           fmt::format("dim {} of {} makes the file larger than {}, the most that is read", d, with_commas(dim),
+           fmt::format("dim {} of {} makes the file larger than {}, the limit", d, with_commas(dim),
                        format_bytes(max_bytes)));
     }
     bytes *= dim;
@@ -76,7 +76,7 @@ IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_b
 
 int64_t IdxHeader::element_bytes() const {
   const ElementType* found = element_type(type);
-  check(found != nullptr, "headers have a known element type");
+  check(found != nullptr, "a header must have a known element type");
   return found->bytes;
 }
 

@@ -3,8 +3,8 @@
 //   file := 0 0 type ndim  dim{ndim}  element*      dims are 32-bit big-endian, elements row-major
 //   type := 08 u8 | 09 i8 | 0B i16 | 0C i32 | 0D f32 | 0E f64
 //
-// The readers take bytes, not files, so that they can be fuzzed. All that is wrong with a file is an
-// EnvError that names the file, the byte, what was expected and what was found.
+// The readers take bytes, not files, so that they can be fuzzed. Any defect of a file is an EnvError that
+// names the file, the byte, what was expected and what was found.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,10 @@ struct IdxArray {
 inline constexpr uint8_t kIdxU8 = 0x08;
 inline constexpr int64_t kMaxIdxBytes = int64_t{16} << 30;
 
-/// `start` is the file's beginning, 64 KiB of it are plenty. Says nothing of the body.
+/// `start` is the beginning of the file; 64 KiB suffice. Does not check the body.
 IdxHeader parse_idx_header(std::span<const uint8_t> start, const std::string& file);
 
-/// The whole file. Never allocates more than the bytes given can hold.
+/// Takes the whole file. Never allocates more than the given bytes can hold.
 IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int64_t max_bytes = kMaxIdxBytes);
 
 /// "u8 [1437, 8, 8]".

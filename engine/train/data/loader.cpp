@@ -14,14 +14,14 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kElementBytes = 4;  ///< of the set's samples: f32 and i32 alike
+constexpr int64_t kElementBytes = 4;  ///< of the set's samples, both f32 and i32
 
 HostBlock allocate_on_heap(int64_t bytes) {
   auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
   return {memory, memory->data()};
 }
 
-/// Samples as the set has them, to the type that loads take.
+/// Converts samples from the set's type to the loads' type.
 void convert(const std::byte* from, DType to_type, int64_t elements, std::byte* to) {
   if (to_type != DType::bf16) {
     std::memcpy(to, from, static_cast<size_t>(elements * kElementBytes));
@@ -31,7 +31,7 @@ void convert(const std::byte* from, DType to_type, int64_t elements, std::byte* 
   std::transform(values, values + elements, reinterpret_cast<uint16_t*>(to), to_bf16);
 }
 
-/// Null: the program does not load it.
+/// Null if the program does not load it.
 const Operand* loaded(const Program& program, DataTensor which) {
   const auto load = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
     return i.opcode == Opcode::load && i.op == to_string(which);
@@ -74,7 +74,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
   const InputLayout layout = options.layout != nullptr ? *options.layout : input_layout(program);
   int64_t end = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (layout.offsets[i] < end) continue;  // not a load, or alike with an earlier one
+    if (layout.offsets[i] < end) continue;  // not a load, or the same data as an earlier one
     parts_.push_back(make_part(program.instructions[i], layout.rows[i] > 0, spec, program.rank_in_stage));
     parts_.back().offset = layout.offsets[i];
     end = layout.offsets[i] + 1;
@@ -110,14 +110,14 @@ Loader::Part Loader::make_part(const Instruction& load, bool by_number, const Da
   const Operand& operand = load.outputs[0];
   const bool integer =
       part.which == DataTensor::data ? set_->shapes().data_is_integer : set_->shapes().label_is_integer;
-  check((operand.dtype == DType::i32) == integer, "load instructions have the data set's type, or bf16 for its f32");
+  check((operand.dtype == DType::i32) == integer, "a load must have the data set's type, or bf16 for its f32");
 
-  // The label may have been given the prediction's shape, so rows are counted in elements.
+  // The label may have the prediction's shape, so rows are counted in elements.
   const int64_t elements = num_elements(operand.global_shape);
-  check(elements % part.sample_elements == 0, "a micro-batch has whole samples");
+  check(elements % part.sample_elements == 0, "a micro-batch must have whole samples");
   const int64_t whole_rows = elements / part.sample_elements;
   const int64_t micro_batch_rows = spec.batch / options_.micro_batches;
-  check(micro_batch_rows % whole_rows == 0, "load instructions state the whole micro-batch, or one rank's share of it");
+  check(micro_batch_rows % whole_rows == 0, "a load must state the whole micro-batch, or one rank's share of it");
   const bool is_share = whole_rows < micro_batch_rows;
   part.batch_row = part.micro_batch * micro_batch_rows + (is_share ? rank_in_stage * whole_rows : 0);
 
@@ -187,8 +187,8 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
 
 const std::byte* Loader::next_step() {
   std::unique_lock lock(mutex_);
-  check(taken_ < options_.num_steps, "no more steps are taken than were asked for");
-  check(taken_ - released_ < options_.held, "no more batches are held than there is room for");
+  check(taken_ < options_.num_steps, "more steps are taken than num_steps");
+  check(taken_ - released_ < options_.held, "more batches are held than there is room for");
   const int64_t wanted = taken_ + 1;
   changed_.wait(lock, [&] { return filled_ >= wanted || error_; });
   if (filled_ < wanted) std::rethrow_exception(error_);
@@ -198,7 +198,7 @@ const std::byte* Loader::next_step() {
 void Loader::release_step() {
   {
     const std::lock_guard lock(mutex_);
-    check(released_ < taken_, "only a batch that was taken is released");
+    check(released_ < taken_, "only a taken batch can be released");
     ++released_;
   }
   changed_.notify_all();

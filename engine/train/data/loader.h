@@ -1,10 +1,10 @@
-// Prepares the next step's batch on a thread of its own while the current one trains.
+// Prepares the next step's batch in a separate thread while the current step trains.
 //
-// The order of the whole batch is that of all ranks together: micro-batch m is rows
-// [m * n, (m + 1) * n) of it, n = batch / micro_batches, and a rank's `load` instructions say which part
-// of those rows (and of the other dims) it takes. In hybrid_parallel they state what one rank holds: the
-// ranks of a stage divide the rows in their order, or with full_batch each holds all of them. Where they take
-// bf16 the thread rounds the set's f32. Where the device keeps all samples it writes their numbers.
+// The batch is ordered over all ranks together: micro-batch m is its rows [m * n, (m + 1) * n), n = batch /
+// micro_batches. A rank's `load` instructions say which part of those rows (and of the other dims) it takes.
+// In hybrid_parallel they state what one rank holds: the ranks of a stage divide the rows in rank order, or
+// with full_batch each holds all of them. For bf16 loads the thread rounds the set's f32. For a tensor that the
+// device keeps whole it writes sample numbers instead of data.
 #pragma once
 
 #include <condition_variable>
@@ -25,44 +25,44 @@ namespace trainctl {
 
 struct LoaderOptions {
   int64_t first_step = 0;  ///< over the whole run
-  int64_t num_steps = 0;   ///< to load in all
+  int64_t num_steps = 0;   ///< in total
   int micro_batches = 1;
-  bool full_batch = false;  ///< read every row of a micro-batch and slice, instead of just this rank's
+  bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   int held = 1;             ///< batches that may be taken and not yet released
-  std::function<HostBlock(int64_t bytes)> allocate;  ///< their memory (Executor::allocate_inputs); empty: the heap's
-  const InputLayout* layout = nullptr;               ///< of the batches (Executor::inputs); null: input_layout(program)
+  std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
+  const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
 };
 
-/// The tensors of a set of so many samples that the program loads, as a device could keep them; without `read`.
+/// The tensors that the program loads, of a set of `samples` samples, as a device could keep them; without `read`.
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
-/// Those of the set. Reads from it.
+/// The same for an opened set, with `read`.
 std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
 
 class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
          const LoaderOptions& options);
-  ~Loader();  ///< stops the thread, whatever it is at
+  ~Loader();  ///< stops the thread, whatever it is doing
 
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
-  /// Waits until the next step's batch is there, and gives it: a block as input_layout(program) says, good
-  /// until it is released. Throws what stopped the thread.
+  /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
+  /// until it is released. Rethrows what stopped the thread.
   const std::byte* next_step();
-  /// The oldest batch taken may be overwritten.
+  /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
 
  private:
-  /// One `load` (or several alike), and how to make it from the set's samples.
+  /// One `load` (or several of the same data), and how to fill it from the set's samples.
   struct Part {
     const Instruction* load = nullptr;
     int64_t offset = 0;  ///< in the block
     DataTensor which = DataTensor::data;
     int micro_batch = 0;
     int64_t sample_elements = 1;
-    int64_t batch_row = 0;            ///< of the first row of the operand's whole tensor
+    int64_t batch_row = 0;            ///< row of the batch where the operand's whole tensor begins
     int64_t first_row = 0, rows = 0;  ///< to read, in the operand's whole tensor
-    bool by_number = false;           ///< the device has the samples
-    bool direct = false;              ///< the part is those rows as they are: nothing is cut out of them or rounded
+    bool by_number = false;           ///< write sample numbers: the device keeps the samples
+    bool direct = false;              ///< copy the rows as they are, without slicing or rounding
   };
 
   Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec, int rank_in_stage) const;
@@ -74,15 +74,15 @@ class Loader {
   SampleOrder order_;
   LoaderOptions options_;
   std::vector<Part> parts_;
-  std::vector<std::byte> rows_;  ///< scratch of the thread: whole rows, before slicing
+  std::vector<std::byte> rows_;  ///< the thread's scratch: whole rows, before slicing
 
-  // Batch i is in blocks_[i % size]: while the trainer holds some the thread fills another.
+  // Batch i is in blocks_[i % size]: while the trainer holds some, the thread fills another.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<HostBlock> blocks_;
   int64_t filled_ = 0;    ///< by the thread so far
   int64_t taken_ = 0;     ///< by the trainer so far
-  int64_t released_ = 0;  ///< of those taken
+  int64_t released_ = 0;  ///< by the trainer so far, of those taken
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;

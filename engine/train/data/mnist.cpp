@@ -16,9 +16,9 @@ namespace {
 
 constexpr const char* kImages = "train-images-idx3-ubyte";
 constexpr const char* kLabels = "train-labels-idx1-ubyte";
-constexpr int64_t kHeaderBytes = 64 << 10;  ///< more than any header takes, compressed or not
+constexpr int64_t kHeaderBytes = 64 << 10;  ///< more than any header needs, compressed or not
 
-/// The path of a file of the set, raw before .gz.
+/// The path of a file of the set; the raw file takes precedence over .gz.
 std::string find_file(const std::string& folder, const char* name) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -52,7 +52,7 @@ void check_header(const IdxHeader& header, size_t num_dims, const std::string& p
                              num_dims, to_string(header)));
 }
 
-/// A damaged header is the user's to mend, by pointing the job at another folder.
+/// The user can fix a damaged header by choosing another folder.
 IdxHeader read_header(const std::string& path, size_t num_dims) {
   const std::vector<uint8_t> start = read_bytes(path, kHeaderBytes);
   IdxHeader header;

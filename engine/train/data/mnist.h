@@ -1,4 +1,4 @@
-// A folder of IDX files under MNIST's names, raw or .gz:
+// A folder of IDX files with MNIST's names, raw or .gz:
 //   train-images-idx3-ubyte  u8 [n, h, w]      train-labels-idx1-ubyte  u8 [n]
 // Raw samples are [h, w, 1], 0 to 255.
 #pragma once
@@ -14,8 +14,8 @@ namespace trainctl {
 
 class MnistSet {
  public:
-  /// SpecError (dataset.path) where files are missing, saying what was looked for; EnvError where
-  /// they are broken or do not belong together.
+  /// SpecError (dataset.path) if files are missing, with the names looked for; EnvError if they are
+  /// broken or do not belong together.
   explicit MnistSet(const std::string& folder);
 
   int64_t size() const { return images_.header.dims[0]; }
@@ -32,8 +32,8 @@ struct MnistHeader {
   Shape sample_shape;  ///< [h, w, 1]
 };
 
-/// From the first bytes of both files. SpecError (dataset.path) where files are missing, where a header
-/// is damaged, and where there are not as many labels as images.
+/// From the first bytes of both files. SpecError (dataset.path) if a file is missing, a header is damaged,
+/// or the numbers of labels and images differ.
 MnistHeader read_mnist_header(const std::string& folder);
 
 }  // namespace trainctl

@@ -22,8 +22,8 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
 }
 
 void check_epoch_has_steps(const DatasetSpec& spec, int64_t set_size) {
-  check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "sets have samples, and batch and repeat are positive");
-  // Divides instead of multiplying: a set's size times repeat may be more than an int64.
+  check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "set size, batch and repeat must be positive");
+  // Divides instead of multiplying: set_size * repeat may overflow an int64.
   const bool fits = set_size >= spec.batch || spec.repeat >= (spec.batch + set_size - 1) / set_size;
   if (fits || !spec.drop_last) return;
   const int64_t samples = set_size * spec.repeat;
@@ -41,7 +41,7 @@ SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t see
 }
 
 std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
-  check(step >= 0 && step < steps_, "steps lie in their epoch");
+  check(step >= 0 && step < steps_, "a step must be inside its epoch");
   if (epoch != epoch_) make_epoch(epoch);
   return std::span(order_).subspan(static_cast<size_t>(step * batch_), static_cast<size_t>(batch_));
 }

@@ -16,7 +16,7 @@ namespace {
   throw SpecError({}, spec.path, spec.name + ": " + message, hint);
 }
 
-/// A number or a list of them, however it was written.
+/// A parameter given as a number or as a list of numbers.
 std::vector<double> numbers(const TransformSpec& spec, std::string_view name) {
   for (const auto& [key, value] : spec.attrs) {
     if (key != name) continue;
@@ -28,7 +28,7 @@ std::vector<double> numbers(const TransformSpec& spec, std::string_view name) {
   fail(spec, fmt::format("'{}' is missing", name));
 }
 
-/// Where output element i of a resized dim lies between two input elements.
+/// The two input elements between which output element i of a resized dim is interpolated.
 struct Tap {
   int64_t low, high;
   float weight;  ///< of high
@@ -66,7 +66,7 @@ void resize(const float* in, float* out, const std::vector<Tap>& rows, const std
 Transforms::Transforms(const std::vector<TransformSpec>& specs, const Shape& shape)
     : shape_(shape), most_elements_(num_elements(shape)) {
   for (const TransformSpec& spec : specs) {
-    if (to_integer_) fail(spec, "stands after type_cast i32, which must come last");
+    if (to_integer_) fail(spec, "comes after type_cast i32, which must come last");
     add(spec);
     most_elements_ = std::max(most_elements_, num_elements(shape_));
   }
@@ -88,7 +88,7 @@ void Transforms::add(const TransformSpec& spec) {
     add_hwc2chw(spec);
   } else if (spec.name == "type_cast") {
     const std::string dtype = spec.attrs.text("dtype");
-    if (dtype != "f32" && dtype != "i32") fail(spec, fmt::format("'{}' is no type of data", dtype), "f32 or i32");
+    if (dtype != "f32" && dtype != "i32") fail(spec, fmt::format("'{}' is not a data type", dtype), "f32 or i32");
     to_integer_ = dtype == "i32";
   } else {
     fail(spec, "there is no such transform", "resize, rescale, normalize, hwc2chw, type_cast");
@@ -102,7 +102,7 @@ void Transforms::add_resize(const TransformSpec& spec) {
          channels_first_ ? "put it before hwc2chw" : "");
   }
   if (size.size() != 2 || size[0] < 1 || size[1] < 1) {
-    fail(spec, fmt::format("{} is no size of an image", to_string(size)), "[height, width], both at least 1");
+    fail(spec, fmt::format("{} is not an image size", to_string(size)), "[height, width], both at least 1");
   }
   const int64_t width = shape_[1], channels = shape_[2];
   if (size[0] != shape_[0] || size[1] != width) {
@@ -132,7 +132,7 @@ void Transforms::add_normalize(const TransformSpec& spec) {
     shift.push_back(static_cast<float>(mean[mean.size() == 1 ? 0 : static_cast<size_t>(c)]));
     scale.push_back(static_cast<float>(1.0 / sd));
   }
-  // Element i is of channel (i / inner) % channels.
+  // Element i belongs to channel (i / inner) % channels.
   const int64_t inner = image && channels_first_ ? shape_[1] * shape_[2] : 1;
   steps_.push_back({[shift, scale, inner, channels, n = num_elements(shape_)](const float* in, float* out) {
                       for (int64_t i = 0; i < n; ++i) {
@@ -146,7 +146,7 @@ void Transforms::add_normalize(const TransformSpec& spec) {
 void Transforms::add_hwc2chw(const TransformSpec& spec) {
   if (shape_.size() != 3 || channels_first_) {
     fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", to_string(shape_)),
-         channels_first_ ? "it stands twice" : "");
+         channels_first_ ? "hwc2chw may appear only once" : "");
   }
   const int64_t pixels = shape_[0] * shape_[1], channels = shape_[2];
   if (channels > 1) {

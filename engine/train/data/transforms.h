@@ -18,14 +18,14 @@ namespace trainctl {
 
 class Transforms {
  public:
-  /// `shape`: of a raw sample, [h, w, c] of images. Throws SpecError at the transform that does not fit.
+  /// `shape`: of a raw sample, [h, w, c] for images. Throws SpecError at the transform that does not fit.
   Transforms(const std::vector<TransformSpec>& specs, const Shape& shape);
 
   const Shape& shape() const { return shape_; }  ///< of the result
   bool to_integer() const { return to_integer_; }
 
-  /// `sample`: scratch() floats, the raw sample in front; afterwards the result stands there, f32
-  /// or (to_integer) i32. Returns where: one of the two halves of the scratch.
+  /// `sample`: scratch() floats that begin with the raw sample; the call overwrites them. The result is f32 or
+  /// (to_integer) i32. Returns its address, in one of the two halves of the scratch.
   const void* apply(float* scratch) const;
   int64_t scratch_size() const { return 2 * most_elements_; }
 

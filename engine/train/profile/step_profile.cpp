@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kMostSteps = 100;
 
-/// Of the whole of `text`; 0 where it is none.
+/// The integer that is all of `text`; 0 if it is not a positive one.
 int64_t positive(std::string_view text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -25,14 +25,14 @@ ProfileSteps parse_profile_steps(const std::string& text) {
   steps.first = positive(std::string_view(text).substr(0, dash));
   steps.last = dash == std::string::npos ? steps.first : positive(std::string_view(text).substr(dash + 1));
   if (steps.first < 1 || steps.last < steps.first) {
-    throw SpecError({}, "--profile-steps", "'" + text + "' is no range of steps, which count from 1",
+    throw SpecError({}, "--profile-steps", "'" + text + "' is not a range of steps, which count from 1",
                     "e.g. 3-5, or 4 for one step");
   }
   if (steps.count() > kMostSteps) {
     throw SpecError(
         {}, "--profile-steps",
         text + " are " + std::to_string(steps.count()) + " steps; a trace holds at most " + std::to_string(kMostSteps),
-        "steps are alike: 3 of them show what there is to see");
+        "steps are alike: 3 are enough");
   }
   return steps;
 }

@@ -1,4 +1,4 @@
-// Keeps when the instructions of a few steps ran: what `trainctl run --profile` gives the executor.
+// Records when the instructions of a few steps ran: the Timeline that `trainctl run --profile` gives the executor.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace trainctl {
 
-/// Steps of the run, counted from 1 as people do, both included.
+/// Steps of the run, counted from 1, both ends included.
 struct ProfileSteps {
   int64_t first = 3, last = 5;
   int64_t count() const { return last - first + 1; }
 };
 
-/// "3-5" or "4". Throws SpecError, as of the option --profile-steps.
+/// "3-5" or "4". Throws SpecError at the option --profile-steps.
 ProfileSteps parse_profile_steps(const std::string& text);
 std::string to_string(const ProfileSteps& steps);
 
-/// What one rank did when.
+/// What one rank did, and when.
 struct RankProfile {
   const Program* program = nullptr;
   std::vector<TimeSpan> spans;
@@ -28,7 +28,7 @@ struct RankProfile {
 
 class StepProfile final : public Timeline {
  public:
-  /// Takes all of its memory. `program` must outlive it.
+  /// Allocates all of its memory here. `program` must outlive it.
   StepProfile(const Program& program, const ProfileSteps& steps);
 
   bool wants(uint32_t step) override;

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// Stretches of time, in nanoseconds: sorted and apart from each other.
+/// Intervals of time, in nanoseconds: sorted and disjoint.
 class Stretches {
  public:
   explicit Stretches(std::vector<std::pair<int64_t, int64_t>> any) {

@@ -1,4 +1,4 @@
-// A few numbers that say where the time of the profiled steps went.
+// A few numbers that show where the time of the profiled steps went.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace trainctl {
 
-/// Of one rank, from the start of its first profiled step to the end of its last. The four parts add up to the whole:
-///   compute   a kernel runs
-///   exposed   none does, but bytes move between ranks
-///   waiting   none of both: peers have not arrived, or have not taken what was sent
+/// For one rank, from the start of its first profiled step to the end of its last. The four parts add up to the whole:
+/// compute   a kernel runs
+/// exposed   no kernel runs, but bytes move between ranks
+/// waiting   neither: peers have not arrived, or have not received what was sent
 ///   idle      nothing runs: the host, the data, other programs
 struct RankShares {
   int rank = 0;
   double seconds = 0;                                      ///< of the whole window
   double compute = 0, exposed = 0, waiting = 0, idle = 0;  ///< parts of 1
-  double moving_seconds = 0;                               ///< bytes move, under kernels or not
-  double hidden_seconds = 0;                               ///< of these, under kernels
+  double moving_seconds = 0;                               ///< bytes move, with or without kernels
+  double hidden_seconds = 0;                               ///< the part of it under kernels
   double moved_bytes = 0, hidden_bytes = 0;                ///< as Instruction::bytes counts
 };
 
-/// One name in the program, over all ranks, steps and micro-batches.
+/// All runs of one named instruction, over all ranks, steps and micro-batches.
 struct InstructionTotal {
   std::string name, op;
   bool recompute = false;
@@ -35,13 +35,13 @@ struct InstructionTotal {
 };
 
 struct ProfileSummary {
-  ProfileSteps steps;       ///< those that any rank was in
-  double step_seconds = 0;  ///< mean over ranks and steps, from step to step
+  ProfileSteps steps;       ///< those that at least one rank ran
+  double step_seconds = 0;  ///< mean over ranks and steps, from step start to step start
   std::vector<RankShares> ranks;
   std::vector<InstructionTotal> instructions;  ///< longest first
 };
 
-/// Profiles of all ranks, each of one step at least.
+/// Profiles of all ranks, each with at least one step.
 ProfileSummary summarize(std::span<const RankProfile> profiles);
 
 }  // namespace trainctl

@@ -45,7 +45,7 @@ Json operands_json(const std::vector<Operand>& operands) {
 
 double rounded(double value) { return std::round(value * 100) / 100; }
 
-/// Rates are of the time in which it did not wait.
+/// Rates count only the time in which the instruction did not wait.
 void add_rates(Json& args, const TimeSpan& span, const Program& program, double busy_ns) {
   const Instruction& instruction = program.instructions[static_cast<size_t>(span.instruction)];
   if (communicates(instruction)) {
@@ -165,7 +165,7 @@ class Writer {
       begin = std::min(begin, span.ready_ns);
       end = std::max(end, span.end_ns);
     }
-    int64_t free = 0;  // steps in flight may overlap by a little; slices of a track must not
+    int64_t free = 0;  // steps in flight may overlap slightly; slices of a track must not
     for (const auto& [step, times] : steps) {
       const int64_t begin = std::max(times.first, free);
       free = std::max(times.second, begin);
@@ -187,7 +187,7 @@ class Writer {
           args_of(span, program, waited_ns));
   }
 
-  /// An arrow for each wait between two streams. (Waits for sends are for their buffers: no data flows.)
+  /// An arrow for each wait between two streams. (A wait for a send frees its buffer: no data flows.)
   void write_waits(const RankProfile& profile) {
     std::map<std::pair<uint32_t, int32_t>, size_t> where;
     for (size_t i = 0; i < profile.spans.size(); ++i) where[{profile.spans[i].step, profile.spans[i].instruction}] = i;
@@ -202,7 +202,7 @@ class Writer {
     }
   }
 
-  /// Viewers draw it from the slice that encloses the first time to the one that encloses the second.
+  /// Viewers draw it from the slice that encloses the first time to the slice that encloses the second.
   void arrow(std::string_view kind, const RankProfile& from, size_t from_span, const RankProfile& to, size_t to_span) {
     const TimeSpan &a = from.spans[from_span], &b = to.spans[to_span];
     const int64_t leaves = std::max(a.begin_ns, a.end_ns - 1);
@@ -241,19 +241,19 @@ void write_trace(std::ostream& out, std::span<const RankProfile> profiles, const
   Writer(out, profiles).write(job);
 }
 
-// Line by line: a trace of a large program is hundreds of megabytes.
+// Line by line: the trace of a large program is hundreds of megabytes.
 std::vector<TimeSpan> read_trace(std::istream& in) {
   std::string line;
   std::getline(in, line);
   const auto head = Json::parse(line + "]}", nullptr, false);
-  if (!head.is_object() || !head.contains("otherData")) throw EnvError("no trace of trainctl");
+  if (!head.is_object() || !head.contains("otherData")) throw EnvError("this is not a trace of trainctl");
   const auto origin = head["otherData"].value("origin_ns", int64_t{0});
   std::vector<TimeSpan> spans;
   int64_t ready = -1;
   while (std::getline(in, line) && line != "]}") {
     if (line.ends_with(',')) line.pop_back();
     const auto event = Json::parse(line, nullptr, false);
-    if (!event.is_object()) throw EnvError("a trace with a damaged line: " + line.substr(0, 80));
+    if (!event.is_object()) throw EnvError("the trace has a damaged line: " + line.substr(0, 80));
     if (event.value("ph", "") != "X" || event.value("tid", kStepTrack) == kStepTrack) continue;
     const int64_t begin = origin + nanoseconds(event["ts"]), end = begin + nanoseconds(event["dur"]);
     const Json& args = event["args"];

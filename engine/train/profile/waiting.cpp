@@ -36,7 +36,7 @@ class Matcher {
       if (recv == recvs_.end()) continue;
       waiting.messages.push_back({send.rank, send.span, recv->second.rank, recv->second.span});
       set(waiting, recv->second, at(send).begin_ns);
-      // A send that is over before its recv began did not wait for it.
+      // A send that ended before its recv began did not wait for it.
       if (at(recv->second).begin_ns < at(send).end_ns) set(waiting, send, at(recv->second).begin_ns);
     }
     return waiting;

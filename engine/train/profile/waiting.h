@@ -1,5 +1,5 @@
 // How long each span of a profile waited for other ranks. Needs the profiles of all ranks: a collective waits
-// until the last of its group has come, a recv until its send is there.
+// until the last rank of its group has come, a recv until its send has been issued.
 #pragma once
 
 #include <span>
@@ -15,12 +15,12 @@ struct Message {
 };
 
 struct Waiting {
-  /// Nanoseconds from begin_ns on, a profile and span; 0 for what does not communicate, and where peers' profiles lack.
+  /// Nanoseconds from begin_ns on, by profile and span; 0 if it does not communicate or peers' profiles are missing.
   std::vector<std::vector<int64_t>> waited_ns;
   std::vector<Message> messages;
 };
 
-/// `profiles` of any of the ranks, in rank order.
+/// `profiles` of some or all ranks, in rank order.
 Waiting find_waiting(std::span<const RankProfile> profiles);
 
 }  // namespace trainctl

@@ -2,17 +2,10 @@
 #include "engine/train/profile/work.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 namespace trainctl {
 namespace {
-
-constexpr std::array<std::string_view, 3> kReadWhatTheyWrite = {"sgd_update", "adam_update", "accumulate"};
-
-double bytes_of(const TensorInfo& info) {
-  return static_cast<double>(num_elements(info.shape)) * static_cast<double>(byte_size(info.dtype));
-}
 
 std::vector<TensorInfo> infos(const std::vector<Operand>& operands) {
   std::vector<TensorInfo> result;
@@ -22,22 +15,11 @@ std::vector<TensorInfo> infos(const std::vector<Operand>& operands) {
 
 }  // namespace
 
-Cost kernel_work(std::string_view kernel, std::span<const TensorInfo> in, std::span<const TensorInfo> out,
-                 const Attrs& attrs) {
-  if (const OpDef* op = find_op(kernel)) return op->cost(in, out, attrs);
-  const bool updates =
-      std::find(kReadWhatTheyWrite.begin(), kReadWhatTheyWrite.end(), kernel) != kReadWhatTheyWrite.end();
-  Cost cost;
-  for (const TensorInfo& info : in) cost.bytes += bytes_of(info);
-  for (const TensorInfo& info : out) cost.bytes += bytes_of(info) * (updates && info.dtype == DType::f32 ? 2 : 1);
-  return cost;
-}
-
 Cost kernel_work(const Instruction& instruction) {
   const std::vector<TensorInfo> in = infos(instruction.inputs), out = infos(instruction.outputs);
-  if (instruction.opcode == Opcode::kernel) return kernel_work(instruction.op, in, out, instruction.attrs);
+  if (instruction.opcode == Opcode::kernel) return kernel_cost(get_kernel(instruction.op), in, out, instruction.attrs);
   Cost cost;
-  if (instruction.opcode == Opcode::load && !out.empty()) cost.bytes = 2 * bytes_of(out[0]);
+  if (instruction.opcode == Opcode::load && !out.empty()) cost.bytes = 2 * static_cast<double>(bytes_of(out[0]));
   return cost;
 }
 

@@ -1,9 +1,7 @@
-// What an instruction does, in numbers that a time makes into a rate.
+// The work of an instruction, in numbers that become rates when divided by a time.
 #pragma once
 
-#include <span>
 #include <string>
-#include <string_view>
 
 #include "engine/compile/program.h"
 #include "engine/ops/op_def.h"
@@ -11,20 +9,16 @@
 
 namespace trainctl {
 
-/// Operations and memory traffic of one run of a kernel: what its OpDef says; of kernels that are not ops of a
-/// graph no operations, and each operand once (those updated in place twice).
-Cost kernel_work(std::string_view kernel, std::span<const TensorInfo> in, std::span<const TensorInfo> out,
-                 const Attrs& attrs);
-/// The same of an instruction that runs a kernel, loads or prints.
+/// Operations and memory traffic of an instruction that runs a kernel (kernel_cost), loads or prints.
 Cost kernel_work(const Instruction& instruction);
 
-/// Of all that the span's launch ran: their work, and "layer1, layer2, loss".
+/// The work of all instructions in the span's launch, and their names: "layer1, layer2, loss".
 Cost work_of(const Program& program, const TimeSpan& span);
 std::string name_of(const Program& program, const TimeSpan& span);
 
-/// Bus bandwidth is this times bytes / time, as nccl-tests define it: what each rank must move over its link
-/// for the call, whatever the number of ranks. all_reduce 2 (p-1) / p; all_gather, reduce_scatter and all_to_all
-/// (p-1) / p; broadcast 1. `bytes` is the larger of what one rank puts in and gets out.
+/// Bus bandwidth is this times bytes / time, as defined by nccl-tests: what each rank must move over its link
+/// for the call. all_reduce 2 (p-1) / p; all_gather, reduce_scatter and all_to_all (p-1) / p; broadcast 1.
+/// `bytes` is the larger of one rank's input and output.
 double bus_factor(Collective kind, int group_size);
 
 }  // namespace trainctl

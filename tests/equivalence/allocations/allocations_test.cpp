@@ -3,11 +3,12 @@
 
 #include <barrier>
 
-#include "engine/spec/parse.h"
 #include "engine/train/trainer.h"
 #include "tests/equivalence/allocations/count_allocations.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
+#include "tests/jobs/jobs.h"
+#include "tests/skip.h"
 
 using namespace trainctl;
 
@@ -17,7 +18,7 @@ namespace {
 AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
-  const PlannedJob job = plan_job(parse_job(plan.job, "allocations.yaml", overrides));
+  const PlannedJob job = plan_job(job_spec(plan.job, overrides));
   const std::vector<Program> programs = compile_all(job);
   AllocationCounts counts;
   std::barrier together(static_cast<std::ptrdiff_t>(programs.size()));
@@ -40,10 +41,15 @@ AllocationCounts count_in_steps(const PlanCase& plan) {
   return counts;
 }
 
+bool can_count() {
+  if (!can_count_allocations()) skip_test("a sanitizer has the heap to itself");
+  return can_count_allocations();
+}
+
 }  // namespace
 
 TEST_CASE("the counter counts") {
-  if (!can_count_allocations()) return;
+  if (!can_count()) return;
   start_counting_allocations();
   auto value = std::make_unique<std::string>(100, 'x');
   const AllocationCounts counts = stop_counting_allocations();
@@ -52,10 +58,7 @@ TEST_CASE("the counter counts") {
 }
 
 TEST_CASE("a step allocates nothing, whatever the plan") {
-  if (!can_count_allocations()) {
-    MESSAGE("not counted under sanitizers, which have the heap to themselves");
-    return;
-  }
+  if (!can_count()) return;
   int64_t inside_libraries = 0;
   for (const PlanCase& plan : plan_cases()) {
     CAPTURE(plan.name);

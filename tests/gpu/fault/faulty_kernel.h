@@ -1,4 +1,4 @@
-// A kernel that writes where it may not: after it, the device takes nothing more from this process.
+// A kernel that writes out of bounds: after it, the device accepts no more work from this process.
 #pragma once
 
 namespace trainctl {

@@ -1,5 +1,5 @@
-// Copies operands to the GPU, runs, and copies them back. Each operand has memory of its own, exactly as large as it
-// is but for a border that must not change; scratch is poisoned.
+// Copies operands to the GPU, runs the kernel, and copies them back. Each operand has an exact allocation except for
+// borders that must not change; scratch is poisoned.
 #include "tests/op_cases/cuda/cuda_device.h"
 
 #include <cuda_runtime_api.h>
@@ -10,8 +10,9 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/cuda_kernel.h"
-#include "engine/ops/cuda_scratch.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_scratch.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 namespace {
@@ -60,7 +61,7 @@ class DeviceMemory {
   void* memory_ = nullptr;
 };
 
-/// A prepared kernel with its memory.
+/// A prepared kernel and its memory.
 class DeviceRun {
  public:
   DeviceRun(const std::string& op, const KernelCall& host, size_t misaligned_by) : op_(op), scalars_(host.scalars) {
@@ -76,7 +77,7 @@ class DeviceRun {
     const CudaKernelDef* kernel = find_cuda_kernel(op);
     if (kernel == nullptr) check(false, "no CUDA kernel of op " + op);
     run_ = kernel->prepare(call);
-    check(scratch_.bytes() <= most_cuda_scratch(op, shapes_of(call.in), shapes_of(call.out)),
+    check(scratch_.bytes() <= most_cuda_scratch(get_kernel(op), shapes_of(call.in), shapes_of(call.out)),
           op + " asks for more scratch than most_cuda_scratch() says");
     if (scratch_.bytes() == 0) return;
     void* memory = nullptr;
@@ -137,7 +138,7 @@ class CudaDevice final : public CaseDevice {
 bool gpu_is_here() {
   int count = 0;
   const bool here = cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
-  if (!here) MESSAGE("skipped: no GPU here");
+  if (!here) skip_test("no GPU here");
   return here;
 }
 

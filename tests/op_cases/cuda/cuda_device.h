@@ -5,11 +5,11 @@
 
 namespace trainctl {
 
-/// Whether this machine has a GPU. Where not, says so in the test's output.
+/// Whether this machine has a GPU. If not, prints that to the test's output.
 bool gpu_is_here();
 
-/// Operands begin so many bytes past a 256-byte border, where that is whole elements: ranges of buckets begin at any
-/// element.
+/// Operands begin `misaligned_by` bytes past a 256-byte boundary, if that is whole elements: ranges of buckets may
+/// begin at any element.
 const CaseDevice& cuda_device(int misaligned_by = 0);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// What tests of kernels by hand share: tensors in device memory, and how far results are off.
+// Shared by tests that call kernels directly: tensors in device memory, and the error of results.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,14 +11,14 @@
 #include <limits>
 #include <vector>
 
-#include "engine/ops/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {
 
 inline void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
-/// Tensors one after another in device memory, each 16-byte aligned, or 4 bytes past that.
+/// Tensors one after another in device memory, each 16-byte aligned, or 4 bytes past such a boundary.
 class Tensors {
  public:
   explicit Tensors(bool aligned) : shift_(aligned ? 0 : 1) {}
@@ -26,7 +26,7 @@ class Tensors {
   Tensors& operator=(const Tensors&) = delete;
   ~Tensors() { cudaFree(device_); }
 
-  /// NaN where `size` is 0: a kernel has to write it.
+  /// Filled with NaN if `size` is 0: a kernel must write it.
   int add(Shape shape, float size, DType dtype = DType::f32) {
     const int64_t n = num_elements(shape), words = dtype == DType::bf16 ? (n + 1) / 2 : n;
     const auto first = static_cast<int64_t>(host_.size()) + shift_;
@@ -61,7 +61,7 @@ class Tensors {
     return all;
   }
   const std::vector<float>& before() const { return host_; }
-  /// A tensor's numbers, in what download() or before() gave.
+  /// A tensor's values in a result of download() or before().
   std::vector<float> values(int tensor, const std::vector<float>& all) const {
     std::vector<float> of(static_cast<size_t>(size(tensor)));
     const float* const from = &all[static_cast<size_t>(first(tensor))];
@@ -95,8 +95,8 @@ class Tensors {
   void* device_ = nullptr;
 };
 
-/// The largest difference, relative to the largest expected value, or to the largest sum of its terms' magnitudes where
-/// those are told: terms may cancel.
+/// The largest error, relative to the largest expected value or, if given, to the largest sum of magnitudes of the
+/// terms: terms may cancel.
 struct Worst {
   double off = 0, size = 0;
   void compare(double got, double expected, double terms = 0) {

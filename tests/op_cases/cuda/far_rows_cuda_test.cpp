@@ -1,5 +1,5 @@
-// Softmax and its loss of rows far from 0, on a GPU: rows of a warp and of a block, in registers and in shared memory,
-// in packs and in single elements.
+// Softmax and its loss on a GPU for rows far from 0: a warp or a block a row, in registers or shared memory, in packs
+// or single elements.
 #include <doctest/doctest.h>
 
 #include "tests/op_cases/cuda/cuda_device.h"
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-TEST_CASE("a softmax and its loss have masked rows and numbers far from 0 on a GPU as double has them") {
+TEST_CASE("on a GPU a softmax and its loss agree with double on masked rows and on numbers far from 0") {
   if (!gpu_is_here()) return;
   for (const DType type : {DType::f32, DType::bf16}) {
     CAPTURE(to_string(type));

@@ -1,14 +1,14 @@
-// The end of a network as one launch: each result against float64, from the very numbers that the GPU's own earlier
-// results are.
+// The end of a network as one launch: each result against float64, computed from the GPU's own earlier results.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "engine/ops/kernel_group_cuda.h"
-#include "engine/ops/matmul/groups_cuda.h"
+#include "engine/ops/small_step/groups_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
+#include "tests/op_cases/cuda/small_step_on.h"
 
 namespace trainctl {
 namespace {
@@ -18,9 +18,9 @@ using cuda::prepare_head;
 struct HeadCase {
   int rows = 0, k = 0, n = 0;
   std::string loss = "mse";
-  std::string slope = {};  ///< "": dx alone; relu, gelu or tanh, which is gelu's approximation
+  Activation slope = Activation::none;  ///< none: dx alone
   bool bias = true, backward = true;
-  bool slope_at_x = false;  ///< as where x is relu's result
+  bool slope_at_x = false;  ///< taken from x, as if x were relu's result
   bool adds_to_loss = false;
   DType type = DType::f32;
   bool aligned = true;
@@ -59,25 +59,21 @@ struct BuiltHead {
     std::vector<GroupedKernel> all;
     std::vector<TensorArg> in = {tensors.arg(x), tensors.arg(w)};
     Attrs attrs{{"transpose_b", true}};
-    if (of.bias) {
-      in.push_back(tensors.arg(bias));
-      attrs.set("bias", true);
-    }
-    all.push_back({"matmul", call(in, {tensors.arg(y)}, attrs)});
-    all.push_back({loss_op, call({tensors.arg(y), tensors.arg(label)},
-                                 {tensors.arg(loss, of.adds_to_loss), tensors.arg(dy)}, {{"scale", kScale}})});
+    if (of.bias) in.push_back(tensors.arg(bias));
+    set_epilogue(attrs, {.bias = of.bias});
+    all.push_back({&get_kernel("matmul"), call(in, {tensors.arg(y)}, attrs)});
+    all.push_back(
+        {&get_kernel(loss_op), call({tensors.arg(y), tensors.arg(label)},
+                                    {tensors.arg(loss, of.adds_to_loss), tensors.arg(dy)}, {{"scale", kScale}})});
     if (!of.backward) return all;
     in = {tensors.arg(dy), tensors.arg(w)};
     attrs = {};
-    if (!of.slope.empty()) {
-      in.push_back(tensors.arg(slope_at));
-      attrs.set("activation_grad", of.slope == "tanh" ? std::string("gelu") : of.slope);
-      if (of.slope == "tanh") attrs.set("approximate", of.slope);
-    }
-    all.push_back({"matmul", call(in, {tensors.arg(dx)}, attrs)});
+    if (of.slope != Activation::none) in.push_back(tensors.arg(slope_at));
+    set_epilogue(attrs, {.slope = of.slope});
+    all.push_back({&get_kernel("matmul"), call(in, {tensors.arg(dx)}, attrs)});
     return all;
   }
-  /// None where this is no launch.
+  /// Nothing if this is not one launch.
   std::optional<CudaKernel> prepare() {
     std::optional<CudaKernel> kernel = prepare_head(kernels());
     if (memory == nullptr) must(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(scratch.bytes(), 16))));
@@ -94,17 +90,17 @@ struct BuiltHead {
   std::string loss_op;
 };
 
-double slope_of(const std::string& activation, double at) {
-  if (activation.empty()) return 1;
-  if (activation == "relu") return at > 0 ? 1 : 0;
+double slope_of(Activation activation, double at) {
+  if (activation == Activation::none) return 1;
+  if (activation == Activation::relu) return at > 0 ? 1 : 0;
   constexpr double kPi = 3.14159265358979323846;
-  if (activation == "gelu")
+  if (activation == Activation::gelu)
     return 0.5 * (1 + std::erf(at / std::sqrt(2.0))) + at * std::exp(-at * at / 2) / std::sqrt(2 * kPi);
   const double root = std::sqrt(2 / kPi), t = std::tanh(root * (at + 0.044715 * at * at * at));
   return 0.5 * (1 + t) + 0.5 * at * (1 - t * t) * root * (1 + 3 * 0.044715 * at * at);
 }
 
-/// The loss, and its gradient against what the GPU made.
+/// The loss, and its gradient, against the values that the GPU used.
 double check_loss(const BuiltHead& b, const std::vector<float>& m, Worst& grads) {
   const std::vector<float> y = b.tensors.values(b.y, m), dy = b.tensors.values(b.dy, m);
   const float* const labels = &m[static_cast<size_t>(b.tensors.first(b.label))];
@@ -158,7 +154,7 @@ void check_results(const BuiltHead& b, const std::vector<float>& m) {
   CHECK(loss.relative() < 2e-6);
 }
 
-/// All but the results is as it was.
+/// Everything but the results is unchanged.
 void check_the_rest(const BuiltHead& b, std::vector<float> m) {
   const std::vector<float>& before = b.tensors.before();
   std::vector<int> results = {b.y, b.dy, b.loss};
@@ -177,7 +173,7 @@ void check_head(const HeadCase& c) {
   CAPTURE(c.k);
   CAPTURE(c.n);
   CAPTURE(c.loss);
-  CAPTURE(c.slope);
+  CAPTURE(static_cast<int>(c.slope));
   CAPTURE(c.bias);
   CAPTURE(c.backward);
   CAPTURE(c.slope_at_x);
@@ -197,10 +193,10 @@ void check_head(const HeadCase& c) {
 
 TEST_CASE("cuda: the last product, its loss and the product backward, in one launch, follow float64") {
   if (!gpu_is_here()) return;
-  check_head({256, 512, 1, "mae", "relu", true, true, true});
-  check_head({256, 512, 10, "softmax_cross_entropy", "relu", true, true, true});
-  const std::vector<std::string> losses = {"mae", "mse", "softmax_cross_entropy"},
-                                 slopes = {"relu", "gelu", "tanh", ""};
+  check_head({256, 512, 1, "mae", Activation::relu, true, true, true});
+  check_head({256, 512, 10, "softmax_cross_entropy", Activation::relu, true, true, true});
+  const std::vector<std::string> losses = {"mae", "mse", "softmax_cross_entropy"};
+  const std::vector<Activation> slopes = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::none};
   size_t turn = 0;
   for (const int n : {1, 2, 3, 5, 7, 8, 10, 12, 16}) {
     for (const int rows : {1, 64, 255, 1000}) {
@@ -219,19 +215,19 @@ TEST_CASE("cuda: the last product, its loss and the product backward, in one lau
 
 TEST_CASE("cuda: heads of many rows, and of long ones, follow float64") {
   if (!gpu_is_here()) return;
-  check_head({4096, 36, 10, "softmax_cross_entropy", "relu"});
-  check_head({5001, 512, 3, "mse", "gelu"});
-  check_head({20011, 256, 10, "softmax_cross_entropy", "relu", true, true, true});
-  check_head({50001, 260, 1, "mae", "relu"});
-  check_head({3001, 2048, 16, "mse", "tanh"});
-  check_head({50, 32768, 1, "mae", "relu"});
-  check_head({129, 3276, 10, "softmax_cross_entropy", ""});
+  check_head({4096, 36, 10, "softmax_cross_entropy", Activation::relu});
+  check_head({5001, 512, 3, "mse", Activation::gelu});
+  check_head({20011, 256, 10, "softmax_cross_entropy", Activation::relu, true, true, true});
+  check_head({50001, 260, 1, "mae", Activation::relu});
+  check_head({3001, 2048, 16, "mse", Activation::gelu_tanh});
+  check_head({50, 32768, 1, "mae", Activation::relu});
+  check_head({129, 3276, 10, "softmax_cross_entropy", Activation::none});
 }
 
-TEST_CASE("cuda: heads in bf16 round what they hand on, at any number of rows") {
+TEST_CASE("cuda: heads in bf16 round what they pass on, at any number of rows") {
   if (!gpu_is_here()) return;
-  const std::vector<std::string> losses = {"mae", "mse", "softmax_cross_entropy"},
-                                 slopes = {"relu", "gelu", "tanh", ""};
+  const std::vector<std::string> losses = {"mae", "mse", "softmax_cross_entropy"};
+  const std::vector<Activation> slopes = {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::none};
   size_t turn = 0;
   for (const int n : {1, 2, 3, 6, 8, 10, 11, 16}) {
     for (const int rows : {1, 32, 255, 6000}) {
@@ -245,19 +241,19 @@ TEST_CASE("cuda: heads in bf16 round what they hand on, at any number of rows") 
   }
 }
 
-TEST_CASE("cuda: heads that do not lie in whole packs, or are no head, are not launched as one") {
+TEST_CASE("cuda: heads without whole packs, and groups that are not heads, are not launched as one") {
   if (!gpu_is_here()) return;
   const auto is_launch = [](const HeadCase& c) { return BuiltHead(c).prepare().has_value(); };
   CHECK(is_launch({100, 64, 16}));
   CHECK_FALSE(is_launch({100, 64, 17}));
   CHECK_FALSE(is_launch({100, 66, 10}));
-  CHECK_FALSE(is_launch({100, 8192, 16}));  // weights that L1 does not hold
+  CHECK_FALSE(is_launch({100, 8192, 16}));  // weights do not fit into L1
   CHECK_FALSE(is_launch({5000, 64, 10}));   // many short rows
   HeadCase shifted{100, 64, 10};
   shifted.aligned = false;
   CHECK_FALSE(is_launch(shifted));
 
-  BuiltHead b({100, 64, 10, "mse", "relu"});
+  BuiltHead b({100, 64, 10, "mse", Activation::relu});
   const std::vector<GroupedKernel> right = b.kernels();
   REQUIRE(prepare_head(right).has_value());
   CHECK_FALSE(prepare_head(std::span(right).subspan(1)).has_value());
@@ -265,29 +261,31 @@ TEST_CASE("cuda: heads that do not lie in whole packs, or are no head, are not l
   wrong[2].call.in[1] = b.tensors.arg(b.x);
   wrong[2].call.in[1].shape = {10, 64};
   CHECK_FALSE(prepare_head(wrong).has_value());
-  wrong = right;  // weights that lie the other way
+  wrong = right;  // weights in the other layout
   wrong[0].call.in[1].shape = {64, 10};
-  wrong[0].call.attrs = Attrs{{"bias", true}};
+  wrong[0].call.attrs.erase("transpose_b");
   CHECK_FALSE(prepare_head(wrong).has_value());
-  wrong = right;  // a slope that the launch makes
+  wrong = right;  // a slope that the launch itself computes
   wrong[2].call.in[2].data = b.tensors.arg(b.dy).data;
   CHECK_FALSE(prepare_head(wrong).has_value());
 }
 
-TEST_CASE("cuda: kernels that are no chain, by their rows, activation or type, are a head") {
+TEST_CASE("cuda: kernels that cannot be a chain, by their rows, activation or type, are a head") {
   if (!gpu_is_here()) return;
-  HeadCase bf16{32, 64, 10, "mse", "relu"};
+  const SmallStepOn small_step;
+  HeadCase bf16{32, 64, 10, "mse", Activation::relu};
   bf16.type = DType::bf16;
-  for (const HeadCase& c : {HeadCase{257, 64, 10, "mse", "relu"}, HeadCase{32, 64, 10, "mse", "gelu"}, bf16})
+  for (const HeadCase& c :
+       {HeadCase{257, 64, 10, "mse", Activation::relu}, HeadCase{32, 64, 10, "mse", Activation::gelu}, bf16})
     CHECK(prepare_group(BuiltHead(c).kernels()).has_value());
 }
 
-TEST_CASE("cuda: a vector of weights may lie either way in a head, and a NaN of one row stays there") {
+TEST_CASE("cuda: a head takes a weight vector in either layout, and a NaN stays in its row") {
   if (!gpu_is_here()) return;
-  BuiltHead b({77, 64, 1, "mse", "relu"});
+  BuiltHead b({77, 64, 1, "mse", Activation::relu});
   std::vector<GroupedKernel> kernels = b.kernels();
   kernels[0].call.in[1].shape = {64, 1};
-  kernels[0].call.attrs = Attrs{{"bias", true}};
+  kernels[0].call.attrs.erase("transpose_b");
   kernels[2].call.in[1].shape = {64, 1};
   kernels[2].call.attrs.set("transpose_b", true);
   const std::optional<CudaKernel> kernel = prepare_head(kernels);

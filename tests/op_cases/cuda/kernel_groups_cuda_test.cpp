@@ -1,5 +1,5 @@
-// Kernels that are launched as one, on networks of random widths: each result against float64, from the very numbers
-// that the GPU's own earlier results are.
+// Kernels launched as one, on networks of random widths: each result against float64, computed from the GPU's own
+// earlier results.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -8,21 +8,23 @@
 #include <cstring>
 #include <random>
 
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
+#include "tests/op_cases/cuda/small_step_on.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 namespace {
 
 struct Network {
   int rows = 0;
-  std::vector<int> widths;  ///< of the data, and of each layer's result
+  std::vector<int> widths;  ///< of the data, then of each layer's result
   std::string loss;
   bool aligned = true;
 };
 
-/// Its tensors, and where they are.
+/// A network's tensors and their places.
 struct Built {
   explicit Built(const Network& n) : tensors(n.aligned), network(n) {
     const auto rows = int64_t{n.rows};
@@ -58,28 +60,33 @@ struct Built {
     std::vector<GroupedKernel> kernels;
     const size_t layers = weights.size();
     for (size_t l = 0; l < layers; ++l) {
-      Attrs attrs{{"transpose_b", true}, {"bias", true}};
-      if (l + 1 < layers) attrs.set("activation", std::string("relu"));
-      kernels.push_back({"matmul", call({tensors.arg(values[l]), tensors.arg(weights[l]), tensors.arg(biases[l])},
-                                        {tensors.arg(values[l + 1])}, attrs)});
+      Attrs attrs{{"transpose_b", true}};
+      set_epilogue(attrs, {.bias = true, .activation = l + 1 < layers ? Activation::relu : Activation::none});
+      kernels.push_back(
+          {&get_kernel("matmul"), call({tensors.arg(values[l]), tensors.arg(weights[l]), tensors.arg(biases[l])},
+                                       {tensors.arg(values[l + 1])}, attrs)});
     }
     loss_op = network.loss + "_with_grad";
-    kernels.push_back(
-        {loss_op, call({tensors.arg(values[layers]), tensors.arg(label)},
-                       {tensors.arg(loss, adds_to_loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
+    kernels.push_back({&get_kernel(loss_op),
+                       call({tensors.arg(values[layers]), tensors.arg(label)},
+                            {tensors.arg(loss, adds_to_loss), tensors.arg(grads[layers - 1])}, {{"scale", kScale}})});
     for (size_t l = layers - 1; l > 0; --l) {
-      Attrs attrs{{"activation_grad", std::string("relu")}};
-      kernels.push_back({"matmul", call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
-                                        {tensors.arg(grads[l - 1])}, attrs)});
+      Attrs attrs;
+      set_epilogue(attrs, {.slope = Activation::relu});
+      kernels.push_back(
+          {&get_kernel("matmul"), call({tensors.arg(grads[l]), tensors.arg(weights[l]), tensors.arg(values[l])},
+                                       {tensors.arg(grads[l - 1])}, attrs)});
     }
     return kernels;
   }
   std::vector<GroupedKernel> updates() {
     std::vector<GroupedKernel> kernels;
+    Attrs attrs;
+    set_epilogue(attrs, {.bias_grad = true, .descend = true});
     for (size_t l = weights.size(); l-- > 0;) {
-      kernels.push_back({"matmul_weight_grad",
+      kernels.push_back({&get_kernel("matmul_weight_grad"),
                          call({tensors.arg(values[l]), tensors.arg(grads[l])},
-                              {tensors.arg(weights[l], true), tensors.arg(biases[l], true)}, {{"descend", true}})});
+                              {tensors.arg(weights[l], true), tensors.arg(biases[l], true)}, attrs)});
     }
     return kernels;
   }
@@ -213,11 +220,12 @@ void check_network(const Network& network) {
   const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
   const std::optional<CudaKernel> forward_and_back = prepare_group(chain), descend = prepare_group(updates);
   REQUIRE(descend.has_value());
-  // A chain's clusters run all at once: of 16 multiprocessors each card has 4 together, not each 6; and clusters of 8,
-  // whose blocks make more tiles, may lack shared memory.
+  // All clusters of a chain must run at once. Every card can place 4 clusters of 16 multiprocessors together, but not
+  // every card 6; and clusters of 8, whose blocks compute more tiles, may lack shared memory.
   if (network.rows <= 32 || !is_for_a_chain(network)) REQUIRE(forward_and_back.has_value() == is_for_a_chain(network));
   std::vector<CudaKernel> alone;
-  for (const GroupedKernel& kernel : chain) alone.push_back(find_cuda_kernel(kernel.op)->prepare(kernel.call));
+  for (const GroupedKernel& kernel : chain)
+    alone.push_back(find_cuda_kernel(kernel.kernel->name)->prepare(kernel.call));
   b.take_scratch(forward_and_back);
   const auto make_rows = [&] {
     if (forward_and_back) return run(*forward_and_back);
@@ -235,10 +243,11 @@ void check_network(const Network& network) {
 TEST_CASE(
     "cuda: a chain of layers and the steps of descent behind it, each in one launch where packs fit, follow float64") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   int major = 0;
   must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
   if (major < 9) {
-    MESSAGE("clusters of blocks need compute capability 9");
+    skip_test("clusters of blocks need compute capability 9");
     return;
   }
   check_network({32, {784, 512, 512, 1}, "mae"});
@@ -246,7 +255,7 @@ TEST_CASE(
   check_network({40, {512, 512, 256, 10}, "softmax_cross_entropy"});
   check_network({37, {100, 600, 36, 64, 100}, "softmax_cross_entropy"});
   check_network({26, {36, 1100, 28}, "mse"});
-  check_network({12, {352, 320, 96, 3}, "mae"});  // some tiles of k are left over
+  check_network({12, {352, 320, 96, 3}, "mae"});  // a remainder of tiles along k
   check_network({20, {64, 1024, 4}, "mse"});      // few outputs, but many weights
   check_network({29, {785, 512, 510, 1}, "mae"});
   check_network({1, {1, 1, 1}, "mse", false});
@@ -255,7 +264,7 @@ TEST_CASE(
   for (const int outputs : {1, 2, 3, 17}) check_network({outputs + 24, {784, 512, 512, outputs}, "mse"});
   check_network({9, {2048, 1024, 36, 4}, "mae"});  // more tiles than blocks
   check_network({48, {64, 600, 2000, 128}, "softmax_cross_entropy"});
-  check_network({3, {600, 4, 8, 1100, 28}, "mse"});  // few columns of many, and many of few
+  check_network({3, {600, 4, 8, 1100, 28}, "mse"});  // a few columns of many, and many of a few
   check_network({5, {8192, 64, 4}, "mae"});          // too wide for shared memory
   check_network({3, {64, 6000, 64, 4}, "mae"});
   std::mt19937 random(std::random_device{}());
@@ -273,8 +282,9 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too") {
+TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   for (const Network& n :
        {Network{32, {784, 512, 512, 1}, "mae"}, Network{11, {16, 300, 64, 520, 17}, "mse"},
         Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"},
@@ -285,9 +295,10 @@ TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too")
     const size_t layers = n.widths.size() - 1;
     std::array<std::optional<CudaKernel>, 2> halves = {prepare_group(std::span(chain).first(layers + 1)),
                                                        prepare_group(std::span(chain).subspan(layers + 1))};
-    if (!halves[1]) continue;  // no clusters here
+    if (!halves[1]) return skip_test("this GPU has no clusters of blocks");
     std::vector<CudaKernel> alone;
-    for (size_t i = 0; i <= layers; ++i) alone.push_back(find_cuda_kernel(chain[i].op)->prepare(chain[i].call));
+    for (size_t i = 0; i <= layers; ++i)
+      alone.push_back(find_cuda_kernel(chain[i].kernel->name)->prepare(chain[i].call));
     if (n.rows <= 32) CHECK(halves[0].has_value() == is_for_a_chain(n));
     b.take_scratch(halves[0]);
     if (halves[0]) alone = {*halves[0]};
@@ -299,10 +310,11 @@ TEST_CASE("cuda: forward with the loss, and backward by itself, are chains too")
 
 TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({20, {64, 100, 4}, "mse"});
   const std::vector<GroupedKernel> first = b.chain(), second = b.chain(true);
   const std::optional<CudaKernel> makes = prepare_group(first), adds = prepare_group(second);
-  if (!makes || !adds) return;  // no clusters here
+  if (!makes || !adds) return skip_test("this GPU has no clusters of blocks");
   b.take_scratch(makes);
   const auto loss = [&] { return b.tensors.download()[static_cast<size_t>(b.tensors.first(b.loss))]; };
   run(*makes);
@@ -313,10 +325,11 @@ TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
 
 TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built large({32, {784, 512, 512, 1}, "mae"}), small({8, {16, 64, 8}, "mse"});
   for (Built* b : {&large, &small}) b->take_scratch(prepare_group(b->chain()));
   for (Built* b : {&large, &small}) {
-    if (!b->prepared) return;  // no clusters here
+    if (!b->prepared) return skip_test("this GPU has no clusters of blocks");
     run(*b->prepared);
     check_chain(*b, b->tensors.download());
   }
@@ -324,6 +337,7 @@ TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
 
 TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({8, {16, 16, 16}, "mse"});
   const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
   const uint32_t nan = 0x7fffffff;
@@ -340,13 +354,14 @@ TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
 
 TEST_CASE("cuda: kernels that depend on each other's rows otherwise, or are no group, are not launched as one") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   Built b({16, {16, 16, 16}, "mse"});
   std::vector<GroupedKernel> chain = b.chain();
   CHECK_FALSE(prepare_group(std::span(chain).first(1)).has_value());
-  std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer makes
+  std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer writes
   weights_from_chain[1].call.in[1] = weights_from_chain[0].call.out[0];
   CHECK_FALSE(prepare_group(weights_from_chain).has_value());
-  std::vector<GroupedKernel> over_labels = chain;  // a result where the labels still lie
+  std::vector<GroupedKernel> over_labels = chain;  // a result where the labels are still needed
   over_labels[3].call.out[0].data = over_labels[2].call.in[1].data;
   CHECK_FALSE(prepare_group(over_labels).has_value());
 }

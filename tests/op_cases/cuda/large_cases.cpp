@@ -1,5 +1,5 @@
-// Each row reaches a path of its own in the kernels: packs or single elements, a warp or a block a row, one block or
-// many a sum, rows that fit shared memory or not.
+// Each row reaches a different path in the kernels: packs or single elements, a warp or a block a row, one or many
+// blocks a sum, rows that fit into shared memory or not.
 #include "tests/op_cases/cuda/large_cases.h"
 
 namespace trainctl {
@@ -8,8 +8,6 @@ namespace {
 Attrs dims(Ints summed) { return {{"dims", std::move(summed)}, {"scale", 0.5}}; }
 Attrs perm(Ints order) { return {{"perm", std::move(order)}}; }
 Attrs dim(int64_t d) { return {{"dim", d}}; }
-CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
-CaseInput label(Shape shape) { return {std::move(shape), false}; }
 
 void add_elementwise(std::vector<OpCase>& rows) {
   for (const char* op : {"relu", "gelu", "tanh"}) {
@@ -33,13 +31,13 @@ void add_shapes(std::vector<OpCase>& rows) {
   rows.push_back({"transpose", {{{3, 40, 6, 32}}}, perm({0, 2, 1, 3}), {{3, 6, 40, 32}}});
   rows.push_back({"transpose", {{{2, 65, 3, 66}}}, perm({0, 2, 3, 1}), {{2, 3, 66, 65}}});
   rows.push_back({"transpose", {{{5000, 3}}}, perm({1, 0}), {{3, 5000}}});
-  rows.push_back({"transpose", {{{200, 136}}}, perm({1, 0}), {{136, 200}}});  // bf16: packs, tiles that are not full
+  rows.push_back({"transpose", {{{200, 136}}}, perm({1, 0}), {{136, 200}}});  // bf16: packs, partial tiles
   rows.push_back({"transpose", {{{3, 72, 256}}}, perm({0, 2, 1}), {{3, 256, 72}}});
   rows.push_back({"transpose", {{{2, 64, 3, 64}}}, perm({0, 2, 3, 1}), {{2, 3, 64, 64}}});
   rows.push_back({"reduce_sum", {{{70001}}}, dims({0}), {{1}}});
   rows.push_back({"reduce_sum", {{{600, 512}}}, dims({0}), {{512}}});
   rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({0}), {{3}}});
-  rows.push_back({"reduce_sum", {{{9001, 136}}}, dims({0}), {{136}}});  // the last share is no whole round
+  rows.push_back({"reduce_sum", {{{9001, 136}}}, dims({0}), {{136}}});  // the last share is not a whole round
   rows.push_back({"reduce_sum", {{{40000, 3}}}, dims({1}), {{40000}}});
   rows.push_back({"reduce_sum", {{{3, 40000}}}, dims({1}), {{3}}});
   rows.push_back({"reduce_sum", {{{257, 1023}}}, dims({1}), {{257}}});
@@ -54,7 +52,7 @@ void add_rows(std::vector<OpCase>& rows) {
            Shape{33, 1024},
            Shape{3, 30000},  // rows of packs, in registers and in shared memory
            Shape{530, 1024},
-           Shape{530, 2056},  // so many that a thread has all packs that registers hold
+           Shape{530, 2056},  // rows enough that a thread keeps all of its packs in registers
            Shape{700, 65},
            Shape{600, 131},
            Shape{700, 1023},
@@ -63,7 +61,7 @@ void add_rows(std::vector<OpCase>& rows) {
            Shape{4, 8193},
            Shape{3, 16385},
            Shape{2, 50257},   // in shared memory
-           Shape{2, 120011},  // longer than that
+           Shape{2, 120011},  // longer than shared memory
            Shape{300, 3072},
            Shape{2, 8192},
        }) {
@@ -72,9 +70,9 @@ void add_rows(std::vector<OpCase>& rows) {
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
-  // More rows than groups of threads: one row's threads meet while the next comes.
+  // More rows than groups of threads: a row's threads synchronise while the next row is loading.
   rows.push_back({"softmax_cross_entropy", {{{30011, 70}}, ids({30011}, 70)}, {{"scale", 0.01}}, {{1}}});
-  // More rows than blocks: a row comes to shared memory while the one before goes. In f32 not all of it has room there.
+  // More rows than blocks: one row is loaded into shared memory while the previous one is stored. f32 rows do not fit.
   rows.push_back({"softmax", {{{134, 114001}}}, dim(1), {{134, 114001}}});
   rows.push_back({"softmax_cross_entropy", {{{134, 114001}}, ids({134}, 114001)}, {{"scale", 0.01}}, {{1}}});
   rows.push_back(batch_norm_case({3000, 64}, true));
@@ -88,19 +86,19 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({20011, 72}, false));
   rows.push_back(batch_norm_case({3, 2, 20000}, true));
   rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
-  rows.push_back({"mae", {{{513, 257}}, label({513, 257})}, {{"scale", 1e-4}}, {{1}}});
-  rows.push_back({"mse", {{{512, 256}}, label({512, 256})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"mae", {{{513, 257}}, fixed({513, 257})}, {{"scale", 1e-4}}, {{1}}});
+  rows.push_back({"mse", {{{512, 256}}, fixed({512, 256})}, {{"scale", 1e-4}}, {{1}}});
   rows.push_back({"embedding", {ids({4099}, 37), {{37, 65}}}, {}, {{4099, 65}}});
   rows.push_back({"embedding", {ids({64, 33}, 1000), {{1000, 128}}}, {}, {{64, 33, 128}}});
   rows.push_back({"embedding", {ids({2011}, 5000), {{5000, 9}}}, {}, {{2011, 9}}});
-  rows.push_back({"embedding", {ids({40000}, 70000), {{70000, 8}}}, {}, {{40000, 8}}});  // ids are sorted out first
+  rows.push_back({"embedding", {ids({40000}, 70000), {{70000, 8}}}, {}, {{40000, 8}}});  // ids are sorted first
   rows.push_back({"embedding", {ids({300}, 3), {{3, 2500}}}, {}, {{300, 2500}}});
   rows.push_back({"embedding", {ids({20000}, 3), {{1000, 24}}}, {}, {{20000, 24}}});  // rows of many pieces
-  rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // of one
+  rows.push_back({"embedding", {ids({6000}, 60), {{300, 136}}}, {}, {{6000, 136}}});  // rows of one piece
   rows.push_back({"embedding", {ids({5000}, 7), {{9, 129}}}, {}, {{5000, 129}}});
   rows.push_back({"embedding", {ids({3000}, 1000), {{1000, 1100}}}, {}, {{3000, 1100}}});
-  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});  // windows that end with the list
-  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});  // one id; a wide gap behind it
+  rows.push_back({"embedding", {ids({2048}, 256), {{256, 8}}}, {}, {{2048, 8}}});    // windows that end with the list
+  rows.push_back({"embedding", {ids({4096}, 1), {{70000, 4}}}, {}, {{4096, 4}}});    // one id; a wide gap after it
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 

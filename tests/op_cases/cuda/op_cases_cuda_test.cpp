@@ -1,19 +1,20 @@
-// Every row of the table on a GPU, in f32 and in bf16, and larger rows than finite differences can go over.
+// Every row of the families' cases on a GPU, in f32 and bf16, and rows too large for finite differences.
 #include <doctest/doctest.h>
 
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/large_cases.h"
 #include "tests/op_cases/op_case_checks.h"
+#include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
 namespace {
 
-/// f32 and bf16, and where operands begin.
+/// Runs in f32 and bf16.
 std::vector<CaseRun> runs() { return {{cuda_device(), DType::f32}, {cuda_device(), DType::bf16}}; }
 
-bool is_product(const OpCase& row) { return row.op == "matmul"; }
+bool is_product(const OpCase& row) { return get_op(row.op).kernel.is_product; }
 
-/// Matrix products come last, in a case of their own: a kernel that faults takes the GPU from all that follow.
+/// Matrix products come last, in a separate case: after a kernel that faults, later cases lose the GPU.
 template <class Check>
 void check_all(Check check_row, bool products = false) {
   if (!gpu_is_here()) return;
@@ -32,7 +33,7 @@ TEST_CASE("a forward CUDA kernel gives what the naive loop in double gives") { c
 TEST_CASE("backward CUDA kernels give the slopes of finite differences") { check_all(check_backward); }
 TEST_CASE("every cut that the rule permits gives the unsharded result on a GPU too") { check_all(check_cuts); }
 TEST_CASE("a CUDA kernel that can accumulate adds to what is there") { check_all(check_accumulate); }
-TEST_CASE("an op that may work in place gives the same there on a GPU") { check_all(check_in_place); }
+TEST_CASE("an op that may work in place gives the same result in place on a GPU") { check_all(check_in_place); }
 TEST_CASE("a CUDA kernel run twice gives the same bits") { check_all(check_same_bits_twice); }
 
 TEST_CASE("a CUDA kernel takes operands that begin at any element") {
@@ -79,7 +80,7 @@ TEST_CASE("kernels that make gradients of parameters write them in bf16 too, and
   }
 }
 
-TEST_CASE("of many ids, those whose rows other ranks hold are left out on a GPU too") {
+TEST_CASE("ids whose rows other ranks hold are left out on a GPU too") {
   if (!gpu_is_here()) return;
   const OpCase row{"embedding", {{{1100}, false, DType::i32, 60}, {{60, 8}}}, {}, {{1100, 8}}};
   for (const CaseRun& run : runs()) check_cuts(row, run);

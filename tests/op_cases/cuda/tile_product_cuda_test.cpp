@@ -1,4 +1,4 @@
-// Products by tiles against float64: sizes for each kind of tile, with and without clusters, packs of 16 bytes and not.
+// Products by tiles against float64: sizes for each kind of tile, with and without clusters and 16-byte packs.
 #include <cuda_runtime.h>
 #include <doctest/doctest.h>
 
@@ -15,12 +15,11 @@
 namespace trainctl {
 namespace {
 
-using cuda::Activation;
 using cuda::Product;
 
 void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
-/// Floats in device memory, 16-byte aligned or some floats past that, with a copy of what they were at first.
+/// Floats in device memory, 16-byte aligned or some floats past that, with a copy of their initial values.
 class Floats {
  public:
   Floats(int64_t n, uint64_t key, int64_t past) : first(static_cast<size_t>(n)), past_(past) {
@@ -51,7 +50,7 @@ struct Form {
   bool bias = false, relu = false, slope = false, accumulate = false, descend = false, sums = false;
 };
 
-/// A product with its memory.
+/// A product and its memory.
 struct Made {
   Made(Product product, const Form& form, int64_t past)
       : a(product.batch * product.m * product.k, 1, past),
@@ -205,7 +204,7 @@ TEST_CASE("cuda: products of numbers of very different sizes are off by no more 
   }
 }
 
-TEST_CASE("cuda: what is not finite reaches all of its row of a product, and no other") {
+TEST_CASE("cuda: a value that is not finite reaches all of its row of a product, and no other row") {
   if (!gpu_is_here()) return;
   for (const Product& p : {sizes(64, 48, 40), sizes(40, 48, 300), sizes(256, 512, 196)}) {
     Made made(p, {}, 0);

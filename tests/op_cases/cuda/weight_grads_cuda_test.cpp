@@ -1,12 +1,13 @@
-// Gradients of several weights in one launch, and the steps of descent that they make, against float64.
+// Gradients of several weights in one launch, and the descent steps that use them, against float64.
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "engine/ops/kernel_group_cuda.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
+#include "tests/op_cases/cuda/small_step_on.h"
 
 namespace trainctl {
 namespace {
@@ -18,14 +19,14 @@ struct Layer {
 struct Group {
   int64_t rows;
   std::vector<Layer> layers;
-  bool kn = false;  ///< how weights lie: [in,out], or [out,in]
+  bool kn = false;  ///< layout of the weights: [in,out], or [out,in]
   bool descend = true, biases = true, aligned = true;
 };
 
-/// One result: what it held before, and the sum over rows of products, or of dy alone.
+/// One result: its previous value, plus the sum over rows of products, or of dy alone.
 struct Expected {
   double rate;
-  const float *x, *dy;  ///< of row 0; no x: a bias
+  const float *x, *dy;  ///< row 0; no x: a bias
   int64_t rows, x_step, dy_step;
 
   void compare(Worst& worst, double got, double before) const {
@@ -91,10 +92,11 @@ void check_group(const Group& g) {
       call.in = {tensors.arg(o.x), tensors.arg(o.dy)};
       call.out = {tensors.arg(o.w, g.descend)};
       if (g.biases) call.out.push_back(tensors.arg(o.bias, g.descend));
-      call.attrs = {{"kn", g.kn}, {"descend", g.descend}};
+      call.attrs = {{"kn", g.kn}};
+      set_epilogue(call.attrs, {.bias_grad = g.biases, .descend = g.descend});
       call.scalars = tensors.arg(scalars).as<StepScalars>();
       call.scratch = &scratch;
-      kernels.push_back({"matmul_weight_grad", call});
+      kernels.push_back({&get_kernel("matmul_weight_grad"), call});
     }
     const std::optional<CudaKernel> all = prepare_group(kernels);
     REQUIRE(all.has_value());
@@ -109,8 +111,9 @@ void check_group(const Group& g) {
   }
 }
 
-TEST_CASE("cuda: gradients of several weights in one launch, and steps of descent, follow float64 however they lie") {
+TEST_CASE("cuda: gradients of several weights in one launch, and steps of descent, follow float64 in every layout") {
   if (!gpu_is_here()) return;
+  const SmallStepOn small_step;
   const std::vector<Layer> reference{{784, 512}, {512, 512}, {512, 1}};
   for (const int64_t rows : {1, 7, 32, 33}) check_group({rows, reference});
   check_group({256, reference});
@@ -119,7 +122,7 @@ TEST_CASE("cuda: gradients of several weights in one launch, and steps of descen
   check_group({24, reference, false, false, false});
   check_group({24, reference, true, false});
   check_group({24, reference, false, true, true, false});
-  // More rows than shared memory holds at a time; the last tiles end within slabs of columns, or before them.
+  // More rows than fit into shared memory at a time; the last tiles end inside slabs of columns, or before them.
   check_group({257, {{612, 412}, {700, 508}}});
   check_group({600, {{612, 412}, {700, 508}}, true, false});
   check_group({300, {{4, 4240}, {2900, 68}, {64, 92}, {1, 77}, {101, 1}}});

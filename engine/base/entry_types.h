@@ -1,0 +1,59 @@
+// What may stand beside `type` in a job file: the layers, losses and optimizers that there are.
+//
+//   engine/ops   defines each in the folder of its op (LayerDef, LossDef, OptimizerDef) and makes these lists of them
+//   engine/base  declares the lists, here
+//   engine/spec  parses, validates and documents job files by them; it sees nothing of ops
+//
+// A program that parses jobs links trainctl_ops; CMake's target of spec sees to that.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/field.h"
+
+namespace trainctl {
+
+/// One thing that is wrong with the values of the fields, found without knowing any shape.
+struct FieldFault {
+  std::string field, message, hint;
+};
+
+struct EntryType {
+  std::string name;
+  std::string doc;
+  std::vector<Field> fields;
+  /// What must hold between fields, and what their ranges do not say; null: nothing.
+  std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
+
+  // Layers.
+  int min_inputs = 1, max_inputs = 1;
+  std::string weight_field;  ///< given, the layer has min_inputs and a weight of its own for the rest; else max_inputs
+  bool collective = false;   ///< for hybrid_parallel alone
+  // Losses.
+  bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
+
+  bool has_field(std::string_view field) const;
+};
+
+/// In the order of the reference (docs/job.md). Defined in engine/ops.
+const std::vector<EntryType>& layer_types();
+const std::vector<EntryType>& loss_types();
+const std::vector<EntryType>& optimizer_types();
+
+/// Null where there is none of that name.
+const EntryType* find_type(const std::vector<EntryType>& types, std::string_view name);
+inline const EntryType* find_layer_type(std::string_view name) { return find_type(layer_types(), name); }
+
+std::vector<std::string> names_of(const std::vector<EntryType>& types);
+
+/// How many inputs a layer with these fields takes, at least or at most.
+struct InputCount {
+  int least = 1, most = 1;
+};
+InputCount input_count(const EntryType& type, const Attrs& attrs);
+/// "add takes 2 inputs, not 1", "" where as many are right.
+std::string input_fault(const EntryType& type, const Attrs& attrs, int given);
+
+}  // namespace trainctl

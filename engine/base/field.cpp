@@ -1,0 +1,49 @@
+// Making fields, and what becomes of their values.
+#include "engine/base/field.h"
+
+namespace trainctl {
+
+Field make_field(std::string name, FieldKind kind, std::string doc) {
+  Field field;
+  field.name = std::move(name);
+  field.kind = kind;
+  field.doc = std::move(doc);
+  return field;
+}
+
+Field flag(std::string name, bool fallback, std::string doc) {
+  return make_field(std::move(name), FieldKind::flag, std::move(doc)).defaults(fallback);
+}
+Field integer(std::string name, std::string doc) {
+  return make_field(std::move(name), FieldKind::integer, std::move(doc));
+}
+Field number(std::string name, std::string doc) {
+  return make_field(std::move(name), FieldKind::number, std::move(doc));
+}
+Field text(std::string name, std::string doc) { return make_field(std::move(name), FieldKind::text, std::move(doc)); }
+Field ints(std::string name, std::string doc) { return make_field(std::move(name), FieldKind::ints, std::move(doc)); }
+Field numbers(std::string name, std::string doc) {
+  return make_field(std::move(name), FieldKind::numbers, std::move(doc));
+}
+Field int_lists(std::string name, std::string doc) {
+  return make_field(std::move(name), FieldKind::int_lists, std::move(doc));
+}
+
+Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields) {
+  Attrs values;
+  for (const Field& field : fields) {
+    if (const Value* value = given.find(field.name))
+      values.set(field.name, *value);
+    else if (field.fallback)
+      values.set(field.name, *field.fallback);
+  }
+  return values;
+}
+
+std::vector<std::string> names_of(const std::vector<Field>& fields) {
+  std::vector<std::string> names;
+  for (const Field& field : fields) names.push_back(field.name);
+  return names;
+}
+
+}  // namespace trainctl

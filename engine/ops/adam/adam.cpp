@@ -1,0 +1,81 @@
+// Adam and AdamW as in PyTorch: adam_cpu.cpp has the formula. Both keep the two moments m and v of each weight; AdamW
+// takes the weight decay off the weight itself (attr decoupled).
+#include <cmath>
+
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<Field> adam_fields() {
+  return {weight_decay_field(),
+          numbers("betas", "Decay of the two moments.")
+              .defaults(std::vector<double>{0.9, 0.999})
+              .items(2)
+              .at_least(0)
+              .below(1),
+          number("eps", "Keeps the division finite.").defaults(1e-8).above(0)};
+}
+
+Attrs adam_attrs(const Attrs& settings, bool decoupled) {
+  const std::vector<double> betas = settings.numbers("betas");
+  return {{"weight_decay", settings.number("weight_decay")},
+          {"beta1", betas[0]},
+          {"beta2", betas[1]},
+          {"eps", settings.number("eps")},
+          {"decoupled", decoupled}};
+}
+
+std::vector<std::string> moments(const Attrs&) { return {"m", "v"}; }
+
+void fill_bias_corrections(const Attrs& settings, int64_t update, StepScalars& scalars) {
+  const std::vector<double> betas = settings.numbers("betas");
+  scalars.adam_bias1 = static_cast<float>(1.0 - std::pow(betas[0], static_cast<double>(update)));
+  scalars.adam_bias2 = static_cast<float>(1.0 - std::pow(betas[1], static_cast<double>(update)));
+}
+
+}  // namespace
+
+extern const KernelDef adam_update_kernel = {
+    .name = "adam_update",
+    .updates_outputs = true,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "weights, m, v from gradients (, squared norm)",
+                               .inputs = {f32(kFlat)},
+                               .attrs = {{"beta1", 0.9},
+                                         {"beta2", 0.999},
+                                         {"eps", 1e-8},
+                                         {"weight_decay", 0.0},
+                                         {"decoupled", false},
+                                         {"clip_norm", 0.0}},
+                               .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); }};
+        },
+};
+
+extern const OptimizerDef adam_optimizer = {
+    .name = "adam",
+    .fields = adam_fields(),
+    .kernel = &adam_update_kernel,
+    .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, false); },
+    .states = moments,
+    .fill_scalars = fill_bias_corrections,
+};
+
+extern const OptimizerDef adamw_optimizer = {
+    .name = "adamw",
+    .fields = adam_fields(),
+    .kernel = &adam_update_kernel,
+    .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, true); },
+    .states = moments,
+    .fill_scalars = fill_bias_corrections,
+};
+
+extern const OpFamily adam_family = {
+    .ops = {}, .kernels = {&adam_update_kernel}, .optimizers = {&adam_optimizer, &adamw_optimizer}};
+
+}  // namespace trainctl

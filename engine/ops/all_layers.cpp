@@ -1,0 +1,88 @@
+// The layers, losses and optimizers of every family of all_ops.def, and what spec sees of them.
+#include "engine/base/error.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/loss_def.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/optimizer_def.h"
+
+namespace trainctl {
+namespace {
+
+/// What the families have in one of their lists.
+template <class Def>
+std::vector<const Def*> collect(std::initializer_list<const Def*> OpFamily::*list) {
+  std::vector<const Def*> all;
+  for (const OpFamily* family : all_families()) all.insert(all.end(), (family->*list).begin(), (family->*list).end());
+  return all;
+}
+
+template <class Def>
+const Def* find(std::span<const Def* const> defs, std::string_view name) {
+  for (const Def* def : defs)
+    if (def->name == name) return def;
+  return nullptr;
+}
+
+/// What spec sees of a def.
+EntryType entry_of(const LayerDef& def) {
+  EntryType type{def.name, def.doc, def.fields, def.faults};
+  type.min_inputs = def.min_inputs;
+  type.max_inputs = def.max_inputs;
+  type.weight_field = def.weight_field;
+  type.collective = def.collective;
+  return type;
+}
+
+EntryType entry_of(const LossDef& def) {
+  EntryType type{def.name, def.doc, def.fields};
+  type.labels_are_classes = def.labels_are_classes;
+  return type;
+}
+
+EntryType entry_of(const OptimizerDef& def) { return {def.name, "", def.fields, def.faults}; }
+
+template <class Def>
+std::vector<EntryType> entries_of(std::span<const Def* const> defs) {
+  std::vector<EntryType> types;
+  for (const Def* def : defs) types.push_back(entry_of(*def));
+  return types;
+}
+
+}  // namespace
+
+std::span<const LayerDef* const> all_layers() {
+  static const std::vector<const LayerDef*> all = collect(&OpFamily::layers);
+  return all;
+}
+std::span<const LossDef* const> all_losses() {
+  static const std::vector<const LossDef*> all = collect(&OpFamily::losses);
+  return all;
+}
+std::span<const OptimizerDef* const> all_optimizers() {
+  static const std::vector<const OptimizerDef*> all = collect(&OpFamily::optimizers);
+  return all;
+}
+
+const LayerDef* find_layer(std::string_view name) { return find(all_layers(), name); }
+const LossDef* find_loss(std::string_view name) { return find(all_losses(), name); }
+const OptimizerDef* find_optimizer(std::string_view name) { return find(all_optimizers(), name); }
+const OptimizerDef& get_optimizer(std::string_view name) {
+  const OptimizerDef* optimizer = find_optimizer(name);
+  check(optimizer != nullptr, "there is no optimizer " + std::string(name));
+  return *optimizer;
+}
+
+const std::vector<EntryType>& layer_types() {
+  static const std::vector<EntryType> types = entries_of(all_layers());
+  return types;
+}
+const std::vector<EntryType>& loss_types() {
+  static const std::vector<EntryType> types = entries_of(all_losses());
+  return types;
+}
+const std::vector<EntryType>& optimizer_types() {
+  static const std::vector<EntryType> types = entries_of(all_optimizers());
+  return types;
+}
+
+}  // namespace trainctl

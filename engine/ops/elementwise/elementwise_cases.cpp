@@ -1,0 +1,126 @@
+#include <cmath>
+
+#include "engine/ops/elementwise/expression.h"
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+double slope_of_result(ElementwiseOp op, double y) {
+  if (op == ElementwiseOp::relu_grad) return y > 0 ? 1.0 : 0.0;
+  return op == ElementwiseOp::sigmoid_grad ? y * (1 - y) : 1 - y * y;
+}
+
+double of_one(ElementwiseOp op, double x) {
+  switch (op) {
+    case ElementwiseOp::relu:
+      return activated(Activation::relu, x);
+    case ElementwiseOp::gelu:
+      return activated(Activation::gelu, x);
+    case ElementwiseOp::gelu_tanh:
+      return activated(Activation::gelu_tanh, x);
+    case ElementwiseOp::sigmoid:
+      return 1 / (1 + std::exp(-x));
+    default:
+      return std::tanh(x);
+  }
+}
+
+/// `b` was on top.
+double of_two(ElementwiseOp op, double a, double b) {
+  switch (op) {
+    case ElementwiseOp::add:
+      return a + b;
+    case ElementwiseOp::mul:
+      return a * b;
+    case ElementwiseOp::gelu_grad:
+      return a * slope_at(Activation::gelu, b);
+    case ElementwiseOp::gelu_tanh_grad:
+      return a * slope_at(Activation::gelu_tanh, b);
+    default:
+      return a * slope_of_result(op, b);
+  }
+}
+
+bool takes_two(ElementwiseOp op) {
+  return op == ElementwiseOp::add || op == ElementwiseOp::mul ||
+         (op >= ElementwiseOp::relu_grad && op <= ElementwiseOp::gelu_tanh_grad);
+}
+
+/// One element of all outputs.
+void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& call, size_t i, Outputs& out) {
+  std::vector<double> stack, named(kMostElementwiseNames);
+  const auto pop = [&] {
+    const double top = stack.back();
+    stack.pop_back();
+    return top;
+  };
+  for (const ElementwiseToken& t : tokens) {
+    if (t.op == ElementwiseOp::input || t.op == ElementwiseOp::row) {
+      const std::vector<double>& values = call.in[t.index].values;
+      stack.push_back(values[i % values.size()]);
+    } else if (t.op == ElementwiseOp::name) {
+      named[t.index] = stack.back();
+    } else if (t.op == ElementwiseOp::named) {
+      stack.push_back(named[t.index]);
+    } else if (t.op == ElementwiseOp::output) {
+      out[t.index].values[i] = pop();
+    } else if (t.op == ElementwiseOp::dropout) {
+      const double x = pop();
+      stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, 0, i) ? x / (1 - t.p) : 0.0);
+    } else if (takes_two(t.op)) {
+      const double b = pop(), a = pop();
+      stack.push_back(of_two(t.op, a, b));
+    } else {
+      stack.push_back(of_one(t.op, pop()));
+    }
+  }
+}
+
+Outputs chain(const NaiveCall& call) {
+  const std::vector<ElementwiseToken> tokens = parse_expression(call.attrs.text("expression"));
+  Outputs out = call.before;
+  for (size_t i = 0; i < out[0].values.size(); ++i) run_element(tokens, call, i, out);
+  return out;
+}
+
+std::vector<KernelCase> kernels() {
+  struct Sizes {
+    int64_t n, row;
+  };
+  std::vector<KernelCase> calls;
+  for (const Sizes& s :
+       {Sizes{1, 1}, Sizes{111, 37}, Sizes{4096, 64}, Sizes{70000, 8}, Sizes{69989, 3043}, Sizes{8192, 8192}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const bool bf16 = type == DType::bf16;
+      const CaseOperand x{.shape = {s.n}, .dtype = type}, row{.shape = {s.row}, .dtype = type};
+      const CaseOperand sum{.shape = {s.n}, .dtype = type, .accumulate = true}, out = unwritten({s.n}, type);
+      const auto add = [&](std::vector<CaseOperand> in, std::vector<CaseOperand> written, const char* expression,
+                           double tolerance) {
+        calls.push_back({"elementwise",
+                         std::move(in),
+                         std::move(written),
+                         {{"expression", std::string(expression)}},
+                         tolerance,
+                         {.step = 5}});
+        calls.back().f32_on_cpu = bf16;
+      };
+      const double tolerance = bf16 ? 1e-2 : 5e-6;
+      add({x, row, x}, {out}, "x0 b1 + relu x2 * =0", tolerance);
+      add({x, x}, {out, out}, "x0 x1 + :0 =0 $0 gelu =1", tolerance);
+      add({x, x, x}, {out}, "x0 x1 gelu_grad x2 sigmoid_grad x1 tanh_grad =0", tolerance);
+      add({x, x, x, x}, {out}, "x0 sigmoid :0 x1 tanh x2 gelu_tanh x3 relu_grad * $0 + + =0", tolerance);
+      add({x, x}, {out}, "x0 dropout(0.3,7) x1 + dropout(0.5,-9) =0", tolerance);
+      add({x, x}, {sum}, "x0 x1 gelu_tanh_grad =0", bf16 ? 3e-2 : tolerance);
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases elementwise_cases = {.kernels = kernels(), .kernel_references = {{"elementwise", chain}}};
+
+}  // namespace trainctl

@@ -1,0 +1,78 @@
+// An epilogue as attrs: bias, keep_input, bias_grad and descend are flags; activation and activation_grad are "relu" or
+// "gelu", and `approximate`, as gelu's own attr, says which gelu.
+#include "engine/ops/epilogue.h"
+
+#include <string>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+Activation activation_named(const Attrs& attrs, const char* which) {
+  const std::string name = attrs.text(which);
+  if (name.empty()) return Activation::none;
+  if (name == "relu") return Activation::relu;
+  check(name == "gelu", std::string("the attr ") + which + " is relu or gelu, and not " + name);
+  return gelu_of(attrs);
+}
+
+void set_flag(Attrs& attrs, const char* name, bool value) {
+  if (value) {
+    attrs.set(name, true);
+  } else {
+    attrs.erase(name);
+  }
+}
+
+void set_activation(Attrs& attrs, const char* name, Activation activation) {
+  if (activation == Activation::none) return attrs.erase(name);
+  attrs.set(name, std::string(activation == Activation::relu ? "relu" : "gelu"));
+  if (activation != Activation::relu)
+    attrs.set("approximate", std::string(activation == Activation::gelu_tanh ? "tanh" : "none"));
+}
+
+}  // namespace
+
+Activation gelu_of(const Attrs& attrs) {
+  return attrs.text("approximate", "none") == "tanh" ? Activation::gelu_tanh : Activation::gelu;
+}
+
+Epilogue epilogue_of(const Attrs& attrs) {
+  return {.bias = attrs.flag("bias"),
+          .activation = activation_named(attrs, "activation"),
+          .keep_input = attrs.flag("keep_input"),
+          .slope = activation_named(attrs, "activation_grad"),
+          .bias_grad = attrs.flag("bias_grad"),
+          .descend = attrs.flag("descend")};
+}
+
+void set_epilogue(Attrs& attrs, const Epilogue& epilogue) {
+  set_flag(attrs, "bias", epilogue.bias);
+  set_activation(attrs, "activation", epilogue.activation);
+  set_flag(attrs, "keep_input", epilogue.keep_input);
+  set_activation(attrs, "activation_grad", epilogue.slope);
+  set_flag(attrs, "bias_grad", epilogue.bias_grad);
+  set_flag(attrs, "descend", epilogue.descend);
+}
+
+Attrs epilogue_attrs(unsigned steps) {
+  const auto takes = [steps](EpilogueStep step) { return (steps & bits(step)) != 0; };
+  Attrs attrs;
+  if (takes(EpilogueStep::bias)) attrs.set("bias", true);
+  if (takes(EpilogueStep::activation)) {
+    attrs.set("activation", std::string("relu"));
+    attrs.set("keep_input", true);
+  }
+  if (takes(EpilogueStep::slope)) attrs.set("activation_grad", std::string("relu"));
+  if (takes(EpilogueStep::bias_grad)) attrs.set("bias_grad", true);
+  if (takes(EpilogueStep::descend)) attrs.set("descend", true);
+  return attrs;
+}
+
+std::vector<std::string> epilogue_words(std::string_view attr) {
+  if (attr == "activation" || attr == "activation_grad") return {"relu", "gelu"};
+  return {};
+}
+
+}  // namespace trainctl

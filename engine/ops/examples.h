@@ -1,0 +1,37 @@
+// Shapes that the examples of kernels share (KernelDef::example): 4 Mi elements where nothing says otherwise, 16 MiB of
+// f32; and checks of shapes given by hand.
+#pragma once
+
+#include <string>
+
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl::example {
+
+using Fill = KernelExample::Fill;
+using Input = KernelExample::Input;
+
+inline const int64_t kRows = 4096, kCols = 1024;
+inline const Shape kMatrix = {kRows, kCols}, kRow = {kCols}, kColumn = {kRows}, kFlat = {kRows * kCols};
+
+inline Input f32(Shape shape) { return {std::move(shape), Fill::statistics}; }
+inline Input ids(Shape shape) { return {std::move(shape), Fill::indices}; }
+
+inline int64_t columns_of_first(Infos in, const Attrs&) { return in[0].shape.back(); }
+
+/// Throw ShapeError.
+void expect(bool holds, const std::string& message);
+void expect_shape(const TensorInfo& info, const Shape& expected, const char* what);
+
+/// All dims but the last.
+inline Shape leading(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 1); }
+
+// KernelExample::outputs.
+std::vector<TensorInfo> like_first(Infos in, const Attrs& attrs, DType dtype);
+std::vector<TensorInfo> one_number(Infos in, const Attrs& attrs, DType dtype);
+/// Of a loss with its gradient.
+std::vector<TensorInfo> loss_and_gradient(Infos in, const Attrs& attrs, DType dtype);
+/// Of an optimizer with so many states beside the weights.
+std::vector<TensorInfo> updated(Infos in, int states, DType dtype);
+
+}  // namespace trainctl::example

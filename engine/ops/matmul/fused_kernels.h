@@ -1,0 +1,17 @@
+// The kernels that make a product's epilogue where no product makes it in one go.
+#pragma once
+
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl {
+
+/// (x) -> y
+const KernelDef& activation_kernel(Activation activation);
+/// (dy, y or x) -> dx
+const KernelDef& slope_kernel(Activation activation);
+/// (x, b) -> y
+const KernelDef& bias_kernel();
+/// (dy) -> db
+const KernelDef& bias_grad_kernel();
+
+}  // namespace trainctl

@@ -1,0 +1,172 @@
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+/// a[.., r, c], or a[.., c, r] when it is transposed.
+double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, bool transposed) {
+  Index index(leading.begin(), leading.begin() + static_cast<int64_t>(t.shape.size()) - 2);
+  index.push_back(transposed ? c : r);
+  index.push_back(transposed ? r : c);
+  return at(t, index);
+}
+
+Outputs matmul(const Inputs& in, const Attrs& attrs) {
+  const bool ta = attrs.flag("transpose_a"), tb = attrs.flag("transpose_b");
+  const Shape &a = in[0].shape, &b = in[1].shape;
+  Shape shape(a.begin(), a.end() - 2);
+  shape.push_back(ta ? a[a.size() - 1] : a[a.size() - 2]);
+  shape.push_back(tb ? b[b.size() - 2] : b[b.size() - 1]);
+  const int64_t k = ta ? a[a.size() - 2] : a[a.size() - 1];
+  const Tensor64 sums = make(shape, [&](const Index& i) {
+    const int64_t m = i[i.size() - 2], n = i.back();
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) sum += matrix_at(in[0], i, m, j, ta) * matrix_at(in[1], i, j, n, tb);
+    return sum;
+  });
+  return with_epilogue(sums, in, attrs);
+}
+
+/// (x [m, k], dy [m, n]) -> dw, and with bias_grad db; as steps of descent with descend.
+Outputs weight_grad(const NaiveCall& call) {
+  const Tensor64 &x = call.in[0], &dy = call.in[1];
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  const int64_t rows = x.shape[0], k = x.shape[1], n = dy.shape[1];
+  const double factor = epilogue.descend ? -double{call.scalars.learning_rate} : 1.0;
+  const bool kn = call.attrs.flag("kn");
+  Outputs out = {make(kn ? Shape{k, n} : Shape{n, k}, [&](const Index& i) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r) sum += at(x, {r, i[kn ? 0 : 1]}) * at(dy, {r, i[kn ? 1 : 0]});
+    return factor * sum;
+  })};
+  if (!epilogue.bias_grad) return out;
+  out.push_back(make({n}, [&](const Index& i) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r) sum += at(dy, {r, i[0]});
+    return factor * sum;
+  }));
+  return out;
+}
+
+Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
+
+OpCase product(Shape a, Shape b, Attrs attrs, Shape out) {
+  return {"matmul", {{std::move(a)}, {std::move(b)}}, std::move(attrs), {std::move(out)}};
+}
+
+std::vector<OpCase> rows() {
+  std::vector<OpCase> rows = {
+      product({1, 1}, {1, 1}, {}, {1, 1}),
+      product({4, 6}, {6, 12}, {}, {4, 12}),
+      product({7, 5}, {3, 5}, transposes(false, true), {7, 3}),
+      product({12, 18}, {6, 18}, transposes(false, true), {12, 6}),
+      product({5, 7}, {5, 11}, transposes(true, false), {7, 11}),
+      product({12, 4}, {6, 12}, transposes(true, true), {4, 6}),
+      product({4, 3, 5}, {5, 6}, {}, {4, 3, 6}),
+      product({2, 3, 4}, {6, 4}, transposes(false, true), {2, 3, 6}),
+      product({6, 2, 5}, {6, 5, 4}, {}, {6, 2, 4}),
+      product({2, 3, 4, 5}, {2, 3, 6, 5}, transposes(false, true), {2, 3, 4, 6}),
+      product({4, 5, 3}, {4, 5, 2}, transposes(true, false), {4, 3, 2}),
+      product({2, 5, 3}, {2, 7, 5}, transposes(true, true), {2, 3, 7}),
+      product({4, 64}, {1, 64}, transposes(false, true), {4, 1}),
+      product({1, 37}, {13, 37}, transposes(false, true), {1, 13}),
+      product({17, 1}, {1, 19}, {}, {17, 19}),
+  };
+  const auto fused = [&](std::vector<CaseInput> inputs, bool transpose_b, const Epilogue& epilogue,
+                         std::vector<Shape> out) {
+    rows.push_back(fused_case("matmul", std::move(inputs), {{"transpose_b", transpose_b}}, epilogue, std::move(out)));
+  };
+  fused({{{5, 7}}, {{11, 7}}, {{11}}}, true, {.bias = true}, {{5, 11}});
+  fused({{{2, 6, 7}}, {{7, 4}}, {{4}}}, false, {.bias = true, .activation = Activation::relu}, {{2, 6, 4}});
+  for (const Activation gelu : {Activation::gelu, Activation::gelu_tanh}) {
+    fused({{{5, 7}}, {{11, 7}}, {{11}}}, true, {.bias = true, .activation = gelu}, {{5, 11}});
+    const Epilogue kept{.bias = true, .activation = gelu, .keep_input = true};
+    fused({{{6, 17}}, {{24, 17}}, {{24}}}, true, kept, {{6, 24}, {6, 24}});
+    fused({{{2, 3, 5}}, {{3, 5}}, {{3}}}, true, kept, {{2, 3, 3}, {2, 3, 3}});
+    fused({{{5, 7}}, {{11, 7}}, {{5, 11}}}, true, {.slope = gelu}, {{5, 11}});
+    fused({{{6, 16}}, {{24, 16}}, {{6, 24}}}, true, {.slope = gelu}, {{6, 24}});
+  }
+  fused({{{5, 7}}, {{7, 11}}, {{5, 11}}}, false, {.slope = Activation::relu}, {{5, 11}});
+  fused({{{6, 1}}, {{1, 12}}, {{6, 12}}}, false, {.slope = Activation::relu}, {{6, 12}});
+  fused({{{34, 132}}, {{132, 68}}, {{34, 68}}}, false, {.slope = Activation::relu}, {{34, 68}});
+  // Sums so long that blocks of a GPU share them.
+  fused({{{67, 131}}, {{37, 131}}, {{37}}}, true, {.bias = true, .activation = Activation::relu}, {{67, 37}});
+  return rows;
+}
+
+/// What the compiler fuses with a weight's gradient.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const bool kn : {false, true}) {
+    for (const Epilogue& epilogue :
+         {Epilogue{.bias_grad = true}, Epilogue{.descend = true}, Epilogue{.bias_grad = true, .descend = true}}) {
+      KernelCase call{
+          "matmul_weight_grad",    {{{24, 36}}, {{24, 20}}}, {{kn ? Shape{36, 20} : Shape{20, 36}}}, {{"kn", kn}}, 1e-5,
+          {.learning_rate = 0.25f}};
+      if (epilogue.bias_grad) call.out.push_back({{20}});
+      for (CaseOperand& out : call.out) out.accumulate = epilogue.descend;
+      set_epilogue(call.attrs, epilogue);
+      calls.push_back(std::move(call));
+    }
+  }
+  return calls;
+}
+
+const Attrs kTransposeA{{"transpose_a", true}}, kTransposeB{{"transpose_b", true}};
+const Attrs kTransposeBoth{{"transpose_a", true}, {"transpose_b", true}};
+
+}  // namespace
+
+extern const OpCases matmul_cases = {
+    .rows = rows(),
+    .references = {{"matmul", matmul}},
+    .rules = {{{"matmul", {{{2, 3}}, {{3, 4}}}}, "mk,kn->mn", "", {{2, 4}}},
+              {{"matmul", {{{2, 3}}, {{4, 3}}}, kTransposeB}, "mk,nk->mn", "", {{2, 4}}},
+              {{"matmul", {{{3, 2}}, {{3, 4}}}, kTransposeA}, "km,kn->mn", "", {{2, 4}}},
+              {{"matmul", {{{5, 2, 3}}, {{4, 3}}}, kTransposeB}, "amk,nk->amn", "", {{5, 2, 4}}},
+              {{"matmul", {{{5, 6, 2, 3}}, {{5, 6, 3, 4}}}}, "abmk,abkn->abmn", "", {{5, 6, 2, 4}}},
+              {{"matmul", {{{2, 3}}, {{3, 4}}, {{4}}}, {{"bias", true}}}, "mk,kn,n->mn", "", {{2, 4}}}},
+    .gradients = {{{"matmul", {{{2, 3}}, {{3, 4}}}},
+                   {"matmul mn,kn->mk sums n", "matmul_weight_grad mk,mn->kn sums m"},
+                   "dA sums over n, dB over m; a cut of k cuts both results"},
+                  {{"matmul", {{{2, 3}}, {{4, 3}}}, kTransposeB},
+                   {"matmul mn,nk->mk sums n", "matmul_weight_grad mk,mn->nk sums m"},
+                   "the same"},
+                  {{"matmul", {{{3, 2}}, {{3, 4}}}, kTransposeA},
+                   {"matmul kn,mn->km sums n", "matmul km,mn->kn sums m"},
+                   "the same"},
+                  {{"matmul", {{{3, 2}}, {{4, 3}}}, kTransposeBoth},
+                   {"matmul nk,mn->km sums n", "matmul mn,km->nk sums m"},
+                   "the same"},
+                  {{"matmul", {{{5, 2, 3}}, {{4, 3}}}, kTransposeB},
+                   {"matmul amn,nk->amk sums n", "matmul_weight_grad amk,amn->nk sums am"},
+                   "the weight is used for every a and m, so its gradient sums over both"},
+                  {{"matmul", {{{5, 2, 3}}, {{5, 3, 4}}}},
+                   {"matmul amn,akn->amk sums n", "matmul amk,amn->akn sums m"},
+                   "a is in every operand: products of their own"},
+                  {{"matmul", {{{5, 2, 3}}, {{5, 4, 3}}}, kTransposeB},
+                   {"matmul amn,ank->amk sums n", "matmul amn,amk->ank sums m"},
+                   "the same"}},
+    .shape_errors =
+        {{{"matmul", {{{2, 3}}, {{4, 5}}}},
+          "matmul: [2, 3] times [4, 5]: the contracted dims are 3 and 4, they must be equal"},
+         {{"matmul", {{{2, 3}}, {{4, 5}}}, {{"transpose_b", true}}},
+          "matmul: [2, 3] times [4, 5] transposed: the contracted dims are 3 and 5, they must be equal"},
+         {{"matmul", {{{7, 2, 3}}, {{8, 3, 5}}}},
+          "matmul: [7, 2, 3] times [8, 3, 5]: the leading dims [7] and [8] differ"},
+         {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, it is given [3]"},
+         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, it is given [2, 3] i32"},
+         {{"matmul", {{{7, 2, 3}}, {{2, 5}}}, {{"transpose_a", true}}},
+          "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
+          "leading dims"}},
+    .kernels = kernels(),
+    .kernel_references = {{"matmul_weight_grad", weight_grad}},
+    .layers = {{"matmul", ", units: 5", {8, 5}},
+               {"matmul", ", units: 5, transpose_b: true", {8, 5}},
+               {"matmul", ", units: 5, transpose_a: true", {12, 5}},
+               {"matmul", ", inputs: [first, second], transpose_b: true", {8, 8}}},
+};
+
+}  // namespace trainctl

@@ -1,0 +1,103 @@
+// Bytes that compiled programs move: parts of a tensor to and from the order that collectives want, sums of gradients,
+// and zeros.
+#include <fmt/format.h>
+
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+/// [outer, parts, inner] in one dim.
+std::vector<TensorInfo> rearranged(Infos in, const Attrs& attrs, DType) {
+  const int64_t outer = attrs.integer("outer"), parts = attrs.integer("parts"), inner = attrs.integer("inner");
+  example::expect(outer > 0 && parts > 0 && inner > 0 && num_elements(in[0].shape) == outer * parts * inner,
+                  fmt::format("outer {} x parts {} x inner {} are not the elements of {}", outer, parts, inner,
+                              to_string(in[0].shape)));
+  return {in[0]};
+}
+
+std::vector<TensorInfo> one_part(Infos in, const Attrs& attrs, DType dtype) {
+  rearranged(in, attrs, dtype);
+  const int64_t index = attrs.integer("index");
+  example::expect(index >= 0 && index < attrs.integer("parts"), fmt::format("there is no part {}", index));
+  return {{{attrs.integer("outer") * attrs.integer("inner")}, in[0].dtype}};
+}
+
+const Attrs& parts() {
+  static const Attrs attrs = {{"outer", int64_t{64}}, {"parts", int64_t{4}}, {"inner", int64_t{16384}}};
+  return attrs;
+}
+
+Attrs part() {
+  Attrs attrs = parts();
+  attrs.set("index", int64_t{1});
+  return attrs;
+}
+
+}  // namespace
+
+extern const KernelDef copy_slice_kernel = {
+    .name = "copy_slice",
+    .example =
+        [] {
+          return KernelExample{.what = "one of parts of each of outer rows",
+                               .inputs = {{example::kFlat}},
+                               .attrs = part(),
+                               .outputs = one_part};
+        },
+};
+
+extern const KernelDef pack_kernel = {
+    .name = "pack",
+    .example =
+        [] {
+          return KernelExample{.what = "[outer, parts, inner] to [parts, outer, inner]",
+                               .inputs = {{example::kFlat}},
+                               .attrs = parts(),
+                               .outputs = rearranged};
+        },
+};
+
+extern const KernelDef unpack_kernel = {
+    .name = "unpack",
+    .example =
+        [] {
+          return KernelExample{.what = "[parts, outer, inner] to [outer, parts, inner]",
+                               .inputs = {{example::kFlat}},
+                               .attrs = parts(),
+                               .outputs = rearranged};
+        },
+};
+
+extern const KernelDef accumulate_kernel = {
+    .name = "accumulate",
+    .accumulates = 1,
+    .cost =
+        [](Infos in, Infos out, const Attrs&) {
+          const int64_t written = bytes_of(out[0]) * (out[0].dtype == DType::f32 ? 2 : 1);
+          return Cost{.bytes = static_cast<double>(bytes_of(in[0]) + written)};
+        },
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "out += in", .inputs = {f32(kFlat)}, .outputs = like_first};
+        },
+};
+
+extern const KernelDef zero_kernel = {
+    .name = "zero",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "out = 0", .inputs = {f32(kFlat)}, .outputs = like_first, .reads_inputs = false};
+        },
+};
+
+extern const OpFamily moves_family = {
+    .ops = {},
+    .kernels = {&copy_slice_kernel, &pack_kernel, &unpack_kernel, &accumulate_kernel, &zero_kernel},
+};
+
+}  // namespace trainctl

@@ -1,0 +1,11 @@
+// The ops that other rooms ask for by name: the sum of a tensor's gradients, and the product by which `trainctl bench`
+// finds a device's peak. All others come from the layers of a job.
+#pragma once
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+
+extern const OpDef add_op, matmul_op;
+
+}  // namespace trainctl

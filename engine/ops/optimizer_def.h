@@ -1,0 +1,69 @@
+// All that the job file, its reference, the compiler and the trainer know of one optimizer. It is in the folder of its
+// kernel (adam/adam.cpp holds adam_optimizer) and is listed in its OpFamily.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/entry_types.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl {
+
+/// `settings` are the values of `fields`, defaults filled in.
+struct OptimizerDef {
+  const char* name;  ///< the `type` of a job file
+  std::vector<Field> fields = {};
+  /// What must hold between fields, and what their ranges do not say; null: nothing.
+  std::vector<FieldFault> (*faults)(const Attrs& settings) = nullptr;
+
+  /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16 copy
+  /// of the weight). It also gets the attr clip_norm.
+  const KernelDef* kernel;
+  Attrs (*kernel_attrs)(const Attrs& settings);
+
+  /// Names of what is kept from step to step beside a weight, f32 and of its size each, 0 at the start.
+  std::vector<std::string> (*states)(const Attrs& settings);
+
+  /// Whether the update is weight -= learning_rate * gradient and no more, so that a kernel that makes a gradient can
+  /// take the step itself (EpilogueStep::descend). Null: never.
+  bool (*is_plain_step)(const Attrs& settings) = nullptr;
+
+  /// Fills in what the kernel reads of StepScalars beside the learning rate; `update` counts from 1. Null: nothing.
+  void (*fill_scalars)(const Attrs& settings, int64_t update, StepScalars& scalars) = nullptr;
+};
+
+/// Every optimizer, in the order of the reference.
+std::span<const OptimizerDef* const> all_optimizers();
+/// Null where there is none of that name.
+const OptimizerDef* find_optimizer(std::string_view name);
+/// The same, but the name must exist.
+const OptimizerDef& get_optimizer(std::string_view name);
+
+/// An optimizer with the settings of a job.
+struct Optimizer {
+  Optimizer(std::string_view type, const Attrs& given)
+      : def(get_optimizer(type)), settings(with_defaults(given, def.fields)) {}
+
+  const OptimizerDef& def;
+  const Attrs settings;
+
+  Attrs kernel_attrs() const { return def.kernel_attrs(settings); }
+  std::vector<std::string> states() const { return def.states(settings); }
+  bool is_plain_step() const { return def.is_plain_step && def.is_plain_step(settings); }
+  void fill_scalars(int64_t update, StepScalars& scalars) const {
+    if (def.fill_scalars) def.fill_scalars(settings, update, scalars);
+  }
+};
+
+/// Of every optimizer that there is now.
+inline Field weight_decay_field() {
+  return number("weight_decay", "Added to the gradient times the weight; adamw: taken off the weight itself.")
+      .defaults(0.0)
+      .at_least(0);
+}
+
+}  // namespace trainctl

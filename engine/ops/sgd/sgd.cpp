@@ -1,0 +1,51 @@
+// SGD as in PyTorch: sgd_cpu.cpp has the formula. Without momentum it keeps no state, and without weight decay either a
+// step is W -= learning_rate * dW alone.
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<FieldFault> faults(const Attrs& settings) {
+  if (!settings.flag("nesterov") || settings.number("momentum") != 0) return {};
+  return {{"nesterov", "nesterov looks ahead along the momentum, but momentum is 0", "set optimizer.momentum: 0.9"}};
+}
+
+}  // namespace
+
+extern const KernelDef sgd_update_kernel = {
+    .name = "sgd_update",
+    .updates_outputs = true,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "weights (, momentum) from gradients (, squared norm)",
+              .inputs = {f32(kFlat)},
+              .attrs = {{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}, {"clip_norm", 0.0}},
+              .outputs = [](Infos in, const Attrs& attrs, DType dtype) {
+                return updated(in, attrs.number("momentum") != 0 ? 1 : 0, dtype);
+              }};
+        },
+};
+
+extern const OptimizerDef sgd_optimizer = {
+    .name = "sgd",
+    .fields = {number("momentum", "Share of the last update that goes on.").defaults(0.0).at_least(0).below(1),
+               flag("nesterov", false, "Look ahead along the momentum."), weight_decay_field()},
+    .faults = faults,
+    .kernel = &sgd_update_kernel,
+    .kernel_attrs = [](const Attrs& settings) { return settings; },
+    .states = [](const Attrs& settings) -> std::vector<std::string> {
+      if (settings.number("momentum") == 0) return {};
+      return {"momentum"};
+    },
+    .is_plain_step =
+        [](const Attrs& settings) { return settings.number("momentum") == 0 && settings.number("weight_decay") == 0; },
+};
+
+extern const OpFamily sgd_family = {.ops = {}, .kernels = {&sgd_update_kernel}, .optimizers = {&sgd_optimizer}};
+
+}  // namespace trainctl

@@ -1,0 +1,111 @@
+// Messages between the blocks of a cluster, through distributed shared memory, and copies that all threads wait for.
+// Each is counted by an mbarrier: two floats of shared memory, 8-byte aligned, initialised once a launch. A note is an
+// arrival at an mbarrier; a barrier is passed when its phase completes.
+#pragma once
+
+#include "engine/ops/cuda/launch_cuda.h"
+
+namespace trainctl::cuda {
+
+[[maybe_unused]] __device__ inline unsigned shared_address(const void* p) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+/// Called by one thread, before others use the barrier: each of its phases takes `threads` notes.
+__device__ inline void prepare_notes(float* barrier, int threads) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(threads) : "memory");
+#endif
+}
+/// Called by each of those threads: everything it did before is visible to a thread that passes the barrier.
+__device__ inline void note(float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+/// Called by each of those threads after it has issued its cp.async copies: notes when they have completed.
+__device__ inline void note_copies(float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+#endif
+}
+/// Called by one thread, before others use the barrier: it is passed after `bytes` bytes and `notes` notes.
+__device__ inline void expect_bytes(float* barrier, int bytes, int notes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], %2;\n"
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes), "r"(notes + 1)
+      : "memory");
+#endif
+}
+/// A note in the barrier of another block: this block will send it nothing.
+__device__ inline void send_note(int block, float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 counter;\n"
+      "mapa.shared::cluster.u32 counter, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [counter];}" ::"r"(shared_address(barrier)),
+      "r"(block)
+      : "memory");
+#endif
+}
+__device__ inline void publish_barriers() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+/// Waits until everything the barrier counts has arrived, including st.async stores from other blocks. A barrier with
+/// several phases: phases 0, 2, 4 .. have `parity` 0, the others 1.
+__device__ inline void wait_for_bytes(float* barrier, int parity = 0) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+#endif
+}
+/// The same as a test: does not wait.
+__device__ inline bool have_come(float* barrier, int parity) {
+  unsigned come = 1;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;}"
+      : "=r"(come)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+#endif
+  return come != 0;
+}
+/// Stores to the address of `to` in another block; that block's `barrier` counts the bytes.
+__device__ inline void send(int block, float* to, const float4& v, float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [counter];}" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(barrier)), "r"(block), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+      : "memory");
+#endif
+}
+__device__ inline void send(int block, float* to, float v, float* barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 there, counter;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [counter];}" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(barrier)), "r"(block), "f"(v)
+      : "memory");
+#endif
+}
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,110 @@
+// Asynchronous copies from global to shared memory, and clusters of blocks.
+#pragma once
+
+#include "engine/ops/small_step/cluster_limits_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
+
+namespace trainctl::cuda {
+
+/// Copies 4 or 16 bytes to shared memory asynchronously; writes zeros where `there` is false.
+template <int kBytes>
+__device__ void copy_async(float* to, const float* from, bool there) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int bytes = there ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+  }
+#endif
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+__device__ void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Allows a kernel clusters of more than 8 blocks and `shared_bytes` a block; false: the device does not support it.
+template <class Kernel>
+bool allow_large_clusters(Kernel* kernel, int shared_bytes) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes) == cudaSuccess)
+    return true;
+  cudaGetLastError();
+  return false;
+}
+
+/// The configuration of a launch in clusters of `blocks` along x; 1: without clusters. The kernel may start before the
+/// preceding one has ended, as with launch().
+struct ClusterLaunch {
+  cudaLaunchAttribute attributes[2]{};
+  cudaLaunchConfig_t config{};
+
+  ClusterLaunch(dim3 grid, int threads, size_t shared_bytes, int blocks, CudaStream stream) {
+    unsigned count = 0;
+    if (blocks > 1) {
+      attributes[count].id = cudaLaunchAttributeClusterDimension;
+      attributes[count].val.clusterDim.x = static_cast<unsigned>(blocks);
+      attributes[count].val.clusterDim.y = attributes[count].val.clusterDim.z = 1;
+      ++count;
+    }
+    if (built_for_hopper()) {
+      attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      attributes[count].val.programmaticStreamSerializationAllowed = 1;
+      ++count;
+    }
+    config.gridDim = grid;
+    config.blockDim = dim3(static_cast<unsigned>(threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = attributes;
+    config.numAttrs = count;
+  }
+  ClusterLaunch(const ClusterLaunch&) = delete;
+  ClusterLaunch& operator=(const ClusterLaunch&) = delete;
+};
+
+/// How many of the launch's clusters run at once on the current device; 0: it runs none.
+template <class Kernel>
+int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
+  int count = 0;
+  if (cudaOccupancyMaxActiveClusters(&count, kernel, &launch.config) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+/// The same, within the limit that all ranks share (cluster_limits_cuda.h). For kernels of one block a multiprocessor.
+template <class Kernel>
+int clusters_at_once(Kernel* kernel, const ClusterLaunch& launch, int blocks) {
+  return std::min(max_active_clusters(kernel, launch), cluster_limit(blocks));
+}
+
+/// A barrier of all threads of the cluster, split in two so that work can go between. It orders only what
+/// publish_barriers() published before the arrival.
+__device__ inline void arrive_at_cluster() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void wait_for_arrivals() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+__device__ inline int cluster_index() {
+  unsigned index = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+  return static_cast<int>(index);
+}
+__device__ inline int block_in_cluster() {
+  unsigned index = 0;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(index));
+#endif
+  return static_cast<int>(index);
+}
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,225 @@
+// A tile of a weight's gradient by one block: dW = A^T B in true f32 on tensor cores (three_tf32_cuda.cuh). Both
+// operands are read as stored, [k,m] and [k,n]. The copy engine loads slabs of 32 columns, a stage of 32 k at a time.
+// As many stages as fit into shared memory are requested at once, so threads only multiply, and synchronise only if k
+// is longer than that. Two groups of warps split k; their sums are added in a fixed order.
+//
+// Tiles are 64 x 88: gradients of 512 x 784 and 512 x 512 take 120 blocks. For each 8 of k the products take 218 cycles
+// and read 4.9 KiB from L2, some 20 bytes a cycle.
+#pragma once
+
+#include "engine/ops/small_step/tensor_tile_cuda.cuh"
+#include "engine/ops/small_step/tile_copies_cuda.cuh"
+
+namespace trainctl::cuda {
+namespace {
+
+/// Unrolled steps of 8 k: with 2 a step's fragments load during the products before it; more is more code to fetch.
+constexpr int kStepsAtOnce = 2;
+
+using GradSize = TileSize<4, 1, 2, 16, 88, 32, 8>;
+
+struct GradTile : Tile<GradSize, false, false, true> {
+  static constexpr int kSlab = kStage * kTileFloats;
+  static constexpr int kASlabs = kM / kTileFloats, kBSlabs = (kN + kTileFloats - 1) / kTileFloats;
+  static constexpr int kSlabs = kASlabs + kBSlabs, kStageFloats = kSlabs * kSlab;
+  static constexpr int kOld = kStages * kStageFloats;  ///< C's previous values; the groups' sums overwrite the stages
+  static constexpr int kParts = kOld + kM * kN;        ///< partial sums of A's columns
+  static constexpr int kRate = kParts + kGroups * kM;  ///< the learning rate
+  static constexpr int kBarriers = kRate + 2;
+  static constexpr int kShared = 4 * (kBarriers + 2 * kStages);
+  static_assert(kM % kTileFloats == 0 && kRows == 2 && kCols == 11 && kWide == 1);
+  static constexpr int kWarps = kThreads / 32, kRowsOfWarp = kM / kWarps;  ///< rows of C to finish: every kWarps-th
+  static_assert(kWarps == 8 && kStages == kWarps && kN <= 128 && kGroups * kM * kPitch <= kOld && kBarriers % 2 == 0);
+};
+
+/// Where a lane's fragments are in a slab, for the 8 k of a step: 1, 2 or 4 adjacent columns from `col`, at
+/// k = 2 in_group and at the next. The swizzle of tile_copies_cuda.cuh makes the reads free of bank conflicts.
+class InSlab {
+ public:
+  __device__ explicit InSlab(int col) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int k = static_cast<int>(threadIdx.x) % 4 * 2 + e;
+      bytes_[e] = 4 * (k * kTileFloats + ((col / 4) ^ k) * 4 + col % 4);
+      asm("" : "+r"(bytes_[e]));  // stays in a register: the compiler would recompute it in each step
+    }
+  }
+  template <class V>
+  __device__ V read(const float* slab, int e) const {
+    return *reinterpret_cast<const V*>(reinterpret_cast<const char*>(slab) + bytes_[e]);
+  }
+
+ private:
+  int bytes_[2];
+};
+
+/// A warp's fragments, with rows and columns in the order of Part::fragment.
+struct GradFragments {
+  InSlab a, b_fours, b_pair, b_last;
+  int a_slab;
+  __device__ GradFragments(int group, int own_row)
+      : a(own_row % kTileFloats + 2 * group),
+        b_fours(4 * group),
+        b_pair(2 * group),
+        b_last(16 + group),
+        a_slab(own_row / kTileFloats * GradTile::kSlab) {}
+
+  __device__ void read(const float* step, float (&a_of)[2][2], float (&b_of)[11][2]) const {
+    const float* const b_step = step + GradTile::kASlabs * GradTile::kSlab;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const float2 rows = a.read<float2>(step + a_slab, e);
+      a_of[0][e] = rows.x, a_of[1][e] = rows.y;
+#pragma unroll
+      for (int slab = 0; slab < 2; ++slab) {
+        const float4 v = b_fours.read<float4>(b_step + slab * GradTile::kSlab, e);
+        b_of[4 * slab][e] = v.x, b_of[4 * slab + 1][e] = v.y, b_of[4 * slab + 2][e] = v.z, b_of[4 * slab + 3][e] = v.w;
+      }
+      const float2 pair = b_pair.read<float2>(b_step + 2 * GradTile::kSlab, e);
+      b_of[8][e] = pair.x, b_of[9][e] = pair.y;
+      b_of[10][e] = b_last.read<float>(b_step + 2 * GradTile::kSlab, e);
+    }
+  }
+};
+
+/// The sum over k of a stage's column. Called only for weights stored as [in,out], by the first row of tiles.
+__device__ inline float sum_of_column(const float* slabs, int col) {
+  const float* const slab = slabs + col / kTileFloats * GradTile::kSlab;
+  const int pack = col % kTileFloats / 4;
+  float sum = 0;
+#pragma unroll 8
+  for (int k = 0; k < GradTile::kStage; ++k) sum += slab[k * kTileFloats + (pack ^ k % 8) * 4 + col % 4];
+  return sum;
+}
+
+/// Summed over the four lanes that share a fragment's rows and columns; all four get the result.
+__device__ inline float sum_of_four(float v) {
+  v += __shfl_xor_sync(~0u, v, 1);
+  return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+/// Called by all threads of a block. Waits for the preceding kernel.
+__device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map, const TileMap& b_map, int row0,
+                                      int col0, float* shared) {
+  using T = GradTile;
+  const int thread = static_cast<int>(threadIdx.x), lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);  // the compiler sees it is uniform
+  const int group = warp / T::kTall, own_row = warp % T::kTall * T::kWarpM;
+  const Finish& f = p.finish;
+  const int stages = (p.a.k + T::kStage - 1) / T::kStage;
+  const bool sums_a = p.a_sums != nullptr && col0 == 0, sums_b = p.b_sums != nullptr && row0 == 0;
+  const auto barrier = [&](int place) { return shared + T::kBarriers + 2 * place; };
+  const auto fetch = [&](int stage, int slab) {
+    const int place = stage % T::kStages;
+    const bool of_a = slab < T::kASlabs;
+    copy_tile(shared + place * T::kStageFloats + slab * T::kSlab, of_a ? a_map : b_map,
+              of_a ? row0 + slab * kTileFloats : col0 + (slab - T::kASlabs) * kTileFloats, stage * T::kStage,
+              barrier(place));
+  };
+  if (lane == 0) {
+    if (warp < 2) prefetch_map(warp == 0 ? a_map : b_map);
+    prepare_announcements(barrier(warp));
+    if (warp < stages) announce_bytes(barrier(warp), 4 * T::kStageFloats);
+    publish_to_copies();
+  }
+  __syncthreads();
+  wait_for_kernel_before();
+  // Warps take turns at requesting slabs, so that slabs arrive in the order of their use.
+  if (lane == 0) {
+#pragma unroll 1
+    for (int i = warp; i < min(stages, T::kStages) * T::kSlabs; i += T::kWarps) fetch(i / T::kSlabs, i % T::kSlabs);
+  }
+  // C's previous values and the rate: a thread reads the values that it copied itself, and the rate after a barrier.
+  const int col = col0 + 4 * lane, row = row0 + warp;
+  const bool finishes = lane < T::kN / 4 && col < f.n;
+  float* c = f.c + static_cast<int64_t>(row) * f.n + col;
+  float* const old = shared + T::kOld + warp * T::kN + 4 * lane;
+  const auto fetch_old = [&] {
+    if (f.accumulate && finishes) {
+      const float* from = c;
+#pragma unroll 2
+      for (int i = 0; i < T::kRowsOfWarp; ++i, from += T::kWarps * static_cast<int64_t>(f.n))
+        if (row + i * T::kWarps < f.m) copy_async<16>(old + i * T::kWarps * T::kN, from, true);
+    }
+    if (thread == 0 && f.descend != nullptr) copy_async<4>(shared + T::kRate, f.descend, true);
+    commit_copies();
+  };
+  const int old_from = stages > 2 ? 1 : 0;  // requested before this stage: not ahead of the first stage's slabs
+
+  const GradFragments fragments(lane / 4, own_row);
+  TileSums sums[1][T::kCols];
+  float row_sums[2] = {}, col_sum = 0;
+#pragma unroll 1
+  for (int s = 0; s < stages; ++s) {
+    const int place = s % T::kStages;
+    if (s == old_from) fetch_old();
+    wait_for_bytes(barrier(place), s / T::kStages % 2);
+    const float* const stage = shared + place * T::kStageFloats;
+#pragma unroll kStepsAtOnce
+    for (int step = 0; step < T::kStage / 8; step += T::kGroups) {
+      float a[2][2], b[T::kCols][2];
+      fragments.read(stage + (group + step) * 8 * kTileFloats, a, b);
+      Fragment<4> left[1];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) left[0].set(e, a[e % 2][e / 2]);
+      add_products(left, b, sums);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) row_sums[r] += a[r][0] + a[r][1];
+    }
+    if (sums_b && thread < T::kN) col_sum += sum_of_column(stage + T::kASlabs * T::kSlab, thread);
+    if (s + T::kStages < stages) {
+      __syncthreads();  // all have read the stage that is overwritten
+      if (lane == 0 && warp == place) {
+        announce_bytes(barrier(place), 4 * T::kStageFloats);
+#pragma unroll 1
+        for (int slab = 0; slab < T::kSlabs; ++slab) fetch(s + T::kStages, slab);
+      }
+    }
+    if (s % kKeep == kKeep - 1) keep(sums);
+  }
+  __syncthreads();
+
+  float* const of_warp = shared + (group * T::kM + own_row + lane / 4) * T::kPitch;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float row[T::kCols][2];
+#pragma unroll
+    for (int j = 0; j < T::kCols; ++j) {
+      row[j][0] = sums[0][j].sum(2 * r);
+      row[j][1] = sums[0][j].sum(2 * r + 1);
+    }
+    T::B::store_columns(of_warp + 8 * r * T::kPitch, row);
+  }
+  float* const parts = shared + T::kParts;
+  if (sums_a) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float sum = sum_of_four(row_sums[r]);
+      if (lane % 4 == 0) parts[group * T::kM + own_row + T::A::row_of<2>(lane / 4, r)] = sum;
+    }
+  }
+  wait_for_copies<0>();
+  __syncthreads();
+  const float scale = f.descend != nullptr ? -shared[T::kRate] : 1.0f;
+
+  if (sums_a && thread < T::kM)
+    store_row_sum(p.a_sums, parts + thread, T::kM, T::kGroups, row0 + thread, f.m, p.sums_accumulate, scale);
+  if (sums_b && thread < T::kN)
+    store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
+  if (!finishes) return;
+  // Sums are stored in the order of mma's rows: row 2 i + r of a warp's 16 is at i + 8 r.
+  const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;
+#pragma unroll 2
+  for (int i = 0; i < T::kRowsOfWarp; ++i, c += T::kWarps * static_cast<int64_t>(f.n)) {
+    if (row + i * T::kWarps >= f.m) break;
+    const float* const sums_of_row = of_row + (i / 2 * 16 + i % 2 * 4) * T::kPitch;
+    float4 sum = *reinterpret_cast<const float4*>(sums_of_row);
+    add(sum, *reinterpret_cast<const float4*>(sums_of_row + T::kM * T::kPitch));
+    sum = {sum.x * scale, sum.y * scale, sum.z * scale, sum.w * scale};
+    if (f.accumulate) add(sum, *reinterpret_cast<const float4*>(old + i * T::kWarps * T::kN));
+    *reinterpret_cast<float4*>(c) = sum;
+  }
+}
+
+}  // namespace
+}  // namespace trainctl::cuda

@@ -1,0 +1,14 @@
+// Counters in device memory with which the blocks of a launch determine which one ends last. They are 0 between
+// launches. Each kernel has its own, so that kernels of two streams never share one.
+#pragma once
+
+#include <memory>
+
+namespace trainctl {
+
+/// `count` counters of the current device, freed with the last copy of the pointer. Null if too few are left: the
+/// caller then chooses a kernel that needs none.
+using Tickets = std::shared_ptr<unsigned>;
+Tickets take_tickets(int count);
+
+}  // namespace trainctl

@@ -1,0 +1,72 @@
+#include <cmath>
+
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+/// The loss, and its gradient.
+Outputs with_grad(const Inputs& in, const Attrs& attrs) {
+  const int64_t c = in[0].shape.back();
+  const double scale = attrs.number("scale", 1.0);
+  double sum = 0;
+  Tensor64 grad = in[0];
+  for (size_t r = 0; r < in[1].values.size(); ++r) {
+    const double* x = in[0].values.data() + static_cast<int64_t>(r) * c;
+    const auto label = static_cast<int64_t>(in[1].values[r]);
+    double exps = 0;
+    for (int64_t i = 0; i < c; ++i) exps += std::exp(x[i] - x[label]);
+    sum += std::log(exps);
+    for (int64_t i = 0; i < c; ++i)
+      grad.values[static_cast<int64_t>(r) * c + i] = scale * (std::exp(x[i] - x[label]) / exps - (i == label ? 1 : 0));
+  }
+  return {{{1}, {scale * sum}}, grad};
+}
+
+Attrs scale(double s) { return {{"scale", s}}; }
+
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const int64_t classes : {1, 7, 37, 1000}) {
+    const CaseOperand x{{12, classes}}, bf16{.shape = {12, classes}, .dtype = DType::bf16};
+    const CaseOperand label{
+        .shape = {12}, .fill = CaseOperand::Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
+    const CaseOperand sum{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
+    calls.push_back(
+        {"softmax_cross_entropy_with_grad", {x, label}, {unwritten({1}), unwritten({12, classes})}, scale(0.01), 2e-6});
+    calls.push_back(
+        {"softmax_cross_entropy_with_grad", {x, label}, {sum, unwritten({12, classes})}, scale(0.01), 2e-6});
+    calls.push_back({"softmax_cross_entropy_with_grad",
+                     {bf16, label},
+                     {unwritten({1}), unwritten({12, classes}, DType::bf16)},
+                     scale(0.01),
+                     1e-2});
+    calls.back().f32_on_cpu = true;
+  }
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases softmax_cross_entropy_cases = {
+    .rows = {{"softmax_cross_entropy", {{{6, 10}}, ids({6}, 10)}, scale(1.0 / 6), {{1}}},
+             {"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 37)}, scale(1.0 / 12), {{1}}},
+             {"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, scale(1.0), {{1}}}},
+    .references = {{"softmax_cross_entropy",
+                    [](const Inputs& in, const Attrs& attrs) { return Outputs{with_grad(in, attrs)[0]}; }}},
+    .rules = {{{"softmax_cross_entropy", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->()", "c", {{1}}}},
+    .gradients = {{{"softmax_cross_entropy", {{{2, 5}}, {{2}, DType::i32}}},
+                   {"softmax_cross_entropy_grad ac,a->ac"},
+                   "row by row; c is uncuttable"}},
+    .shape_errors = {{{"softmax_cross_entropy", {{{2, 3}}, {{3}, DType::i32}}},
+                      "softmax_cross_entropy: the label is [3] i32, [2] was expected"},
+                     {{"softmax_cross_entropy", {{{2, 3}}, {{2}}}},
+                      "softmax_cross_entropy: the label is f32, i32 was expected"}},
+    .kernels = kernels(),
+    .kernel_references = {{"softmax_cross_entropy_with_grad",
+                           [](const NaiveCall& call) { return with_grad(call.in, call.attrs); }}},
+};
+
+}  // namespace trainctl

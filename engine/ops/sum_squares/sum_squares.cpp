@@ -1,0 +1,20 @@
+// out[1] = sum in^2: a part of the gradients' global norm.
+#include "engine/ops/examples.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+
+extern const KernelDef sum_squares_kernel = {
+    .name = "sum_squares",
+    .accumulates = 1,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "sum of in^2", .inputs = {f32(kFlat)}, .outputs = one_number};
+        },
+};
+
+extern const OpFamily sum_squares_family = {.ops = {}, .kernels = {&sum_squares_kernel}};
+
+}  // namespace trainctl

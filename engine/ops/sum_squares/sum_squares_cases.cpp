@@ -1,0 +1,30 @@
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const int64_t n : {1, 7, 37, 4096, 70001}) {
+    const CaseOperand bf16{.shape = {n}, .dtype = DType::bf16};
+    const CaseOperand sum{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
+    calls.push_back({"sum_squares", {{{n}}}, {unwritten({1})}, {}, 1e-6});
+    calls.push_back({"sum_squares", {bf16}, {sum}, {}, 1e-6});
+    calls.back().f32_on_cpu = true;
+  }
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases sum_squares_cases = {
+    .kernels = kernels(),
+    .kernel_references = {{"sum_squares",
+                           [](const NaiveCall& call) {
+                             double sum = 0;
+                             for (const double x : call.in[0].values) sum += x * x;
+                             return naive::Outputs{{{1}, {sum}}};
+                           }}},
+};
+
+}  // namespace trainctl

@@ -1,0 +1,88 @@
+// See the header.
+#include "engine/plan/part_limits.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+struct Part {
+  TensorId tensor = -1;
+  Shape shape;
+};
+
+Shape part_shape(const Graph& graph, const Plan& plan, TensorId tensor, const Layout& layout) {
+  const Shape& whole = graph.tensors[tensor].shape;
+  return plan.hybrid() ? whole : layout.local_shape(plan.mesh, whole);  // hybrid_parallel: shapes are a rank's already
+}
+
+bool takes_less(const Part& a, const Part& b) { return num_elements(a.shape) < num_elements(b.shape); }
+
+/// The largest part that an operand of the node is on a rank.
+Part largest_part(const Graph& graph, const Plan& plan, const Node& node) {
+  Part largest;
+  const auto look_at = [&](TensorId tensor, const Layout& layout) {
+    if (num_elements(graph.tensors[tensor].shape) <= kMaxPartElements) return;
+    Part part{tensor, part_shape(graph, plan, tensor, layout)};
+    if (largest.tensor < 0 || takes_less(largest, part)) largest = std::move(part);
+  };
+  const std::vector<Axes>& axes = plan.layers[node.layer].factor_axes;
+  const std::vector<Factor>& factors = graph.layers[node.layer].factors;
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    look_at(node.inputs[i], rule_layout(node.rule.inputs[i], factors, axes));
+  for (size_t o = 0; o < node.outputs.size(); ++o)
+    look_at(node.outputs[o], rule_layout(node.rule.outputs[o], factors, axes));
+  return largest;
+}
+
+std::string ranks_text(const Plan& plan, int stage) {
+  const int size = plan.mesh.size(), first = stage * size;
+  if (size == 1) return fmt::format("rank {}", first);
+  return fmt::format("each of the ranks {} to {}", first, first + size - 1);
+}
+
+std::string message(const Graph& graph, const Plan& plan, LayerId layer, const Part& part) {
+  const Tensor& tensor = graph.tensors[part.tensor];
+  const std::string of = part.shape == tensor.shape ? "all of it" : to_string(part.shape) + " of it";
+  return fmt::format("{} is {}; {} would hold {}, {}, and a rank holds at most {} of one tensor", tensor.name,
+                     to_string(tensor.shape), ranks_text(plan, plan.layers[layer].stage), of,
+                     format_bytes(num_elements(part.shape) * byte_size(tensor.dtype)),
+                     format_bytes(kMaxPartElements * byte_size(tensor.dtype)));
+}
+
+}  // namespace
+
+std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan) {
+  std::vector<Part> worst(graph.layers.size());
+  for (const Node& node : graph.nodes) {
+    Part part = largest_part(graph, plan, node);
+    if (part.tensor < 0 || num_elements(part.shape) <= kMaxPartElements) continue;
+    Part& known = worst[node.layer];
+    if (known.tensor < 0 || takes_less(known, part)) known = std::move(part);
+  }
+  std::vector<Diagnostic> errors;
+  for (LayerId l = 0; l < static_cast<LayerId>(worst.size()); ++l) {
+    if (worst[l].tensor < 0) continue;
+    errors.push_back({graph.layers[l].pos, "layer " + graph.layers[l].name, message(graph, plan, l, worst[l]),
+                      how_to_hold_less(spec)});
+  }
+  return errors;
+}
+
+std::string how_to_hold_less(const JobSpec& spec) {
+  const ParallelSpec& parallel = spec.parallel;
+  const std::string rows = "a smaller dataset.batch, or more parallel.micro_batches";
+  switch (parallel.mode) {
+    case ParallelMode::stand_alone:
+      return rows + ", or parallel.mode: semi_auto_parallel on several ranks";
+    case ParallelMode::semi_auto_parallel:
+      return rows + ", or more launch.ranks, or more cuts in parallel.strategies";
+    default:
+      return rows + ", or more launch.ranks";
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,51 @@
+// The field table of transforms, and of what every layer and every use of a module takes. Layers bring fields of their
+// own: engine/ops.
+#include "engine/spec/fields.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<EntryType> make_transform_types() {
+  return {
+      {"resize",
+       "Bilinear, to {resize: [height, width]}.",
+       {ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxSize)}},
+      {"rescale",
+       "x * scale + shift.",
+       {number("scale", "Factor.").defaults(1.0), number("shift", "Added after it.").defaults(0.0)}},
+      {"normalize",
+       "(x - mean) / std, a value a channel.",
+       {numbers("mean", "Mean of each channel.").required(),
+        numbers("std", "Deviation of each channel.").required().above(0)}},
+      {"hwc2chw", "Channels first.", {}},
+      {"type_cast", "{type_cast: f32} or i32.", {text("dtype", "Of the data.").one_of({"f32", "i32"}).required()}},
+  };
+}
+
+}  // namespace
+
+const std::vector<EntryType>& transform_types() {
+  static const std::vector<EntryType> types = make_transform_types();
+  return types;
+}
+
+const std::vector<Field>& common_layer_fields() {
+  static const std::vector<Field> fields = {
+      text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
+      text("name", "How others refer to it; the type and a counter where left out."),
+      make_field("inputs", FieldKind::names, "Layers, data or label; the layer before where left out."),
+  };
+  return fields;
+}
+
+const std::vector<Field>& module_use_fields() {
+  static const std::vector<Field> fields = {
+      text("module", "The block of `modules` that stands here.").required(),
+      text("name", "Put before the names of its layers; the module's name where left out."),
+      make_field("inputs", FieldKind::names, "The one layer that is `input` inside; the layer before where left out."),
+      integer("repeat", "So many of them one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
+  };
+  return fields;
+}
+
+}  // namespace trainctl

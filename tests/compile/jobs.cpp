@@ -1,0 +1,44 @@
+#include "tests/compile/jobs.h"
+
+#include "engine/model/model.h"
+#include "tests/jobs/jobs.h"
+
+namespace trainctl {
+
+const std::vector<std::string> kNetworks = {"deep_mlp", "norms", "language", "attention", "pairs"};
+const std::vector<std::string> kLevels = {
+    "parallel.optimizer_shard={level: 0}", "parallel.optimizer_shard={level: 1, min_kb: 0}",
+    "parallel.optimizer_shard={level: 2, min_kb: 0}", "parallel.optimizer_shard={level: 3, min_kb: 0}"};
+const std::vector<std::string> kSchedules = {"parallel.schedule=gpipe", "parallel.schedule=1f1b"};
+
+Job job(JobSpec spec) {
+  Job j;
+  j.spec = std::move(spec);
+  const DataShapes shapes{j.spec.dataset.shape, j.spec.dataset.label_shape, j.spec.dataset.dtype == "i32",
+                          j.spec.dataset.label_dtype == "i32"};
+  j.graph = build_graph(j.spec, shapes);
+  j.plan = make_plan(j.graph, j.spec, CostModel::cpu());
+  return j;
+}
+
+Job job(const std::string& name, std::vector<std::string> overrides) {
+  overrides.insert(overrides.begin(), "dataset.batch=48");
+  return job(job_spec(name, overrides));
+}
+
+std::vector<std::vector<std::string>> product(const std::vector<std::vector<std::string>>& lists) {
+  std::vector<std::vector<std::string>> all = {{}};
+  for (const auto& list : lists) {
+    std::vector<std::vector<std::string>> longer;
+    for (const auto& start : all) {
+      for (const std::string& entry : list) {
+        longer.push_back(start);
+        if (!entry.empty()) longer.back().push_back(entry);
+      }
+    }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+}  // namespace trainctl

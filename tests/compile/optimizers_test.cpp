@@ -1,0 +1,81 @@
+// What a program keeps and runs for each optimizer of the list (engine/ops/optimizer_def.h).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/verify_programs.h"
+#include "engine/model/model.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+struct Compiled {
+  JobSpec spec;
+  Program program;
+};
+
+/// A layer of 16 x 32 and its bias, on two ranks so that gradients are summed and updated apart.
+Compiled compiled(const std::string& optimizer) {
+  Compiled made;
+  made.spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 32}]
+loss: mse
+parallel: {mode: data_parallel}
+launch: {ranks: 2}
+optimizer: )" + optimizer + "\n",
+                        "job.yaml");
+  const Graph graph = build_graph(made.spec, {.data = {16}, .label = {32}});
+  const CostModel cost = CostModel::cpu();
+  const std::vector<Program> programs = compile_all(graph, make_plan(graph, made.spec, cost), made.spec, cost);
+  CHECK(verify_programs(programs).empty());
+  made.program = programs[0];
+  return made;
+}
+
+void check_updates(const std::string& text) {
+  CAPTURE(text);
+  const auto [spec, program] = compiled(text);
+  const Optimizer optimizer(spec.optimizer.type, spec.optimizer.attrs);
+  const std::vector<std::string> states = optimizer.states();
+  int updates = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.op != optimizer.def.kernel->name) continue;
+    ++updates;
+    REQUIRE(i.outputs.size() == 1 + states.size());
+    for (size_t s = 0; s < states.size(); ++s) CHECK(i.outputs[1 + s].tensor.starts_with(states[s] + "."));
+    for (const auto& [name, value] : optimizer.kernel_attrs())
+      CHECK(to_string(*i.attrs.find(name)) == to_string(value));
+    CHECK(i.attrs.number("clip_norm") == spec.optimizer.clip_norm);
+  }
+  CHECK(updates == static_cast<int>(program.buckets.size()));
+  int64_t elements = 0;
+  for (const Bucket& bucket : program.buckets) elements += bucket.elements;
+  CHECK(program.memory.optimizer == static_cast<int64_t>(states.size()) * elements * byte_size(DType::f32));
+}
+
+}  // namespace
+
+TEST_CASE("every optimizer of the list: its kernel updates each bucket and has the states that it names") {
+  for (const OptimizerDef* def : all_optimizers()) {
+    const std::string name = def->name;
+    check_updates("{type: " + name + "}");
+    check_updates("{type: " + name + ", weight_decay: 0.1, clip_norm: 2}");
+  }
+  check_updates("{type: sgd, momentum: 0.9, nesterov: true}");
+}
+
+TEST_CASE("states depend on the settings: plain sgd keeps none, momentum one, adam two") {
+  CHECK(Optimizer("sgd", {}).states().empty());
+  CHECK(Optimizer("sgd", {{"momentum", 0.9}}).states() == std::vector<std::string>{"momentum"});
+  CHECK(Optimizer("adamw", {}).states() == std::vector<std::string>{"m", "v"});
+}
+
+TEST_CASE("an optimizer's settings are its own fields, those that a job leaves out by their defaults") {
+  const Attrs adam = Optimizer("adam", {{"eps", 1e-6}, {"momentum", 0.9}}).settings;
+  CHECK(to_string(adam) == "{betas: [0.9, 0.999], eps: 1e-06, weight_decay: 0.0}");
+}

@@ -1,0 +1,109 @@
+// dump_job JOB.yaml FOLDER [OVERRIDE ...]: writes what another program needs to train a job of one rank:
+//   job.json: network, loss, optimizer, seed, micro-batches, steps of the run
+//   <parameter>.npy before the first step; data.npy and label.npy [steps, batch, …]
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/runtime/initial_weights.h"
+#include "engine/spec/parse.h"
+#include "engine/train/data/dataset.h"
+#include "engine/train/data/order.h"
+#include "engine/train/trainer.h"
+#include "tests/equivalence/jax/npy.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::json;
+
+Json attrs_json(const Attrs& attrs) {
+  Json json = Json::object();
+  for (const auto& [name, value] : attrs) std::visit([&](const auto& v) { json[name] = v; }, value);
+  return json;
+}
+
+Json job_json(const JobSpec& spec, int64_t steps) {
+  Json layers = Json::array();
+  for (const LayerSpec& layer : spec.network) {
+    layers.push_back(
+        {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"attrs", attrs_json(layer.attrs)}});
+  }
+  const ScheduleSpec& rate = spec.optimizer.learning_rate;
+  Json optimizer = attrs_json(Optimizer(spec.optimizer.type, spec.optimizer.attrs).settings);
+  optimizer["type"] = spec.optimizer.type;
+  optimizer["learning_rate"] = {{"type", rate.type},
+                                {"base", rate.base},
+                                {"warmup_steps", rate.warmup_steps},
+                                {"total_steps", rate.total_steps},
+                                {"min", rate.min},
+                                {"step_size", rate.step_size},
+                                {"gamma", rate.gamma}};
+  optimizer["clip_norm"] = spec.optimizer.clip_norm;
+  return {{"network", layers},
+          {"loss", spec.loss->type},
+          {"loss_input", spec.loss->input},
+          {"seed", spec.seed},
+          {"micro_batches", spec.parallel.micro_batches},
+          {"steps", steps},
+          {"optimizer", optimizer}};
+}
+
+void dump_weights(const Program& program, uint64_t seed, const std::string& folder) {
+  for (const Variable& variable : program.variables) {
+    std::vector<float> values(static_cast<size_t>(num_elements(variable.global_shape)));
+    initial_values(variable.name, variable.init, seed, 0, static_cast<int64_t>(values.size()), values.data());
+    write_npy(folder + "/" + variable.name + ".npy", "<f4", variable.global_shape, values.data());
+  }
+}
+
+/// Of every step; returns how many there are.
+int64_t dump_batches(const JobSpec& spec, const std::string& folder) {
+  const auto set = open_dataset(spec.dataset, spec.seed);
+  SampleOrder order(spec.dataset, set->size(), spec.seed);
+  const int64_t steps = total_steps(spec.train, order.steps_per_epoch());
+  for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
+    const bool data = which == DataTensor::data;
+    const int64_t elements = set->elements(which);
+    std::vector<float> values(static_cast<size_t>(steps * spec.dataset.batch * elements));
+    float* at = values.data();
+    for (int64_t step = 0; step < steps; ++step) {
+      for (int64_t sample : order.batch(step / order.steps_per_epoch(), step % order.steps_per_epoch())) {
+        set->read(which, sample, at);
+        at += elements;
+      }
+    }
+    Shape shape = data ? set->shapes().data : set->shapes().label;
+    shape.insert(shape.begin(), {steps, spec.dataset.batch});
+    const bool integer = data ? set->shapes().data_is_integer : set->shapes().label_is_integer;
+    write_npy(folder + "/" + std::string(to_string(which)) + ".npy", integer ? "<i4" : "<f4", shape, values.data());
+  }
+  return steps;
+}
+
+void dump_job(const std::string& job_file, const std::string& folder, const std::vector<std::string>& overrides) {
+  const PlannedJob job = plan_job(load_job(job_file, overrides));
+  dump_weights(compile_all(job)[0], job.spec.seed, folder);
+  const int64_t steps = dump_batches(job.spec, folder);
+  std::ofstream file(folder + "/job.json");
+  if (!(file << job_json(job.spec, steps).dump(1)).flush()) throw EnvError("cannot write " + folder + "/job.json");
+}
+
+}  // namespace
+}  // namespace trainctl
+
+int main(int argc, char** argv) {
+  if (argc < 3) {
+    std::fputs("usage: dump_job JOB.yaml FOLDER [OVERRIDE ...]\n", stderr);
+    return 2;
+  }
+  try {
+    trainctl::dump_job(argv[1], argv[2], {argv + 3, argv + argc});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dump_job: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

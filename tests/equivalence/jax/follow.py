@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""follow.py TRAINCTL DUMP_JOB: runs jobs of tests/jobs under plans of several ranks, and compares the loss of every step
+with that of JAX (reference.py). Exit code 77: there is no JAX."""
+
+import pathlib
+import sys
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / folder) for folder in ("jobs", "random_jobs")]
+
+from reference import jax, reference_losses  # first: where JAX is missing it starts this program again, or ends it
+from jobs import job_file
+from runs import difference, run_losses
+
+TOLERANCE = 5e-6  # of the largest loss so far; 3e-7 was seen
+NESTEROV = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, nesterov: true, weight_decay: 0.001}"
+CLIPPED = "optimizer={type: sgd, learning_rate: {type: cosine, base: 0.05, warmup_steps: 10}, momentum: 0.9, clip_norm: 0.3}"
+ADAM_DECAY = "optimizer={type: adam, learning_rate: 0.001, weight_decay: 0.01}"
+STEPS = "optimizer={type: adamw, learning_rate: {type: step, base: 0.002, step_size: 20, gamma: 0.5}, weight_decay: 0.05, clip_norm: 0.5}"
+TWO, FOUR = "parallel.micro_batches=2", "parallel.micro_batches=4"
+
+
+def data_parallel(ranks, level=0):
+    return [f"launch.ranks={ranks}", "parallel.mode=data_parallel", f"parallel.optimizer_shard={{level: {level}, min_kb: 0}}"]
+
+
+def cut(ranks, strategies="{}", stages=1):
+    return [f"launch.ranks={ranks}", "parallel.mode=semi_auto_parallel", f"parallel.stages={stages}", f"parallel.strategies={strategies}"]
+
+
+CASES = [  # job, overrides of both, overrides of the plan; and the job of one rank where it is another
+    ("mlp", [], ["launch.ranks=1"]),
+    ("mlp", [NESTEROV], data_parallel(4)),
+    ("mlp", [CLIPPED, FOUR], cut(8, "{layer1: [[2, 1], [2, 1]], layer2: [[2, 1], [2, 1]]}", 2)),
+    ("mlp", [ADAM_DECAY, "loss=mse"], data_parallel(3, 3)),
+    ("odd", [], cut(6, "{a: [[2, 1], [3, 1]], b: [[2, 3], [3, 1]]}")),
+    ("classifier", [], data_parallel(4, 2)),
+    ("classifier", [CLIPPED, TWO], cut(4, "{fc1: [[1, 1], [2, 1]]}", 2)),
+    ("classifier", [STEPS, "parallel.micro_batches=3"], data_parallel(8, 3)),
+    ("batch_norm", [TWO], data_parallel(3, 1)),
+    ("batch_norm", [ADAM_DECAY], cut(4, "{fc1: [[2, 1], [2, 1]], bn1: [[1, 4]]}")),
+    ("language", [TWO], cut(6, stages=2)),
+    ("language", [CLIPPED], cut(4, "{embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}")),
+    ("attention", [], cut(4, "{q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], [1, 2]]}")),
+    ("norms", ["train.epochs=2", TWO], cut(6, stages=3)),
+    ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
+    ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
+]
+
+
+def main():
+    trainctl, dump_job = sys.argv[1:]
+    failed = 0
+    for name, both, plan, *alone in CASES:
+        ours = run_losses(trainctl, job_file(name), both + plan + ["launch.device=cpu"])
+        theirs = reference_losses(dump_job, job_file(alone[0] if alone else name), both + ["launch.ranks=1"])
+        assert len(ours) >= 20 and sorted(ours) == sorted(theirs), f"{name}: {len(ours)} steps, JAX has {len(theirs)}"
+        worst, at = difference(ours, theirs, sorted(theirs))
+        failed += not worst < TOLERANCE
+        print(f"{'ok  ' if worst < TOLERANCE else 'FAIL'} {name} {' '.join(both + plan)}: {len(ours)} steps, loss {ours[1]:.5f} to "
+              f"{ours[max(ours)]:.5f}, largest difference {worst:.1e} at step {at}, allowed {TOLERANCE:.0e}", flush=True)
+    print(f"JAX {jax.__version__}: {len(CASES) - failed} of {len(CASES)} jobs follow it")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

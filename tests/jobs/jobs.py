@@ -1,0 +1,11 @@
+"""The jobs of this folder by name, as tests/jobs/jobs.h has them for C++."""
+
+import pathlib
+
+FOLDER = pathlib.Path(__file__).resolve().parent
+
+
+def job_file(name):
+    file = FOLDER / f"{name}.yaml"
+    assert file.is_file(), f"no job {file}"
+    return file

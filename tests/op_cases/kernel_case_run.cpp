@@ -1,0 +1,109 @@
+#include "tests/op_cases/kernel_case_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/ops/random.h"
+
+namespace trainctl {
+namespace {
+
+/// `place` among all operands keys the values.
+std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
+  using Fill = CaseOperand::Fill;
+  std::vector<double> values(static_cast<size_t>(num_elements(operand.shape)));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double u = double{philox_uniform(place, i, 0)};
+    double v = operand.number;
+    if (operand.fill == Fill::values) v = double{2.0f * static_cast<float>(u) - 1.0f};
+    if (operand.fill == Fill::positive) v = u;
+    if (operand.fill == Fill::ids) v = std::floor(u * operand.number);
+    if (operand.fill == Fill::unwritten) v = std::numeric_limits<double>::quiet_NaN();
+    if (operand.dtype == DType::bf16) v = double{from_bf16(to_bf16(static_cast<float>(v)))};
+    values[i] = v;
+  }
+  return values;
+}
+
+std::vector<std::vector<double>> all_values(const KernelCase& row) {
+  std::vector<std::vector<double>> all;
+  for (const auto* operands : {&row.in, &row.out})
+    for (const CaseOperand& operand : *operands) all.push_back(values_of(operand, all.size() + 1));
+  return all;
+}
+
+/// In memory of the host, which is as large whatever the type.
+TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& values, bool wide,
+                    std::vector<uint32_t>& memory) {
+  memory.resize(values.size());
+  const DType dtype = wide && operand.dtype == DType::bf16 ? DType::f32 : operand.dtype;
+  TensorArg arg{memory.data(), dtype, operand.shape, operand.shape, Shape(operand.shape.size(), 0)};
+  arg.accumulate = operand.accumulate;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::i32) arg.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
+    if (dtype == DType::f32) arg.as<float>()[i] = static_cast<float>(values[i]);
+    if (dtype == DType::bf16) arg.as<uint16_t>()[i] = to_bf16(static_cast<float>(values[i]));
+  }
+  return arg;
+}
+
+std::vector<double> in_double(const TensorArg& arg) {
+  std::vector<double> values(static_cast<size_t>(arg.size()));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = double{arg.dtype == DType::f32 ? arg.as<float>()[i] : from_bf16(arg.as<uint16_t>()[i])};
+  return values;
+}
+
+}  // namespace
+
+Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wide, int times) {
+  const auto values = all_values(row);
+  std::vector<std::vector<uint32_t>> memory(values.size());
+  KernelCall call{.attrs = row.attrs, .scalars = &row.scalars};
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool input = i < row.in.size();
+    const CaseOperand& operand = input ? row.in[i] : row.out[i - row.in.size()];
+    (input ? call.in : call.out).push_back(in_memory(operand, values[i], wide, memory[i]));
+  }
+  const auto prepared = device.prepare(row.kernel, call);
+  for (int i = 0; i < times; ++i) prepared();
+  Results results;
+  for (const TensorArg& arg : call.out) results.push_back(in_double(arg));
+  return results;
+}
+
+Results run_naive(const KernelCase& row, int times) {
+  const KernelReference* reference = find_kernel_reference(row.kernel);
+  if (reference == nullptr) check(false, "no reference of kernel " + row.kernel);
+  const auto values = all_values(row);
+  naive::Inputs in, out;
+  for (size_t i = 0; i < row.in.size(); ++i) in.push_back({row.in[i].shape, values[i]});
+  for (size_t o = 0; o < row.out.size(); ++o) out.push_back({row.out[o].shape, values[row.in.size() + o]});
+  for (int i = 0; i < times; ++i) {
+    naive::Outputs made = reference->run({in, out, row.attrs, row.scalars});
+    check(made.size() == out.size(), "the reference makes as many outputs as the kernel");
+    for (size_t o = 0; o < out.size(); ++o) {
+      check(made[o].values.size() == out[o].values.size(), "the reference's outputs are as large as the kernel's");
+      for (size_t e = 0; e < made[o].values.size() && row.out[o].accumulate; ++e) made[o].values[e] += out[o].values[e];
+    }
+    out = std::move(made);
+  }
+  Results results;
+  for (const Tensor64& t : out) results.push_back(t.values);
+  return results;
+}
+
+double worst_part(const std::vector<double>& got, const std::vector<double>& expected) {
+  if (got.size() != expected.size()) return INFINITY;
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double part = std::fabs(got[i] - expected[i]) / std::max(1.0, std::fabs(expected[i]));
+    if (!(part <= worst)) worst = std::isnan(part) ? INFINITY : part;
+  }
+  return worst;
+}
+
+}  // namespace trainctl

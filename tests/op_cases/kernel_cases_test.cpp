@@ -1,0 +1,26 @@
+// Every call of the families' kernel cases on the CPU.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "tests/op_cases/kernel_case_run.h"
+
+namespace trainctl {
+
+TEST_CASE(
+    "a kernel that only compiled programs use gives what the naive loop in double gives, in one run and in three") {
+  for (const KernelCase& row : kernel_cases()) {
+    CAPTURE(row.name());
+    for (const int times : {1, 3}) {
+      const Results expected = run_naive(row, times);
+      const Results got = run_kernel_case(cpu_device(), row, row.f32_on_cpu, times);
+      REQUIRE(got.size() == expected.size());
+      for (size_t o = 0; o < got.size(); ++o) {
+        CAPTURE(o);
+        CHECK(worst_part(got[o], expected[o]) <= std::max(row.tolerance, 5e-6));
+      }
+    }
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,129 @@
+#include "tests/op_cases/naive.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/ops/random.h"
+
+namespace trainctl::naive {
+namespace {
+
+int64_t flat(const Shape& shape, const Index& index) {
+  int64_t at = 0;
+  for (size_t d = 0; d < shape.size(); ++d) at = at * shape[d] + index[d];
+  return at;
+}
+
+/// The element of `t` that broadcasting puts at `index`.
+double broadcast_at(const Tensor64& t, const Index& index) {
+  Index own(t.shape.size());
+  const size_t skipped = index.size() - own.size();
+  for (size_t d = 0; d < own.size(); ++d) own[d] = t.shape[d] == 1 ? 0 : index[skipped + d];
+  return at(t, own);
+}
+
+Shape broadcast_shapes(const Shape& a, const Shape& b) {
+  Shape out(std::max(a.size(), b.size()), 1);
+  for (const Shape& s : {a, b}) {
+    for (size_t d = 0; d < s.size(); ++d) {
+      int64_t& to = out[out.size() - s.size() + d];
+      to = std::max(to, s[d]);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+Index index_of(const Shape& shape, int64_t at) {
+  Index index(shape.size());
+  for (size_t d = shape.size(); d-- > 0;) {
+    index[d] = at % shape[d];
+    at /= shape[d];
+  }
+  return index;
+}
+
+double at(const Tensor64& t, const Index& index) { return t.values[flat(t.shape, index)]; }
+
+Tensor64 zeros(const Shape& shape) { return {shape, std::vector<double>(static_cast<size_t>(num_elements(shape)))}; }
+
+Tensor64 make(const Shape& shape, const std::function<double(const Index&)>& value) {
+  Tensor64 t = zeros(shape);
+  for (int64_t i = 0; i < num_elements(shape); ++i) t.values[i] = value(index_of(shape, i));
+  return t;
+}
+
+Outputs map(const Inputs& in, const std::function<double(double)>& f) {
+  Tensor64 y = in[0];
+  for (double& v : y.values) v = f(v);
+  return {y};
+}
+
+Outputs map_pairs(const Inputs& in, double (*f)(double, double)) {
+  return {make(broadcast_shapes(in[0].shape, in[1].shape),
+               [&](const Index& i) { return f(broadcast_at(in[0], i), broadcast_at(in[1], i)); })};
+}
+
+Outputs sum_of_differences(const Inputs& in, const Attrs& attrs, double (*f)(double)) {
+  double sum = 0;
+  for (size_t i = 0; i < in[0].values.size(); ++i) sum += f(in[0].values[i] - in[1].values[i]);
+  return {{{1}, {attrs.number("scale", 1.0) * sum}}};
+}
+
+Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, double (*f)(double), double (*slope)(double)) {
+  Outputs out = sum_of_differences(in, attrs, f);
+  Tensor64 slopes = in[0];
+  for (size_t i = 0; i < slopes.values.size(); ++i)
+    slopes.values[i] = attrs.number("scale", 1.0) * slope(in[0].values[i] - in[1].values[i]);
+  out.push_back(std::move(slopes));
+  return out;
+}
+
+double activated(Activation activation, double x) {
+  switch (activation) {
+    case Activation::none:
+      return x;
+    case Activation::relu:
+      return std::max(x, 0.0);
+    case Activation::gelu:
+      return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+    case Activation::gelu_tanh:
+      return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+  return x;
+}
+
+double slope_at(Activation activation, double x) {
+  if (activation == Activation::none) return 1.0;
+  if (activation == Activation::relu) return x > 0 ? 1.0 : 0.0;
+  constexpr double kStep = 1e-6;
+  return (activated(activation, x + kStep) - activated(activation, x - kStep)) / (2 * kStep);
+}
+
+Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs) {
+  const Epilogue epilogue = epilogue_of(attrs);
+  if (epilogue.bias) {
+    const std::vector<double>& bias = in[2].values;
+    for (size_t i = 0; i < result.values.size(); ++i) result.values[i] += bias[i % bias.size()];
+  }
+  Tensor64 out = result;
+  for (size_t i = 0; i < out.values.size(); ++i) {
+    out.values[i] = activated(epilogue.activation, result.values[i]);
+    if (epilogue.slope != Activation::none) out.values[i] *= slope_at(epilogue.slope, in.back().values[i]);
+  }
+  return epilogue.keep_input ? Outputs{out, result} : Outputs{out};
+}
+
+bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, int micro_batch, size_t i) {
+  const uint64_t stream = stream_key(seed, static_cast<uint64_t>(key));
+  return philox_uniform(stream, i, (uint64_t{step} << 20) | static_cast<uint64_t>(micro_batch)) >=
+         static_cast<float>(p);
+}
+
+double clip_scale(const Inputs& in, const Attrs& attrs) {
+  const double clip = attrs.number("clip_norm", 0);
+  return clip > 0 ? std::min(1.0, clip / (std::sqrt(in[1].values[0]) + 1e-6)) : 1.0;
+}
+
+}  // namespace trainctl::naive

@@ -1,0 +1,53 @@
+// Tensors in double and loops over them: what the naive references of ops are made of (the <folder>_cases.cpp of each
+// family). Every element is found by its index, nothing is clever.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/ops/epilogue.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+
+struct Tensor64 {
+  Shape shape;
+  std::vector<double> values;
+};
+
+namespace naive {
+
+using Index = std::vector<int64_t>;
+using Inputs = std::vector<Tensor64>;
+using Outputs = std::vector<Tensor64>;
+
+Index index_of(const Shape& shape, int64_t flat);
+double at(const Tensor64& t, const Index& index);
+Tensor64 make(const Shape& shape, const std::function<double(const Index&)>& value);
+Tensor64 zeros(const Shape& shape);
+
+/// f of each element of the first input.
+Outputs map(const Inputs& in, const std::function<double(double)>& f);
+/// f of the elements of two inputs, broadcast as numpy does.
+Outputs map_pairs(const Inputs& in, double (*f)(double, double));
+/// scale * sum of f(prediction - label): a loss.
+Outputs sum_of_differences(const Inputs& in, const Attrs& attrs, double (*f)(double));
+/// The same, and its gradient scale * slope(prediction - label).
+Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, double (*f)(double), double (*slope)(double));
+
+/// The activation of x.
+double activated(Activation activation, double x);
+/// Its slope where the activation is of x; relu's, of y, is the same.
+double slope_at(Activation activation, double x);
+/// What an epilogue makes of a kernel's result in all that is element by element: bias (in[2]), activation and slope
+/// (at the last input), and the activation's input where it is kept.
+Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
+
+/// Whether dropout keeps element i.
+bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, int micro_batch, size_t i);
+/// The factor of gradients that are clipped to attr clip_norm; in[1] is their squared norm.
+double clip_scale(const Inputs& in, const Attrs& attrs);
+
+}  // namespace naive
+}  // namespace trainctl

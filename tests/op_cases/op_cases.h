@@ -1,0 +1,151 @@
+// All that tests know of one family of ops. engine/ops/<folder>/<folder>_cases.cpp defines
+//   extern const OpCases <folder>_cases
+// and all_ops.def makes the list, so that a family without it does not link. families_test.cpp says what it must hold.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/ops/op_family.h"
+#include "tests/op_cases/naive.h"
+#include "tests/op_cases/op_case.h"
+
+namespace trainctl {
+
+/// One forward node of an op, by itself.
+struct Given {
+  const char* op;
+  std::vector<TensorInfo> inputs;
+  Attrs attrs = {};
+};
+
+/// The rule and the shapes of one node (tests/ops_rules/rules_test.cpp).
+struct RuleCase {
+  Given given;
+  const char* rule;
+  const char* uncuttable;
+  std::vector<Shape> shapes;
+};
+
+/// Its backward nodes as one_node.h prints them, and why cutting any factor that the forward rule permits leaves
+/// correct (partial) sums (tests/ops_rules/gradients_test.cpp).
+struct GradientCase {
+  Given given;
+  std::vector<std::string> nodes;
+  const char* why;
+};
+
+/// What infer says of inputs that do not fit (tests/ops_rules/shape_errors_test.cpp).
+struct ShapeErrorCase {
+  Given given;
+  const char* message;
+};
+
+/// The scalars of both sides of a comparison where an op draws random numbers.
+inline constexpr uint64_t kCaseSeed = 17;
+inline constexpr uint32_t kCaseStep = 5;
+inline constexpr int kCaseMicroBatch = 3;
+
+/// The forward op as a naive loop in double: what kernels and finite differences are compared with.
+struct Reference {
+  const char* op;
+  naive::Outputs (*run)(const naive::Inputs& in, const Attrs& attrs);
+};
+
+/// An operand of a KernelCase.
+struct CaseOperand {
+  enum class Fill : uint8_t {
+    values,    ///< between -1 and 1, by the operand's place among all and the element
+    positive,  ///< between 0 and 1
+    number,    ///< `number` throughout
+    ids,       ///< i32 in [0, number)
+    unwritten  ///< NaN
+  };
+  Shape shape;
+  Fill fill = Fill::values;
+  DType dtype = DType::f32;
+  bool accumulate = false;
+  double number = 0;
+};
+
+inline CaseOperand unwritten(Shape shape, DType dtype = DType::f32) {
+  return {std::move(shape), CaseOperand::Fill::unwritten, dtype};
+}
+
+/// A call of one kernel: of those that no op of the graph runs, and of fused steps that no OpCase reaches. The CPU
+/// runs it against the family's KernelReference, a GPU against the CPU.
+struct KernelCase {
+  std::string kernel;
+  std::vector<CaseOperand> in, out;
+  Attrs attrs = {};
+  double tolerance = 0;  ///< of a GPU against the CPU, as a part of an element, or of 1 where that is less
+  StepScalars scalars = {};
+
+  /// The CPU stands in for bf16 with f32: its kernel takes none there.
+  bool f32_on_cpu = false;
+
+  std::string name() const;
+};
+
+struct NaiveCall {
+  const naive::Inputs& in;
+  const naive::Outputs& before;  ///< what the outputs hold
+  const Attrs& attrs;
+  const StepScalars& scalars;
+};
+
+/// A kernel as a naive loop in double. Where an output has TensorArg::accumulate, what this gives is added to it.
+struct KernelReference {
+  const char* kernel;
+  naive::Outputs (*run)(const NaiveCall& call);
+};
+
+/// A layer of a job file (tests/model/layer_types_test.cpp). It stands between two dense layers `first` and `second` of
+/// [8, 12], so that gradients flow through.
+struct LayerCase {
+  const char* type;
+  const char* fields;   ///< ", units: 5"; its input is `first` where it names none
+  Shape shape;          ///< of what comes out
+  bool of_ids = false;  ///< it reads the data instead, ids of [8, 5]
+};
+
+struct Exemption {
+  const char* kernel;
+  const char* why;
+};
+
+struct OpCases {
+  std::vector<OpCase> rows = {};
+  std::vector<Reference> references = {};
+  std::vector<RuleCase> rules = {};
+  std::vector<GradientCase> gradients = {};
+  std::vector<ShapeErrorCase> shape_errors = {};
+  std::vector<KernelCase> kernels = {};
+  std::vector<KernelReference> kernel_references = {};
+  std::vector<Exemption> without_cuda = {};  ///< kernels that GPUs do not have
+  std::vector<LayerCase> layers = {};
+};
+
+struct FamilyCases {
+  const char* folder;
+  const OpFamily& family;
+  const OpCases& cases;
+};
+
+/// In the order of all_ops.def.
+std::span<const FamilyCases> all_cases();
+
+/// The rows of all families, in that order, or of those that the environment names: TRAINCTL_OP_CASES=softmax,gelu.
+const std::vector<OpCase>& op_cases();
+const std::vector<RuleCase>& rule_cases();
+const std::vector<GradientCase>& gradient_cases();
+const std::vector<ShapeErrorCase>& shape_error_cases();
+const std::vector<KernelCase>& kernel_cases();
+const std::vector<LayerCase>& layer_cases();
+
+/// Null where the op has none.
+const Reference* find_reference(std::string_view op);
+const KernelReference* find_kernel_reference(std::string_view kernel);
+
+}  // namespace trainctl

@@ -1,0 +1,22 @@
+// Calls that every optimizer's update kernel has to stand: gradients in f32 and bf16, clipped and not, with weight
+// decay and without, and with the weights' bf16 copy.
+#pragma once
+
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+
+struct OptimizerCall {
+  int64_t n = 0;
+  bool copy = false;  ///< the last output is a bf16 copy of the weights
+  double clip_norm = 0, weight_decay = 0;
+  bool flag = false;  ///< for whatever the optimizer has besides
+  DType gradient = DType::f32;
+
+  /// in: gradient, squared norm. out: weight, `states` (their fill), (copy).
+  KernelCase kernel_case(const char* kernel, const std::vector<CaseOperand>& states, const Attrs& attrs) const;
+};
+
+std::vector<OptimizerCall> optimizer_calls();
+
+}  // namespace trainctl

@@ -1,0 +1,62 @@
+"""Runs of trainctl, their losses, and how far those are apart."""
+
+import json
+import subprocess
+import tempfile
+
+EXPLODED = 100  # times the first loss: from there on only rounding is compared
+LIMIT_S = 90  # of one run, whose own launch.timeout is 30 s
+
+
+class Failure(Exception):
+    pass
+
+
+def call(words, env=None):
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, env=env, check=False)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"hangs: no end after {LIMIT_S} s: {' '.join(words)}") from None
+    return done.returncode, done.stdout + done.stderr
+
+
+def run_losses(trainctl, path, overrides, env=None):
+    """{step of the run: loss}"""
+    with tempfile.TemporaryDirectory(prefix="trainctl-random-") as logs:
+        code, output = call([trainctl, "run", str(path), *overrides, f"launch.log_dir={logs}"], env)
+        if code != 0:
+            raise Failure(f"exit code {code} of run {' '.join(overrides)}\n{output[-3000:]}")
+        return read_losses(f"{logs}/1/metrics.jsonl")
+
+
+def read_losses(path):
+    with open(path) as file:
+        lines = [json.loads(line) for line in file]
+    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line}
+
+
+def finite(loss):
+    return abs(loss) < 1e30
+
+
+def comparable(reference):
+    """Steps before the reference explodes."""
+    steps, first = [], None
+    for step in sorted(reference):
+        loss = reference[step]
+        first = loss if first is None else first
+        if not finite(loss) or abs(loss) > EXPLODED * max(abs(first), 1e-3):
+            break
+        steps.append(step)
+    return steps
+
+
+def difference(found, reference, steps):
+    """The largest, in parts of the largest loss so far, and its step."""
+    worst, at, largest = 0.0, None, 1e-6
+    for step in steps:
+        largest = max(largest, abs(reference[step]))
+        apart = abs(found[step] - reference[step]) / largest if finite(found[step]) else float("inf")
+        if apart > worst:
+            worst, at = apart, step
+    return worst, at

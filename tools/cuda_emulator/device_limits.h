@@ -1,0 +1,14 @@
+// Limits of the emulated H200.
+#pragma once
+
+#include <cstddef>
+
+namespace trainctl::emulator {
+
+inline constexpr int kMultiprocessors = 132;
+inline constexpr size_t kMostSharedOfBlock = 227 * 1024, kSharedOfMultiprocessor = 228 * 1024;
+inline constexpr size_t kMemory = size_t{139} << 30;
+/// PTX does not say how many registers a kernel uses; assume this many.
+inline constexpr int kRegistersOfThread = 64;
+
+}  // namespace trainctl::emulator
