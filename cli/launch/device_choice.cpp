@@ -36,19 +36,17 @@ Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
 
-std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes,
-                                      const CudaDevices& found) {
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found) {
   const LaunchSpec& launch = job.spec.launch;
   const int ranks = classes.num_ranks();
   if (static_cast<int>(found.list.size()) < ranks) {
     const std::string have = found.list.empty()
                                  ? "there is none: " + found.why_none
                                  : fmt::format("this host has {} ({})", found.list.size(), names(found.list));
-    throw EnvError(
-        fmt::format("launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
-                    "launch.device: cpu{}",
-                    ranks, ranks, have,
-                    found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
+    throw EnvError(fmt::format(
+        "launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
+        "launch.device: cpu{}",
+        ranks, ranks, have, found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
   }
   if (launch.comm != "auto") {
     throw EnvError(

@@ -17,8 +17,7 @@ Device resolve_device(const JobSpec& spec, const CudaDevices& found);
 
 /// A GPU a rank, by its number among the ranks of its host. Throws EnvError where there are too few of them, where
 /// launch.comm wants it otherwise, or where a rank's memory does not fit in what its GPU has free.
-std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes,
-                                      const CudaDevices& found);
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found);
 
 /// "2 of 8 GPUs (NVIDIA H200)".
 std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices& found);

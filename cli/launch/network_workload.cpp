@@ -55,8 +55,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     return;
   }
   device_ = describe_cpus(job_.spec, asked, found);
-  for (int rank = 0; rank < classes_.num_ranks(); ++rank)
-    arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
   require_memory(arena_bytes_);
 }
@@ -108,14 +107,10 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.on_rank_ended = [this](int rank, bool failed) {
     if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
   };
-  launch.doing = [this](int rank) {
-    return describe_position(memory_->status(rank), classes_.program_of(rank));
-  };
+  launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
   launch.stopped_at = [this] { return stopped_at(); };
-  launch.progress = [this](int rank) {
-    return progress_of(memory_->status(rank), classes_.program_of(rank));
-  };
+  launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
   bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }

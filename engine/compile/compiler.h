@@ -88,7 +88,7 @@ struct Compiler {
   std::vector<BucketPlan> bucket_plans;  ///< of all stages
   std::vector<RankBucket> buckets;       ///< one a program.buckets
   BufferId scalars = -1, loss = -1;
-  std::vector<BufferId> states;  ///< one a program.variables; -1: a parameter
+  std::vector<BufferId> states;                     ///< one a program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one a program.variables
   std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: this stage does not have it
   std::vector<VirtualBuffer> buffers;

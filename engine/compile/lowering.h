@@ -64,8 +64,8 @@ struct Lowering {
   std::vector<Transfer> outgoing, incoming;
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task
 
-  std::vector<GradientState> gradients;      ///< by bucket
-  std::multimap<NodeId, int> finished_by;    ///< buckets by GradientState::last_node, in their order
+  std::vector<GradientState> gradients;    ///< by bucket
+  std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order
   std::vector<ScatteredShard> scattered;
   std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
   std::set<int> used;              ///< buckets whose weights a task has used

@@ -1,5 +1,5 @@
-// Which classes meet in groups and channels. Every rank is looked at once for each of its class's groups and peers; what is
-// then compared is one meeting of each kind.
+// Which classes meet in groups and channels. Every rank is looked at once for each of its class's groups and peers;
+// what is then compared is one meeting of each kind.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -51,7 +51,8 @@ int rank_at(const RankClasses& classes, int place, int rank) {
 }
 
 /// What `rank` has for its peer.
-std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank, int peer) {
+std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank,
+                           int peer) {
   std::vector<int> found;
   for (const auto& [place, indices] : by_place)
     if (rank_at(classes, place, rank) == peer) found.insert(found.end(), indices.begin(), indices.end());
@@ -63,7 +64,7 @@ std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::
 
 std::vector<MetGroup> met_groups(const RankClasses& classes) {
   std::vector<MetGroup> met;
-  std::set<std::pair<int, int>> seen;                // group and its first rank
+  std::set<std::pair<int, int>> seen;                   // group and its first rank
   std::set<std::pair<int, std::vector<size_t>>> known;  // group and the classes of its members
   for (int rank = 0; rank < classes.num_ranks(); ++rank) {
     for (int id : classes.group_ids[class_of(classes, rank)]) {

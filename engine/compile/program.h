@@ -60,10 +60,10 @@ struct Operand {
   int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 but for ranges inside a bucket
   Shape shape;         ///< this rank's part
   DType dtype = DType::f32;
-  Shape global_shape;       ///< the whole tensor, same ndim
-  Shape global_offset;      ///< of this part in the whole
-  std::string tensor;       ///< name, for people
-  bool accumulate = false;  ///< outputs: add to what is there
+  Shape global_shape;           ///< the whole tensor, same ndim
+  Shape global_offset;          ///< of this part in the whole
+  std::string tensor;           ///< name, for people
+  bool accumulate = false;      ///< outputs: add to what is there
   OwnPart own = OwnPart::none;  ///< else global_shape is {the range's elements}, global_offset {this part's first}
 
   int64_t bytes() const { return num_elements(shape) * byte_size(dtype); }

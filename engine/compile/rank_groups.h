@@ -1,6 +1,6 @@
-// Ranks that communicate, as one value for all groups of a kind: "those that differ from me along mesh axes 9, 10 and 11"
-// is the same group on all 4,096 ranks, {0,1,…,7} or {8,9,…,15}. So groups of many ranks can be compared and counted by
-// an id, and nobody writes them out.
+// Ranks that communicate, as one value for all groups of a kind: "those that differ from me along mesh axes 9, 10 and
+// 11" is the same group on all 4,096 ranks, {0,1,…,7} or {8,9,…,15}. So groups of many ranks can be compared and
+// counted by an id, and nobody writes them out.
 #pragma once
 
 #include <compare>

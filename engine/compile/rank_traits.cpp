@@ -60,7 +60,8 @@ class LayerGroups {
   /// The group of the ranks in `list`.
   void add_list(const Node& node, const Ints& list, std::vector<RankTraits>& traits) {
     const int first = plan_.stage_of(node) * plan_.mesh.size();
-    const int64_t root = node.attrs.has("root") ? first + list.at(static_cast<size_t>(node.attrs.integer("root", 0))) : -1;
+    const int64_t root =
+        node.attrs.has("root") ? first + list.at(static_cast<size_t>(node.attrs.integer("root", 0))) : -1;
     std::vector<int> ranks;
     for (int64_t r : list) ranks.push_back(first + static_cast<int>(r));
     const GroupKind group = group_of_ranks(plan_.mesh, ranks, ranks.front());

@@ -21,12 +21,12 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank);
 /// A part of a bucket's gradients that a rank adds to the gradient norm.
 struct CountedPart {
   int piece = 0;
-  int64_t at = 0, elements = 0;    ///< in the gradients that the rank keeps
-  int64_t first = 0, whole = 0;    ///< the same in the piece as the rank keeps it, and that one's elements
+  int64_t at = 0, elements = 0;  ///< in the gradients that the rank keeps
+  int64_t first = 0, whole = 0;  ///< the same in the piece as the rank keeps it, and that one's elements
 };
 
-/// What of a bucket each rank adds. A stretch of parameters is cut by the same axes; ranks that hold the same elements of it
-/// share the work evenly:
+/// What of a bucket each rank adds. A stretch of parameters is cut by the same axes; ranks that hold the same elements
+/// of it share the work evenly:
 ///  - those that summed it together, by shards where it is sharded;
 ///  - those along axes that neither cut the parameter nor summed its gradient.
 class CountedBucket {
@@ -52,9 +52,9 @@ class CountedBucket {
 struct RankTraits {
   int stage = 0;
   bool counts_loss = false;
-  std::vector<int> counted;  ///< with clip_norm: counted parts of each piece of the stage's buckets
-  std::vector<int> groups;   ///< hybrid_parallel: for each collective layer which of the job's distinct groups
-  std::vector<bool> is_root; ///< and whether the rank is its root
+  std::vector<int> counted;   ///< with clip_norm: counted parts of each piece of the stage's buckets
+  std::vector<int> groups;    ///< hybrid_parallel: for each collective layer which of the job's distinct groups
+  std::vector<bool> is_root;  ///< and whether the rank is its root
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

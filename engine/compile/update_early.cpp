@@ -103,7 +103,12 @@ class Clocks {
 class Placement {
  public:
   Placement(const Compiler& c, const std::vector<size_t>& updates)
-      : c_(c), users_(find_users(c)), updates_(updates), is_gathered_(c.code.size()), taken_(c.code.size()), clocks_(c) {
+      : c_(c),
+        users_(find_users(c)),
+        updates_(updates),
+        is_gathered_(c.code.size()),
+        taken_(c.code.size()),
+        clocks_(c) {
     for (size_t update : updates) is_gathered_[update] = true;
   }
 

@@ -160,7 +160,7 @@ class Form {
   const Program& p_;
   const int num_ranks_;
   Faults& faults_;
-  std::set<int> launches_;  ///< that have begun
+  std::set<int> launches_;                                           ///< that have begun
   std::unordered_map<std::string_view, const Variable*> variables_;  ///< by name
   std::unordered_set<std::string_view> bucket_names_;
   const std::vector<Region> regions_;

@@ -90,16 +90,16 @@ void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const 
         break;
       }
       if (k >= theirs.size()) {
-        faults.push_back({rank, mine[k],
-                          story(at(classes, {rank, mine[k]})) + number() + ": rank " + std::to_string(first) +
-                              " never issues it"});
+        faults.push_back(
+            {rank, mine[k],
+             story(at(classes, {rank, mine[k]})) + number() + ": rank " + std::to_string(first) + " never issues it"});
         break;
       }
       const std::string a = story(at(classes, {rank, mine[k]})), b = story(at(classes, {first, theirs[k]}));
       if (a == b) continue;
       faults.push_back({rank, mine[k],
-                        a + number() + ": rank " + std::to_string(first) + " issues " + b +
-                            " there, its instruction " + std::to_string(theirs[k])});
+                        a + number() + ": rank " + std::to_string(first) + " issues " + b + " there, its instruction " +
+                            std::to_string(theirs[k])});
       break;
     }
   }
@@ -115,9 +115,9 @@ void verify_membership(const RankClasses& classes, const MetGroup& group, Faults
     if (!knows(rank)) continue;
     for (int member : group.members) {
       if (knows(member)) continue;
-      faults.push_back({rank, -1,
-                        "group " + group_text(group.ranks) + ": rank " + std::to_string(member) +
-                            " is in it but does not know it"});
+      faults.push_back(
+          {rank, -1,
+           "group " + group_text(group.ranks) + ": rank " + std::to_string(member) + " is in it but does not know it"});
     }
   }
 }

@@ -20,15 +20,14 @@ void verify_bytes(const Program& program, Faults& faults) {
   verify_order(program, faults);
 }
 
-/// What happens to a byte depends on whether it is of this rank's own shard alone. So a program in which all bytes are, and
-/// one in which none is, show what happens to any byte of any rank. What a rank counts is only read, and within what it may
-/// be: to read all of that asks for more.
+/// What happens to a byte depends on whether it is of this rank's own shard alone. So a program in which all bytes are,
+/// and one in which none is, show what happens to any byte of any rank. What a rank counts is only read, and within
+/// what it may be: to read all of that asks for more.
 void verify_bytes_of_class(const Program& program, Faults& faults) {
   const size_t before = faults.size();
   verify_bytes(with_own_parts(program, true), faults);
-  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
-    return has_shards(i.inputs) || has_shards(i.outputs);
-  });
+  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(),
+                                  [](const Instruction& i) { return has_shards(i.inputs) || has_shards(i.outputs); });
   if (shards && faults.size() == before) verify_bytes(with_own_parts(program, false), faults);
 }
 

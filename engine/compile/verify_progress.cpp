@@ -2,8 +2,8 @@
 // members have arrived, a recv when its message has been sent, and a send counts as complete, for whoever
 // waits for it, when it has been received.
 //
-// Ranks of a class go together: each waits for the peers of all of them. Where every class comes to its end so, every rank
-// can come to its own.
+// Ranks of a class go together: each waits for the peers of all of them. Where every class comes to its end so, every
+// rank can come to its own.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -186,9 +186,9 @@ class Progress {
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> complete_, begun_;  // by class and instruction
   std::vector<Channel> channels_;
-  std::vector<std::map<int, Message>> messages_;                       // by class and instruction
-  std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;      // by class and group: classes, and a rank of each
-  std::map<std::pair<size_t, int>, size_t> arrived_;                   // by class and group: collectives begun
+  std::vector<std::map<int, Message>> messages_;                   // by class and instruction
+  std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;  // by class and group: classes, and a rank of each
+  std::map<std::pair<size_t, int>, size_t> arrived_;               // by class and group: collectives begun
 };
 
 }  // namespace

@@ -147,8 +147,7 @@ void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Pla
   const std::vector<std::vector<NodeId>> readers = readers_of_tensors(graph);
   for (const TensorKind kind : {TensorKind::parameter, TensorKind::state}) {
     for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) {
-      if (graph.tensors[t].kind == kind)
-        plan.variables.push_back(place_variable(graph, by_hand, t, readers[t], plan));
+      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, by_hand, t, readers[t], plan));
     }
   }
 }
