@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "engine/ops/kernel.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/optimizer_def.h"
 #include "tests/op_cases/op_cases.h"
 #include "tests/op_cases/simulate.h"
 
