@@ -135,6 +135,15 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
   }
 }
 
+TEST_CASE("every step that a kernel takes is what another kernel is to it") {
+  unsigned taken = 0, offered = bits(EpilogueStep::descend);  // the step of an optimizer, not of a kernel
+  for (const KernelDef* kernel : all_kernels()) {
+    taken |= kernel->takes;
+    if (kernel->as_epilogue != nullptr) offered |= bits(kernel->as_epilogue({}).step);
+  }
+  CHECK(taken == offered);
+}
+
 TEST_CASE("every layer has a row in its family's cases, and every optimizer's kernel is its family's") {
   for (const FamilyCases& family : all_cases()) {
     INFO("in " << cases_file(family));
