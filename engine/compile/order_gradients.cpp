@@ -14,8 +14,8 @@
 //   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
 //   last two     x2 g1 R1 g2 R2 | U1 A1
 //
-// Weights that the forward pass starts with are gathered at the end of the step. The previous layer's weight gradient,
-// whose weights are gathered later, moves behind theirs and hides that gather.
+// Weights that the forward pass starts with are gathered at the end of the step. The weight gradient computed
+// before theirs, whose own weights are gathered later, moves behind theirs and hides that gather.
 #include <algorithm>
 #include <functional>
 #include <optional>
