@@ -1,4 +1,4 @@
-// Any loss: the label's shape, the scale, the node.
+// Builds any loss: the label's shape, the scale, the node.
 #include "engine/model/loss.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ const LossDef& loss_def(const std::string& name) {
   return *def;
 }
 
-/// The label in the shape that the loss needs: its numbers a sample must be as many.
+/// The label in the shape that the loss needs; it must have that number of elements per sample.
 TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction) {
   if (type.labels_are_classes != c.data.label_is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,

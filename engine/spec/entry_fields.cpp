@@ -1,5 +1,5 @@
-// The field table of transforms, and of what every layer and every use of a module takes. Layers bring fields of their
-// own: engine/ops.
+// The field table of transforms, and of the fields that every layer and every use of a module has. The fields of
+// each layer type are in engine/ops.
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -40,10 +40,10 @@ const std::vector<Field>& common_layer_fields() {
 
 const std::vector<Field>& module_use_fields() {
   static const std::vector<Field> fields = {
-      text("module", "The block of `modules` that stands here.").required(),
+      text("module", "The block of `modules` to insert here.").required(),
       text("name", "Put before the names of its layers; the module's name where left out."),
       make_field("inputs", FieldKind::names, "The one layer that is `input` inside; the layer before where left out."),
-      integer("repeat", "So many of them one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
+      integer("repeat", "Number of copies, one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
   };
   return fields;
 }

@@ -48,7 +48,7 @@ constexpr FieldKind kind_of() {
     return FieldKind::text;
 }
 
-/// A field that lives in one member; its kind follows from the member's type.
+/// A field stored in one member; its kind follows from the member's type.
 template <auto Member>
 Field field(std::string name, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -92,7 +92,8 @@ Field subsection(std::string name, const Section& section, std::string doc) {
   return f;
 }
 
-/// The fields that types of a section bring, each once, for those types that have it. `attrs` finds their values.
+/// The fields that the types of a section define, each once, marked with the types that have it. `attrs` finds
+/// their values.
 std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs)(void* object)) {
   std::vector<Field> fields;
   for (const EntryType& type : types) {
@@ -103,7 +104,7 @@ std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs
         at->attrs = attrs;
       }
       check(at->doc == field.doc && at->fallback == field.fallback && kind_text(*at) == kind_text(field),
-            "types that share a field give it one meaning: " + field.name);
+            "types that share a field give it the same meaning: " + field.name);
       at->only.push_back(type.name);
     }
   }
@@ -146,7 +147,7 @@ const Section& dataset_section() {
       "dataset",
       "Where samples come from.",
       {
-          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant make samples up.")
+          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant generate samples.")
               .one_of({"mnist", "random", "constant"})
               .required(),
           field<&D::path>("path", "Folder of the IDX files, relative to the job file.").for_type({"mnist"}).required(),
@@ -157,7 +158,7 @@ const Section& dataset_section() {
               .at_most(kMaxSize),
           field<&D::shuffle>("shuffle", "A new order each epoch, from the seed and the epoch alone."),
           field<&D::drop_last>("drop_last", "Leave out the last samples where they do not fill a batch."),
-          field<&D::repeat>("repeat", "Times the set is gone through in an epoch.").at_least(1),
+          field<&D::repeat>("repeat", "Passes over the set per epoch.").at_least(1),
           field<&D::shape>("shape", "Shape of one sample.")
               .for_type({"random", "constant"})
               .at_least(1)
@@ -234,11 +235,11 @@ const Section& train_section() {
       "How long to train.",
       {
           field<&T::epochs>("epochs", "Times through the data set.").at_least(1),
-          field<&T::steps>("steps", "Stop after so many steps; 0: after all epochs.").at_least(0),
+          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
               "sink_steps",
-              "Steps between two looks at the losses. Each step's loss is still reported, but N steps "
+              "Steps between two reads of the losses. Each step's loss is still reported, but N steps "
               "at a time, so a device that runs steps ahead of its host is asked less often.")
               .at_least(1),
       }};
@@ -254,7 +255,7 @@ const Section& optimizer_shard_section() {
           field<&S::level>("level", "0: nothing, 1: optimizer state, 2: and gradients, 3: and weights.")
               .at_least(0)
               .at_most(3),
-          field<&S::min_kb>("min_kb", "Parameters under so many KiB are left whole.").at_least(0),
+          field<&S::min_kb>("min_kb", "Parameters smaller than this many KiB are left whole.").at_least(0),
       }};
   return section;
 }
@@ -332,7 +333,7 @@ Field loss_field() {
 
 const Section& job_section() {
   using J = JobSpec;
-  // modules before network, network before what names its layers: the reader goes in this order.
+  // modules before network, and network before the fields that name its layers: fields are read in this order
   static const Section section{
       "",
       "The whole job.",
