@@ -51,7 +51,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
-    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.name, to_string(shape)));
+    shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
   }
   const TensorId label = label_for(c, type, shape);
   const int64_t terms = num_elements(c.graph.tensors[label].shape);

@@ -61,7 +61,7 @@ struct Optimizer {
 
 /// Of every optimizer that there is now.
 inline Field weight_decay_field() {
-  return number("weight_decay", "Added to the gradient times the weight; adamw: taken off the weight itself.")
+  return number("weight_decay", "Added to the gradient times the weight; adamw: subtracted from the weight itself.")
       .defaults(0.0)
       .at_least(0);
 }

@@ -32,8 +32,8 @@ const std::vector<EntryType>& transform_types() {
 const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
-      text("name", "How others refer to it; the type and a counter where left out."),
-      make_field("inputs", FieldKind::names, "Layers, data or label; the layer before where left out."),
+      text("name", "How others refer to it; the type and a counter if omitted."),
+      make_field("inputs", FieldKind::names, "Layers, data or label; the previous layer if omitted."),
   };
   return fields;
 }
@@ -41,8 +41,8 @@ const std::vector<Field>& common_layer_fields() {
 const std::vector<Field>& module_use_fields() {
   static const std::vector<Field> fields = {
       text("module", "The block of `modules` to insert here.").required(),
-      text("name", "Put before the names of its layers; the module's name where left out."),
-      make_field("inputs", FieldKind::names, "The one layer that is `input` inside; the layer before where left out."),
+      text("name", "Prefix of the names of its layers; the module's name if omitted."),
+      make_field("inputs", FieldKind::names, "The layer that is `input` inside; the previous layer if omitted."),
       integer("repeat", "Number of copies, one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
   };
   return fields;

@@ -30,7 +30,7 @@ extern const OpCases add_bias_cases = {
     .gradients = {{{"add_bias", {{{5, 2, 3}}, {{3}}}},
                    {"pass in0", "bias_grad abn->n sums ab"},
                    "b is added in every row"}},
-    .shape_errors = {{{"add_bias", {{{2, 3}}, {{4}}}}, "add_bias: the bias is [4], [3] was expected"}},
+    .shape_errors = {{{"add_bias", {{{2, 3}}, {{4}}}}, "add_bias: the bias is [4], expected [3]"}},
     .kernels = {{"bias_grad",
                  {{{24, 20}}},
                  {{.shape = {20}, .accumulate = true}},

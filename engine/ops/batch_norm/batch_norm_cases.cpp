@@ -79,8 +79,7 @@ extern const OpCases batch_norm_cases = {
          {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}, {{3}}, {{3}}}},
           {"batch_norm_grad_stats nc,nc,c,c->c,c sums n sums n", "batch_norm_grad nc,nc,c,c,c,c,c->nc"},
           "the same, and the sums are the gradients of beta and gamma"}},
-    .shape_errors = {{{"batch_norm_mean", {{{2}}}},
-                      "batch_norm_mean needs an input of at least 2 dims, it is given [2]"}},
+    .shape_errors = {{{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
     .layers = {{"batch_norm", ", affine: false", {8, 12}}, {"batch_norm", "", {8, 12}}},
 };
 

@@ -68,7 +68,7 @@ int64_t dim_of(const LayerContext& layer, std::string_view field) {
 }
 
 Field group_field() {
-  return int_lists("group", "Lists of ranks of the stage, each rank in one; all ranks where left out.").at_least(0);
+  return int_lists("group", "Lists of ranks of the stage, each rank in one; all ranks if omitted.").at_least(0);
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ extern const LayerDef all_to_all_layer = {
 
 extern const LayerDef broadcast_layer = {
     .name = "broadcast",
-    .doc = "The root's numbers on every rank of the group.",
+    .doc = "The root's values on every rank of the group.",
     .fields = {group_field(), integer("root", "Index of the sender in its group.").defaults(int64_t{0}).at_least(0)},
     .collective = true,
     .emit =

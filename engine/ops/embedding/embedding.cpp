@@ -38,10 +38,10 @@ extern const OpDef embedding_op = {
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("embedding", in, 2, 2);
       if (in[0].dtype != DType::i32) {
-        shape_error(fmt::format("embedding takes i32 ids, it is given {} f32", to_string(in[0])));
+        shape_error(fmt::format("embedding takes i32 ids, but got {} f32", to_string(in[0])));
       }
       if (in[1].shape.size() != 2) {
-        shape_error(fmt::format("embedding needs a table [vocab, units], it is given {}", to_string(in[1])));
+        shape_error(fmt::format("embedding needs a table [vocab, units], but got {}", to_string(in[1])));
       }
       TensorInfo out{in[0].shape, in[1].dtype};
       out.shape.push_back(in[1].shape[1]);

@@ -124,7 +124,7 @@ TensorId emit_matmul(LayerContext& layer) {
   }
   const Shape& in = layer.shape();
   if (in.size() < 2) {
-    shape_error(fmt::format("matmul needs an input of at least 2 dims, it is given {}", to_string(in)));
+    shape_error(fmt::format("matmul needs an input of at least 2 dims, but got {}", to_string(in)));
   }
   const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
   const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
@@ -193,7 +193,7 @@ extern const OpDef matmul_weight_grad_op = {
 
 extern const LayerDef matmul_layer = {
     .name = "matmul",
-    .doc = "x w with an own weight of [features, units], or the product of two inputs.",
+    .doc = "x w with its own weight of [features, units], or the product of two inputs.",
     .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
                flag("transpose_b", false, "Swap the last two dims of the second."), init_std_field()},
     .min_inputs = 1,

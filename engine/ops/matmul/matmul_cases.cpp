@@ -156,8 +156,8 @@ extern const OpCases matmul_cases = {
           "matmul: [2, 3] times [4, 5] transposed: the contracted dims are 3 and 5, they must be equal"},
          {{"matmul", {{{7, 2, 3}}, {{8, 3, 5}}}},
           "matmul: [7, 2, 3] times [8, 3, 5]: the leading dims [7] and [8] differ"},
-         {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, it is given [3]"},
-         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, it is given [2, 3] i32"},
+         {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, but got [3]"},
+         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, but got [2, 3] i32"},
          {{"matmul", {{{7, 2, 3}}, {{2, 5}}}, {{"transpose_a", true}}},
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},

@@ -30,7 +30,7 @@ Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
 
 std::vector<Field> reduction_fields() {
   return {ints("dims", "Dims to sum over; negative ones count from the last.").required(),
-          flag("keep_dims", false, "Leave them in, with size 1.")};
+          flag("keep_dims", false, "Keep them, with size 1.")};
 }
 
 TensorId emit_reduction(LayerContext& layer, bool mean) {

@@ -160,7 +160,7 @@ extern const OpDef reshape_op = {
 
 extern const LayerDef flatten_layer = {
     .name = "flatten",
-    .doc = "All dims but the batch become one.",
+    .doc = "Merges all dims except the batch.",
     .emit =
         [](LayerContext& layer) {
           const Shape& in = layer.shape();
@@ -170,8 +170,8 @@ extern const LayerDef flatten_layer = {
 
 extern const LayerDef reshape_layer = {
     .name = "reshape",
-    .doc = "A new shape for the same numbers.",
-    .fields = {ints("shape", "Of one sample, without the batch dim; one -1 is worked out.")
+    .doc = "The same elements in another shape.",
+    .fields = {ints("shape", "Shape of one sample, without the batch dim; one dim may be -1 and is computed.")
                    .required()
                    .at_least(-1)
                    .at_most(kMaxSize)},

@@ -33,7 +33,7 @@ extern const KernelDef sgd_update_kernel = {
 
 extern const OptimizerDef sgd_optimizer = {
     .name = "sgd",
-    .fields = {number("momentum", "Share of the last update that goes on.").defaults(0.0).at_least(0).below(1),
+    .fields = {number("momentum", "Share of the last update that is kept.").defaults(0.0).at_least(0).below(1),
                flag("nesterov", false, "Look ahead along the momentum."), weight_decay_field()},
     .faults = faults,
     .kernel = &sgd_update_kernel,
