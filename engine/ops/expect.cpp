@@ -1,4 +1,4 @@
-// What an op or a layer expects of its inputs; see expect.h.
+// Checks on the inputs of an op or a layer; see expect.h.
 #include "engine/ops/expect.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ std::string letters(size_t n, std::string_view except) {
     if (text.size() == n) return text;
     if (except.find(letter) == std::string_view::npos) text += letter;
   }
-  if (text.size() < n) shape_error(fmt::format("a tensor has too many dims ({} are asked for)", n));
+  if (text.size() < n) shape_error(fmt::format("a tensor has too many dims ({} letters are needed)", n));
   return text;
 }
 

@@ -1,4 +1,4 @@
-// Fields that several layers have.
+// Fields that several layers share.
 #pragma once
 
 #include "engine/base/field.h"

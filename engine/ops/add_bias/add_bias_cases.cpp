@@ -9,7 +9,7 @@ Outputs add(const Inputs& in, const Attrs&) {
   return map_pairs(in, [](double x, double b) { return x + b; });
 }
 
-/// A step of descent on a bias: -= learning rate * dy summed over all leading dims.
+/// A gradient step on a bias: -= learning rate * dy summed over all leading dims.
 Outputs step_of_bias(const NaiveCall& call) {
   const Tensor64& dy = call.in[0];
   const int64_t n = dy.shape.back();

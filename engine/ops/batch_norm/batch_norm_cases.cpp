@@ -65,7 +65,7 @@ extern const OpCases batch_norm_cases = {
                    {"batch_norm_var", var},
                    {"batch_norm", normalised},
                    {"batch_norm_running", [](const Inputs&, const Attrs&) { return Outputs{}; }}},
-    // Statistics of the batch: partial sums where it is cut.
+    // Batch statistics are partial sums if the batch is cut.
     .rules = {{{"batch_norm_mean", {{{2, 3, 4, 5}}}}, "ncab->c", "", {{3}}},
               {{"batch_norm_var", {{{2, 3}}, {{3}}}}, "nc,c->c", "", {{3}}},
               {{"batch_norm_running", {{{3}}, {{3}}, {{3}}, {{3}}}}, "c,c,c,c->", "", {}},

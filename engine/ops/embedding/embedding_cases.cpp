@@ -21,7 +21,7 @@ extern const OpCases embedding_cases = {
              {"embedding", {ids({7}, 5), {{5, 3}}}, {}, {{7, 3}}},
              {"embedding", {ids({2, 2, 3}, 4), {{4, 1}}}, {}, {{2, 2, 3, 1}}}},
     .references = {{"embedding", embedding}},
-    // A rank without a row gives 0: the vocabulary is a contraction.
+    // A rank returns 0 for rows that it does not hold: the vocabulary is a contraction.
     .rules = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}}, "ab,vd->abd", "", {{2, 3, 4}}}},
     .gradients = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}},
                    {"embedding_grad abd,ab->vd sums ab"},

@@ -1,5 +1,5 @@
-// y = scale * sum of x over attr dims (a mean has scale 1 / count); keep_dims leaves them as 1. With
-// nothing left y is [1]. Backward spreads scale * dy over x's shape.
+// y = scale * sum of x over attr dims (a mean has scale 1 / count); keep_dims keeps them with size 1. If no dim is
+// left, y is [1]. Backward spreads scale * dy over x's shape.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -95,7 +95,7 @@ extern const OpDef reduce_sum_op = {
                    }},
 };
 
-/// dy -> scale * dy, repeated along dims up to attr shape.
+/// dy -> scale * dy, repeated along dims to attr shape
 extern const OpDef broadcast_to_op = {
     .name = "broadcast_to",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

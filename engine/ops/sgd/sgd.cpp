@@ -1,5 +1,5 @@
-// SGD as in PyTorch: sgd_cpu.cpp has the formula. Without momentum it keeps no state, and without weight decay either a
-// step is W -= learning_rate * dW alone.
+// SGD as in PyTorch; the formula is in sgd_cpu.cpp. Without momentum it keeps no state. Without weight decay too, a
+// step is just W -= learning_rate * dW.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
