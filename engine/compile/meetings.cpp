@@ -1,5 +1,5 @@
-// Which classes meet in groups and channels. Every rank is looked at once for each of its class's groups and peers;
-// what is then compared is one meeting of each kind.
+// Which classes meet in groups and channels. Every rank is visited once for each of its class's groups and peers;
+// after that one meeting of each kind is compared.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -23,7 +23,7 @@ std::vector<int> first_of_classes(const RankClasses& classes, const std::vector<
   return first;
 }
 
-/// A class's messages by the place that they go to or come from: a stage, or a rank (as a negative number).
+/// A class's messages by peer: a stage, or a rank (as a negative number).
 struct Messages {
   std::map<int, std::vector<int>> sends, recvs;  ///< indices in its program
 };
@@ -50,7 +50,7 @@ int rank_at(const RankClasses& classes, int place, int rank) {
   return place < 0 ? -1 - place : place * classes.mesh.size() + rank % classes.mesh.size();
 }
 
-/// What `rank` has for its peer.
+/// The messages that `rank` exchanges with its peer.
 std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank,
                            int peer) {
   std::vector<int> found;
@@ -81,7 +81,7 @@ std::vector<MetGroup> met_groups(const RankClasses& classes) {
 
 std::vector<MetChannel> met_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
-  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless of stages, ranks
+  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless by stages, ranks
   const auto meet = [&](int from, int to, bool of_stages) {
     channels.try_emplace({class_of(classes, from), class_of(classes, to), of_stages ? -1 : from, of_stages ? -1 : to},
                          from, to);

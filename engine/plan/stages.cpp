@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-// The layers in the order in which they compute.
+// The layers in execution order.
 std::vector<LayerId> execution_order(const Graph& graph) {
   std::vector<LayerId> order;
   std::vector<bool> seen(graph.layers.size(), false);
@@ -134,8 +134,8 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts)
   check(parts >= 1 && parts <= n, "every part gets an item");
   std::vector<double> sum(n + 1, 0);
   for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where
-  // the last of those parts begins.
+  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where the last of
+  // those parts begins.
   std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
   std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
   worst[0][0] = 0;

@@ -221,7 +221,7 @@ TEST_CASE("a weight that is read from another parameter's place") {
   std::vector<Program> programs = pipeline();
   const int matmul = find_all(programs[0], Opcode::kernel, "relu1")[0];
   programs[0].instructions[matmul].inputs[1].offset += 4;
-  CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not where layer1.weight lies"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not at the place of layer1.weight"}));
 }
 
 TEST_CASE("a gradient that is reduced twice") {
