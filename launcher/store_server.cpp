@@ -140,7 +140,7 @@ class Session : public std::enable_shared_from_this<Session> {
       if (error || !self->waiting_) return;  // the key was set, and the session has left the waiting list
       self->waiting_ = false;
       self->state_->waiting.erase(place);
-      self->reply({false, "nobody has set '" + key + "'"});
+      self->reply({false, "no rank has set '" + key + "'"});
     });
   }
 
