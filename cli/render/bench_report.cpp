@@ -16,8 +16,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use theirs";
-constexpr const char* kInHost = "  copy limit: what a rank copies in its own memory, while all others copy too";
+constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use their links";
+constexpr const char* kInHost = "  copy limit: a copy within a rank's own memory, while all others copy too";
 
 std::string spread_text(const Spread& spread) {
   return duration_text(spread.low) + " .. " + duration_text(spread.high);

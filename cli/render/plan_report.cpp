@@ -137,8 +137,7 @@ std::string memory(const Json& r) {
     table.add(std::move(cells));
   }
   const bool more = kinds.back() != "total";
-  return "\nmemory a rank\n" + table.str() +
-         (more ? "  what stands behind total is taken only where the GPU has room\n" : "");
+  return "\nmemory a rank\n" + table.str() + (more ? "  columns after total are used only if the GPU has room\n" : "");
 }
 
 std::string communication(const Json& r) {

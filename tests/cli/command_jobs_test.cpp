@@ -223,7 +223,7 @@ TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only
   CHECK_FALSE(contains(plan("seed=1", "launch.device=cpu"), "workspace"));
   const std::string shown = plan("seed=1", "launch.device=cuda");
   CHECK(contains(shown, "workspace     total  data set\n"));
-  CHECK(contains(shown, "what stands behind total is taken only where the GPU has room"));
+  CHECK(contains(shown, "columns after total are used only if the GPU has room"));
   const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_classes"][0]["memory"];
   CHECK(memory["workspace"] > 32 << 20);
   CHECK(memory["data_set"] > 0);
