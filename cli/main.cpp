@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   trainctl init mlp -o job.yaml                 write a commented job file
-  trainctl check job.yaml                       is it right?
+  trainctl check job.yaml                       is it valid?
   trainctl plan job.yaml launch.ranks=8         how it would run, without running it
-  trainctl run job.yaml train.epochs=2          train, one process a rank
+  trainctl run job.yaml train.epochs=2          train, one process per rank
   trainctl run job.yaml --detach                the same in the background; then:
   trainctl ps                                     what runs, how far, with which loss
   trainctl attach                                 watch it; Ctrl-C detaches
@@ -30,8 +30,8 @@ constexpr const char* kFooter = R"(Examples:
   trainctl stop 1                                 end it at the end of a step
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
-A job may start any program in place of a network:  command: [python3, train.py]  (docs/launching.md)
-Exit codes: 0 done, 2 the job file is wrong, 3 the machine (files, memory), 4 a bug of trainctl,
+A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
+Exit codes: 0 done, 2 error in the job file, 3 the machine (files, memory), 4 a bug in trainctl,
             5 a rank failed, 130 and 143 stopped by Ctrl-C and SIGTERM)";
 
 /// cron and daemons may start us with closed standard streams; files opened later would get their descriptors.
