@@ -1,5 +1,5 @@
-# room(<name> SOURCES <globs> LINKS <libraries>): a static library trainctl_<name> of one room.
-# Sources are globbed: adding an op or a pass is adding its file.
+# room(<name> SOURCES <globs> LINKS <libraries>): the static library trainctl_<name> of one room.
+# Sources are globbed: to add an op or a pass, add its file.
 function(room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;EXCLUDE;LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ROOM_SOURCES})
@@ -11,9 +11,9 @@ function(room name)
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>]): tests/<folder>/*.cpp as one doctest program, a
-# CTest test a case. tests/a/b is test_a_b. The label is the folder's name where no other is given. A case that skips
-# itself (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would make two names of it.
+# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>]): tests/<folder>/*.cpp as one doctest program,
+# with one CTest test per case. tests/a/b becomes test_a_b. The default label is the folder's name. A case that calls
+# skip_test (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would split it into two names.
 function(room_tests folder)
   cmake_parse_arguments(ROOM "" "LABEL" "EXCLUDE;LINKS" ${ARGN})
   string(REPLACE "/" "_" name ${folder})

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// For what no plan knows, CUDA's own memory and NCCL's buffers.
+/// Reserved for memory that no plan knows: CUDA's own and NCCL's buffers.
 constexpr int64_t kOfLibraries = int64_t{1} << 30;
 
 std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
@@ -78,10 +78,10 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
 
 int queues_for(const Program& program) {
   constexpr unsigned kDefault = 8, kMost = 32;  // CUDA's
-  // Of compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
+  // Streams for compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
   constexpr unsigned kOfEveryRank = 7;
-  std::set<int> receivers;  // each has a stream of its own
-  bool moves = false;       // sends and receives have one more each
+  std::set<int> receivers;  // one stream per receiver
+  bool moves = false;       // one more stream for sends and one for receives
   for (const Instruction& i : program.instructions) {
     if (i.opcode == Opcode::send) receivers.insert(i.peer);
     moves = moves || i.opcode == Opcode::send || i.opcode == Opcode::recv;

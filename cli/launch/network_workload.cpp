@@ -19,14 +19,14 @@
 namespace trainctl {
 namespace {
 
-/// A start on CPUs that takes less is no news.
+/// A faster start on CPUs is not reported.
 constexpr double kTellAfterSeconds = 1;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Which ranks send messages to which.
+/// Which rank sends messages to which.
 std::vector<Route> routes_of(const RankClasses& classes) {
   std::vector<Route> routes;
   for (int rank = 0; rank < classes.num_ranks(); ++rank)
@@ -134,7 +134,7 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.epochs = job_.spec.train.epochs;
   status.step = first.step.load();
   status.steps = first.total_steps.load();
-  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both from its first report on
+  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both are set from its first report on
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }

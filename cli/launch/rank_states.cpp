@@ -1,4 +1,4 @@
-// Positions of ranks compared with each other's programs.
+// Compares the positions of ranks in their programs.
 #include "cli/launch/rank_states.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ std::string_view what(const Instruction& message) {
   return name.substr(std::min(name.find(' '), name.size()));
 }
 
-/// The same call in another rank's program: collectives have one name in all programs of their group; a recv has
-/// its send, of the same tensor.
+/// Whether two ranks' instructions belong to one call: a collective has the same name in all programs of its group, a
+/// recv belongs to the send of the same tensor.
 bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
   if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;
   if (a.opcode == Opcode::recv)
