@@ -27,6 +27,7 @@ extern const OpDef add_bias_op = {
         },
     .kernel = {.name = "add_bias",
                .in_place = InPlace::first_on_first,
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{.step = EpilogueStep::bias}; },
                .cost = elementwise_cost<1>,
                .example =
                    [] {
@@ -46,6 +47,7 @@ extern const OpDef bias_grad_op = {
     .kernel = {.name = "bias_grad",
                .accumulates = 1,
                .takes = static_cast<unsigned>(EpilogueStep::descend),
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{.step = EpilogueStep::bias_grad}; },
                .cost =
                    [](Infos in, Infos out, const Attrs&) {
                      Cost cost = traffic_cost(in, out, 0);
