@@ -28,6 +28,7 @@ extern const OpDef add_bias_op = {
     .kernel = {.name = "add_bias",
                .in_place = InPlace::first_on_first,
                .as_epilogue = [](const Attrs&) { return EpilogueRole{.step = EpilogueStep::bias}; },
+               .element = [](const Attrs&) -> std::string { return "+"; },
                .cost = elementwise_cost<1>,
                .example =
                    [] {
