@@ -42,7 +42,7 @@ def kill_rank(scene, when):
 def stop_rank(scene, when):
     rank = scene.victim(when)
     scene.signal_rank(rank, signal.SIGSTOP)
-    if not scene.network:  # a program says nothing of itself, so nobody can know; but it must go with the others
+    if not scene.network:  # a program reports no progress, so this cannot be detected; but it must end with the others
         time.sleep(0.1)
         scene.launcher.send_signal(signal.SIGTERM)
         return Expected({143}, seconds=scene.grace)

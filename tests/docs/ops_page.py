@@ -90,7 +90,7 @@ def relink(build, target, made):
                 words[words.index(model)] = obj
             else:
                 objects.append(obj)
-        elif target_of(model) in libraries:  # goes before the library, whose own is not taken then
+        elif target_of(model) in libraries:  # precedes the library, so that the library's own object is not linked
             objects.append(obj)
     at = words.index("-o")
     words[at + 1] = str(build.out / target)
