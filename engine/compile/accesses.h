@@ -1,4 +1,4 @@
-// What an instruction reads and writes of the arena.
+// Which arena bytes an instruction reads and writes.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,8 @@ struct Access {
   int64_t end() const { return operand->offset + operand->bytes(); }
 };
 
-/// Inputs, then outputs. Reads too: outputs that are added to, and what an optimizer updates. Writes too:
-/// inputs that an op updates in place.
+/// Inputs, then outputs. Outputs that are added to and values that an optimizer updates count as reads too; inputs
+/// that an op updates in place count as writes too.
 std::vector<Access> accesses(const Instruction& instruction);
 
 }  // namespace trainctl

@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-/// The largest operand that is a tensor of the graph, and the layer that makes it or, for a parameter, reads it first.
+/// The largest operand that is a tensor of the graph, and the layer that makes it (for a parameter: the first that
+/// reads it).
 struct Largest {
   const Operand* operand = nullptr;
   LayerId layer = -1;

@@ -1,4 +1,4 @@
-// A value for every byte of the arena, stored as ranges of equal history.
+// A value for every byte of the arena, stored as ranges of bytes with equal history.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace trainctl {
 template <class T>
 class ByteMap {
  public:
-  /// Calls f(T&) for each stretch of [begin, end); bytes never touched have T{}. Stretches are split at
-  /// the ends, so f may change them.
+  /// Calls f(T&) for each range within [begin, end); bytes never touched have T{}. Ranges are split at the two
+  /// ends, so f may change them.
   template <class F>
   void for_each(int64_t begin, int64_t end, F f) {
     if (begin >= end) return;
@@ -27,7 +27,7 @@ class ByteMap {
     if (here->first != at) stretches_.emplace_hint(next, at, here->second);
   }
 
-  std::map<int64_t, T> stretches_ = {{INT64_MIN, T{}}};  // first byte -> value up to the next
+  std::map<int64_t, T> stretches_ = {{INT64_MIN, T{}}};  // first byte -> value, up to the next key
 };
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Plan -> Program, as a table of contents.
+// Plan -> Program: the list of passes.
 #include "engine/compile/compile.h"
 
 #include <algorithm>

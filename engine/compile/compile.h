@@ -14,32 +14,32 @@ namespace trainctl {
 
 struct Compiler;  // engine/compile/compiler.h
 
-/// One step of compile(): takes one rank's program as the pass before left it.
+/// One step of compile(): transforms one rank's program in place.
 struct Pass {
   enum class Need : uint8_t {
     required,  ///< without it there is no program
-    optional,  ///< makes the program faster or smaller: a program without it computes the same
+    optional,  ///< makes the program faster or smaller; without it the program computes the same
   };
-  std::string_view name;  ///< that of its function and of its file
-  std::string_view doc;   ///< one line, for people
+  std::string_view name;  ///< also the name of its function and its file
+  std::string_view doc;   ///< one line, shown to users
   Need need = Need::required;
   void (*run)(Compiler&) = nullptr;
 };
 
-/// All passes, in the order in which they run.
+/// All passes, in execution order.
 std::span<const Pass> passes();
-/// The passes up to the one of that name, it included; empty where there is none of that name.
+/// The passes up to and including the one of that name; empty if there is none.
 std::span<const Pass> passes_up_to(std::string_view name);
 
-/// Called after each pass with the program as it left it.
+/// Called after each pass with the program that the pass has left.
 using PassObserver = std::function<void(const Pass&, const Compiler&)>;
 void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& after_each = {});
 
 /// The program of one rank. Deterministic, and consistent with every other rank's.
 Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
 
-/// The programs of all ranks, each compiled and verified by itself. For tests that run them all in one process: compile_classes
-/// (rank_classes.h) is what plans and launches use.
+/// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;
+/// plans and launches use compile_classes (rank_classes.h).
 std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Groups, buffers and operands of one rank's program while it is made.
+// Groups, buffers and operands of one rank's program during compilation.
 #include "engine/compile/compiler.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       stage(of_rank / p.mesh.size()),
       rank_in_stage(of_rank % p.mesh.size()),
       variables(g.tensors.size(), -1) {
-  check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(), "the rank is of the plan");
+  check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(),
+        "the rank belongs to the plan");
   program.rank = rank;
   program.stage = stage;
   program.rank_in_stage = rank_in_stage;

@@ -1,5 +1,5 @@
-// What the passes of compile() share: one rank's program while its buffers have no place yet.
-// Operand offsets are bytes from the start of their buffer; place_buffers makes them arena offsets.
+// The state that the passes of compile() share: one rank's program before its buffers are placed. Operand offsets
+// are bytes from the start of their buffer; place_buffers makes them arena offsets.
 #pragma once
 
 #include <string>
@@ -29,11 +29,11 @@ constexpr bool is_persistent(BufferKind kind) { return kind < BufferKind::activa
 struct VirtualBuffer {
   BufferKind kind = BufferKind::activation;
   int64_t bytes = 0;
-  int64_t offset = -1;  ///< in the arena, once placed
+  int64_t offset = -1;  ///< in the arena; -1: not placed yet
 };
 
-/// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written,
-/// also where a reshape reads it under another.
+/// A tensor, or a part of one, in a buffer. `operand.tensor` is the name under which it was written, even where a
+/// reshape reads it under another name.
 struct View {
   BufferId buffer = -1;
   Operand operand;
@@ -41,16 +41,16 @@ struct View {
 
 struct VirtualInstruction {
   Instruction code;
-  std::vector<BufferId> inputs, outputs;  ///< of code.inputs, code.outputs
+  std::vector<BufferId> inputs, outputs;  ///< in the order of code.inputs, code.outputs
 };
 
 inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) { return kernel_of(v.code) == &kernel; }
-/// What it could be to the kernel before it.
+/// The role that it could have in the epilogue of the kernel before it.
 inline EpilogueRole epilogue_role(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   return kernel != nullptr && kernel->as_epilogue != nullptr ? kernel->as_epilogue(v.code.attrs) : EpilogueRole{};
 }
-/// Whether it sums gradients of parameters over ranks.
+/// True if it sums parameter gradients over ranks.
 inline bool reduces(const VirtualInstruction& v) {
   return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
 }
@@ -60,15 +60,15 @@ struct RankBucket {
   const BucketPlan* plan = nullptr;
   BufferId weights = -1;    ///< f32; -1: bf16 and never updated
   BufferId compute = -1;    ///< bf16: the copy that kernels read
-  BufferId gradients = -1;  ///< as the update reads them
+  BufferId gradients = -1;  ///< the range that the update reads
   BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (adds_up_apart)
   std::vector<BufferId> optimizer;
-  /// Levels 1 and 2: the weights are gathered before their first use in the next step, not behind their update.
+  /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
 
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
-  /// As Bucket::weights_are_cut, which is known only once buffers have offsets.
+  /// Same as Bucket::weights_are_cut, which needs buffer offsets.
   bool weights_are_cut() const { return plan->level == 3 || (plan->level > 0 && compute >= 0); }
 };
 
@@ -81,16 +81,16 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
-  const Optimizer optimizer;  ///< of the job
+  const Optimizer optimizer;  ///< the job's optimizer
   const int rank, stage, rank_in_stage;
 
-  Program program;  ///< groups, variables and buckets as they become known; instructions at the end
+  Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
   std::vector<BucketPlan> bucket_plans;  ///< of all stages
-  std::vector<RankBucket> buckets;       ///< one a program.buckets
+  std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;
-  std::vector<BufferId> states;  ///< one a program.variables; -1: a parameter
-  std::vector<const VariablePlan*> variable_plans;  ///< one a program.variables
-  std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: this stage does not have it
+  std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
+  std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
+  std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: not on this stage
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
 
@@ -101,14 +101,14 @@ struct Compiler {
   BufferId new_buffer(BufferKind kind, int64_t bytes);
   void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
 
-  /// This rank's part of a tensor. In hybrid_parallel the graph's shape is what a rank holds.
+  /// This rank's part of a tensor. In hybrid_parallel the graph's shape already is one rank's part.
   Shape local_shape(TensorId tensor, const Layout& layout) const;
   Operand operand(TensorId tensor, const Layout& layout) const;
-  /// Index into program.variables; -1: this stage does not have it.
+  /// Index into program.variables; -1: not on this stage.
   int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
-  /// The same range as this rank's own part of one of `whole` elements, of which it begins at `first`.
+  /// Marks `part` as this rank's own part, starting at element `first`, of a range of `whole` elements.
   static View own_part(View part, OwnPart kind, int64_t whole, int64_t first);
-  /// `elements` of a flat range, from `first_element` of the buffer on.
+  /// `elements` of a flat range, starting at `first_element` of the buffer.
   View flat(BufferId buffer, int64_t first_element, int64_t elements, std::string name, DType dtype = DType::f32) const;
 };
 

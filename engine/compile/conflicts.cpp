@@ -8,12 +8,12 @@
 namespace trainctl {
 namespace {
 
-/// On any rank: the order of instructions must not depend on which shard a rank has.
+/// True if they overlap on any rank: the order of instructions must not depend on a rank's shard.
 bool share_bytes(BufferId of_a, const Operand& a, BufferId of_b, const Operand& b) {
   return of_a == of_b && a.reach_begin() < b.reach_end() && b.reach_begin() < a.reach_end();
 }
 
-/// use(buffer, operand) for inputs and outputs until it says yes.
+/// Calls use(buffer, operand) for inputs and outputs until it returns true.
 template <class Use>
 bool any_operand(const VirtualInstruction& v, const Use& use) {
   for (size_t i = 0; i < v.inputs.size(); ++i)

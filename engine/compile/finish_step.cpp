@@ -1,18 +1,18 @@
-// After the last task: what is reduced over stages, the loss, clipping, updates. Every rank goes through
-// these in the same order, so collectives over any group meet.
+// After the last task: reductions over stages, the loss, clipping, updates. Every rank issues these in the same
+// order, so the collectives of every group match.
 #include <algorithm>
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
-#include "engine/ops/program_kernels.h"
 #include "engine/compile/rank_traits.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-/// `kernel`: of kernels.
+/// `kernel`: for Opcode::kernel.
 Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr) {
   Instruction i;
   i.opcode = opcode;
@@ -66,8 +66,8 @@ Instruction update_instruction(const Lowering& l, const std::string& name) {
   return i;
 }
 
-/// A piece of a bucket, whole, or this rank's shard of it and then everybody's weights again. In bf16 the copy that
-/// kernels read is written along with the f32 weights, and it is the copy that others get.
+/// Updates a piece of a bucket: all of it, or this rank's shard followed by a gather of the weights. In bf16 the
+/// update also writes the copy that kernels read, and that copy is gathered.
 void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<View>& norm) {
   const RankBucket& buffers = l.c.buckets[b];
   const Bucket& bucket = l.c.program.buckets[b];
@@ -94,8 +94,8 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   l.c.emit(std::move(gather), {shard}, {whole});
 }
 
-/// Buckets in the order in which their gradients are summed: an update waits for its own sum alone, so while the last
-/// ones are under way all others are updated.
+/// Buckets in the order in which their gradients are summed: an update waits for its own sum only, so updates run
+/// while the last sums are under way.
 std::vector<int> in_order_of_reduction(const Lowering& l) {
   std::vector<int> updated;
   for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {

@@ -1,4 +1,5 @@
-// The gradients of a layer's weight and bias read the same dy: one kernel makes both, with the bias's as output 1.
+// The gradients of a layer's weight and bias read the same dy. One kernel computes both; the bias gradient is its
+// output 1.
 #include <algorithm>
 #include <cstdlib>
 
@@ -13,7 +14,7 @@ bool takes_bias_grad(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->takes_step(EpilogueStep::bias_grad);
 }
 
-/// dy of a bias gradient is that of a weight gradient, and both step or neither does.
+/// Both read the same dy, and either both take the optimizer step or neither does.
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
   return weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
@@ -21,7 +22,8 @@ bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& w
          epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
 
-/// The weight gradient takes the other's output; the one that stays is at `place`, the other is marked.
+/// The weight gradient gets the other's output. The joined instruction is put at `place`, the other is marked for
+/// removal.
 void join(Compiler& c, size_t bias, size_t weight, size_t place) {
   VirtualInstruction both = std::move(c.code[weight]);
   VirtualInstruction& one = c.code[bias];
@@ -40,7 +42,7 @@ void join(Compiler& c, size_t bias, size_t weight, size_t place) {
 }  // namespace
 
 void fuse_bias_grad(Compiler& c) {
-  std::vector<std::vector<size_t>> weights(c.buffers.size());  // by dy: the weight gradients made of it
+  std::vector<std::vector<size_t>> weights(c.buffers.size());  // by dy: the weight gradients computed from it
   for (size_t i = 0; i < c.code.size(); ++i)
     if (takes_bias_grad(c.code[i])) weights[static_cast<size_t>(c.code[i].inputs[1])].push_back(i);
   for (size_t bias = 0; bias < c.code.size(); ++bias) {
@@ -50,8 +52,8 @@ void fuse_bias_grad(Compiler& c) {
         std::find_if(of_dy.begin(), of_dy.end(), [&](size_t i) { return belong_together(c.code[bias], c.code[i]); });
     if (found == of_dy.end()) continue;
     const size_t weight = *found;
-    // At the later place of the two if it can be: the gradient of the layer's input, on which the rest of the
-    // backward pass waits, comes first then.
+    // Prefer the later place: the gradient of the layer's input, which the rest of the backward pass waits for, then
+    // comes first.
     const size_t later = std::max(bias, weight), sooner = std::min(bias, weight);
     if (can_move(c, c.code[sooner], sooner, later)) {
       join(c, bias, weight, later);

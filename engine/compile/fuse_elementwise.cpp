@@ -1,5 +1,6 @@
-// Element-wise kernels that follow from one another become one, which reads each input once and writes what
-// others read: dropout(gelu(x + b)) is "x0 b1 + gelu dropout(0.1,42) =0". It stands where the last of them stood.
+// Fuses chains of element-wise kernels into one, which reads each input once and writes only outputs that other
+// instructions read: dropout(gelu(x + b)) is "x0 b1 + gelu dropout(0.1,42) =0". It replaces the last kernel of the
+// chain.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -13,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Other instructions that may stand between two of a chain: what the first one reads is kept up to the last.
+/// How many other instructions may stand between two of a chain: the first one's inputs are kept until the last.
 constexpr int kMostBetween = 6;
 
 bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
@@ -24,7 +25,7 @@ bool like(const Operand& a, const Operand& b) {
   return a.shape == b.shape && a.global_shape == b.global_shape && a.global_offset == b.global_offset;
 }
 
-/// Whether `row` repeats along the leading dims of `whole`.
+/// True if `row` is broadcast along the leading dims of `whole`.
 bool repeats(const Operand& row, const Operand& whole) {
   Shape shape = row.shape;
   while (!shape.empty() && shape[0] == 1) shape.erase(shape.begin());
@@ -43,7 +44,7 @@ std::string token_of(const VirtualInstruction& v) {
   return token;
 }
 
-/// Instructions that may become one, in list order.
+/// Instructions that may be fused, in list order.
 class Chain {
  public:
   Chain(const Compiler& c, const std::vector<int>& reads, size_t first) : c_(c), reads_(reads), members_{first} {}
@@ -51,7 +52,7 @@ class Chain {
   size_t size() const { return members_.size(); }
   const std::vector<size_t>& members() const { return members_; }
 
-  /// Adds it if it reads what the chain makes, in the same task, and all still is an expression.
+  /// Adds it if it reads an output of the chain, is in the same task, and the result is still an expression.
   bool add(size_t at) {
     const VirtualInstruction &first = c_.code[members_[0]], &v = c_.code[at];
     const Instruction &a = first.code, &b = v.code;
@@ -66,7 +67,7 @@ class Chain {
     return false;
   }
 
-  /// Whether the chain cannot be put after this instruction.
+  /// True if the chain cannot be moved past this instruction.
   bool is_stopped_by(const VirtualInstruction& other) const {
     for (size_t m : members_) {
       const VirtualInstruction& v = c_.code[m];
@@ -77,7 +78,7 @@ class Chain {
     return false;
   }
 
-  /// The one instruction; nothing where it is beyond what a kernel takes.
+  /// The fused instruction; empty if it exceeds a kernel's limits.
   std::optional<VirtualInstruction> fused() const {
     VirtualInstruction one;
     std::map<size_t, int> named;
@@ -103,7 +104,7 @@ class Chain {
  private:
   const VirtualInstruction& at(size_t m) const { return c_.code[members_[m]]; }
 
-  /// The member that makes the buffer; -1: none.
+  /// The member that writes the buffer; -1: none.
   int maker(BufferId buffer) const {
     for (size_t m = 0; m < members_.size(); ++m)
       if (at(m).outputs[0] == buffer) return static_cast<int>(m);
@@ -123,7 +124,7 @@ class Chain {
     return is_persistent(c_.buffers[buffer].kind) || reads_[buffer] != reads_inside(m) || reads_[buffer] == 0;
   }
 
-  /// Pushes what member m makes; what is wanted again gets a name.
+  /// Pushes the output of member m; a value used again gets a name.
   std::string value(size_t m, VirtualInstruction& one, std::map<size_t, int>& named) const {
     if (const auto name = named.find(m); name != named.end()) return "$" + std::to_string(name->second) + " ";
     std::string text;

@@ -1,6 +1,6 @@
-// A loss and its gradient read the same prediction and label: one kernel makes both, where the loss stands. The
-// gradient then waits for its backward task, in the prediction's place if nobody else reads that; if somebody
-// does, both have to be kept, so the two are joined only where the backward task follows at once.
+// A loss and its gradient read the same prediction and label: one kernel computes both, at the loss's place. The
+// gradient is then kept until its backward task, in the prediction's memory if no other instruction reads the
+// prediction. If one does, both would have to be kept, so they are fused only if the backward task follows at once.
 #include <algorithm>
 #include <optional>
 
@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// The loss's kernel; null: it is none.
+/// The kernel of a loss; null if `v` is not a loss.
 const KernelDef* loss_kernel(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   return kernel != nullptr && kernel->loss_with_grad != nullptr ? kernel : nullptr;
@@ -26,7 +26,7 @@ bool same_inputs(const VirtualInstruction& a, const VirtualInstruction& b) {
   return true;
 }
 
-/// The kernel that makes the loss's gradient from the very same operands; a recompute has others.
+/// The kernel that computes the loss's gradient from the same operands; in a recomputed layer they differ.
 std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, size_t loss) {
   const VirtualInstruction& v = c.code[loss];
   for (size_t i = loss + 1; i < c.code.size(); ++i) {
@@ -38,7 +38,7 @@ std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, si
   return std::nullopt;
 }
 
-/// Whether keeping the gradient from the loss on takes no more memory than keeping the prediction did.
+/// True if keeping the gradient takes no more memory than keeping the prediction did.
 bool costs_nothing(const Compiler& c, size_t loss, size_t grad) {
   const BufferId prediction = c.code[loss].inputs[0];
   bool read_again = is_persistent(c.buffers[prediction].kind), other_work = false;

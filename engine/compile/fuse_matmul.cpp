@@ -1,7 +1,7 @@
-// What follows a matmul becomes part of it, where nobody else reads what lies between:
-//   matmul -> add_bias (-> relu or gelu)      gelu's input is kept beside where its backward reads it
-//   matmul -> relu_grad or gelu_grad          the gradient of a layer's input, through the activation before it
-// relu's backward takes its output, so only the last of them has to be kept.
+// Ops that follow a matmul become its epilogue, if no other instruction reads the values in between:
+//   matmul -> add_bias (-> relu or gelu)      gelu's input is also written if its backward reads it
+//   matmul -> relu_grad or gelu_grad          the gradient of a layer's input, through the preceding activation
+// relu's backward reads relu's output, so only the last value has to be kept.
 #include <algorithm>
 #include <optional>
 
@@ -31,7 +31,7 @@ bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
-/// Whether a matmul may run as late as `later`: nobody wants its output before, and its inputs stay.
+/// True if the matmul may move down to `later`: its output is not read before, and its inputs stay unchanged.
 bool can_wait(const Compiler& c, int matmul, int later) {
   const VirtualInstruction& m = c.code[matmul];
   for (int i = matmul + 1; i < later; ++i) {
@@ -42,7 +42,7 @@ bool can_wait(const Compiler& c, int matmul, int later) {
   return true;
 }
 
-/// Whether the op after a matmul may run as early as it: what else it reads is there, and its output's place is free.
+/// True if the op after a matmul may move up to it: its other inputs are ready, and its output's buffer is free.
 bool can_come_first(const Compiler& c, int matmul, int after) {
   const VirtualInstruction& v = c.code[after];
   for (int i = matmul + 1; i < after; ++i) {
@@ -54,14 +54,14 @@ bool can_come_first(const Compiler& c, int matmul, int after) {
   return true;
 }
 
-/// What the product's epilogue becomes with the op after it; nothing where it has no such form.
+/// The product's epilogue extended by the next op; empty if there is no such form.
 std::optional<Epilogue> with_step(const VirtualInstruction& product, const VirtualInstruction& after, bool read_again) {
   const EpilogueRole role = epilogue_role(after);
   Epilogue e = epilogue_of(product.code.attrs);
   if (e.activation != Activation::none || e.slope != Activation::none) return std::nullopt;
   if (role.step == EpilogueStep::none || !kernel_of(product.code)->takes_step(role.step)) return std::nullopt;
   if (role.step == EpilogueStep::activation) {
-    if (read_again && role.activation == Activation::relu) return std::nullopt;  // its backward takes its output
+    if (read_again && role.activation == Activation::relu) return std::nullopt;  // relu's backward reads relu's output
     e.activation = role.activation;
     e.keep_input = read_again;
     return e;
@@ -75,10 +75,10 @@ std::optional<Epilogue> with_step(const VirtualInstruction& product, const Virtu
 struct Found {
   int matmul = -1;
   Epilogue epilogue;
-  int place = -1;  ///< of the fused instruction: the matmul's or that of the op after it
+  int place = -1;  ///< of the fused instruction: that of the matmul or of the following op
 };
 
-/// The matmul that makes input 0 of instruction `at`, and what they become together.
+/// The matmul that writes input 0 of instruction `at`, and the epilogue of the two fused.
 std::optional<Found> matmul_before(const Compiler& c, const std::vector<Uses>& uses, int at) {
   const VirtualInstruction& v = c.code[at];
   if (v.code.opcode != Opcode::kernel || v.inputs.empty()) return std::nullopt;
@@ -93,13 +93,13 @@ std::optional<Found> matmul_before(const Compiler& c, const std::vector<Uses>& u
                     matmul.code.outputs[0].dtype == v.code.outputs[0].dtype;
   const std::optional<Epilogue> epilogue = fits ? with_step(matmul, v, u.reads > 1) : std::nullopt;
   if (!epilogue) return std::nullopt;
-  // Early where it can be: a step of descent on the weights that the matmul reads may come right after it.
+  // Prefer the early place: an update of the weights that the matmul reads may directly follow it.
   if (can_come_first(c, u.writer, at)) return Found{u.writer, *epilogue, u.writer};
   if (can_wait(c, u.writer, at)) return Found{u.writer, *epilogue, at};
   return std::nullopt;
 }
 
-/// Makes one of the two, at `place`; the other is marked.
+/// Fuses the two at `place`; the other instruction is marked for removal.
 void join(Compiler& c, const Found& found, int after) {
   VirtualInstruction fused = std::move(c.code[found.matmul]);
   VirtualInstruction last = std::move(c.code[after]);
@@ -110,7 +110,7 @@ void join(Compiler& c, const Found& found, int after) {
   fused.outputs = std::move(last.outputs);
   fused.code.outputs = std::move(last.code.outputs);
   fused.code.name = std::move(last.code.name);
-  if (last.inputs.size() > 1) {  // the bias, or where the slope is taken
+  if (last.inputs.size() > 1) {  // the bias, or the point at which the slope is taken
     fused.inputs.push_back(last.inputs[1]);
     fused.code.inputs.push_back(std::move(last.code.inputs[1]));
   }

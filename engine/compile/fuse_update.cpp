@@ -1,6 +1,6 @@
-// Plain SGD without a gradient: where one kernel makes the only contribution to a parameter's gradient, and
-// nobody reads the parameter after it, that kernel takes the step itself, W += -learning_rate * dW. The
-// gradient is then never written or read, and takes no memory.
+// Plain SGD without a stored gradient. If one kernel makes the only contribution to a parameter's gradient, and no
+// instruction reads the parameter after it, that kernel takes the step itself: W += -learning_rate * dW. The
+// gradient is then neither written nor read, and takes no memory.
 #include <algorithm>
 #include <vector>
 
@@ -14,8 +14,8 @@ bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
   return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
-/// The instructions that write the bucket's gradients, and the one that uses them; no writers where the
-/// kernels cannot take the step.
+/// The instructions that write the bucket's gradients, and the one that uses them; no writers if the kernels cannot
+/// take the step.
 struct Writers {
   std::vector<size_t> at;
   size_t update = 0;
@@ -58,7 +58,7 @@ Writers find_writers(const Compiler& c, const std::vector<std::vector<size_t>>& 
     const KernelDef* kernel = kernel_of(v.code);
     fits = fits && kernel != nullptr && kernel->takes_step(EpilogueStep::descend) && v.outputs.size() == 1 &&
            !v.code.outputs[0].accumulate;
-    const Operand& made = v.code.outputs[0];  // weights are laid out as gradients are
+    const Operand& made = v.code.outputs[0];  // weights and gradients have the same layout
     last_reads.for_each(made.offset, made.offset + made.bytes(), [&](size_t last) { fits = fits && last <= i; });
     found.at.push_back(i);
   }
@@ -86,7 +86,7 @@ void fuse_update(Compiler& c) {
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     Bucket& bucket = c.program.buckets[b];
     if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0) continue;
-    if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be stepped
+    if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be updated
     if (bucket.gradient_type != DType::f32) continue;
     const Writers writers = find_writers(c, users, c.buckets[b]);
     if (writers.at.size() != c.buckets[b].plan->parameters.size()) continue;

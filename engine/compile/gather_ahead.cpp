@@ -1,14 +1,14 @@
-// Level 3, and what levels 1 and 2 gather in the forward pass: each gather of weights goes one layer ahead, so that the
-// comm stream brings the next layer's weights while the compute stream is at this one's. At level 3 two layers' weights
-// are there at a time, and no more.
+// Level 3, and the forward gathers of levels 1 and 2: moves each gather of weights one layer ahead, so that the comm
+// stream gathers the next layer's weights while the compute stream works on this layer. At level 3 at most two layers'
+// weights are in memory at a time.
 //
 //   as lowered   G1 c1 G2 c2 G3 c3
 //   ahead        G1 G2 c1 G3 c2 c3
 //
-// A micro-batch's backward task may want first what its forward task had last: that is gathered once.
+// If a micro-batch's backward task starts with the weights that its forward task ended with, they are gathered once.
 //
-// A shard changes at the end of a step alone, so its gather may stand anywhere before. The ranks of a group go
-// through the same tasks and nodes, so they still issue their collectives in one order.
+// A shard changes only at the end of a step, so its gather may stand anywhere before that. The ranks of a group run
+// the same tasks and nodes, so they still issue their collectives in the same order.
 #include <vector>
 
 #include "engine/compile/passes.h"
@@ -20,12 +20,12 @@ bool gathers_weights(const Instruction& code) {
   return code.opcode == Opcode::collective && code.purpose == Purpose::weights && code.micro_batch >= 0;
 }
 
-/// Where a gather brings what the one before it has brought for the same micro-batch, that copy serves both.
+/// If a gather repeats the one before it for the same micro-batch, one copy serves both.
 void leave_out_repeated(Compiler& c) {
   std::vector<BufferId> instead(c.buffers.size(), -1);
   const VirtualInstruction* before = nullptr;
   std::vector<VirtualInstruction> kept;
-  kept.reserve(c.code.size());  // so that `before` stays where it is
+  kept.reserve(c.code.size());  // so that `before` stays valid
   for (VirtualInstruction& v : c.code) {
     for (BufferId& buffer : v.inputs)
       if (instead[buffer] >= 0) buffer = instead[buffer];
@@ -51,7 +51,7 @@ void gather_ahead(Compiler& c) {
   if (gathers.empty()) return;
   std::vector<VirtualInstruction> ordered;
   ordered.reserve(c.code.size());
-  size_t next = 0;  // in `gathers`: the one whose old place comes next
+  size_t next = 0;  // index in `gathers`: the one whose old place comes next
   for (size_t i = 0; i < c.code.size(); ++i) {
     if (next == gathers.size() || gathers[next] != i) {
       ordered.push_back(std::move(c.code[i]));

@@ -1,12 +1,12 @@
-// From the gradient of each use of a parameter in each micro-batch to one reduced range a bucket.
+// Sums the gradients of a parameter's uses in all micro-batches into one reduced range per bucket.
 //
-//   levels 0, 1   contributions add up in the bucket's range; after the step's last one all_reduce, at level 1
-//                 reduce_scatter: each rank gets the sum of its own block, where it lies, for its shard's update
+//   levels 0, 1   contributions add up in the bucket's range. After the step's last one: all_reduce, or at level 1
+//                 reduce_scatter, which leaves each rank the sum of its own block, in place, for its shard's update
 //   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
 //                 each micro-batch; the shards add up
 //
-// Ranges that are reduced may be bf16. Nothing adds up in them: a gradient of one contribution is written there,
-// several add up in an f32 range that is rounded, and shards of several micro-batches add up in f32.
+// Ranges that are reduced may be bf16. Nothing adds up in a bf16 range: a single contribution is written there
+// directly, several add up in an f32 range that is then rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
 
 #include "engine/base/error.h"
@@ -19,7 +19,7 @@ namespace {
 
 const BucketPlan& plan_of(const Lowering& l, int bucket) { return *l.c.buckets[bucket].plan; }
 bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucket).level >= 2; }
-/// Of the range that contributions go to.
+/// The type of the range that contributions are written to.
 DType target_type(const BucketPlan& plan) { return plan.adds_up_apart ? DType::f32 : plan.type; }
 
 int64_t used_elements(const BucketPlan& plan) {
@@ -30,7 +30,8 @@ void zero(Lowering& l, const std::string& name, const View& view) {
   l.emit_kernel("zero " + name, zero_kernel, {}, {}, {view});
 }
 
-/// The range that contributions of this task go to. A fresh one has padding that nobody else writes.
+/// The range that contributions of this task are written to. A fresh one is given zero padding here: no kernel
+/// writes it.
 BufferId target(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   if (state.target >= 0) return state.target;
@@ -66,7 +67,7 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
                 {to});
 }
 
-/// What no contribution of this stage reached is zero.
+/// Zeroes the ranges of parameters that got no contribution on this stage.
 void fill_unwritten(Lowering& l, int bucket) {
   for (size_t p = 0; p < l.gradients[bucket].written.size(); ++p) {
     if (l.gradients[bucket].written[p]) continue;
@@ -76,7 +77,7 @@ void fill_unwritten(Lowering& l, int bucket) {
   }
 }
 
-/// The range that is summed over ranks: where contributions went, or that rounded.
+/// The range that is summed over ranks: the target range itself, or its rounded copy.
 BufferId summed_range(Lowering& l, int bucket) {
   const BucketPlan& plan = plan_of(l, bucket);
   const BufferId target = l.gradients[bucket].target;
@@ -116,9 +117,9 @@ void reduce_once(Lowering& l, int bucket) {
   }
 }
 
-/// The first micro-batch's shard goes where the shards add up, if that is of its type; another one's stays in its own
-/// range, at this rank's block, and is added from there: after the next reduction has been sent off, so that what
-/// stands between does not wait for this one.
+/// The first micro-batch's shard goes to where shards add up, if the types match. A later one stays in its own
+/// range, at this rank's block. It is added from there after the next reduction has been issued, so that the
+/// instructions in between do not wait for this one.
 void reduce_scatter(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
@@ -261,7 +262,7 @@ std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucke
 
 void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const Bucket& b = l.c.program.buckets[bucket];
-  // f32 weights are whole when a step ends: whoever looks at them takes them from one rank.
+  // f32 weights are whole when a step ends: readers take them from one rank.
   const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut();
   if (!may_be_late || spans_stages(l, bucket) || l.task.phase != Phase::forward) return;
   if (l.first_layer < 0) l.first_layer = layer;

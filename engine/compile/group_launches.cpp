@@ -1,14 +1,14 @@
-// What a small step costs on a GPU is launches that wait for one another. Here instructions that may share one are
-// brought together and marked (Instruction::launch):
-//   - chains of layers that work on every row of the batch for itself: products, losses, and products backward;
-//   - of more rows the end of the network, where it has few outputs: the last product, the loss, the product backward;
-//   - weight gradients, on which no product depends: they go behind the products that follow, one layer's beside
-//   another's.
-// Small loads go to the start of their micro-batch, where they stand in nobody's way. A device that makes one
-// instruction after another gets the same numbers.
+// On a GPU, most of the time of a small step goes to dependent kernel launches. This pass brings instructions that may
+// share a launch together and marks them (Instruction::launch):
+//   - chains of layers that process each row of the batch independently: products, losses, backward products;
+//   - with more rows, the end of a network with few outputs: the last product, the loss, the backward product;
+//   - weight gradients, which no product depends on: they move behind the products that follow, next to those of
+//     other layers.
+// Small loads move to the start of their micro-batch, out of the way. Executing the instructions one by one gives the
+// same numbers.
 //
-// Ranks that make the same numbers have to make them by the same kernels, to the last bit. So what is launched as one
-// does not depend on what a rank alone does: counting a loss that others make too, or printing.
+// Replicas must compute bit for bit the same values, so they must use the same kernels. The grouping therefore does not
+// depend on what a single rank does in addition: counting a loss that other ranks compute too, or printing.
 #include <algorithm>
 
 #include "engine/compile/conflicts.h"
@@ -17,11 +17,11 @@
 namespace trainctl {
 namespace {
 
-/// Larger products keep a GPU busy by themselves, and what is kept longer for them would be felt.
-constexpr int64_t kSmallRows = 48;              ///< of a chain
-constexpr int64_t kFewOutputs = 16;             ///< of a head: the most that head_cuda.cu takes
+/// Larger products keep a GPU busy on their own, and the buffers kept longer for them would cost noticeable memory.
+constexpr int64_t kSmallRows = 48;              ///< in a chain
+constexpr int64_t kFewOutputs = 16;             ///< in a head: the most that head_cuda.cu supports
 constexpr size_t kLinksOfHead = 3;              ///< at most
-constexpr int64_t kSmallDepth = 1024;           ///< of a weight gradient: rows that it sums over
+constexpr int64_t kSmallDepth = 1024;           ///< rows that a weight gradient sums over
 constexpr int64_t kSmallProduct = 200'000'000;  ///< multiplications
 constexpr int64_t kSmallLoad = 1 << 20;
 constexpr size_t kMostInLaunch = 16;
@@ -40,7 +40,7 @@ bool has_role(const VirtualInstruction& v, LaunchRole role) {
   return kernel != nullptr && kernel->launch_role == role;
 }
 
-/// Of rows by a matrix.
+/// A product of rows and a matrix.
 bool is_product(const VirtualInstruction& v) {
   if (!has_role(v, LaunchRole::product) || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
   const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
@@ -58,21 +58,21 @@ bool is_row_loss(const VirtualInstruction& v) {
   return is_loss(v) && all_f32(v.code.outputs) && v.code.inputs[0].dtype == DType::f32;
 }
 
-/// Whether several ranks make the same loss, of which one counts it.
+/// True if several ranks compute the same loss, which only one of them counts.
 bool loss_has_replicas(const Compiler& c) {
   if (!c.trains()) return false;
   const Node& node = c.graph.nodes[c.graph.tensors[c.graph.loss].producer];
   return c.plan.mesh.ways(output_layout(c.graph, c.plan, node, 0).replica_axes(c.plan.mesh)) > 1;
 }
 
-/// Of a chain of few rows.
+/// Part of a chain of few rows.
 bool is_link(const VirtualInstruction& v, bool losses_too) {
   if (!is_row_product(v) && !(losses_too && is_row_loss(v))) return false;
   const int64_t rows = rows_of(v.code.inputs[0]);
   return rows > 0 && rows <= kSmallRows;
 }
 
-/// A product with few outputs, or the one backward, whose weights lie as the other's; or the loss between them.
+/// A product with few outputs, the backward product by weights of the same layout, or the loss between them.
 bool is_link_of_head(const VirtualInstruction& v) {
   const DType type = v.code.inputs.empty() ? DType::i32 : v.code.inputs[0].dtype;
   if (is_loss(v)) {
@@ -90,7 +90,8 @@ bool is_small_weight_grad(const VirtualInstruction& v) {
          rows_of(v.code.inputs[0]) * num_elements(v.code.outputs[0].shape) <= kSmallProduct;
 }
 
-/// Only rows come from the chain: a layer's input, and what it takes its slope from. All else comes from outside.
+/// The chain may supply only rows: a layer's input and the values the slope is taken at. All other inputs come from
+/// outside.
 bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const bool slope = is_row_product(next) && epilogue_of(next.code.attrs).slope != Activation::none;
   for (size_t i = 1; i + (slope ? 1 : 0) < next.inputs.size(); ++i) {
@@ -102,7 +103,7 @@ bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const
   return true;
 }
 
-/// Whether `next` works on what the chain so far has made of the same rows.
+/// True if `next` processes the rows that the chain has produced so far.
 bool goes_on(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const VirtualInstruction& first = c.code[chain[0]];
   return rows_of(next.code.inputs[0]) == rows_of(first.code.inputs[0]) &&
@@ -110,7 +111,7 @@ bool goes_on(const Compiler& c, const std::vector<size_t>& chain, const VirtualI
          takes_rows_alone(c, chain, next);
 }
 
-/// Whether it is the link that follows: behind the product the loss, behind that the product by the same weights.
+/// True if `next` continues a head: product, then loss, then the backward product by the same weights.
 bool goes_on_as_head(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const VirtualInstruction& first = c.code[chain[0]];
   if (!is_link_of_head(next) || !goes_on(c, chain, next) || is_loss(next) != (chain.size() == 1)) return false;
@@ -118,12 +119,12 @@ bool goes_on_as_head(const Compiler& c, const std::vector<size_t>& chain, const 
          (next.inputs[1] == first.inputs[1] && next.code.inputs[1].offset == first.code.inputs[1].offset);
 }
 
-/// What can be launched as one, from `first` on: the links, and what stands between them and can wait.
+/// Instructions that can share a launch, starting at `first`: the links, and those between them that can wait.
 struct Found {
   std::vector<size_t> chain, behind;
 };
 
-/// `follows(chain, next)`: whether that is its next link.
+/// `follows(chain, next)`: true if `next` is the chain's next link.
 template <class Follows>
 Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) {
   Found found{{first}, {}};
@@ -145,7 +146,7 @@ Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) 
   return found;
 }
 
-/// Nothing where none begins.
+/// Empty if no chain begins there.
 Found find_chain(const Compiler& c, size_t first, bool losses_too) {
   if (is_link(c.code[first], losses_too)) {
     return chain_from(c, first, kMostInLaunch, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
@@ -159,7 +160,7 @@ Found find_chain(const Compiler& c, size_t first, bool losses_too) {
   });
 }
 
-/// The instructions stand in `order` from `first` on.
+/// Puts the instructions into `order`, starting at `first`.
 void reorder(Compiler& c, size_t first, const std::vector<size_t>& order) {
   std::vector<VirtualInstruction> moved;
   moved.reserve(order.size());
@@ -185,7 +186,7 @@ void group_chains(Compiler& c, int& launches) {
   }
 }
 
-/// Behind the products that follow it, where more weight gradients stand behind those.
+/// Moves it behind the products that follow it, if more weight gradients stand behind those.
 void delay_weight_grad(Compiler& c, size_t at) {
   size_t behind = at + 1;
   while (behind < c.code.size() && c.code[behind].code.launch < 0 && is_row_product(c.code[behind]) &&
@@ -195,7 +196,7 @@ void delay_weight_grad(Compiler& c, size_t at) {
   move_instruction(c, at, behind - 1);
 }
 
-/// The last ones first, so that all come together.
+/// Last ones first, so that all end up together.
 void delay_weight_grads(Compiler& c) {
   for (size_t i = c.code.size(); i-- > 0;)
     if (is_small_weight_grad(c.code[i])) delay_weight_grad(c, i);

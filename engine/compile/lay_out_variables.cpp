@@ -43,7 +43,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   return b;
 }
 
-/// In bf16 kernels read a copy, and the f32 weights are only there to be updated: each rank keeps those that it
+/// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
 /// updates.
 void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
   const bool copied = c.spec.precision == Precision::bf16, level3 = r.plan->level == 3;

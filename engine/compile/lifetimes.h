@@ -1,4 +1,4 @@
-// When each buffer holds something, in instruction indices.
+// The lifetime of each buffer, in instruction indices.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// From the first write to the last use, both included. A send uses its buffer until the instruction that
-/// waits for it; what is launched as one uses its buffers all the time.
+/// From the first write to the last use, inclusive. A send uses its buffer until the instruction that waits for the
+/// send; all instructions of a launch use their buffers for the whole launch.
 struct Lifetime {
   int first = -1, last = -1;  ///< -1: never used
   bool overlaps(const Lifetime& other) const { return first <= other.last && other.first <= last; }

@@ -1,4 +1,4 @@
-// The collectives that hybrid_parallel has as layers. Shapes are what one rank holds.
+// hybrid_parallel: the collectives that are layers. Shapes are one rank's.
 #include <algorithm>
 
 #include "engine/base/error.h"
@@ -29,7 +29,7 @@ class LayerCollective {
   int dim(const char* attr) const { return static_cast<int>(node_.attrs.integer(attr, 0)); }
   int root() const { return static_cast<int>(node_.attrs.integer("root", 0)); }
 
-  /// Global ranks of this rank's list in attrs.group; without one, all of the stage.
+  /// Global ranks of this rank's list in attrs.group; if unset, all ranks of the stage.
   std::vector<int> group_ranks() const {
     std::vector<int> ranks;
     for (const auto& [name, value] : node_.attrs) {

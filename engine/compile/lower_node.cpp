@@ -17,14 +17,14 @@ View reshaped(const View& from, const Operand& as) {
   return view;
 }
 
-/// The loss of the step so far: micro-batches add up in it.
+/// The step's loss so far: micro-batches add up in it.
 View step_loss(const Lowering& l) {
   View view = l.c.flat(l.c.loss, 0, 1, "loss");
   view.operand.accumulate = l.task.micro_batch > 0;
   return view;
 }
 
-/// The loss has nobody but the step's sum to go to.
+/// True if the loss goes only into the step's sum.
 bool only_summed(const Lowering& l, TensorId tensor) {
   return tensor == l.c.graph.loss && l.num_consumers[tensor] == 0 && !l.printed[tensor];
 }
@@ -91,7 +91,7 @@ class NodeLowering {
     if (is_loss && counts_loss(l_)) add_to_loss(l_, node_.outputs[0], op_);
   }
 
-  /// What a device may round is a fact of the plan, so it stands in the program.
+  /// Permission to round is decided by the plan, so the program records it.
   Attrs attrs() const {
     Attrs attrs = node_.attrs;
     if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);

@@ -1,4 +1,4 @@
-// What every part of lower_stage uses: layouts by number, ways between them, and emitting.
+// Shared by all parts of lower_stage: layout numbers, redistribution paths, and emitting.
 #include "engine/compile/lowering.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// The cuts that both layouts begin with.
+/// The cuts that both layouts start with.
 Layout common_cuts(const Layout& a, const Layout& b) {
   Layout common = a;
   for (size_t d = 0; d < a.dims.size(); ++d) {
@@ -74,7 +74,7 @@ bool Lowering::is_recomputed(TensorId tensor) const {
   if (producer < 0) return false;
   const Node& node = c.graph.nodes[producer];
   if (node.phase != Phase::forward || c.plan.stage_of(node) != c.stage) return false;
-  // A reshape is a view: it would keep what it is a view of.
+  // A reshape is a view: keeping it would keep the tensor it views.
   return c.plan.layers[node.layer].recompute || (get_op(node.op).is_view && is_recomputed(node.inputs[0]));
 }
 

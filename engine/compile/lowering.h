@@ -1,5 +1,5 @@
-// The state of lower_stage: what (tensor, layout) of which micro-batch lies in which buffer, what is still
-// to be received, and how far the gradients are.
+// The state of lower_stage: which buffer holds which (tensor, layout) of a micro-batch, what is still to be
+// received, and how far the gradients are.
 #pragma once
 
 #include <map>
@@ -14,7 +14,7 @@
 
 namespace trainctl {
 
-/// Layouts are compared often: each distinct one has a number.
+/// Layouts are compared often, so each distinct one has a number.
 using LayoutId = int;
 
 /// A tensor of a micro-batch in one layout.
@@ -28,17 +28,17 @@ struct Way {
   double seconds = 0;
 };
 
-/// How far this rank's part of a bucket's gradients is.
+/// The state of this rank's part of a bucket's gradients.
 struct GradientState {
-  BufferId target = -1;        ///< the whole range: persistent below level 2, else of this task
+  BufferId target = -1;        ///< the whole range: persistent below level 2, else for this task
   std::vector<bool> written;   ///< by parameter
-  NodeId last_node = -1;       ///< of this stage that contributes; -1: none
-  bool shard_written = false;  ///< level 2 and 3: an earlier micro-batch is in the shard
+  NodeId last_node = -1;       ///< the last node of this stage that contributes; -1: none
+  bool shard_written = false;  ///< levels 2 and 3: an earlier micro-batch is in the shard
   bool reduced = false;
-  size_t last_reduction = 0;  ///< its place in Compiler::code, once there is one
+  size_t last_reduction = 0;  ///< its index in Compiler::code, once there is one
 };
 
-/// What a reduce_scatter has left, still to be added to the shard of earlier micro-batches.
+/// The result of a reduce_scatter, still to be added to the shard of earlier micro-batches.
 struct ScatteredShard {
   View from, to;
   int micro_batch = -1;
@@ -53,8 +53,8 @@ struct Lowering {
   bool recomputing = false;
 
   std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< of this stage's nodes
-  /// Of data set tensors: what all layouts that this stage wants have in common. A rank loads a tensor once
-  /// and cuts it further by itself.
+  /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
+  /// slices it further locally.
   std::map<TensorId, LayoutId> load_layouts;
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
@@ -62,14 +62,14 @@ struct Lowering {
   std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
 
   std::vector<Transfer> outgoing, incoming;
-  std::map<int, size_t> received;  ///< by stage: how many of `incoming` are done with in this task
+  std::map<int, size_t> received;  ///< by stage: how many of `incoming` this task has handled
 
-  std::vector<GradientState> gradients;      ///< by bucket
-  std::multimap<NodeId, int> finished_by;    ///< buckets by GradientState::last_node, in their order
+  std::vector<GradientState> gradients;    ///< by bucket
+  std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order
   std::vector<ScatteredShard> scattered;
   std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
   std::set<int> used;              ///< buckets whose weights a task has used
-  LayerId first_layer = -1;        ///< of this stage's layers with sharded weights, the first; -1: none so far
+  LayerId first_layer = -1;        ///< this stage's first layer with sharded weights; -1: none so far
   /// Where a gradient of the graph goes: (bucket, parameter in it).
   std::multimap<TensorId, std::pair<int, int>> destinations;
 
@@ -77,10 +77,10 @@ struct Lowering {
   LayoutId id(const Layout& layout);
   const Way& way(TensorId tensor, LayoutId from, LayoutId to);
   std::vector<Located>& have(TensorId tensor) { return values[task.micro_batch][tensor]; }
-  /// Made by a recompute layer of this stage: not kept from the forward to the backward pass.
+  /// Computed by a recompute layer of this stage: not kept from the forward to the backward pass.
   bool is_recomputed(TensorId tensor) const;
 
-  /// Fills in what all instructions of a task have in common.
+  /// Fills in the fields that all instructions of a task share.
   void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
   void emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, const std::vector<View>& inputs,
                    const std::vector<View>& outputs, Purpose purpose = Purpose::none);
@@ -94,14 +94,14 @@ struct Lowering {
   std::map<std::tuple<TensorId, LayoutId, LayoutId>, Way> ways_;
 };
 
-/// Of copy_slice: all elements, as they lie; from one type to another, or to where nothing was added yet.
+/// Attributes of a copy_slice of all elements in the same order: a type conversion, or the first contribution to a
+/// range.
 Attrs copy_of(int64_t elements);
 
 // values.cpp
-/// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or
-/// made again.
+/// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or recomputed.
 View bring(Lowering& l, TensorId tensor, LayoutId layout);
-/// What the task leaves behind: nothing after a backward task, what is not recomputed after a forward one.
+/// Drops values at the end of a task: all of them after a backward task, the recomputed ones after a forward task.
 void forget(Lowering& l);
 
 // redistribute.cpp
@@ -115,30 +115,30 @@ void lower_layer_collective(Lowering& l, const Node& node, const View& input, co
 
 // pipeline.cpp
 void start_receiving(Lowering& l);
-bool receive(Lowering& l, TensorId tensor);  ///< false: it does not come in this task
+bool receive(Lowering& l, TensorId tensor);  ///< false: it does not arrive in this task
 void receive_rest(Lowering& l);
 void send_outputs(Lowering& l, const Node& node);
 
 // gradients.cpp
 void start_gradients(Lowering& l);
-/// Where output o of a node writes straight into its bucket, if it may.
+/// The place in its bucket where output o of a node is written directly, if possible.
 std::optional<View> gradient_target(Lowering& l, NodeId node, int o);
-/// Adds the gradients among a node's outputs to their buckets, but for those in `direct` (by output).
+/// Adds a node's gradient outputs to their buckets, except those in `direct` (by output).
 void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct);
 /// Reduces the buckets whose last contribution in this task is this node's.
 void reduce_finished_buckets(Lowering& l, NodeId node);
-/// Adds what reduce_scatters have left to the shards of earlier micro-batches.
+/// Adds the results of reduce_scatters to the shards of earlier micro-batches.
 void add_up_shards(Lowering& l);
-/// The others: of several stages, or without a contribution.
+/// The remaining buckets: shared by several stages, or without a contribution.
 void reduce_remaining_buckets(Lowering& l);
 View gathered_weights(Lowering& l, int bucket);
-/// This rank's shard of a piece, in a range that begins where the whole bucket's does.
+/// This rank's shard of a piece, in a range laid out as the whole bucket.
 View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name, DType type);
-/// This rank's shard of a piece as kernels read it, and the whole piece: an all_gather's operands.
+/// An all_gather's operands: this rank's shard of a piece as kernels read it, and the whole piece.
 std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
-/// To be called at the first use of a bucket's weights in a step, by this layer. Levels 1 and 2: where nobody reads
-/// them before that, they are gathered here, under the forward pass, rather than behind their update; but for the first
-/// layer's, which nothing would hide.
+/// Call at the first use of a bucket's weights in a step, with the layer that uses them. Levels 1 and 2: if nothing
+/// reads them earlier, they are gathered here, during the forward pass, instead of after their update. Not for the
+/// first layer, whose gather nothing would hide.
 void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 
 // finish_step.cpp

@@ -1,11 +1,11 @@
-// A large gradient whose bucket is reduced in pieces is made in pieces too, so that all but the last are reduced while
-// the next is made.
+// A large gradient whose bucket is reduced in pieces is also computed in pieces, so that each piece but the last is
+// reduced while the next is computed.
 //
 //   as lowered   g R0 R1 R2 R3              g a product, R reductions of its rows
 //   in pieces    g0 R0 g1 R1 g2 R2 g3 R3
 //
-// Which rows a piece has is its attr `first_row` and its output's shape. The gradient of a bias that the product makes
-// along comes with the first.
+// The rows of a piece are given by its attr `first_row` and its output's shape. A bias gradient that the product also
+// computes comes with the first piece.
 #include <algorithm>
 
 #include "engine/compile/conflicts.h"
@@ -17,8 +17,8 @@ namespace {
 
 int64_t end_of(const Operand& o) { return o.offset + o.bytes(); }
 
-/// The reduction at `first` and those behind it that go on where the one before ends; what adds up shards may stand
-/// between them.
+/// The reduction at `first` and those after it that continue where the previous one ends; instructions that add up
+/// shards may stand between them.
 std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   std::vector<size_t> pieces = {first};
   for (size_t i = first + 1; i < c.code.size(); ++i) {
@@ -32,8 +32,8 @@ std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   return pieces;
 }
 
-/// The product before the reductions that makes just what they reduce, whole rows for each; the list's end: there is
-/// none.
+/// The product before the reductions that writes exactly the range they reduce, whole rows for each; end of the
+/// list if none.
 size_t product_of(const Compiler& c, const std::vector<size_t>& pieces) {
   const auto touched = [&](size_t at) {
     return std::any_of(pieces.begin(), pieces.end(), [&](size_t r) { return touch_the_same(c.code[at], c.code[r]); });
@@ -73,8 +73,8 @@ VirtualInstruction rows_of(const VirtualInstruction& product, const Operand& pie
   return v;
 }
 
-/// What else is reduced once the gradient is made goes behind the last of its pieces, at `last`: each piece would wait
-/// for it.
+/// Moves the other reductions that follow the gradient behind its last piece, at `last`: otherwise each piece would
+/// wait for them.
 void reduce_others_later(Compiler& c, size_t from, size_t first_piece, size_t last) {
   for (size_t i = from; i < first_piece;) {
     if (reduces(c.code[i]) && can_move(c, c.code[i], i, last)) {

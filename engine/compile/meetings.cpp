@@ -1,5 +1,5 @@
-// Which classes meet in groups and channels. Every rank is looked at once for each of its class's groups and peers; what is
-// then compared is one meeting of each kind.
+// Which classes meet in groups and channels. Every rank is visited once for each of its class's groups and peers;
+// after that one meeting of each kind is compared.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -23,7 +23,7 @@ std::vector<int> first_of_classes(const RankClasses& classes, const std::vector<
   return first;
 }
 
-/// A class's messages by the place that they go to or come from: a stage, or a rank (as a negative number).
+/// A class's messages by peer: a stage, or a rank (as a negative number).
 struct Messages {
   std::map<int, std::vector<int>> sends, recvs;  ///< indices in its program
 };
@@ -50,8 +50,9 @@ int rank_at(const RankClasses& classes, int place, int rank) {
   return place < 0 ? -1 - place : place * classes.mesh.size() + rank % classes.mesh.size();
 }
 
-/// What `rank` has for its peer.
-std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank, int peer) {
+/// The messages that `rank` exchanges with its peer.
+std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank,
+                           int peer) {
   std::vector<int> found;
   for (const auto& [place, indices] : by_place)
     if (rank_at(classes, place, rank) == peer) found.insert(found.end(), indices.begin(), indices.end());
@@ -63,7 +64,7 @@ std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::
 
 std::vector<MetGroup> met_groups(const RankClasses& classes) {
   std::vector<MetGroup> met;
-  std::set<std::pair<int, int>> seen;                // group and its first rank
+  std::set<std::pair<int, int>> seen;                   // group and its first rank
   std::set<std::pair<int, std::vector<size_t>>> known;  // group and the classes of its members
   for (int rank = 0; rank < classes.num_ranks(); ++rank) {
     for (int id : classes.group_ids[class_of(classes, rank)]) {
@@ -80,7 +81,7 @@ std::vector<MetGroup> met_groups(const RankClasses& classes) {
 
 std::vector<MetChannel> met_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
-  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless of stages, ranks
+  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless by stages, ranks
   const auto meet = [&](int from, int to, bool of_stages) {
     channels.try_emplace({class_of(classes, from), class_of(classes, to), of_stages ? -1 : from, of_stages ? -1 : to},
                          from, to);

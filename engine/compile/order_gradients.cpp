@@ -1,21 +1,21 @@
-// The order of a layer's gradients, by who waits for which.
+// Orders a layer's gradients by which of them other work waits for.
 //
 //   as lowered   x3 g3 R3 x2 g2 R2 g1 R1       x gradient of a layer's input, g of its weight, R reduction
 //   early        g3 R3 x3 g2 R2 x2 g1 R1
 //
-// A weight's gradient that is reduced goes ahead of the input's, which then hides the reduction too. It counts at the
-// step's end, where little is left to hide what the links have still to do.
+// A weight gradient that is reduced goes before the input gradient, which then also hides the reduction. This matters
+// at the end of the step, where little work is left to hide the remaining communication.
 //
-//   as lowered   x3 g3 R3 C3 x2 g2 R2 C2       C brings x to the ranks that go on with it
+//   as lowered   x3 g3 R3 C3 x2 g2 R2 C2       C moves x to the ranks that continue with it
 //   early        x3 C3 g3 R3 x2 C2 g2 R2
 //
-// Where other ranks wait for the input's gradient, that goes ahead, and on its way at once.
+// If other ranks wait for the input gradient, it goes first and is sent at once.
 //
 //   so far       g2 R2 x2 g1 R1 | U1 A1         U update, A gather of the weights
 //   last two     x2 g1 R1 g2 R2 | U1 A1
 //
-// Weights with which the forward pass begins are gathered at the step's end; the product before theirs, whose weights
-// are gathered later, goes behind and hides that.
+// Weights that the forward pass starts with are gathered at the end of the step. The weight gradient computed
+// before theirs, whose own weights are gathered later, moves behind theirs and hides that gather.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -33,7 +33,7 @@ bool is_product(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->is_product;
 }
 
-/// The first instruction that reads what the one at `at` makes; the list's end: there is none.
+/// The first instruction that reads the output of the one at `at`; end of the list if none.
 size_t first_reader(const Compiler& c, size_t at) {
   const BufferId made = c.code[at].outputs[0];
   for (size_t i = at + 1; i < c.code.size(); ++i) {
@@ -43,7 +43,8 @@ size_t first_reader(const Compiler& c, size_t at) {
   return c.code.size();
 }
 
-/// By which instructions what is made at `at` goes to other ranks; empty: it stays, or is a gradient that they sum.
+/// The instructions that move the output of `at` to other ranks; empty if it stays here or is a gradient that is
+/// summed.
 std::vector<size_t> way_out(const Compiler& c, size_t at) {
   if (is_persistent(c.buffers[c.code[at].outputs[0]].kind)) return {};  // a gradient of a parameter
   std::vector<size_t> way = {first_reader(c, at)};
@@ -53,14 +54,14 @@ std::vector<size_t> way_out(const Compiler& c, size_t at) {
   return way;
 }
 
-/// By ranks of this stage alone: those of others may wait for what this stage makes next.
+/// Reduced within this stage only: ranks of other stages may wait for what this stage computes next.
 bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const VirtualInstruction& v) {
   if (!reduces(v) || !touch_the_same(made, v)) return false;
   const std::vector<int>& ranks = c.program.groups[static_cast<size_t>(v.code.group)];
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank / c.plan.mesh.size() == c.stage; });
 }
 
-/// Each goes behind `place`, one after the other, as far as it may.
+/// Moves each behind `place`, one after the other, as far as it may go.
 void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t place) {
   for (size_t i : instructions) {
     if (!can_move(c, c.code[i], i, place)) return;
@@ -68,7 +69,7 @@ void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t pl
   }
 }
 
-/// Behind the reductions of what the product makes.
+/// Behind the reductions of the product's output.
 size_t end_of_reductions(const Compiler& c, size_t product) {
   size_t end = product + 1;
   while (end < c.code.size() && is_reduced_by(c, c.code[product], c.code[end])) ++end;
@@ -77,8 +78,8 @@ size_t end_of_reductions(const Compiler& c, size_t product) {
 
 /// A product whose result is reduced at once.
 struct Reduced {
-  size_t product = 0, end = 0;         ///< it, and behind its last reduction
-  const RankBucket* bucket = nullptr;  ///< of the weight's gradient
+  size_t product = 0, end = 0;         ///< its index, and one past its last reduction
+  const RankBucket* bucket = nullptr;  ///< that of the weight's gradient
 };
 
 /// The last one before `behind`.
@@ -103,7 +104,8 @@ void exchange_last_two(Compiler& c) {
   if (!before || last->bucket == nullptr || before->bucket == nullptr) return;
   if (last->bucket->gathered_in_forward || !before->bucket->gathered_in_forward) return;
   const auto at = [&](size_t i) { return c.code.begin() + static_cast<std::ptrdiff_t>(i); };
-  // Small gradients of both layers may be summed together, at once behind the last product: behind both now.
+  // Small gradients of both layers may be summed together, directly behind the last product; that is now behind
+  // both.
   const auto needs_both = [&](const VirtualInstruction& v) { return conflict(v, c.code[before->product]); };
   const auto end = std::stable_partition(at(last->product + 1), at(last->end), std::not_fn(needs_both));
   const auto place = static_cast<size_t>(end - c.code.begin());
@@ -112,7 +114,7 @@ void exchange_last_two(Compiler& c) {
   std::rotate(at(before->product), at(before->end), end);
 }
 
-/// A reduction stands where it may start: not behind products of which it needs nothing.
+/// Moves each reduction up to where it may start, ahead of products that it does not depend on.
 void reduce_at_once(Compiler& c) {
   for (size_t i = 0; i < c.code.size(); ++i) {
     if (!reduces(c.code[i])) continue;

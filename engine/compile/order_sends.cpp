@@ -1,9 +1,9 @@
-// A send's buffer is the channel's until an instruction waits for the send. Waited for are:
-//   - by a task's first send on a channel, all sends of the task two before it on that channel: at most
-//     two tasks' tensors are under way, and no task can wait for itself;
-//   - by the recv of a micro-batch's gradient, what that peer was sent for the same micro-batch's forward
-//     pass: it has long been received, or there would be no gradient;
-//   - by a `wait` at the end of the step, the rest.
+// A send's buffer belongs to the channel until an instruction waits for the send. These instructions wait:
+//   - a task's first send on a channel, for all sends of the task two before it on that channel: at most two tasks'
+//     tensors are in flight, and no task can wait for itself;
+//   - the recv of a micro-batch's gradient, for what was sent to that peer in the same micro-batch's forward pass: the
+//     peer has received it, or there would be no gradient;
+//   - a `wait` at the end of the step, for the rest.
 #include <map>
 
 #include "engine/compile/passes.h"

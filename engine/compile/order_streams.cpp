@@ -1,6 +1,6 @@
-// Streams, final offsets, and the waits between streams. Whatever two instructions do to the same byte, if
-// one of them writes, must be ordered by stream order and waits. Each instruction gets the waits that its
-// bytes demand and that do not follow from what it, or what it waits for, has waited for already.
+// Streams, final offsets, and the waits between streams. If two instructions touch the same byte and one of them
+// writes it, stream order and waits must order them. Each instruction gets the waits that its bytes require and
+// that do not already follow from earlier waits, direct or indirect.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -28,9 +28,9 @@ Stream stream_of(Opcode opcode) {
   }
 }
 
-/// What is known to have happened before an instruction starts.
+/// What has certainly happened before an instruction starts.
 struct Clock {
-  std::array<int, kStreams> done;  ///< by stream: the last instruction that has finished
+  std::array<int, kStreams> done;  ///< by stream: the last finished instruction
   std::vector<int> received;       ///< by channel: the last send that its peer has received
 
   explicit Clock(size_t channels) : received(channels, -1) { done.fill(-1); }
@@ -40,7 +40,7 @@ struct Clock {
   }
 };
 
-/// The last to write a byte, and who read it since.
+/// The last writer of a byte, and its readers since.
 struct History {
   int writer = -1;
   std::array<int, kStreams> readers = {-1, -1, -1, -1, -1};
@@ -86,7 +86,7 @@ class StreamOrder {
     clock.merge(clocks_[earlier]);
   }
 
-  /// Earlier instructions that this one must come after, for its bytes' sake.
+  /// Earlier instructions that must finish before this one because they touch the same bytes.
   std::vector<int> conflicts(int i) {
     std::vector<int> found;
     const auto add = [&](int earlier) {
@@ -95,7 +95,7 @@ class StreamOrder {
     };
     const std::vector<Access> list = accesses(code_[i]);
     for (const Access& access : list) {
-      // On any rank: an own part counts as the whole range that it is of, so that all ranks wait for the same.
+      // An own part counts as the whole range it belongs to, so that the waits are the same on all ranks.
       history_.for_each(access.operand->reach_begin(), access.operand->reach_end(), [&](History& h) {
         add(h.writer);
         if (access.writes) {

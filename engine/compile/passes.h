@@ -1,4 +1,4 @@
-// The passes of compile(), in order. Each takes the program as the one before left it.
+// The passes of compile(), in order. Each transforms the program that the previous one left.
 #pragma once
 
 #include "engine/compile/compiler.h"
@@ -9,29 +9,31 @@ namespace trainctl {
 void lay_out_variables(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
-/// Weights that are gathered in a task, at level 3 and in bf16, are one layer ahead of their use.
+/// Weights that are gathered within a task, at level 3 and in bf16, are gathered one layer before their use.
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
 /// matmul, add_bias, relu or gelu in a row become one matmul; so do matmul and relu_grad or gelu_grad.
 void fuse_matmul(Compiler& c);
-/// Plain SGD inside the kernels that make the gradients, where nothing else needs them.
+/// Plain SGD inside the kernels that compute the gradients, if nothing else needs those.
 void fuse_update(Compiler& c);
-/// A layer's gradients of weight and bias become one kernel's.
+/// A layer's gradients of weight and bias are computed by one kernel.
 void fuse_bias_grad(Compiler& c);
 /// Element-wise kernels that follow from one another become one.
 void fuse_elementwise(Compiler& c);
-/// Gradients that are reduced are made before those of their layers' inputs, but where other ranks wait for these.
+/// Gradients that are reduced are computed before those of their layers' inputs, unless other ranks wait for the
+/// latter.
 void order_gradients(Compiler& c);
-/// What is reduced in pieces is made in pieces, each before its reduction.
+/// Gradients that are reduced in pieces are computed in pieces, each right before its reduction.
 void make_in_pieces(Compiler& c);
-/// Levels 1 and 2: updates, and the gathers of weights that follow them, under the rest of the backward pass.
+/// Levels 1 and 2: updates, and the gathers of weights that follow them, overlap with the rest of the backward
+/// pass.
 void update_early(Compiler& c);
-/// Instructions that may be launched as one stand together, and are marked.
+/// Instructions that may share a launch are put together and marked.
 void group_launches(Compiler& c);
-/// Which instruction waits for which send, so that the sent buffer is free again.
+/// Which instruction waits for which send, so that the sent buffer can be reused.
 void order_sends(Compiler& c);
-/// The output of an in-place op takes the buffer of an input that dies there.
+/// The output of an in-place op takes the buffer of an input whose lifetime ends there.
 void reuse_buffers(Compiler& c);
 /// An offset for each buffer, arena_bytes and Memory.
 void place_buffers(Compiler& c);

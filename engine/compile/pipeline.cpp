@@ -1,6 +1,6 @@
-// Both ends of the channels between stages. A channel carries tensors in the order of plan_transfers:
-// the producer sends each right after it is made; the consumer receives, when it first needs one,
-// everything that comes before it on that channel, and the rest at the end of the task.
+// Both ends of the channels between stages. A channel carries tensors in the order of plan_transfers. The producer
+// sends each tensor as soon as it is computed. When the consumer first needs a tensor, it receives everything up to
+// that one on the channel, and the rest at the end of the task.
 #include <algorithm>
 
 #include "engine/base/error.h"

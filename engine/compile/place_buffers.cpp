@@ -1,5 +1,5 @@
-// An offset for every buffer: what lives as long as the program first, then the rest by lifetime. Two
-// greedy orders are tried, and the smaller arena kept: by first use, and by size.
+// An offset for every buffer: first those that live as long as the program, then the rest by lifetime. Two greedy
+// orders are tried, by first use and by size, and the smaller arena is kept.
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
-/// Trying every placed buffer costs the square of their number.
+/// Checking every placed buffer takes time quadratic in their number.
 constexpr size_t kSortBySizeUpTo = 1500;
 
 struct Placement {
@@ -23,12 +23,12 @@ struct Placement {
   int64_t bytes = 0;
 };
 
-/// Free stretches between buffers that are alive; time goes forward only.
+/// Free ranges between live buffers; time only moves forward.
 class FreeList {
  public:
   explicit FreeList() { free_[0] = INT64_MAX; }
 
-  /// The smallest stretch that fits; the lowest of equals.
+  /// The smallest range that fits; of equal ones the lowest.
   int64_t take(int64_t bytes) {
     auto best = free_.end();
     for (auto it = free_.begin(); it != free_.end(); ++it) {
@@ -58,7 +58,7 @@ class FreeList {
   }
 
  private:
-  std::map<int64_t, int64_t> free_;  // offset -> bytes; the last goes on for ever
+  std::map<int64_t, int64_t> free_;  // offset -> bytes; the last range is unbounded
 };
 
 Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
@@ -80,7 +80,7 @@ Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, co
   return p;
 }
 
-/// The lowest place between the buffers, sorted by offset, that live at the same time.
+/// The lowest gap between the buffers, sorted by offset, that are alive at the same time.
 int64_t lowest_gap(const std::vector<std::pair<int64_t, int64_t>>& taken, int64_t bytes) {
   int64_t at = 0;
   for (const auto& [begin, end] : taken) {
@@ -113,8 +113,8 @@ Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const s
   return p;
 }
 
-/// Gradients that are sent off stay where they are until the next are: were their bytes given to the rest
-/// of the backward pass at once, that would wait until they are summed.
+/// Gradients under reduction keep their bytes until the next reduction is issued. If the rest of the backward pass
+/// reused those bytes at once, it would have to wait for the sum.
 void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
   int next = static_cast<int>(c.code.size()) - 1;
   for (int i = next; i >= 0; --i) {
@@ -138,7 +138,7 @@ int64_t place_persistent(Compiler& c) {
   return end;
 }
 
-/// The most bytes of activations at one time.
+/// The peak bytes of activations.
 int64_t activation_peak(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
   std::vector<int64_t> change(c.code.size() + 1);
   for (BufferId buffer : buffers) {
@@ -159,7 +159,7 @@ int64_t bytes_of(const Compiler& c, std::initializer_list<BufferKind> kinds) {
   return bytes;
 }
 
-/// Program's own records of where things are.
+/// Fills in the offsets that Program itself records.
 void note_offsets(Compiler& c) {
   Program& p = c.program;
   const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };

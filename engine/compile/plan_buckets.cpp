@@ -1,4 +1,4 @@
-// Groups parameters into buckets by what is done to them together.
+// Groups parameters that are reduced, gathered and updated together into buckets.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// What all parameters of a bucket have in common.
+/// What all parameters of a bucket share.
 using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId>;
 
 struct Candidate {
@@ -19,7 +19,7 @@ struct Candidate {
   BucketKey key;
 };
 
-/// The axes over which this contribution is a partial sum and may stay so in the parameter's layout.
+/// The axes over which this contribution is a partial sum and may stay one in the parameter's layout.
 Axes partial_axes(const Graph& graph, const Plan& plan, TensorId gradient, const Layout& variable) {
   const NodeId producer = graph.tensors[gradient].producer;
   check(producer >= 0, "a gradient has a node that makes it: " + graph.tensors[gradient].name);
@@ -33,8 +33,8 @@ Axes partial_axes(const Graph& graph, const Plan& plan, TensorId gradient, const
   return axes;
 }
 
-/// Contributions that are partial over the same axes stay so until the bucket is reduced; where they
-/// differ, each is reduced as it arises.
+/// Contributions that are all partial over the same axes stay partial until the bucket is reduced; otherwise each
+/// is reduced as soon as it is computed.
 Axes common_partial_axes(const Graph& graph, const Plan& plan, const std::vector<TensorId>& gradients,
                          const Layout& variable) {
   Axes common;
@@ -77,8 +77,9 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   return c;
 }
 
-/// A bucket of slivers takes a parameter of any size: a reduction of its own would keep the next one waiting for longer
-/// than its bytes take, most of all on a GPU, where it waits until a product leaves it a multiprocessor.
+/// A bucket of small parameters takes a parameter of any size. A separate reduction would delay the next one by
+/// more than the transfer of its bytes, especially on a GPU, where it waits until a product leaves it a
+/// multiprocessor.
 bool takes(const BucketPlan& bucket, const BucketParameter& parameter) {
   const int64_t size = byte_size(bucket.type);
   return bucket.elements * size <= kSliverBytes || (bucket.elements + parameter.elements) * size <= kBucketBytes;
@@ -86,7 +87,8 @@ bool takes(const BucketPlan& bucket, const BucketParameter& parameter) {
 
 int64_t line_elements(DType type) { return 64 / byte_size(type); }
 
-/// Parameters of whole cache lines first, so that each starts at one without padding; then the rest.
+/// Parameters whose size is a multiple of a cache line come first, so that each starts at one without padding; then
+/// the rest.
 void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   const int64_t line = line_elements(bucket.type);
   std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
@@ -101,7 +103,7 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
   bucket.elements = round_up(bucket.elements, unit);
 }
 
-/// Where a rank makes several contributions between two sums over ranks, each would round the sum once more.
+/// If a rank makes several contributions between two sums over ranks, each would round the sum once more.
 bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
   const bool several = std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
                                    [](const BucketParameter& p) { return p.gradients.size() > 1; });
@@ -112,8 +114,8 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
   return gradients.size() == 1 && get_op(graph.nodes[graph.tensors[gradients[0]].producer].op).kernel.makes_rows;
 }
 
-/// Nothing hides the reduction of the step's last gradient. A large one is made, reduced, updated and gathered in
-/// pieces, of which only the last is not hidden by the others.
+/// Nothing hides the reduction of the step's last gradient. A large one is computed, reduced, updated and gathered
+/// in pieces, so that only the last piece is exposed.
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key) {
   constexpr int64_t kMostPieces = 8;
@@ -129,8 +131,8 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   return 1;
 }
 
-/// Of its stages' parameters the one whose gradient is made last; also the product's before it, where these two may
-/// change places (order_gradients).
+/// True for the parameter of its stages whose gradient is computed last; also for that of the product before it, if
+/// the two may be swapped (order_gradients).
 bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
              const VariablePlan& variable, int level) {
   const bool may_change = plan.copies_weights && (level == 1 || (level == 2 && plan.micro_batches == 1));

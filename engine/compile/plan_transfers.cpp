@@ -1,7 +1,7 @@
-// Which tensors cross stages, and in which layout. Of all layouts on the way from the producer's to the
-// consumer's, the one with the least bytes a rank is sent: what stands before it on the way is done by
-// the producer, what stands after it by the consumer. At equal bytes a whole tensor is preferred to a
-// partial sum, and then the earlier.
+// Which tensors cross stages, and in which layout. A tensor is sent in the layout on the path from the producer's
+// to the consumer's that needs the fewest bytes per rank. The producer runs the steps of the path before it, the
+// consumer those after it. At equal bytes a whole tensor is preferred to a partial sum, and then the earlier
+// layout.
 #include <algorithm>
 
 #include "engine/base/error.h"

@@ -1,5 +1,5 @@
-// `trainctl show program`: memory, buckets, then an aligned line an instruction. The same for a program whose buffers
-// have no place yet.
+// `trainctl show program`: memory, buckets, then one aligned line per instruction. Also prints programs whose
+// buffers are not placed yet.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 
 using Row = std::array<std::string, 7>;
 
-/// `buffer` stands before the offset: "" where that is in the arena.
+/// `buffer` is printed before the offset; "" if the offset is in the arena.
 std::string operand_text(const Operand& o, const std::string& buffer, int64_t offset) {
   return fmt::format("{}{} {} {}@{}+{}", o.accumulate ? "+" : "", o.tensor, to_string(o.shape), buffer, offset,
                      o.bytes());
@@ -81,7 +81,7 @@ std::string gradients_text(const Bucket& b) {
   return fmt::format("gradients (sent in {})", to_string(b.gradient_type));
 }
 
-/// Where the ranges of a bucket are; "" for those that it does not have.
+/// The offsets of a bucket's ranges; "" for ranges that it does not have.
 struct BucketPlaces {
   std::string weights, compute, gradients, sums;
   std::vector<std::string> optimizer;
@@ -192,7 +192,7 @@ std::string to_string(const Compiler& c) {
     const VirtualInstruction& v = c.code[i];
     rows.push_back(row_of(program, v.code, i, operands_text(c, v.code.inputs, v.inputs),
                           operands_text(c, v.code.outputs, v.outputs)));
-    rows.back()[1] = "-";  // order_streams says it
+    rows.back()[1] = "-";  // set by order_streams
   }
   return text + aligned_lines(std::move(rows),
                               placed ? "in -> out (shape @offset+bytes)" : "in -> out (shape buffer@offset+bytes)");

@@ -1,4 +1,4 @@
-// Names of the parts of a Program.
+// Names of the enum values of a Program.
 #include "engine/compile/program.h"
 
 #include <algorithm>

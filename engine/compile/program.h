@@ -1,12 +1,12 @@
-// Plan -> Program: one rank's flat list of instructions, run top to bottom once a step. Plain data:
-// every buffer is at an offset of one arena, every collective, byte and wait is here to be read.
+// Plan -> Program: one rank's flat list of instructions, run top to bottom once a step. Plain data: every buffer
+// has an offset in one arena, and every collective, byte and wait is explicit.
 //
-//   arena:  [ parameters | states | gradients | optimizer | scalars | everything with a short life ]
+//   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
 //
-// Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap:
-// instructions of one stream run in list order; across streams only `waits` orders them.
-// send does not block: its buffer belongs to the channel until an instruction that lists the send in
-// its `waits` starts. recv and collectives complete before the next instruction of their stream.
+// Order. On one rank the list is a legal sequential order. `stream` and `waits` say what may overlap: instructions of
+// one stream run in list order; across streams only `waits` orders them. send does not block: its buffer belongs to the
+// channel until an instruction that lists the send in its `waits` starts. recv and collectives complete before the next
+// instruction of their stream.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@ namespace trainctl {
 enum class Opcode : uint8_t {
   kernel,      ///< run kernel `op` on inputs, outputs
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
-  collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range where in place)
+  collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
   recv,        ///< outputs[0] from rank `peer`
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
-  wait,        ///< nothing but its waits
+  wait,        ///< only its waits
 };
 std::string_view to_string(Opcode opcode);
 
-/// What moved the bytes: for plans, counts and messages.
+/// Why bytes are moved; for plans, counts and messages.
 enum class Purpose : uint8_t {
   none,
   redistribute,
@@ -48,27 +48,29 @@ std::string_view to_string(Purpose purpose);
 enum class Stream : uint8_t { compute, comm, send, recv, copy };
 std::string_view to_string(Stream stream);
 
-/// Of a flat range each rank may take a part of its own: such an operand is at another place on each rank.
+/// A rank may use its own part of a flat range: such an operand has a different offset on each rank.
 enum class OwnPart : uint8_t {
   none,
-  shard,   ///< this rank's shard of a bucket's piece; all have the same size
+  shard,   ///< this rank's shard of a bucket's piece; all shards have the same size
   counted  ///< what this rank adds to the gradient norm; sizes may differ
 };
 
 /// A tensor, or a part of one, in the arena. Contiguous.
 struct Operand {
-  int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 but for ranges inside a bucket
+  int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 except for ranges inside a bucket
   Shape shape;         ///< this rank's part
   DType dtype = DType::f32;
   Shape global_shape;       ///< the whole tensor, same ndim
   Shape global_offset;      ///< of this part in the whole
-  std::string tensor;       ///< name, for people
-  bool accumulate = false;  ///< outputs: add to what is there
-  OwnPart own = OwnPart::none;  ///< else global_shape is {the range's elements}, global_offset {this part's first}
+  std::string tensor;       ///< name, for display
+  bool accumulate = false;  ///< outputs: add to the current contents
+  OwnPart own =
+      OwnPart::none;  ///< if set, global_shape is {the range's elements} and global_offset {this part's first}
 
   int64_t bytes() const { return num_elements(shape) * byte_size(dtype); }
 
-  /// The bytes in which this operand is on every rank: the whole range that an own part is of, else its own bytes.
+  /// Bytes that contain this operand on every rank: for an own part the whole range it belongs to, else its own
+  /// bytes.
   int64_t reach_begin() const { return own == OwnPart::none ? offset : offset - global_offset[0] * byte_size(dtype); }
   int64_t reach_end() const {
     return own == OwnPart::none ? offset + bytes() : reach_begin() + global_shape[0] * byte_size(dtype);
@@ -87,26 +89,27 @@ struct Instruction {
 
   Collective collective = Collective::all_reduce;
   int group = -1;  ///< index into Program::groups
-  int root = 0;    ///< broadcast: index in the group
+  int root = 0;    ///< broadcast: index within the group
   Purpose purpose = Purpose::none;
   int peer = -1;  ///< send, recv: global rank
 
-  /// Kernels of one number stand together and may run as one launch: their buffers share no memory. -1: by itself.
+  /// Kernels with the same number stand together and may run as one launch: their buffers share no memory. -1: its
+  /// own launch.
   int launch = -1;
 
   Stream stream = Stream::compute;
-  std::vector<int> waits;  ///< indices of earlier instructions, of other streams, and of sends
+  std::vector<int> waits;  ///< indices of earlier instructions: those of other streams, and sends
 
-  /// Of a collective as plans and counts state it: the larger of what one rank puts in and gets out.
+  /// Size of a collective in plans and counts: the larger of one rank's input and output.
   int64_t bytes() const;
 };
 
-/// The kernel that it runs; null of other opcodes.
+/// The kernel that it runs; null for other opcodes.
 const KernelDef* kernel_of(const Instruction& instruction);
-/// Whether it is the step of an optimizer.
+/// True if it is an optimizer step.
 bool is_update(const Instruction& instruction);
 
-/// One past the last instruction of the launch that `first` begins; `first` + 1 where that is by itself.
+/// One past the last instruction of the launch that starts at `first`; `first` + 1 if it is launched alone.
 size_t end_of_launch(const std::vector<Instruction>& instructions, size_t first);
 
 /// A parameter or state in this rank's arena.
@@ -114,51 +117,53 @@ struct Variable {
   std::string name;
   TensorKind kind = TensorKind::parameter;
   Init init;
-  DType dtype = DType::f32;  ///< of the weights that are kept; kernels may read a bf16 copy (Bucket::compute_offset)
+  DType dtype = DType::f32;  ///< of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
   Shape global_shape;
   Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
   int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
   int64_t bucket_element = 0;  ///< first element in the bucket's flat range
-  /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds a shard alone, or no f32 at all.
+  /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds only a shard, or no f32
+  /// weights at all.
   int64_t arena_offset = -1;
 };
 
 /// Parameters that are reduced, gathered and updated together, as one flat range:
 /// [p0 | p1 | … | padding up to a multiple of shards * 64 bytes of gradients].
-/// A single large parameter may be in pieces: equal parts of the range, one after another, that are reduced, updated
-/// and gathered each by itself. A shard is then a shard of each piece, and where shards are kept they lie one after
-/// another.
+/// A single large parameter may be split into pieces: equal, consecutive parts of the range, each reduced, updated
+/// and gathered separately. A shard is then a shard of each piece; where only shards are kept, they are stored one
+/// after another.
 struct Bucket {
   std::string name;
-  int64_t elements = 0;       ///< with padding
-  int reduce_group = -1;      ///< the group the gradients are summed over once a step; -1: one rank makes them alone
+  int64_t elements = 0;       ///< padded
+  int reduce_group = -1;      ///< the group the gradients are summed over once a step; -1: one rank computes them alone
   int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
-  int level = 0;  ///< optimizer_shard level of this bucket (0 where it is under min_kb)
+  int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
   int64_t compute_offset = -1;
-  int64_t gradients_offset = -1;     ///< whole range, or from level 2 on this rank's shard alone; -1: forward only
-  DType gradient_type = DType::f32;  ///< in which ranks send and sum gradients
-  DType kept_type = DType::f32;      ///< of those at gradients_offset: f32 where shards of several micro-batches add up
-  /// f32, the whole range: where contributions add up before they are rounded to gradients_offset; -1: they go there
+  int64_t gradients_offset = -1;     ///< whole range, or from level 2 on only this rank's shard; -1: forward only
+  DType gradient_type = DType::f32;  ///< type in which ranks send and sum gradients
+  DType kept_type = DType::f32;      ///< type at gradients_offset: f32 if shards of several micro-batches add up there
+  /// f32, the whole range: contributions add up here before they are rounded to gradients_offset; -1: they are
+  /// written there directly
   int64_t sums_offset = -1;
-  /// No gradients are kept: the kernels that would make them step the weights (compile's fuse_update).
+  /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
   bool updated_by_parts = false;
-  std::vector<int64_t> optimizer_offsets;  ///< one an optimizer state (momentum; m, v), whole or shard
+  std::vector<int64_t> optimizer_offsets;  ///< one per optimizer state (momentum; m, v), whole or shard
 
   bool has_compute_copy() const { return compute_offset >= 0; }
-  /// At level 3, and in bf16 from level 1 on: others read the compute copy.
+  /// At level 3, and in bf16 from level 1 on, where other ranks read the compute copy.
   bool weights_are_cut() const { return level == 3 || (level > 0 && has_compute_copy()); }
   int64_t shard_elements() const { return elements / shards; }
 
   struct Piece {
-    std::string name;                         ///< the bucket's, where it is the only one, else with its number
+    std::string name;                         ///< the bucket's, plus a number if there are several pieces
     int64_t first = 0, elements = 0;          ///< in the bucket's range
     int64_t own_first = 0, own_elements = 0;  ///< this rank's shard of it, in the bucket's range
-    int64_t kept_first = 0;                   ///< the same where only shards are kept
+    int64_t kept_first = 0;                   ///< the same, where only shards are kept
   };
   Piece piece(int index) const;
 };
@@ -168,16 +173,16 @@ struct Memory {
   int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t activations = 0;  ///< the most that tensors of the forward and backward pass take at one time
+  int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
-  // Beside the arena, of ranks on GPUs; PlannedJob's compile() says it.
-  int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels hold while they run
-  int64_t data_set = 0;      ///< kept on the device, where it has room
-  int64_t copy_engines = 0;  ///< what collectives pull of other ranks and sum, where the device has room
+  // Outside the arena, for ranks on GPUs; filled in by PlannedJob's compile().
+  int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels allocate while they run
+  int64_t data_set = 0;      ///< kept on the device, if there is room
+  int64_t copy_engines = 0;  ///< what collectives read from other ranks and sum, if the device has room
 
-  /// Without what a rank does without where there is no room.
+  /// Without data_set and copy_engines, which a rank does without if there is no room.
   int64_t total() const { return arena() + workspace; }
 };
 
@@ -195,9 +200,9 @@ struct Program {
   std::vector<Instruction> instructions;
 };
 
-/// One line an instruction: `trainctl show program`.
+/// One line per instruction: `trainctl show program`.
 std::string to_string(const Program& program);
-/// "weights 24.1 GiB, gradients 24.1 GiB, …": what total() adds up; master and workspace only where there are some.
+/// "weights 24.1 GiB, gradients 24.1 GiB, …": the terms of total(); master and workspace only if not zero.
 std::string to_string(const Memory& memory);
 
 }  // namespace trainctl

@@ -7,9 +7,9 @@
 namespace trainctl {
 namespace {
 
-/// The axes along which mesh.group(ranks[0], axes) are these ranks in stage.
+/// The axes for which mesh.group(ranks[0], axes) equals these ranks in stage.
 std::optional<Axes> axes_of(const Mesh& mesh, const std::vector<int>& ranks) {
-  std::vector<std::pair<size_t, Axis>> found;  // place of the rank that is one step along the axis
+  std::vector<std::pair<size_t, Axis>> found;  // position of the rank one step along the axis
   for (Axis axis = 0; axis < mesh.num_axes(); ++axis) {
     const auto differs = [&](int rank) { return mesh.coordinate(rank, axis) != mesh.coordinate(ranks[0], axis); };
     const auto step = std::find_if(ranks.begin(), ranks.end(), differs);

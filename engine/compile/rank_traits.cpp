@@ -21,7 +21,7 @@ struct Range {
   Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
 };
 
-/// The lists of ranks in stage that an attribute names; empty: it names none.
+/// The lists of ranks in stage that an attribute gives; empty if it gives none.
 const std::vector<Ints>* lists_of(const Node& node) {
   for (const auto& [name, value] : node.attrs) {
     const auto* lists = std::get_if<std::vector<Ints>>(&value);
@@ -30,12 +30,12 @@ const std::vector<Ints>* lists_of(const Node& node) {
   return nullptr;
 }
 
-/// hybrid_parallel: the groups that layers name, by rank in stage.
+/// hybrid_parallel: the groups named by layers, by rank in stage.
 class LayerGroups {
  public:
   LayerGroups(const Graph& graph, const Plan& plan) : graph_(graph), plan_(plan) {}
 
-  /// Adds what the layers say of each rank. `traits` are of all ranks.
+  /// Adds each rank's part in the layers' groups. `traits` covers all ranks.
   void add_to(std::vector<RankTraits>& traits) {
     if (!plan_.hybrid()) return;
     for (const Node& node : graph_.nodes) {
@@ -57,10 +57,11 @@ class LayerGroups {
     return ranks;
   }
 
-  /// The group of the ranks in `list`.
+  /// The group formed by the ranks in `list`.
   void add_list(const Node& node, const Ints& list, std::vector<RankTraits>& traits) {
     const int first = plan_.stage_of(node) * plan_.mesh.size();
-    const int64_t root = node.attrs.has("root") ? first + list.at(static_cast<size_t>(node.attrs.integer("root", 0))) : -1;
+    const int64_t root =
+        node.attrs.has("root") ? first + list.at(static_cast<size_t>(node.attrs.integer("root", 0))) : -1;
     std::vector<int> ranks;
     for (int64_t r : list) ranks.push_back(first + static_cast<int>(r));
     const GroupKind group = group_of_ranks(plan_.mesh, ranks, ranks.front());
@@ -100,7 +101,7 @@ std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) cons
   const int64_t shard = bucket_.reduce_index(mesh, stage, rank_in_stage), shards = bucket_.num_reduce_ranks(mesh);
   std::vector<CountedPart> counted;
   for (const Stretch& stretch : stretches_) {
-    // What a rank keeps of a piece begins at `kept`, and in the bucket's range at `not_kept` more.
+    // What a rank keeps of a piece starts at `kept`; in the bucket's range it starts `not_kept` later.
     const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
       if (mine.begin >= mine.end) return;
       const Range part = mine.part(mesh.index(rank_in_stage, stretch.replicas), mesh.ways(stretch.replicas));

@@ -1,4 +1,5 @@
-// What a program depends on of its rank: all that the passes ask of a rank is here, or is a number.
+// How a program depends on its rank: everything that passes ask about a rank is in these traits, or is only a
+// number.
 #pragma once
 
 #include <compare>
@@ -15,19 +16,19 @@ struct RankOfPlan {
   int rank_in_stage = 0;
 };
 
-/// Whether the rank counts its loss: of ranks that make the same loss one does.
+/// True if the rank counts its loss: exactly one of the ranks that compute the same loss does.
 bool counts_loss(const Graph& graph, const RankOfPlan& rank);
 
 /// A part of a bucket's gradients that a rank adds to the gradient norm.
 struct CountedPart {
   int piece = 0;
-  int64_t at = 0, elements = 0;    ///< in the gradients that the rank keeps
-  int64_t first = 0, whole = 0;    ///< the same in the piece as the rank keeps it, and that one's elements
+  int64_t at = 0, elements = 0;  ///< offset in the gradients that the rank keeps
+  int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
 };
 
-/// What of a bucket each rank adds. A stretch of parameters is cut by the same axes; ranks that hold the same elements of it
-/// share the work evenly:
-///  - those that summed it together, by shards where it is sharded;
+/// Which part of a bucket each rank adds to the norm. A range of parameters cut by the same axes is divided evenly
+/// among the ranks that hold the same elements of it:
+///  - those that summed it together, by shards if it is sharded;
 ///  - those along axes that neither cut the parameter nor summed its gradient.
 class CountedBucket {
  public:
@@ -47,14 +48,14 @@ class CountedBucket {
   std::vector<Stretch> stretches_;
 };
 
-/// Ranks with equal traits have the same program but for numbers: peers, members of groups, offsets of their parts of
-/// tensors and buckets.
+/// Ranks with equal traits have the same program except for numbers: peers, members of groups, offsets of their
+/// parts of tensors and buckets.
 struct RankTraits {
   int stage = 0;
   bool counts_loss = false;
-  std::vector<int> counted;  ///< with clip_norm: counted parts of each piece of the stage's buckets
-  std::vector<int> groups;   ///< hybrid_parallel: for each collective layer which of the job's distinct groups
-  std::vector<bool> is_root; ///< and whether the rank is its root
+  std::vector<int> counted;   ///< with clip_norm: the number of counted parts of each piece of the stage's buckets
+  std::vector<int> groups;    ///< hybrid_parallel: for each collective layer, the index among the job's distinct groups
+  std::vector<bool> is_root;  ///< and whether the rank is its root
 
   friend auto operator<=>(const RankTraits&, const RankTraits&) = default;
 };

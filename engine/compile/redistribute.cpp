@@ -1,5 +1,5 @@
-// One step of a redistribution as instructions. A collective moves contiguous blocks, one a member of the
-// group; where blocks of the cut dim are not contiguous, pack and unpack go before and after:
+// One step of a redistribution as instructions. A collective moves one contiguous block per group member. If the
+// blocks of the cut dim are not contiguous, pack and unpack go before and after:
 //
 //   all_gather dim 1:  [a, b/p] -> collective -> p blocks [a, b/p] -> unpack -> [a, b]
 #include "engine/base/error.h"
@@ -64,7 +64,7 @@ class StepLowering {
     unpacked(step_.dim, block, [&](const View& to) { collective(Collective::all_to_all, sent, to); });
   }
 
-  // The input with its `ways_` blocks of `dim` one after the other.
+  // The input with its `ways_` blocks of `dim` stored one after the other.
   View packed(int dim, const View& from) {
     const Around around(from.operand.shape, dim);
     if (around.outer == 1) return from;
@@ -74,7 +74,8 @@ class StepLowering {
     return blocks;
   }
 
-  // Runs `fill` on a place for `ways_` blocks of shape `block`, and puts them side by side along `dim` of out_.
+  // Calls `fill` with a buffer for `ways_` blocks of shape `block`, then puts the blocks side by side along `dim`
+  // of out_.
   template <class Fill>
   void unpacked(int dim, const Shape& block, Fill fill) {
     const Around around(block, dim);

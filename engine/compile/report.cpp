@@ -25,7 +25,7 @@ std::string kind_of(const Instruction& i) {
   return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
 }
 
-/// The layout of one of a layer's own tensors under the plan's axes per factor.
+/// The layout of one of a layer's own tensors, given the plan's axes per factor.
 Layout layer_layout(const Layer& layer, const LayerPlan& plan, const TensorRule& rule) {
   Layout layout = Layout::replicated(static_cast<int>(rule.size()));
   for (size_t d = 0; d < rule.size(); ++d)
@@ -79,12 +79,12 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
           {"recompute", chosen.recompute}};
 }
 
-/// The groups that rows of the report name, each kind once: its id is its place.
+/// The groups that the report's rows refer to, each kind once: its id is its index.
 class GroupTable {
  public:
   explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
 
-  /// The groups of this kind that ranks of these classes are in.
+  /// The groups of this kind that contain ranks of these classes.
   int id(const GroupKind& kind, const std::vector<size_t>& of_classes) {
     std::set<int> starts;
     for (size_t c : of_classes)
@@ -98,7 +98,7 @@ class GroupTable {
     return entry->second;
   }
 
-  /// All groups of the kind that a collective of the class is over.
+  /// All groups of the kind that a collective of the class runs over.
   int id(size_t of_class, const Instruction& collective) {
     const auto number = static_cast<size_t>(classes_.group_ids[of_class][static_cast<size_t>(collective.group)]);
     if (ids_[number] >= 0) return ids_[number];
@@ -114,12 +114,12 @@ class GroupTable {
 
  private:
   const RankClasses& classes_;
-  std::vector<int> ids_;  ///< by number in RankClasses::groups; -1: not asked for yet
+  std::vector<int> ids_;  ///< by index in RankClasses::groups; -1: not requested yet
   std::map<std::string, int> places_;
   Json rows_ = Json::array();
 };
 
-/// Ranks that an instruction joins: a collective's group, a sender and its peer, or the rank alone.
+/// Ranks that an instruction involves: a collective's group, a sender and its peer, or only this rank.
 GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instruction& i) {
   const Program& program = classes.programs[of_class];
   if (i.opcode == Opcode::collective)
@@ -129,10 +129,10 @@ GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instructi
   return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
 }
 
-/// Redistributions and transfers of one micro-batch: the same step on several groups is one row.
+/// Redistributions and transfers of one micro-batch: the same step over several groups is one row.
 Json redistributions_json(const RankClasses& classes, GroupTable& table) {
   using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
-  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes that are in them
+  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes in them
   std::vector<Key> order;
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
@@ -150,7 +150,7 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
       if (having.empty() || having.back() != c) having.push_back(c);
     }
   }
-  std::map<std::map<GroupKind, std::vector<size_t>>, Json> known;  // few, of many rows
+  std::map<std::map<GroupKind, std::vector<size_t>>, Json> known;  // few distinct values for many rows
   Json rows = Json::array();
   for (const Key& key : order) {
     const auto& [stage, name, kind, phase, bytes] = key;
@@ -175,7 +175,7 @@ Json communication_totals(const RankClasses& classes) {
   std::map<std::tuple<std::string, std::string, size_t>, Total> totals;
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
-    std::vector<int64_t> led;  // by the program's groups: by how many ranks of the class
+    std::vector<int64_t> led;  // by the program's groups: how many ranks of the class are first in theirs
     for (int id : classes.group_ids[c]) {
       const GroupKind& kind = classes.groups[static_cast<size_t>(id)];
       led.push_back(std::count_if(classes.ranks[c].begin(), classes.ranks[c].end(),
@@ -227,7 +227,7 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
-/// What a row says of a collective, send or recv whoever its ranks are.
+/// The fields of a collective, send or recv that do not depend on its ranks.
 Json call_json(const Instruction& i) {
   return {{"kind", kind_of(i)},
           {"name", i.name},
@@ -282,7 +282,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
   GroupTable table(classes);
   Json redistributions = redistributions_json(classes, table);
-  std::vector<Json> calls;  // classes that differ in kernels alone have the same
+  std::vector<Json> calls;  // classes that differ only in kernels have the same calls
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     Json of_class = calls_json(classes, c, table);
     const auto known = std::find(calls.begin(), calls.end(), of_class);

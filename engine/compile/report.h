@@ -1,4 +1,4 @@
-// What `trainctl plan` says, as data: read off the plan and the very programs that will run.
+// The report of `trainctl plan` as data, read from the plan and from the same programs that will run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,14 +9,14 @@
 
 namespace trainctl {
 
-/// The whole report; its fields are listed in docs/planning.md.
+/// The whole report; docs/planning.md lists its fields.
 nlohmann::ordered_json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan,
                                    const RankClasses& classes);
 
-/// One collective, send or recv as the report and `run --record` state it.
+/// One collective, send or recv as printed by the report and by `run --record`.
 nlohmann::ordered_json communication_json(const Instruction& instruction, const Program& program);
 
-/// Whether an instruction moves bytes between ranks.
+/// True if an instruction moves bytes between ranks.
 bool communicates(const Instruction& instruction);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Where an input that an op or an all_reduce may write over dies there, the output takes its buffer.
+// If an op or an all_reduce may overwrite an input whose lifetime ends there, its output takes the input's buffer.
 #include <algorithm>
 #include <numeric>
 
@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// An input, and the output that may lie on it.
+/// An input, and the output that may take its place.
 struct Place {
   size_t input = 0, output = 0;
 };

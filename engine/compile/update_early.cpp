@@ -1,12 +1,12 @@
-// Levels 1 and 2: a bucket is updated, and its weights gathered, under the rest of the backward pass.
+// Levels 1 and 2: a bucket's update and the gather of its weights overlap with the rest of the backward pass.
 //
 //   as lowered   g1 R1 g2 R2 g3 R3 | U1 A1 U2 A2 U3 A3
 //   early        g1 R1 U1 A1 g2 R2 U2 A2 g3 R3 | U3 A3          g gradients, R reduction, U update, A all_gather
 //
-// The gathers then hide under compute as the reductions do. An update stands where its reduction should be over by the
-// cost model: not before, or the compute stream waits for it; nor later, or the gathers of the whole backward pass pile
-// up at its end, where nothing hides them. What has no gather behind it (levels 0 and 3, and what is gathered in the
-// forward pass) stays at the end, and fills the time until the last reductions are over.
+// The gathers are then hidden by compute, as the reductions are. An update is placed where the cost model expects
+// its reduction to be over. Earlier, the compute stream would wait for it; later, the gathers of the whole backward
+// pass would pile up at its end, where nothing hides them. Updates without a gather behind them (levels 0 and 3,
+// and weights gathered in the forward pass) stay at the end and fill the time until the last reductions are over.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -21,7 +21,8 @@
 namespace trainctl {
 namespace {
 
-/// Those with a gather behind them. Stages that share a bucket would have to agree on its place.
+/// Updates with a gather behind them. Not of buckets that stages share: those stages would have to agree on the
+/// place.
 std::vector<size_t> find_updates(const Compiler& c) {
   std::set<BufferId> gradients;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
@@ -66,8 +67,8 @@ size_t last_use_before(const Compiler& c, const Users& users, size_t at) {
   return last;
 }
 
-/// Of products and updates alone: they are the same on all ranks of a stage, which must come to one order. Of a loss,
-/// say, one rank may count what others do not.
+/// Counts only products and updates: they are the same on all ranks of a stage, which must arrive at the same
+/// order. A loss, for example, may be counted by only one of the ranks.
 Cost cost_of(const Instruction& code) {
   const auto infos = [](const std::vector<Operand>& operands) {
     std::vector<TensorInfo> list;
@@ -80,7 +81,7 @@ Cost cost_of(const Instruction& code) {
   return kernel.is_product ? kernel.cost(inputs, outputs, code.attrs) : Cost{};
 }
 
-/// When the streams are through with what was issued so far, in seconds.
+/// The time, in seconds, at which each stream finishes what was issued so far.
 class Clocks {
  public:
   explicit Clocks(const Compiler& c) : c_(c) {}
@@ -103,7 +104,12 @@ class Clocks {
 class Placement {
  public:
   Placement(const Compiler& c, const std::vector<size_t>& updates)
-      : c_(c), users_(find_users(c)), updates_(updates), is_gathered_(c.code.size()), taken_(c.code.size()), clocks_(c) {
+      : c_(c),
+        users_(find_users(c)),
+        updates_(updates),
+        is_gathered_(c.code.size()),
+        taken_(c.code.size()),
+        clocks_(c) {
     for (size_t update : updates) is_gathered_[update] = true;
   }
 
@@ -129,7 +135,7 @@ class Placement {
     }
   }
 
-  /// Updates that no gather waits for, and that may stand anywhere among the last instructions.
+  /// Updates that no gather waits for and that may stand anywhere among the last instructions.
   void find_fillers() {
     for (size_t i = end_; i < c_.code.size(); ++i) {
       if (is_gathered_[i] || !is_update(c_.code[i].code)) continue;
@@ -139,7 +145,7 @@ class Placement {
     }
   }
 
-  /// While the sum for an update with a gather is under way, there is time for those that have none.
+  /// While the sum for an update with a gather is under way, there is time for updates without one.
   void place_at_the_end() {
     auto filler = fillers_.begin();
     for (size_t i = end_; i < c_.code.size(); ++i) {
@@ -165,11 +171,11 @@ class Placement {
   const Compiler& c_;
   const Users users_;
   const std::vector<size_t>& updates_;  ///< those with a gather behind them
-  size_t end_ = 0;                      ///< where updates begin, as lowered
+  size_t end_ = 0;                      ///< index of the first update as lowered
   std::vector<size_t> order_, fillers_;
   std::vector<bool> is_gathered_;          ///< by instruction: an update with a gather behind it
   std::vector<bool> taken_;                ///< placed, or a filler
-  std::map<std::string, double> reduced_;  ///< when, by the name of the gradients: the last that was issued
+  std::map<std::string, double> reduced_;  ///< end of the reduction, by the name of the gradients: the last one issued
   Clocks clocks_;
 };
 

@@ -1,4 +1,4 @@
-// Where a tensor of a micro-batch comes from when an instruction wants it in some layout.
+// Provides a tensor of a micro-batch in the layout that an instruction needs.
 #include <algorithm>
 
 #include "engine/base/error.h"
@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// A data set tensor, this rank's part.
+/// This rank's part of a data set tensor.
 View load(Lowering& l, TensorId tensor, LayoutId layout) {
   const View view = l.new_tensor(tensor, layout);
   Instruction i;
@@ -18,7 +18,7 @@ View load(Lowering& l, TensorId tensor, LayoutId layout) {
   return view;
 }
 
-/// A parameter or state where it lives; at level 3 gathered for this task.
+/// A parameter or state in its persistent buffer; at level 3 gathered for this task.
 Located variable_value(Lowering& l, TensorId tensor) {
   const int index = l.c.variable_index(tensor);
   check(index >= 0, "a stage has the variables that its nodes use: " + l.c.graph.tensors[tensor].name);
@@ -36,17 +36,17 @@ Located variable_value(Lowering& l, TensorId tensor) {
   return {l.id(layout), std::move(view)};
 }
 
-/// Runs the node that makes a tensor once more, in the backward task that needs it.
+/// Runs the node that makes a tensor again, in the backward task that needs the tensor.
 void make_again(Lowering& l, TensorId tensor) {
   check(l.task.phase == Phase::backward && l.is_recomputed(tensor),
-        "only what a recompute layer made is made again: " + l.c.graph.tensors[tensor].name);
+        "only tensors of a recompute layer are made again: " + l.c.graph.tensors[tensor].name);
   const bool outer = l.recomputing;
   l.recomputing = true;
   lower_node(l, l.c.graph.tensors[tensor].producer);
   l.recomputing = outer;
 }
 
-/// At least one layout of the tensor.
+/// Ensures that the tensor exists in at least one layout.
 void make_available(Lowering& l, TensorId tensor) {
   if (!l.have(tensor).empty()) return;
   const TensorKind kind = l.c.graph.tensors[tensor].kind;
@@ -69,12 +69,12 @@ const Located* find(const std::vector<Located>& values, LayoutId layout) {
   return nullptr;
 }
 
-/// A sum may stay partial, but what is summed never becomes partial again.
+/// A partial sum may stay partial, but a complete sum never becomes partial again.
 bool reaches(const Layout& from, const Layout& to) {
   return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
 }
 
-/// The one with the cheapest way to `layout`; the first of equals.
+/// The value with the cheapest path to `layout`; of equal ones the first.
 Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout) {
   const Located* best = nullptr;
   double best_seconds = 0;
@@ -92,7 +92,7 @@ Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout) {
 View bring(Lowering& l, TensorId tensor, LayoutId layout) {
   if (const Located* value = find(l.have(tensor), layout)) return value->view;
   make_available(l, tensor);
-  // In hybrid_parallel every rank holds what it holds; nothing is redistributed.
+  // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
   if (l.c.plan.hybrid()) return l.have(tensor).front().view;
   if (const Located* value = find(l.have(tensor), layout)) return value->view;
 

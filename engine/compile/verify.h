@@ -1,4 +1,4 @@
-// The parts of verify_programs. Each adds what it finds to `faults`.
+// The parts of verify_programs. Each appends its findings to `faults`.
 #pragma once
 
 #include <functional>
@@ -23,9 +23,9 @@ std::vector<Region> persistent_regions(const Program& program);
 
 /// Operands, indices and sizes, one by one (point 1).
 void verify_form(const Program& program, int num_ranks, Faults& faults);
-/// In list order every byte read holds what the instruction means to read (point 2).
+/// In list order every byte that is read holds the value that the instruction expects (point 2).
 void verify_contents(const Program& program, Faults& faults);
-/// Run by streams, the same: conflicting accesses are ordered (point 2).
+/// The same for execution by streams: conflicting accesses are ordered (point 2).
 void verify_order(const Program& program, Faults& faults);
 /// Gradients reduced once, parameters updated once (point 6).
 void verify_updates(const Program& program, Faults& faults);
@@ -36,22 +36,22 @@ void verify_collectives(const RankClasses& classes, Faults& faults);
 /// No deadlock (point 5).
 void verify_progress(const RankClasses& classes, Faults& faults);
 
-/// A group of ranks as it is met, one for all whose members are of the same classes in the same order.
+/// A meeting of a group; one stands for all groups whose members are of the same classes in the same order.
 struct MetGroup {
   int id = -1;               ///< in RankClasses::groups
-  std::vector<int> ranks;    ///< of one of them
+  std::vector<int> ranks;    ///< members of one of them
   std::vector<int> members;  ///< the first of `ranks` of each class
 };
 std::vector<MetGroup> met_groups(const RankClasses& classes);
 
-/// A channel between two ranks, one for all between the same classes.
+/// A channel between two ranks; one stands for all channels between the same classes.
 struct MetChannel {
   int from = -1, to = -1;         ///< ranks
   std::vector<int> sends, recvs;  ///< indices in their programs
 };
 std::vector<MetChannel> met_channels(const RankClasses& classes);
 
-/// The program with every own part as the whole range that it is of; or with empty shards.
+/// The program with every own part replaced by the whole range it belongs to, or with empty shards.
 Program with_own_parts(const Program& program, bool whole_shards);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Plays a program through in list order and keeps, for every byte, what was last written there: which
-// tensor of which micro-batch. An instruction must find what it names.
+// Runs a program in list order and keeps, for every byte, what was last written there: the tensor and its
+// micro-batch. An instruction must find the value that it names.
 #include <algorithm>
 #include <set>
 #include <unordered_map>
@@ -64,7 +64,7 @@ class Contents {
     bytes_.for_each(begin, end, [](Content& c) { c.writer = kInitial; });
   }
 
-  /// Nobody writes the padding of a bucket; it is zero from the start and stays so.
+  /// No instruction writes the padding of a bucket: it starts as zero and stays zero.
   void hold_gradient_padding() {
     std::vector<int64_t> ends(p_.buckets.size());
     for (const Variable& v : p_.variables) {

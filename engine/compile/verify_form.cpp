@@ -1,4 +1,4 @@
-// Each instruction by itself: indices, operands inside the arena, sizes that fit a collective.
+// Each instruction on its own: indices, operands inside the arena, sizes that fit the collective.
 #include <algorithm>
 #include <set>
 #include <string_view>
@@ -45,7 +45,7 @@ class Form {
     for (const std::vector<int>& ranks : p_.groups) {
       if (std::find(ranks.begin(), ranks.end(), p_.rank) == ranks.end()) fault("a group does not have this rank in it");
       for (int r : ranks) {
-        if (r < 0 || r >= num_ranks_) fault("a group has rank " + std::to_string(r) + ", which there is not");
+        if (r < 0 || r >= num_ranks_) fault("a group has rank " + std::to_string(r) + ", which does not exist");
       }
     }
     if (p_.memory.arena() != p_.arena_bytes)
@@ -60,9 +60,10 @@ class Form {
     }
   }
 
-  /// What a launch writes is taken by its later kernels as it is, and shares no memory with anything else of it.
+  /// Within a launch, later kernels read what earlier ones wrote as a whole, and written ranges overlap nothing
+  /// else.
   void launch(const Instruction& i) {
-    if (i.opcode != Opcode::kernel) fault(i.name + " is of a launch, and no kernel");
+    if (i.opcode != Opcode::kernel) fault(i.name + " is part of a launch but is not a kernel");
     const bool goes_on = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
     if (!goes_on && !launches_.insert(i.launch).second)
       return fault(i.name + " does not stand together with its launch");
@@ -80,7 +81,7 @@ class Form {
   void apart(const Instruction& i, const Operand& a, const Operand& b, bool may_be_same) {
     if (a.offset >= b.offset + b.bytes() || b.offset >= a.offset + a.bytes()) return;
     if (may_be_same && a.offset == b.offset && a.bytes() == b.bytes()) return;
-    fault(i.name + ": operand " + a.tensor + " lies on " + b.tensor + " of the same launch");
+    fault(i.name + ": operand " + a.tensor + " overlaps " + b.tensor + " of the same launch");
   }
 
   void place(const Instruction& i, const Operand& operand) {
@@ -100,17 +101,17 @@ class Form {
     if (v_begin < 0) return;
     const int64_t v_end = v_begin + num_elements(variable->second->shape) * byte_size(operand.dtype);
     if (begin < v_begin || end > v_end)
-      fault(what() + " is not where " + operand.tensor + " lies, " + range_text(v_begin, v_end));
+      fault(what() + " is not at the place of " + operand.tensor + ", " + range_text(v_begin, v_end));
   }
 
-  /// Where kernels read a variable; -1: in a gathered copy.
+  /// The offset at which kernels read a variable; -1: in a gathered copy.
   int64_t read_offset(const Variable& v) const {
     const Bucket* bucket = v.bucket < 0 ? nullptr : &p_.buckets[v.bucket];
     if (bucket == nullptr || !bucket->has_compute_copy()) return v.arena_offset;
     return bucket->level == 3 ? -1 : bucket->compute_offset + v.bucket_element * byte_size(DType::bf16);
   }
 
-  /// Parameters and gradients follow each other without gaps, in gathered weights and scattered gradients too.
+  /// Parameters and gradients are stored without gaps, also in gathered weights and scattered gradients.
   bool is_bucket_part(const Operand& operand) const {
     std::string_view name = operand.tensor;
     if (name.starts_with("grad.")) name.remove_prefix(5);
@@ -160,7 +161,7 @@ class Form {
   const Program& p_;
   const int num_ranks_;
   Faults& faults_;
-  std::set<int> launches_;  ///< that have begun
+  std::set<int> launches_;                                           ///< launches that have begun
   std::unordered_map<std::string_view, const Variable*> variables_;  ///< by name
   std::unordered_set<std::string_view> bucket_names_;
   const std::vector<Region> regions_;

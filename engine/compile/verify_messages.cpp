@@ -1,4 +1,4 @@
-// Both ends of every channel and all members of every group must tell the same story.
+// The two ends of every channel, and all members of every group, must agree.
 #include <algorithm>
 #include <map>
 
@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// Where an instruction stands.
+/// Identifies an instruction.
 struct Place {
   int rank = -1, index = -1;
 };
@@ -39,7 +39,7 @@ void verify_pair(const RankClasses& classes, const Place& send, const Place& rec
   }
 }
 
-/// What must agree between members of a group.
+/// The properties that all members of a group must agree on.
 std::string story(const Instruction& i) {
   std::string text = i.name + " (" + std::string(to_string(i.collective)) + ", " + std::to_string(i.inputs[0].bytes()) +
                      " -> " + std::to_string(i.outputs[0].bytes()) + " bytes of " +
@@ -54,7 +54,7 @@ std::string group_text(const std::vector<int>& ranks) {
   return text + "}";
 }
 
-/// Of each class's collectives, by group: their indices in its program.
+/// Each class's collectives, by group: their indices in its program.
 using CallsOfGroups = std::vector<std::map<int, std::vector<int>>>;
 
 CallsOfGroups calls_of_groups(const RankClasses& classes) {
@@ -70,7 +70,7 @@ CallsOfGroups calls_of_groups(const RankClasses& classes) {
   return calls;
 }
 
-/// All members against the first.
+/// Compares all members with the first.
 void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const MetGroup& group, Faults& faults) {
   static const std::vector<int> kNone;
   const auto of = [&](int rank) -> const std::vector<int>& {
@@ -90,22 +90,22 @@ void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const 
         break;
       }
       if (k >= theirs.size()) {
-        faults.push_back({rank, mine[k],
-                          story(at(classes, {rank, mine[k]})) + number() + ": rank " + std::to_string(first) +
-                              " never issues it"});
+        faults.push_back(
+            {rank, mine[k],
+             story(at(classes, {rank, mine[k]})) + number() + ": rank " + std::to_string(first) + " never issues it"});
         break;
       }
       const std::string a = story(at(classes, {rank, mine[k]})), b = story(at(classes, {first, theirs[k]}));
       if (a == b) continue;
       faults.push_back({rank, mine[k],
-                        a + number() + ": rank " + std::to_string(first) + " issues " + b +
-                            " there, its instruction " + std::to_string(theirs[k])});
+                        a + number() + ": rank " + std::to_string(first) + " issues " + b + " there, its instruction " +
+                            std::to_string(theirs[k])});
       break;
     }
   }
 }
 
-/// Groups are opened together: one that a member does not have would never open.
+/// All members open a group together: if one does not have it, the group never opens.
 void verify_membership(const RankClasses& classes, const MetGroup& group, Faults& faults) {
   const auto knows = [&](int rank) {
     const std::vector<int>& ids = classes.group_ids[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];
@@ -115,9 +115,9 @@ void verify_membership(const RankClasses& classes, const MetGroup& group, Faults
     if (!knows(rank)) continue;
     for (int member : group.members) {
       if (knows(member)) continue;
-      faults.push_back({rank, -1,
-                        "group " + group_text(group.ranks) + ": rank " + std::to_string(member) +
-                            " is in it but does not know it"});
+      faults.push_back(
+          {rank, -1,
+           "group " + group_text(group.ranks) + ": rank " + std::to_string(member) + " is in it but does not know it"});
     }
   }
 }

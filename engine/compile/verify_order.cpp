@@ -1,6 +1,6 @@
-// Two instructions that touch the same byte, one of them writing, must be ordered whatever the speed of
-// the streams: by the stream they share, or by waits, directly or through others. A send holds its buffer
-// until it has been waited for.
+// If two instructions touch the same byte and one of them writes it, they must be ordered regardless of stream
+// speed: by a shared stream, or by waits, direct or indirect. A send holds its buffer until an instruction has
+// waited for it.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -85,7 +85,7 @@ class Order {
     users.writer = i;
   }
 
-  /// Readers of the same stream as `i`: who is ordered after `i` is ordered after them. Not so for sends.
+  /// Drops readers on the same stream as `i`: whatever is ordered after `i` is ordered after them. Not sends.
   std::vector<int>& drop_ordered(std::vector<int>& readers, int i) const {
     std::erase_if(readers, [&](int r) {
       return p_.instructions[r].opcode != Opcode::send && p_.instructions[r].stream == p_.instructions[i].stream;

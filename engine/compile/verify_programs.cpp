@@ -1,4 +1,4 @@
-// The proof as a table of contents.
+// The proof: the list of its parts.
 #include "engine/compile/verify_programs.h"
 
 #include <algorithm>
@@ -20,15 +20,14 @@ void verify_bytes(const Program& program, Faults& faults) {
   verify_order(program, faults);
 }
 
-/// What happens to a byte depends on whether it is of this rank's own shard alone. So a program in which all bytes are, and
-/// one in which none is, show what happens to any byte of any rank. What a rank counts is only read, and within what it may
-/// be: to read all of that asks for more.
+/// What happens to a byte depends only on whether it is in this rank's own shard. So two programs, one in which all
+/// bytes are in the shard and one in which none is, cover every byte of every rank. Counted parts are only read,
+/// and stay within the range that they are part of: checking a read of the whole range is stricter.
 void verify_bytes_of_class(const Program& program, Faults& faults) {
   const size_t before = faults.size();
   verify_bytes(with_own_parts(program, true), faults);
-  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(), [](const Instruction& i) {
-    return has_shards(i.inputs) || has_shards(i.outputs);
-  });
+  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(),
+                                  [](const Instruction& i) { return has_shards(i.inputs) || has_shards(i.outputs); });
   if (shards && faults.size() == before) verify_bytes(with_own_parts(program, false), faults);
 }
 
@@ -58,7 +57,7 @@ Program with_own_parts(const Program& program, bool whole_shards) {
 std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
   std::vector<ProgramFault> faults;
   for (const Program& program : classes.programs) verify_form(program, classes.num_ranks(), faults);
-  if (!faults.empty()) return faults;  // the rest takes indices and offsets for granted
+  if (!faults.empty()) return faults;  // the other parts rely on valid indices and offsets
   for (size_t c = 0; c < classes.programs.size(); ++c) {
     const Program& program = classes.programs[c];
     classes.ranks[c].size() == 1 ? verify_bytes(program, faults) : verify_bytes_of_class(program, faults);
@@ -67,7 +66,7 @@ std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
   const size_t before = faults.size();
   verify_messages(classes, faults);
   verify_collectives(classes, faults);
-  if (faults.size() == before) verify_progress(classes, faults);  // else it only repeats what is missing
+  if (faults.size() == before) verify_progress(classes, faults);  // otherwise it would only repeat what is missing
   return faults;
 }
 

@@ -1,9 +1,9 @@
-// Runs all ranks at once, without data: in list order, and stream by stream. A collective ends when all
-// members have arrived, a recv when its message has been sent, and a send counts as complete, for whoever
-// waits for it, when it has been received.
+// Runs all ranks at once, without data: in list order, and stream by stream. A collective ends when all members have
+// arrived, a recv when its message has been sent. An instruction that waits for a send waits until it has been
+// received.
 //
-// Ranks of a class go together: each waits for the peers of all of them. Where every class comes to its end so, every rank
-// can come to its own.
+// The ranks of a class advance together: each waits for the peers of all of them. If every class reaches the end this
+// way, every single rank can.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -27,13 +27,13 @@ struct Lane {
 struct Channel {
   size_t from = 0, to = 0;
   size_t sent = 0, received = 0;
-  int sender = -1, receiver = -1;  ///< two of the ranks
+  int sender = -1, receiver = -1;  ///< one rank of each class
 };
 
-/// Where a message stands in its channels: in one for each class that the ranks' peers are of.
+/// A message's position in its channels: one channel for each class that its peers belong to.
 struct Message {
   std::vector<size_t> channels;
-  size_t number = 0;  ///< how many go before it there
+  size_t number = 0;  ///< the number of messages before it in the channel
 };
 
 class Progress {
@@ -88,7 +88,7 @@ class Progress {
     return classes_.programs[of_class].instructions[static_cast<size_t>(i)];
   }
 
-  /// The messages of a channel that is about to be added.
+  /// Adds the messages of a channel that is about to be created.
   void note(size_t of_class, const std::vector<int>& indices) {
     for (size_t k = 0; k < indices.size(); ++k) {
       Message& message = messages_[of_class][indices[k]];
@@ -104,7 +104,7 @@ class Progress {
                        [&](size_t c) { return channels_[c].received > message.number; });
   }
 
-  /// Whether the instruction has run, now.
+  /// Tries to run the instruction; true if it has run.
   bool step(size_t of_class, int i) {
     const Instruction& now = code(of_class, i);
     for (int w : now.waits) {
@@ -131,7 +131,7 @@ class Progress {
     return classes_.group_ids[of_class][static_cast<size_t>(code(of_class, i).group)];
   }
 
-  /// Whether everybody has begun this class's current collective of the group.
+  /// True if every member has begun this class's current collective of the group.
   bool meet(size_t of_class, int i) {
     const int id = group_id(of_class, i);
     size_t& mine = arrived_[{of_class, id}];
@@ -186,9 +186,9 @@ class Progress {
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> complete_, begun_;  // by class and instruction
   std::vector<Channel> channels_;
-  std::vector<std::map<int, Message>> messages_;                       // by class and instruction
-  std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;      // by class and group: classes, and a rank of each
-  std::map<std::pair<size_t, int>, size_t> arrived_;                   // by class and group: collectives begun
+  std::vector<std::map<int, Message>> messages_;                   // by class and instruction
+  std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;  // by class and group: classes, and a rank of each
+  std::map<std::pair<size_t, int>, size_t> arrived_;               // by class and group: collectives begun
 };
 
 }  // namespace

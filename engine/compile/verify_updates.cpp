@@ -1,4 +1,4 @@
-// Once a step every gradient is summed over its group and every parameter updated, no more and no less.
+// Every gradient is summed over its group exactly once a step, and every parameter is updated exactly once.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -22,7 +22,7 @@ struct Range {
   }
 };
 
-/// Of one piece of a bucket.
+/// The checks for one piece of a bucket.
 class BucketUpdates {
  public:
   BucketUpdates(const Program& program, int bucket, int piece, Faults& faults)
@@ -45,7 +45,7 @@ class BucketUpdates {
   }
 
   int bucket() const { return bucket_; }
-  /// What else than its name says that an operand is of this piece.
+  /// Ranges by which, besides its name, an operand is recognized as part of this piece.
   std::vector<Range> ranges() const { return {gradients_, contributions_, weights_, read_}; }
   std::string gradient_name() const { return "grad." + piece_.name; }
 
@@ -70,7 +70,7 @@ class BucketUpdates {
   }
 
  private:
-  /// Kernels of the backward pass take the step themselves (fuse_update): each parameter's once, whole.
+  /// Kernels of the backward pass take the step themselves (fuse_update): once for each whole parameter.
   void verify_parts(const std::vector<int>& instructions) {
     std::map<int64_t, std::pair<const Variable*, int>> steps;  // by offset
     for (const Variable& v : p_.variables)
@@ -120,7 +120,7 @@ class BucketUpdates {
     if (b_.sums_offset >= 0 && gradients_.touches(i.outputs)) return round(i);
     for (const Operand& out : i.outputs) {
       if (!contributions_.touches(out)) {
-        // At levels 2 and 3 contributions go to a range of the micro-batch.
+        // At levels 2 and 3 contributions go to a range that lives for one micro-batch.
         if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
         continue;
       }
@@ -137,7 +137,7 @@ class BucketUpdates {
     }
   }
 
-  /// What has added up, as ranks sum it.
+  /// Rounds the accumulated contributions into the range that ranks sum.
   void round(const Instruction& i) {
     if (kernel_of(i) != &copy_slice_kernel || !contributions_.is(i.inputs[0]) || !gradients_.is(i.outputs[0]) ||
         i.outputs[0].dtype != b_.gradient_type)
@@ -145,7 +145,7 @@ class BucketUpdates {
     if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");
   }
 
-  /// Behind the update, or ahead of the weights' first use in the step where nobody looks at them between steps.
+  /// After the update, or before the weights' first use in the step if nothing reads them between steps.
   void gather(const Instruction& i) {
     ++gathers_;
     if (updates_ > 0) return;
@@ -159,7 +159,7 @@ class BucketUpdates {
     if (read_.touches(i.inputs)) early_reader_ = i.name;
   }
 
-  /// What reads weights after their update computes with those of the next step.
+  /// An instruction that reads weights after their update would compute with those of the next step.
   void read_updated(const Instruction& i) {
     const bool gathers = i.opcode == Opcode::collective && i.purpose == Purpose::weights;
     for (const Operand& in : i.inputs) {
@@ -211,10 +211,10 @@ class BucketUpdates {
     }
   }
 
-  /// What this rank updates with.
+  /// The range that this rank's update reads.
   Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
 
-  /// Of the bucket's whole range at `offset`: the piece, and this rank's part of it; of a range of shards: its part.
+  /// The piece in a bucket's whole range at `offset`, or this rank's part of it; in a range of shards: its part.
   Range whole(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.first, piece_.elements, element_bytes);
   }
@@ -224,7 +224,7 @@ class BucketUpdates {
   Range kept(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
   }
-  /// Empty where there is none: bf16 weights that nobody updates have no f32 ones.
+  /// Empty if there is none: bf16 weights that are never updated have no f32 weights.
   static Range range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
     if (offset < 0) return {};
     return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
@@ -237,17 +237,17 @@ class BucketUpdates {
   const Bucket& b_;
   const Bucket::Piece piece_;
   Faults& faults_;
-  Range gradients_;          ///< as the update takes them
-  Range contributions_;      ///< where kernels of the backward pass put them: there, or in f32 sums
-  Range weights_, updated_;  ///< what is kept, and of that what this rank updates
-  Range read_, copied_;      ///< what kernels read, and of a bf16 copy what this rank's update writes
+  Range gradients_;          ///< the range that the update reads
+  Range contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
+  Range weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
+  Range read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
   int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0;
-  std::string early_reader_;  ///< of the weights before they are gathered
+  std::string early_reader_;  ///< the first reader of the weights before they are gathered
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;
 };
 
-/// Which pieces of buckets an operand is of, by its bytes and its name.
+/// Which pieces of buckets an operand belongs to, by its bytes and its name.
 class Pieces {
  public:
   Pieces(const Program& program, const std::vector<BucketUpdates>& pieces) {
@@ -287,7 +287,7 @@ void verify_updates(const Program& program, Faults& faults) {
   std::vector<BucketUpdates> updates;
   for (size_t b = 0; b < program.buckets.size(); ++b)
     for (int p = 0; p < program.buckets[b].pieces; ++p) updates.emplace_back(program, static_cast<int>(b), p, faults);
-  std::vector<std::vector<int>> instructions(updates.size());  // that each piece has to do with
+  std::vector<std::vector<int>> instructions(updates.size());  // the instructions that each piece must check
   Pieces pieces(program, updates);
   std::vector<size_t> found;
   for (size_t i = 0; i < program.instructions.size(); ++i) {

@@ -1,5 +1,5 @@
-// Reverse walk over the forward nodes. An activation that several nodes read gets its contributions
-// added up in its producer's layer, just before the producer's own backward:
+// Reverse walk over the forward nodes. If several nodes read an activation, its gradient contributions are added up
+// in its producer's layer, just before the producer's own backward:
 //
 //   a = f(x);  b = g(a);  c = h(a)      grad.a.0 = h', grad.a.1 = g', grad.a = grad.a.0 + grad.a.1, then f'
 #include "engine/model/backward.h"
@@ -27,7 +27,7 @@ class BackwardPass {
   }
 
  private:
-  /// A tensor needs a gradient when a parameter feeds it through ops that have one.
+  /// A tensor needs a gradient if a parameter affects it through ops that have one.
   void find_needs() {
     needs_.resize(num_tensors_, false);
     for (size_t t = 0; t < num_tensors_; ++t) needs_[t] = graph_.tensors[t].kind == TensorKind::parameter;
@@ -40,7 +40,7 @@ class BackwardPass {
     }
   }
 
-  /// How many operands of nodes that lead to the loss read each tensor.
+  /// How many operands of nodes on the way to the loss read each tensor.
   void count_uses() {
     uses_.resize(num_tensors_, 0);
     for (size_t n = num_forward_; n-- > 0;) {
@@ -75,7 +75,7 @@ class BackwardPass {
     op.backward(builder);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (!needs_[node.inputs[i]]) continue;
-      check(builder.in_grads()[i] >= 0, node.op + ": its backward leaves out a gradient");
+      check(builder.in_grads()[i] >= 0, node.op + ": its backward omits a gradient");
       contributions_[node.inputs[i]].push_back(builder.in_grads()[i]);
     }
   }
@@ -85,7 +85,7 @@ class BackwardPass {
     return uses_[tensor] > 1 ? fmt::format("grad.{}.use{}", name, named_[tensor]++) : "grad." + name;
   }
 
-  /// The whole gradient of an activation, -1 where it has none.
+  /// The complete gradient of an activation; -1 if it has none.
   TensorId sum_contributions(TensorId tensor) {
     const std::vector<TensorId>& parts = contributions_[tensor];
     if (parts.empty()) return -1;
@@ -94,7 +94,7 @@ class BackwardPass {
     return sum;
   }
 
-  /// One link of the chain; the last one (number 0) has the plain name.
+  /// One link of the chain of additions; the last one (number 0) has the plain name.
   TensorId add(TensorId of, TensorId a, TensorId b, size_t number) {
     const NodeId producer = graph_.tensors[of].producer;
     const std::vector<TensorId>& made = graph_.nodes[producer].outputs;

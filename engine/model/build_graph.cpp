@@ -1,5 +1,5 @@
-// JobSpec -> Graph, layer by layer. Reports every layer that is wrong, but for those that only read
-// what a wrong layer makes.
+// JobSpec -> Graph, layer by layer. Reports every wrong layer, except those that are wrong only because they read
+// the output of another wrong layer.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,8 @@ class Model {
     errors_.push_back({spec_.position(path), path, std::move(message), std::move(hint)});
   }
 
-  /// What one pass sees: the global batch, or in hybrid_parallel what one rank reads, by micro-batch.
+  /// The batch of one pass: the global batch, or in hybrid_parallel what one rank reads, divided into
+  /// micro-batches.
   int64_t micro_batch_size() {
     const int64_t ranks = hybrid_ && !spec_.parallel.full_batch ? ranks_in_stage_ : 1;
     const int64_t parts = ranks * spec_.parallel.micro_batches;
@@ -74,7 +75,7 @@ class Model {
     return outputs_[name] = static_cast<TensorId>(graph_.tensors.size() - 1);
   }
 
-  /// The tensor a layer or the loss names; nothing where a layer that makes it is wrong itself.
+  /// The tensor that a layer or the loss names; empty if the layer that makes it is wrong itself.
   std::optional<TensorId> find(const std::string& name, const std::string& path) {
     if (name == "data" || name == "label") return input(name);
     if (const auto found = outputs_.find(name); found != outputs_.end()) {
@@ -86,7 +87,7 @@ class Model {
     return std::nullopt;
   }
 
-  /// Tensors and nodes of a layer are named "<layer>.…", so no other layer may be.
+  /// A layer's tensors and nodes are named "<layer>.…", so no other layer may have such a name.
   void check_name(const LayerSpec& layer) {
     if (layer.name == "data" || layer.name == "label" || layer.name == "grad" || layer.name.starts_with("grad.")) {
       error(layer.path, fmt::format("a layer cannot be named '{}'", layer.name), "data, label and grad.* are taken");
@@ -153,9 +154,9 @@ class Model {
   bool hybrid_ = false;
   int ranks_in_stage_ = 1;
   int64_t batch_ = 1;
-  DType compute_type_ = DType::f32;  ///< of data, parameters and what is made of them
+  DType compute_type_ = DType::f32;  ///< of data, parameters and everything computed from them
   Graph graph_;
-  std::map<std::string, TensorId> outputs_;  ///< of layers and inputs by name; -1: that layer is wrong
+  std::map<std::string, TensorId> outputs_;  ///< of layers and inputs, by name; -1: that layer is wrong
   std::set<std::string> names_;              ///< of all layers
   std::vector<Diagnostic> errors_;
 };

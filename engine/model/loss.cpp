@@ -1,4 +1,4 @@
-// Any loss: the label's shape, the scale, the node.
+// Builds any loss: the label's shape, the scale, the node.
 #include "engine/model/loss.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ const LossDef& loss_def(const std::string& name) {
   return *def;
 }
 
-/// The label in the shape that the loss needs: its numbers a sample must be as many.
+/// The label in the shape that the loss needs; it must have that number of elements per sample.
 TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction) {
   if (type.labels_are_classes != c.data.label_is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
@@ -51,7 +51,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
-    shape_error(fmt::format("{} needs a prediction [.., classes], it is given {}", type.name, to_string(shape)));
+    shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
   }
   const TensorId label = label_for(c, type, shape);
   const int64_t terms = num_elements(c.graph.tensors[label].shape);

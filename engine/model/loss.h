@@ -8,17 +8,17 @@ namespace trainctl {
 
 struct DataShapes;
 
-/// How the loss is scaled, and the label that belongs to a prediction.
+/// How the loss is scaled, and the label for a prediction.
 struct LossContext {
   Graph& graph;
   const JobSpec& spec;
   const DataShapes& data;
-  int64_t batch = 1;  ///< of the graph
+  int64_t batch = 1;  ///< batch size of the graph
   double shares = 1;  ///< micro-batches (in hybrid_parallel times the ranks of a stage)
 };
 
-/// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch.
-/// Makes input "label" where no layer reads it yet. Throws ShapeError.
+/// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Creates input
+/// "label" if no layer reads it yet. Throws ShapeError.
 TensorId build_loss(LossContext context, TensorId prediction);
 
 }  // namespace trainctl

@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// What the graph needs to know of the data: shapes of one sample after the transforms.
+/// What the graph needs to know about the data: shapes of one sample after the transforms.
 struct DataShapes {
   Shape data, label;  ///< without the batch dim
   bool data_is_integer = false, label_is_integer = false;
@@ -14,7 +14,7 @@ struct DataShapes {
 
 /// The graph of one micro-batch. The batch dim is dataset.batch / parallel.micro_batches (in
 /// hybrid_parallel also divided by the ranks of a stage unless parallel.full_batch).
-/// Throws SpecError at the layer where shapes do not fit.
+/// Throws SpecError at the layer whose shapes do not fit.
 Graph build_graph(const JobSpec& spec, const DataShapes& data);
 
 }  // namespace trainctl

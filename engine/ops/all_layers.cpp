@@ -1,4 +1,4 @@
-// The layers, losses and optimizers of every family of all_ops.def, and what spec sees of them.
+// The layers, losses and optimizers of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/loss_def.h"
@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// What the families have in one of their lists.
+/// The entries of one list, over all families.
 template <class Def>
 std::vector<const Def*> collect(std::initializer_list<const Def*> OpFamily::*list) {
   std::vector<const Def*> all;
@@ -23,7 +23,7 @@ const Def* find(std::span<const Def* const> defs, std::string_view name) {
   return nullptr;
 }
 
-/// What spec sees of a def.
+/// The part of a definition that engine/spec sees.
 EntryType entry_of(const LayerDef& def) {
   EntryType type{def.name, def.doc, def.fields, def.faults};
   type.min_inputs = def.min_inputs;

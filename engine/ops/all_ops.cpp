@@ -1,4 +1,4 @@
-// Every family of all_ops.def, and what they define by name.
+// All families in all_ops.def, and lookup of their definitions by name.
 #include <fmt/format.h>
 
 #include <map>
@@ -26,7 +26,8 @@ using ByName = std::map<std::string_view, const T*>;
 template <class T>
 ByName<T> by_name(const std::vector<const T*>& all, const char* what) {
   ByName<T> names;
-  for (const T* each : all) check(names.emplace(each->name, each).second, fmt::format("two {}s have one name", what));
+  for (const T* each : all)
+    check(names.emplace(each->name, each).second, fmt::format("two {}s have the same name", what));
   return names;
 }
 
@@ -49,7 +50,8 @@ const std::vector<const KernelDef*>& kernels() {
   static const std::vector<const KernelDef*> all = [] {
     std::vector<const KernelDef*> list;
     for (const OpDef* op : ops()) {
-      check(std::string_view(op->name) == op->kernel.name, fmt::format("the kernel of op {} has its name", op->name));
+      check(std::string_view(op->name) == op->kernel.name,
+            fmt::format("the kernel of op {} has the same name", op->name));
       if (!op->collective) list.push_back(&op->kernel);
     }
     for (const OpFamily* family : kFamilies) list.insert(list.end(), family->kernels.begin(), family->kernels.end());

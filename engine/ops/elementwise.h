@@ -1,4 +1,4 @@
-// Parts of OpDefs whose operands all have one shape or broadcast to one, and the cost of one pass over memory.
+// Shared parts of OpDefs whose operands have equal or broadcastable shapes, and the cost of one pass over memory.
 #pragma once
 
 #include <string_view>
@@ -8,12 +8,12 @@
 
 namespace trainctl {
 
-/// One output like the first input; every input is of that same shape, and all are f32 or all bf16.
+/// One output like the first input. All inputs have the same shape; all are f32, or all bf16.
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs);
 /// "ab,ab->ab" for any number of inputs.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
 
-/// Every operand once through memory, and `flops_per_element` for each element of the first output.
+/// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
 
 template <int kFlops>
@@ -21,7 +21,7 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
   return traffic_cost(inputs, outputs, kFlops);
 }
 
-/// numpy: aligned at the last dim, 1 goes with anything.
+/// As in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 /// "ab,()b->ab".
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);

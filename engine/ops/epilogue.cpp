@@ -1,5 +1,5 @@
-// An epilogue as attrs: bias, keep_input, bias_grad and descend are flags; activation and activation_grad are "relu" or
-// "gelu", and `approximate`, as gelu's own attr, says which gelu.
+// An epilogue as attrs: bias, keep_input, bias_grad and descend are flags; activation and activation_grad are
+// "relu" or "gelu"; `approximate`, like gelu's own attr, selects the gelu.
 #include "engine/ops/epilogue.h"
 
 #include <string>
@@ -13,7 +13,7 @@ Activation activation_named(const Attrs& attrs, const char* which) {
   const std::string name = attrs.text(which);
   if (name.empty()) return Activation::none;
   if (name == "relu") return Activation::relu;
-  check(name == "gelu", std::string("the attr ") + which + " is relu or gelu, and not " + name);
+  check(name == "gelu", std::string("the attr ") + which + " must be relu or gelu, not " + name);
   return gelu_of(attrs);
 }
 

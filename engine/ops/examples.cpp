@@ -13,7 +13,7 @@ void expect(bool holds, const std::string& message) {
 
 void expect_shape(const TensorInfo& info, const Shape& expected, const char* what) {
   expect(info.shape == expected,
-         fmt::format("{} is {}, {} was expected", what, to_string(info.shape), to_string(expected)));
+         fmt::format("{} is {}, expected {}", what, to_string(info.shape), to_string(expected)));
 }
 
 std::vector<TensorInfo> like_first(Infos in, const Attrs&, DType) { return {in[0]}; }

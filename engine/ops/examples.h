@@ -1,5 +1,5 @@
-// Shapes that the examples of kernels share (KernelDef::example): 4 Mi elements where nothing says otherwise, 16 MiB of
-// f32; and checks of shapes given by hand.
+// Shapes shared by the kernels' examples (KernelDef::example): 4 Mi elements unless stated otherwise, 16 MiB of
+// f32. Also checks of shapes that the user gives.
 #pragma once
 
 #include <string>
@@ -26,12 +26,12 @@ void expect_shape(const TensorInfo& info, const Shape& expected, const char* wha
 /// All dims but the last.
 inline Shape leading(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 1); }
 
-// KernelExample::outputs.
+// For KernelExample::outputs.
 std::vector<TensorInfo> like_first(Infos in, const Attrs& attrs, DType dtype);
 std::vector<TensorInfo> one_number(Infos in, const Attrs& attrs, DType dtype);
-/// Of a loss with its gradient.
+/// For a loss with its gradient.
 std::vector<TensorInfo> loss_and_gradient(Infos in, const Attrs& attrs, DType dtype);
-/// Of an optimizer with so many states beside the weights.
+/// For an optimizer with this number of states besides the weights.
 std::vector<TensorInfo> updated(Infos in, int states, DType dtype);
 
 }  // namespace trainctl::example

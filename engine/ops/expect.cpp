@@ -1,4 +1,4 @@
-// What an op or a layer expects of its inputs; see expect.h.
+// Checks on the inputs of an op or a layer; see expect.h.
 #include "engine/ops/expect.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ std::string letters(size_t n, std::string_view except) {
     if (text.size() == n) return text;
     if (except.find(letter) == std::string_view::npos) text += letter;
   }
-  if (text.size() < n) shape_error(fmt::format("a tensor has too many dims ({} are asked for)", n));
+  if (text.size() < n) shape_error(fmt::format("a tensor has too many dims ({} letters are needed)", n));
   return text;
 }
 
@@ -38,26 +38,26 @@ void expect_size(std::string_view name, const Shape& shape) {
 void expect_inputs(std::string_view op, Infos inputs, size_t low, size_t high) {
   if (inputs.size() >= low && inputs.size() <= high) return;
   const std::string wanted = low == high ? std::to_string(low) : fmt::format("{} to {}", low, high);
-  shape_error(fmt::format("{} takes {} input{}, it is given {}", op, wanted, high == 1 ? "" : "s", inputs.size()));
+  shape_error(fmt::format("{} takes {} input{}, but got {}", op, wanted, high == 1 ? "" : "s", inputs.size()));
 }
 
 void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim) {
   if (input.shape.size() >= ndim) return;
-  shape_error(fmt::format("{} needs an input of at least {} dims, it is given {}", op, ndim, to_string(input)));
+  shape_error(fmt::format("{} needs an input of at least {} dims, but got {}", op, ndim, to_string(input)));
 }
 
 void expect_floats(std::string_view op, Infos inputs) {
   for (const TensorInfo& input : inputs) {
-    if (input.dtype == DType::i32) shape_error(fmt::format("{} takes f32, it is given {}", op, to_string(input)));
+    if (input.dtype == DType::i32) shape_error(fmt::format("{} takes f32, but got {}", op, to_string(input)));
     if (input.dtype == inputs[0].dtype) continue;
-    shape_error(fmt::format("{} takes inputs of one type, it is given {} {} and {} {}", op, to_string(inputs[0].shape),
+    shape_error(fmt::format("{} takes inputs of one type, but got {} {} and {} {}", op, to_string(inputs[0].shape),
                             to_string(inputs[0].dtype), to_string(input.shape), to_string(input.dtype)));
   }
 }
 
 void expect_shape(std::string_view op, std::string_view what, const TensorInfo& info, const Shape& expected) {
   if (info.shape == expected) return;
-  shape_error(fmt::format("{}: {} is {}, {} was expected", op, what, to_string(info), to_string(expected)));
+  shape_error(fmt::format("{}: {} is {}, expected {}", op, what, to_string(info), to_string(expected)));
 }
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// GradBuilder: backward nodes of one forward node. Every operand keeps the rule that it, or what it is
-// the gradient of, has in the forward node.
+// GradBuilder: backward nodes of one forward node. Every operand has the rule of its forward tensor: itself, or the
+// tensor that it is the gradient of.
 #include "engine/ops/grad_builder.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,10 @@ GradBuilder::GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_gr
       out_grads_(std::move(out_grads)),
       in_grad_names_(std::move(in_grad_names)),
       in_grads_(node_.inputs.size(), -1) {
-  check(out_grads_.size() == node_.outputs.size(), "a gradient, or -1, for each output");
-  check(in_grad_names_.size() == node_.inputs.size(), "a name, or none, for each input's gradient");
+  check(out_grads_.size() == node_.outputs.size(), "each output has a gradient or -1");
+  check(in_grad_names_.size() == node_.inputs.size(),
+        "each input's gradient has a name or "
+        "");
   for (size_t i = 0; i < node_.inputs.size(); ++i) rules_.emplace(node_.inputs[i], node_.rule.inputs[i]);
   for (size_t i = 0; i < node_.outputs.size(); ++i) {
     rules_.emplace(node_.outputs[i], node_.rule.outputs[i]);
@@ -25,11 +27,11 @@ GradBuilder::GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_gr
 }
 
 TensorId GradBuilder::out_grad(int i) const {
-  check(has_out_grad(i), "out_grad: nothing is known of this output's gradient");
+  check(has_out_grad(i), "out_grad: this output has no gradient");
   return out_grads_[i];
 }
 
-/// "grad_weight" for "layer1.weight", "grad_in0" for what is no parameter of the layer.
+/// "grad_weight" for "layer1.weight", "grad_in0" for a tensor that is not a parameter of the layer.
 std::string GradBuilder::grad_suffix(int i) const {
   const Tensor& tensor = graph_.tensors[node_.inputs[i]];
   if (tensor.kind != TensorKind::parameter) return fmt::format("grad_in{}", i);

@@ -1,5 +1,5 @@
-// The seam between a Program and the kernels of a device. A kernel is prepared once, when a program
-// is loaded (its pointers never change after that), and then run every step without allocating.
+// The interface between a Program and the kernels of a device. A kernel is prepared once, when a program is loaded
+// (its pointers never change after that), and then run every step without allocating.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// What changes from step to step. The trainer writes it at a fixed place before each step.
+/// Values that change from step to step. The trainer writes them to a fixed place before each step.
 struct StepScalars {
   float learning_rate = 0;
   float adam_bias1 = 1;  ///< 1 - beta1^t, t counting updates from 1
@@ -24,14 +24,14 @@ struct StepScalars {
   uint32_t epoch = 0;
 };
 
-/// One operand: contiguous, row-major. For a slice of a larger tensor, where it lies in it.
+/// One operand: contiguous, row-major. For a slice of a larger tensor, also its offset in that tensor.
 struct TensorArg {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape;              ///< of this rank's part
   Shape global_shape;       ///< of the whole tensor; same ndim
   Shape offset;             ///< of this part's first element in the whole, per dim
-  bool accumulate = false;  ///< outputs: add to what is there
+  bool accumulate = false;  ///< outputs: add to the current contents
 
   template <class T>
   T* as() const {
@@ -46,8 +46,8 @@ struct KernelCall {
   Attrs attrs;
   const StepScalars* scalars = nullptr;  ///< lives as long as the program
   int micro_batch = 0;
-  uint64_t seed = 0;  ///< of the job
-  int threads = 1;    ///< that this kernel may use
+  uint64_t seed = 0;  ///< the job's
+  int threads = 1;    ///< how many this kernel may use
 };
 
 /// Runs the kernel once. Must not allocate.
@@ -55,17 +55,17 @@ using CpuKernel = std::function<void()>;
 using PrepareCpuKernel = CpuKernel (*)(const KernelCall& call);
 
 struct CpuKernelDef {
-  const char* name;  ///< as its KernelDef
+  const char* name;  ///< the name of its KernelDef
   PrepareCpuKernel prepare;
 };
-/// Those of one family; all_cpu_kernels.cpp has them by name.
+/// The kernels of one family; all_cpu_kernels.cpp finds them by name.
 using CpuKernels = std::initializer_list<CpuKernelDef>;
 
-/// Null when there is none of that name.
+/// Null if there is none of that name.
 ///
 /// In bf16 jobs activations, their gradients and the weights that kernels read are bf16; statistics, losses and
-/// labels are f32; gradients of parameters are f32 or bf16. Operands say which: one kernel may have both. Arithmetic
-/// is f32. Kernels of products have the attr tf32 where precision: tf32 lets a GPU round their operands.
+/// labels are f32; gradients of parameters are f32 or bf16. Each operand has its dtype, and one kernel may have
+/// both. Arithmetic is f32. Matrix products have the attr tf32 if precision: tf32 lets a GPU round their operands.
 const CpuKernelDef* find_cpu_kernel(std::string_view name);
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
-// All that may be asked of one kernel without running it: by passes, the proof, profiles, `trainctl bench`, tests and
-// docs. A kernel that an op of the graph runs is part of its OpDef (op_def.h); the others, which only compiled programs
-// use, stand in the list of their family (op_family.h).
+// Everything that can be asked about a kernel without running it: by passes, the proof, profiles, `trainctl bench`,
+// tests and docs. A kernel run by an op of the graph is part of its OpDef (op_def.h). The others, which only
+// compiled programs use, are listed in their family (op_family.h).
 #pragma once
 
 #include <span>
@@ -23,25 +23,25 @@ using Infos = std::span<const TensorInfo>;
 
 inline int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape) * byte_size(info.dtype); }
 
-/// Work of one execution on the shapes given (local or global alike).
+/// Work of one execution on the given shapes, local or global.
 struct Cost {
   double flops = 0;
-  double bytes = 0;  ///< read and written, each once
+  double bytes = 0;  ///< read and written, each counted once
 };
 
-/// Which output may take the memory of an input that dies there.
+/// Which output may take the memory of an input whose lifetime ends there.
 enum class InPlace : uint8_t {
   no,
-  first_on_first,  ///< output 0, of input 0
-  last_on_first,   ///< the last output, of input 0
-  only_on_alike,   ///< the only output, of any input of its shape
+  first_on_first,  ///< output 0 that of input 0
+  last_on_first,   ///< the last output that of input 0
+  only_on_alike,   ///< the only output that of any input with its shape
 };
 
-/// What a kernel is in a launch that several small kernels share (engine/ops/small_step).
+/// A kernel's role in a launch that several small kernels share (engine/ops/small_step).
 enum class LaunchRole : uint8_t { none, product, loss, weight_grad };
 
-/// A call that is worth timing: what `trainctl bench op NAME` runs where no shapes are given, and the rule that given
-/// ones must follow.
+/// A representative call: `trainctl bench op NAME` runs it if no shapes are given, and checks given ones against
+/// it.
 struct KernelExample {
   enum class Fill : uint8_t {
     values,      ///< random, of --dtype
@@ -55,59 +55,60 @@ struct KernelExample {
 
   const char* what = "";  ///< "C[m,n] = A[m,k] B[k,n]"
   std::vector<Input> inputs;
-  Attrs attrs = {};     ///< with which it runs
-  Attrs optional = {};  ///< others that it takes, with values of their type; those of its epilogues are known
-  /// Of kernels that no op of a graph runs: their outputs, in a run with floats of `dtype`. Throws ShapeError.
+  Attrs attrs = {};     ///< that it runs with
+  Attrs optional = {};  ///< other attrs that it accepts, with values of their type; those of its epilogues are implied
+  /// For kernels that no op of a graph runs: their outputs, with floats of `dtype`. Throws ShapeError.
   std::vector<TensorInfo> (*outputs)(Infos inputs, const Attrs& attrs, DType dtype) = nullptr;
   /// Indices are in [0, below).
   int64_t (*below)(Infos inputs, const Attrs& attrs) = nullptr;
-  bool reads_inputs = true;  ///< false: they only give the output its shape
-  /// Of ops of backward passes, whose infer trusts what their forward op has checked. Throws ShapeError.
+  bool reads_inputs = true;  ///< false: they only determine the output's shape
+  /// For ops of backward passes, whose infer relies on the checks of their forward op. Throws ShapeError.
   void (*expect)(Infos inputs) = nullptr;
 };
 
 struct KernelDef {
   const char* name;
 
-  // Operands. Inputs are read and outputs are written, but for:
-  unsigned accumulates = 0;      ///< bit i: the kernel can add into output i (TensorArg::accumulate)
-  unsigned updates_input = 0;    ///< bit i: input i is state that the kernel changes in place
-  bool updates_outputs = false;  ///< f32 outputs are read and changed (an optimizer's); a bf16 one is a copy, written
+  // Operands. Inputs are read and outputs are written, except:
+  unsigned accumulates = 0;    ///< bit i: the kernel can add to output i (TensorArg::accumulate)
+  unsigned updates_input = 0;  ///< bit i: input i is state that the kernel changes in place
+  bool updates_outputs =
+      false;  ///< f32 outputs are read and changed (an optimizer's); a bf16 output is a copy that is only written
   InPlace in_place = InPlace::no;
 
   // Fusion.
-  unsigned takes = 0;  ///< bits of EpilogueStep
-  /// What it is to the kernel before it. Null: no step of an epilogue.
+  unsigned takes = 0;  ///< mask of EpilogueStep: the steps it supports
+  /// Its role in the epilogue of the kernel before it. Null: not an epilogue step.
   EpilogueRole (*as_epilogue)(const Attrs& attrs) = nullptr;
-  /// Its word in an element-wise expression (elementwise/expression.h). Null: it has none.
+  /// Its token in an element-wise expression (elementwise/expression.h). Null: none.
   std::string (*element)(const Attrs& attrs) = nullptr;
-  /// Of a loss: the kernel of its gradient, by the same operands, and the one that makes both.
+  /// For a loss: the kernel of its gradient, from the same operands, and the one that computes both.
   const KernelDef* loss_grad = nullptr;
   const KernelDef* loss_with_grad = nullptr;
   /// A matrix product: under precision tf32 its instructions get the attr `tf32`.
   bool is_product = false;
-  /// With the attr first_row it makes some rows of output 0 alone, from that one on.
+  /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
   LaunchRole launch_role = LaunchRole::none;
 
   // Work.
-  /// Null: every operand once through memory, what is updated twice.
+  /// Null: every operand passes through memory once, updated ones twice.
   Cost (*cost)(Infos inputs, Infos outputs, const Attrs& attrs) = nullptr;
-  /// The most bytes that its CUDA kernel asks of CudaScratch on any card. Null: what sums over blocks take.
+  /// The most bytes of CudaScratch that its CUDA kernel uses on any card. Null: only what sums over blocks use.
   int64_t (*most_cuda_scratch)(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) = nullptr;
 
-  /// For tests and `trainctl bench`. Null: the kernel only moves bytes of a graph's collective, which has none.
+  /// For tests and `trainctl bench`. Null: the cost of a graph's collective, which has no kernel.
   KernelExample (*example)() = nullptr;
 
   bool takes_step(EpilogueStep step) const { return (takes & bits(step)) != 0; }
 };
 
-/// KernelDef::cost, or what stands for it.
+/// KernelDef::cost, or its default.
 Cost kernel_cost(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
 
-/// Every kernel: those of ops, then those that only compiled programs use, by family.
+/// Every kernel, by family: those of ops, then those that only compiled programs use.
 std::span<const KernelDef* const> all_kernels();
-/// Null when there is none of that name.
+/// Null if there is none of that name.
 const KernelDef* find_kernel(std::string_view name);
 /// The same, but the name must exist.
 const KernelDef& get_kernel(std::string_view name);

@@ -14,7 +14,7 @@ namespace {
 
 using Dims = std::vector<std::string>;
 
-/// The size of every letter. A dim with one letter of unknown size gives that letter's.
+/// The size of every letter. In a dim with exactly one letter of unknown size, that size follows.
 std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands) {
   std::map<char, int64_t> sizes;
   for (bool progress = true; progress;) {
@@ -37,7 +37,7 @@ std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& 
   return sizes;
 }
 
-/// `letter`, or the next one that no factor of the layer has.
+/// `letter`, or the next one that is not yet a factor of the layer.
 std::string free_name(const Layer& layer, char letter) {
   const std::string all = std::string(1, letter) + letters(52);
   for (char name : all) {
@@ -97,12 +97,12 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
   const RuleText text = op.rule(infos, attrs);
   const RuleLetters dims = parse_rule(text.text);
-  check(dims.inputs.size() == inputs.size() && dims.outputs.size() == outputs.size(), "a rule has all operands");
+  check(dims.inputs.size() == inputs.size() && dims.outputs.size() == outputs.size(), "a rule covers all operands");
 
   std::vector<std::pair<Dims, Shape>> operands;
   for (size_t i = 0; i < inputs.size(); ++i) operands.emplace_back(dims.inputs[i], infos[i].shape);
   for (size_t i = 0; i < outputs.size(); ++i) operands.emplace_back(dims.outputs[i], outputs[i].shape);
-  for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule has all dims");
+  for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule covers all dims");
   const auto sizes = letter_sizes(operands);
 
   Layer& layer = graph_.layers[layer_];

@@ -1,4 +1,4 @@
-// Emitting a layer, and what the emits of several layers share.
+// Emits a layer; helpers that the emits of several layers share.
 #include "engine/ops/layer_def.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ TensorId LayerContext::weight(const Shape& wanted, Init init) {
   }
   const auto shared = graph.find_tensor(owner + ".weight");
   if (!shared || graph.tensors[*shared].kind != TensorKind::parameter) {
-    shape_error(fmt::format("share: '{}' must be a layer with an own weight that stands before this one", owner));
+    shape_error(fmt::format("share: '{}' must be an earlier layer with its own weight", owner));
   }
   const Shape& found = builder.shape(*shared);
   if (found != wanted) {

@@ -1,5 +1,5 @@
-// All that the job file, its reference and the model know of one layer type. A layer is in the folder of its op
-// (relu/relu.cpp holds relu_layer) and is listed in its OpFamily.
+// Everything that the job file, its reference and the model know about one layer type. A layer is in the folder of
+// its op (relu/relu.cpp defines relu_layer) and is listed in its OpFamily.
 #pragma once
 
 #include <span>
@@ -18,49 +18,49 @@ struct LayerDef {
   const char* doc;   ///< one line of the reference
   std::vector<Field> fields = {};
   int min_inputs = 1, max_inputs = 1;
-  /// A field that gives the layer a weight of its own: with it the layer takes min_inputs, without it max_inputs.
+  /// A field that gives the layer its own weight: with it the layer takes min_inputs, without it max_inputs.
   const char* weight_field = "";
-  /// What must hold between fields, and what their ranges do not say; null: nothing. Sees no shapes.
+  /// Checks between fields that go beyond their ranges; null: none. Sees no shapes.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
-  bool collective = false;  ///< a layer of parallel.mode: hybrid_parallel alone
+  bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
 
-  /// Appends the layer's nodes and returns its output. Throws ShapeError where the shapes of the inputs do not fit.
+  /// Appends the layer's nodes and returns its output. Throws ShapeError if the shapes of the inputs do not fit.
   TensorId (*emit)(LayerContext& layer);
 };
 
-/// What `emit` sees of one layer of a job.
+/// The interface for `emit`: one layer of a job.
 struct LayerContext {
   const LayerDef& def;
   const Graph& graph;
   LayerBuilder& builder;
-  const Attrs& attrs;  ///< of def.fields, defaults filled in
+  const Attrs& attrs;  ///< values of def.fields, defaults filled in
   const std::vector<TensorId>& inputs;
   int ranks_in_stage = 1;
   bool hybrid = false;  ///< parallel.mode: hybrid_parallel
 
   const Shape& shape(int i = 0) const { return builder.shape(inputs.at(i)); }
 
-  /// One node that reads all of the layer's inputs; its first output.
+  /// Adds one node that reads all of the layer's inputs; returns its first output.
   TensorId emit(std::string_view op, Attrs attrs = {});
 
-  /// The layer's own weight, or with the field `share` the weight of an earlier layer. A field `init_std` goes before
+  /// The layer's own weight, or with the field `share` the weight of an earlier layer. A field `init_std` overrides
   /// `init`.
   TensorId weight(const Shape& shape, Init init);
 
-  /// -1 is the last dim of input 0. Throws where there is no such dim.
+  /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
 };
 
-/// As PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
+/// As in PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
 Init linear_init(int64_t features);
 Init constant_init(double value);
 
 /// Every layer type, in the order of the reference.
 std::span<const LayerDef* const> all_layers();
-/// Null where there is none of that name.
+/// Null if there is none of that name.
 const LayerDef* find_layer(std::string_view name);
 
-/// def.emit, once the number of inputs is right and none is a scalar.
+/// Calls def.emit after checking that the number of inputs is right and none is a scalar.
 TensorId emit_layer(LayerContext& layer);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// All that the job file, its reference, the model and the compiler know of one loss. A loss is in the folder of its op
-// (mse/mse.cpp holds mse_loss) and is listed in its OpFamily.
+// Everything that the job file, its reference, the model and the compiler know about one loss. A loss is in the
+// folder of its op (mse/mse.cpp defines mse_loss) and is listed in its OpFamily.
 #pragma once
 
 #include <span>
@@ -11,18 +11,18 @@
 
 namespace trainctl {
 
-/// The op reads (prediction, label) and makes [1]: attr scale times a sum. Its gradient reads the same.
+/// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs.
 struct LossDef {
   const char* name;                 ///< the `type` of a job file
   const char* doc;                  ///< what is minimised, without a full stop: "mean |p - l|"
-  std::vector<Field> fields = {};   ///< attrs of the op
+  std::vector<Field> fields = {};   ///< become attrs of the op
   const OpDef* op;                  ///< its kernel names the gradient's, and the one that computes both
-  bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
+  bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
 };
 
 /// Every loss, in the order of the reference.
 std::span<const LossDef* const> all_losses();
-/// Null where there is none of that name.
+/// Null if there is none of that name.
 const LossDef* find_loss(std::string_view name);
 
 }  // namespace trainctl

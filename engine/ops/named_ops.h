@@ -1,5 +1,5 @@
-// The ops that other rooms ask for by name: the sum of a tensor's gradients, and the product by which `trainctl bench`
-// finds a device's peak. All others come from the layers of a job.
+// The ops that other folders request by name: the sum of a tensor's gradients, and the product with which `trainctl
+// bench` measures a device's peak. All others come from the layers of a job.
 #pragma once
 
 #include "engine/ops/op_def.h"

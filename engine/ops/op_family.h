@@ -1,5 +1,5 @@
-// A family: the ops, kernels, layers, losses and optimizers of one folder under engine/ops. all_ops.def lists the
-// folders; for each of them
+// A family: the ops, kernels, layers, losses and optimizers of one folder in engine/ops. all_ops.def lists the folders.
+// For each of them
 //   <folder>/<folder>.cpp        defines  <folder>_family      what the planner and the compiler know
 //   <folder>/<folder>_cpu.cpp    defines  <folder>_cpu         the kernels of CPUs (kernel.h)
 //   <folder>/<folder>_cuda.cu    defines  <folder>_cuda        the kernels of NVIDIA GPUs (cuda/cuda_kernel.h)
@@ -18,9 +18,9 @@ struct OptimizerDef;  // optimizer_def.h
 
 struct OpFamily {
   std::initializer_list<const OpDef*> ops;
-  /// Those that no op of the graph runs.
+  /// Kernels that no op of the graph runs.
   std::initializer_list<const KernelDef*> kernels = {};
-  // What a job file may name, in the order of its reference (docs/job.md).
+  // What a job file may use, in the order of its reference (docs/job.md).
   std::initializer_list<const LayerDef*> layers = {};
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};

@@ -1,5 +1,5 @@
-// All that the job file, its reference, the compiler and the trainer know of one optimizer. It is in the folder of its
-// kernel (adam/adam.cpp holds adam_optimizer) and is listed in its OpFamily.
+// Everything that the job file, its reference, the compiler and the trainer know about one optimizer. It is in the
+// folder of its kernel (adam/adam.cpp defines adam_optimizer) and is listed in its OpFamily.
 #pragma once
 
 #include <span>
@@ -13,32 +13,32 @@
 
 namespace trainctl {
 
-/// `settings` are the values of `fields`, defaults filled in.
+/// `settings` are the values of `fields`, with defaults filled in.
 struct OptimizerDef {
   const char* name;  ///< the `type` of a job file
   std::vector<Field> fields = {};
-  /// What must hold between fields, and what their ranges do not say; null: nothing.
+  /// Checks between fields that go beyond their ranges; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& settings) = nullptr;
 
-  /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16 copy
-  /// of the weight). It also gets the attr clip_norm.
+  /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16
+  /// copy of the weight). It also gets the attr clip_norm.
   const KernelDef* kernel;
   Attrs (*kernel_attrs)(const Attrs& settings);
 
-  /// Names of what is kept from step to step beside a weight, f32 and of its size each, 0 at the start.
+  /// Names of the states kept per weight from step to step: each f32, of the weight's size, initially 0.
   std::vector<std::string> (*states)(const Attrs& settings);
 
-  /// Whether the update is weight -= learning_rate * gradient and no more, so that a kernel that makes a gradient can
+  /// True if the update is only weight -= learning_rate * gradient, so that a kernel that computes a gradient can
   /// take the step itself (EpilogueStep::descend). Null: never.
   bool (*is_plain_step)(const Attrs& settings) = nullptr;
 
-  /// Fills in what the kernel reads of StepScalars beside the learning rate; `update` counts from 1. Null: nothing.
+  /// Fills in the StepScalars that the kernel reads besides the learning rate; `update` counts from 1. Null: none.
   void (*fill_scalars)(const Attrs& settings, int64_t update, StepScalars& scalars) = nullptr;
 };
 
 /// Every optimizer, in the order of the reference.
 std::span<const OptimizerDef* const> all_optimizers();
-/// Null where there is none of that name.
+/// Null if there is none of that name.
 const OptimizerDef* find_optimizer(std::string_view name);
 /// The same, but the name must exist.
 const OptimizerDef& get_optimizer(std::string_view name);
@@ -59,9 +59,9 @@ struct Optimizer {
   }
 };
 
-/// Of every optimizer that there is now.
+/// Shared by all optimizers.
 inline Field weight_decay_field() {
-  return number("weight_decay", "Added to the gradient times the weight; adamw: taken off the weight itself.")
+  return number("weight_decay", "Added to the gradient times the weight; adamw: subtracted from the weight itself.")
       .defaults(0.0)
       .at_least(0);
 }

@@ -1,31 +1,31 @@
-// The kernels that compiled programs use and that no op of the graph runs, by name for the passes that emit them.
+// The kernels that only compiled programs use, not ops of the graph; for the passes that emit them.
 #pragma once
 
 #include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 
-/// out[o,i] = in[o,index,i]; attrs outer, parts, index, inner (elements). Converts where the types differ.
+/// out[o,i] = in[o,index,i]; attrs outer, parts, index, inner (elements). Converts if the types differ.
 extern const KernelDef copy_slice_kernel;
 /// out[p,o,i] = in[o,p,i]; attrs outer, parts, inner.
 extern const KernelDef pack_kernel;
 /// out[o,p,i] = in[p,o,i]; attrs outer, parts, inner.
 extern const KernelDef unpack_kernel;
-/// out += in, of one shape.
+/// out += in, both of the same shape.
 extern const KernelDef accumulate_kernel;
 /// out = 0
 extern const KernelDef zero_kernel;
-/// out[1] = sum in^2, in double inside; can accumulate.
+/// out[1] = sum in^2, computed in double; can accumulate.
 extern const KernelDef sum_squares_kernel;
 /// A chain of element-wise ops in one pass; attr expression: elementwise/expression.h.
 extern const KernelDef elementwise_kernel;
-/// A loss and its gradient in one pass. in: prediction, label; out: loss [1] f32 (can accumulate), gradient like the
-/// prediction, in whose memory it may be. attr scale.
+/// A loss and its gradient in one pass. in: prediction, label; out: loss [1] f32 (can accumulate), gradient like
+/// the prediction, which may use the prediction's memory. attr scale.
 extern const KernelDef mae_with_grad_kernel, mse_with_grad_kernel, softmax_cross_entropy_with_grad_kernel;
 /// in: gradient, (clip norm^2 [1]); out: weight, (momentum), (bf16 copy of the weight).
 /// attrs momentum, nesterov, weight_decay, clip_norm (0 = none).
-/// The copy, where there is one, is the last output and the only one of type bf16: the new weight rounded to nearest
-/// even. It is written and never read.
+/// The copy, if present, is the last output and the only one of type bf16: the new weight rounded to nearest even.
+/// It is written and never read.
 extern const KernelDef sgd_update_kernel;
 /// in: gradient, (clip norm^2 [1]); out: weight, m, v, (bf16 copy of the weight).
 /// attrs beta1, beta2, eps, weight_decay, decoupled (adamw), clip_norm.

@@ -1,5 +1,5 @@
-// Counter-based random numbers (Philox 4x32-10, Salmon et al. 2011): a value depends on its key and
-// index alone, so any rank makes any slice, on any device. Plain functions, safe in .cu files.
+// Counter-based random numbers (Philox 4x32-10, Salmon et al. 2011): a value depends only on its key and index, so
+// any rank computes any slice, on any device. Plain functions, safe in .cu files.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ struct Philox4 {
   uint32_t v[4];
 };
 
-/// The 64 bits of a * b. On the device in one instruction: the compiler would take whole rounds for 64-bit arithmetic,
-/// of three times as many.
+/// The 64 bits of a * b, in one instruction on the device: otherwise the compiler uses 64-bit arithmetic for whole
+/// rounds, with three times as many instructions.
 TRAINCTL_HOST_DEVICE inline void wide_product(uint32_t a, uint32_t b, uint32_t& high, uint32_t& low) {
 #if defined(__CUDA_ARCH__)
   asm("{ .reg .b64 p; mul.wide.u32 p, %2, %3; mov.b64 {%1, %0}, p; }" : "=r"(high), "=r"(low) : "r"(a), "r"(b));
@@ -30,7 +30,7 @@ TRAINCTL_HOST_DEVICE inline void wide_product(uint32_t a, uint32_t b, uint32_t& 
 
 inline constexpr int kPhiloxRounds = 10;
 
-/// The two words that a round takes of the key.
+/// The two words of the key that one round uses.
 struct PhiloxRoundKey {
   uint32_t k0, k1;
 };

@@ -25,7 +25,7 @@ bool follows(const Place& before, const Place& after) {
   return before.dim == after.dim && (after.dim < 0 || after.index == before.index + 1);
 }
 
-/// All axes; those of a dim in that dim's order, wherever they stand in one.
+/// All axes; those that cut a dim in either layout in that dim's order.
 Axes in_order(const Mesh& mesh, const Layout& from, const Layout& to) {
   Axes order;
   const auto add = [&](Axis a) {

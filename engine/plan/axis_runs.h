@@ -7,13 +7,14 @@
 
 namespace trainctl {
 
-/// Runs of axes that stand together in both layouts: next to one another in one dim, in a partial sum, or nowhere.
+/// Runs of axes that are adjacent in both layouts: next to each other in one dim, both in the partial sum, or both
+/// unused.
 class AxisRuns {
  public:
   AxisRuns(const Mesh& mesh, const Layout& from, const Layout& to);
 
   bool together(Axis a, Axis b) const { return run_[a] == run_[b]; }
-  /// The runs that `axes` consists of; it has whole runs alone.
+  /// Splits `axes`, which must consist of whole runs, into its runs.
   std::vector<Axes> of(const Axes& axes) const;
 
  private:

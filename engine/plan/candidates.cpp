@@ -118,7 +118,7 @@ std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>
 
 std::vector<FactorAxes> nearest_assignment(const Mesh& mesh, const std::vector<int64_t>& factor_ways,
                                            const FactorAxes& wish) {
-  // After its own wish a factor takes what nobody wished for, and only then what another did.
+  // After its own wish a factor takes axes that no factor wished for, and only then those of others.
   Axes wished;
   for (const Axes& axes : wish) wished.insert(wished.end(), axes.begin(), axes.end());
   Axes rest;

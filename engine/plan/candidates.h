@@ -1,4 +1,4 @@
-// The choices of axes per factor that are worth weighing for a layer.
+// The assignments of axes to factors that are considered for a layer.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace trainctl {
 
-/// The axes per factor that leave a tensor of the layer in `layout`, as far as the layer's rule and
-/// sizes permit.
+/// The axes per factor that give a tensor of the layer the layout `layout`, as far as the layer's rule and sizes
+/// allow.
 struct Following {
   FactorAxes axes;
-  bool whole = true;  ///< nothing of the layout had to be given up
+  bool whole = true;  ///< the layout is followed completely
 };
 Following follow(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const TensorRule& rule,
                  const Layout& layout);
 
-/// The batch cut by all axes, or by as many as divide it.
+/// The batch cut by all axes, or by as many of them as divide it.
 FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
 /// "data parallel: 32 rows cut 4 ways", or why there is nothing to cut.
 std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const LayerFacts& facts);
@@ -29,12 +29,11 @@ std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const Lay
 /// `axes` without those of factors that no output of the layer has.
 FactorAxes without_contractions(const Layer& layer, FactorAxes axes);
 
-/// Every way (but at most `limit`) to give each factor axes whose sizes multiply to its ways, in
-/// lexicographic order.
+/// All assignments (at most `limit`) that give each factor axes whose sizes multiply to its ways, in lexicographic
+/// order.
 std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>& factor_ways, size_t limit);
 
-/// One such way that takes for each factor the axes of `wish` first, in their order. Empty when there
-/// is none.
+/// One such assignment that prefers for each factor the axes of `wish`, in their order. Empty if there is none.
 std::vector<FactorAxes> nearest_assignment(const Mesh& mesh, const std::vector<int64_t>& factor_ways,
                                            const FactorAxes& wish);
 

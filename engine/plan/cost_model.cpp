@@ -27,8 +27,8 @@ int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
   return kind == Collective::all_reduce ? 2 * once : once;
 }
 
-// One latency for the call itself and one a round of a tree, so that one call over several axes is
-// always cheaper than a call an axis.
+// One latency for the call itself and one per round of a tree, so that one call over several axes is always cheaper
+// than one call per axis.
 double CostModel::collective_seconds(Collective kind, int64_t bytes, int group_size) const {
   if (group_size <= 1) return 0;
   const int rounds = std::bit_width(static_cast<unsigned>(group_size - 1));

@@ -1,5 +1,5 @@
-// What work costs on a device, as data. Collectives follow the usual alpha-beta model: a call of a
-// group of p over n bytes of result takes alpha * steps(p) + bytes on the wire / bandwidth.
+// Costs of work on a device, as data. Collectives follow the alpha-beta model: a call of p ranks over n bytes of
+// result takes alpha * steps(p) + bytes on the wire / bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct CostModel {
   static CostModel cuda(Precision precision = Precision::fp32);
 
   double compute_seconds(const Cost& cost) const;
-  /// `bytes`: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or
-  /// after (all_gather) the call, the larger side in each case.
+  /// `bytes`: the larger side: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or
+  /// after (all_gather) the call.
   double collective_seconds(Collective kind, int64_t bytes, int group_size) const;
   double send_seconds(int64_t bytes) const;
 };
 
-/// Bytes one rank sends for it: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n.
+/// Bytes that one rank sends: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n.
 int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// First what strategies say of parameters, then the factors of every layer that reads one of those, then
-// the parameters and states that nobody spoke of.
+// First what strategies say about parameters, then the factors of every layer that reads one of those, then all
+// other parameters and states.
 #include "engine/plan/hybrid_variables.h"
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ class HybridLayouts {
     for (size_t i = 0; i < strategy.cuts.size(); ++i) {
       const TensorId t = graph_.layers[l].inputs[i];
       if (graph_.tensors[t].kind != TensorKind::parameter) continue;
-      // Axes are given out from the slowest on.
+      // Axes are assigned starting with the slowest.
       Layout layout{assignments(mesh_, strategy.cuts[i], 1).front(), {}};
       if (said_by_[t] < 0) {
         said_by_[t] = l;
@@ -62,7 +62,7 @@ class HybridLayouts {
                        fmt::format("write {} here, or {} there", format_list(before), format_list(strategy.cuts[i]))});
   }
 
-  // A layer may also learn them from a layer that it shares a parameter with.
+  // A layer may also get its factors from a layer that it shares a parameter with.
   void learn_factors(LayerId l) {
     const Layer& layer = graph_.layers[l];
     for (size_t i = 0; i < layer.inputs.size(); ++i) {
@@ -88,7 +88,7 @@ class HybridLayouts {
     }
   }
 
-  // Sizes are one rank's, so that a dim of size 1 may be cut too.
+  // Sizes are one rank's, so a dim of size 1 may be cut too.
   static int factor_of(const DimRule& dim, const std::vector<Factor>& factors) {
     const int factor = cut_factor(dim, factors);
     return factor >= 0 || dim.empty() ? factor : dim.front();

@@ -1,4 +1,4 @@
-// hybrid_parallel: how parameters and states are cut, by what strategies say of some of them.
+// hybrid_parallel: how parameters and states are cut, given strategies for some of them.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@
 
 namespace trainctl {
 
-/// One layout a tensor (not cut, but for parameters and states). What a strategy leaves out follows the
-/// factors that it cuts in the layer's other parameters: a bias its weight. Two strategies that cut a
-/// shared parameter differently are added to `errors`; the result then is not to be used.
+/// One layout per tensor (only parameters and states are cut). Parameters without a strategy follow the factors
+/// that the strategy cuts in the layer's other parameters: a bias follows its weight. Two strategies that cut a
+/// shared parameter differently are added to `errors`; the result must then not be used.
 std::vector<Layout> hybrid_layouts(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies,
                                    const JobSpec& spec, const Mesh& mesh, std::vector<Diagnostic>& errors);
 

@@ -21,7 +21,7 @@ Axes Layout::replica_axes(const Mesh& mesh) const {
 }
 
 Shape Layout::local_shape(const Mesh& mesh, const Shape& global) const {
-  check(global.size() == dims.size(), "a layout has one entry a dim");
+  check(global.size() == dims.size(), "a layout has one entry per dim");
   Shape local = global;
   for (size_t d = 0; d < dims.size(); ++d) {
     const int ways = mesh.ways(dims[d]);
@@ -39,7 +39,7 @@ Shape Layout::local_offset(const Mesh& mesh, const Shape& global, int rank_in_st
 
 namespace {
 
-// "4", or "4@0.1" where it matters which axes.
+// "4", or "4@0.1" if the axes matter.
 std::string ways_text(const Mesh& mesh, const Axes& axes) {
   std::string text = std::to_string(mesh.ways(axes));
   if (mesh.num_axes() < 2 || axes.empty()) return text;

@@ -1,5 +1,5 @@
-// Where the parts of a tensor lie on a mesh: for each dim the axes that cut it, major first, and the
-// axes it is a partial sum over. Axes named nowhere replicate.
+// How a tensor is distributed over a mesh: for each dim the axes that cut it, major first, and the axes that it is
+// a partial sum over. The tensor is replicated over all other axes.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 namespace trainctl {
 
 struct Layout {
-  std::vector<Axes> dims;  ///< one a dim of the tensor
-  Axes partial;            ///< sorted; each rank along them holds a term of the sum
+  std::vector<Axes> dims;  ///< one per dim of the tensor
+  Axes partial;            ///< sorted; each rank along them holds one term of the sum
 
   static Layout replicated(int ndim) { return {std::vector<Axes>(ndim), {}}; }
   bool is_partial() const { return !partial.empty(); }
@@ -20,7 +20,7 @@ struct Layout {
   Axes replica_axes(const Mesh& mesh) const;
   bool uses(Axis axis) const;
 
-  /// This rank's part. Every cut divides its dim (the planner sees to it).
+  /// This rank's part. Every cut divides its dim (the planner ensures it).
   Shape local_shape(const Mesh& mesh, const Shape& global) const;
   Shape local_offset(const Mesh& mesh, const Shape& global, int rank_in_stage) const;
 
@@ -31,8 +31,8 @@ struct Layout {
 /// "cut 4 ways", or "not cut".
 std::string cut_text(int64_t ways);
 
-/// Cuts per dim: "[4, 1]"; with axes where `mesh` has more than one: "[4@0.1, 1]"; a partial sum ends in
-/// "+sum(2)" or "+sum(2@2)".
+/// Cuts per dim: "[4, 1]"; with the axes if `mesh` has more than one: "[4@0.1, 1]"; a partial sum ends in "+sum(2)"
+/// or "+sum(2@2)".
 std::string to_string(const Layout& layout, const Mesh& mesh);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Graph -> Plan, in the order in which the choices depend on each other: ranks, stages, strategies,
-// the axes of every layer, then how parameters and states lie.
+// Graph -> Plan. The choices depend on each other in this order: ranks, stages, strategies, the axes of every
+// layer, then the layouts of parameters and states.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-// What the job says of ranks, stages and mode, without the graph.
+// The fields that follow from the job alone: ranks, stages and mode.
 Plan plan_header(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
@@ -116,7 +116,7 @@ std::vector<std::vector<NodeId>> readers_of_tensors(const Graph& graph) {
   return readers;
 }
 
-// `by_hand`: one layout a tensor, in hybrid_parallel alone.
+// `by_hand`: one layout per tensor, only in hybrid_parallel.
 VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor,
                             const std::vector<NodeId>& readers, const Plan& plan) {
   VariablePlan variable;
@@ -147,14 +147,13 @@ void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Pla
   const std::vector<std::vector<NodeId>> readers = readers_of_tensors(graph);
   for (const TensorKind kind : {TensorKind::parameter, TensorKind::state}) {
     for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) {
-      if (graph.tensors[t].kind == kind)
-        plan.variables.push_back(place_variable(graph, by_hand, t, readers[t], plan));
+      if (graph.tensors[t].kind == kind) plan.variables.push_back(place_variable(graph, by_hand, t, readers[t], plan));
     }
   }
 }
 
-// What the user should know: rows that do not divide, ranks that repeat each other's work, settings
-// that this mode does not use.
+// Notes for the user: rows that do not divide, ranks that repeat each other's work, settings that this mode
+// ignores.
 void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec, Plan& plan) {
   const bool cuts_layers = plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid();
   if (!cuts_layers && !spec.parallel.strategies.empty()) {

@@ -23,10 +23,10 @@ class Mesh {
 
   int coordinate(int rank_in_stage, Axis axis) const;
   int ways(const Axes& axes) const;                      ///< product of the sizes
-  int index(int rank_in_stage, const Axes& axes) const;  ///< of the rank's block when a dim is cut by `axes`
-  /// The rank (in stage) with the same coordinates but 0 along `axes`: the first of group(rank, axes).
+  int index(int rank_in_stage, const Axes& axes) const;  ///< of the rank's block, if a dim is cut by `axes`
+  /// The rank (in stage) with the same coordinates except 0 along `axes`: the first of group(rank, axes).
   int without(int rank_in_stage, const Axes& axes) const;
-  /// The ranks (in stage) that differ from this one in `axes` only, ordered by index(·, axes).
+  /// The ranks (in stage) that differ from this one only in `axes`, ordered by index(·, axes).
   std::vector<int> group(int rank_in_stage, const Axes& axes) const;
 
  private:

@@ -1,4 +1,4 @@
-// What one rank may hold. Whole tensors may be far larger than any machine: they are cut.
+// How much one rank may hold. Whole tensors may be far larger than any machine: they are cut.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,18 @@
 
 namespace trainctl {
 
-/// Of one tensor on one rank: 4 TiB of f32. A shape in which every rank's part is under it can be placed in an arena
-/// without any count of bytes coming near the end of an int64_t.
+/// One tensor on one rank: 4 TiB of f32. If every rank's part is within this limit, it can be placed in an arena
+/// without a byte count overflowing an int64_t.
 inline constexpr int64_t kMaxPartElements = int64_t{1} << 40;
-/// Of all that a rank keeps at offsets: 64 TiB.
+/// All buffers of a rank together: 64 TiB.
 inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;
 
-/// An error a layer with an operand of which a rank would hold more than kMaxPartElements, at the layer's position:
-/// which tensor, how large on which ranks, and what would make it smaller. Needs stages and axes of the layers alone.
+/// One error per layer with an operand of which a rank would hold more than kMaxPartElements, at the layer's
+/// position: the tensor, its size, the ranks, and what would make it smaller. Needs only the stages and axes of the
+/// layers.
 std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan);
 
-/// What makes a rank's part smaller, for errors: "more parallel.micro_batches, …".
+/// What makes a rank's part smaller, for error messages: "more parallel.micro_batches, …".
 std::string how_to_hold_less(const JobSpec& spec);
 
 }  // namespace trainctl

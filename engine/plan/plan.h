@@ -1,5 +1,5 @@
-// Graph -> Plan: which stage each layer is in, which mesh axes cut each of its factors, and why.
-// Everything else (layouts, redistributions, memory) follows from these choices.
+// Graph -> Plan: the stage of each layer, the mesh axes that cut each of its factors, and the reasons. Everything
+// else (layouts, redistributions, memory) follows from these choices.
 #pragma once
 
 #include <string>
@@ -17,27 +17,27 @@ namespace trainctl {
 enum class Choice : uint8_t {
   user,           ///< parallel.strategies
   propagated,     ///< from a neighbour
-  data_parallel,  ///< nobody said anything
+  data_parallel,  ///< neither a strategy nor a neighbour decides
   stand_alone,    ///< one rank
-  by_hand,        ///< hybrid_parallel, where the user does it
+  by_hand,        ///< hybrid_parallel: the user decides
 };
 std::string_view to_string(Choice choice);
 
 struct LayerPlan {
   int stage = 0;
-  std::vector<Axes> factor_axes;  ///< one a factor of the layer
+  std::vector<Axes> factor_axes;  ///< one per factor of the layer
   Choice choice = Choice::data_parallel;
   std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
-  std::string would_be;  ///< what stood in the way of more cuts: "7 does not divide 48"; usually empty
-  std::string advice;    ///< the sizes that would have allowed more; the same text on all layers that it is for
+  std::string would_be;  ///< what prevented more cuts: "7 does not divide 48"; usually empty
+  std::string advice;    ///< the sizes that would have allowed more; the same text on all layers that it applies to
   bool recompute = false;
 };
 
-/// A parameter or state: kept by every stage that uses it, in one layout.
+/// A parameter or state: kept in one layout by every stage that uses it.
 struct VariablePlan {
   TensorId tensor = -1;
-  std::vector<int> stages;  ///< ascending; more than one where layers of several stages share it
-  Shape global_shape;       ///< the graph's shape, but in hybrid_parallel the shape of all ranks' parts together
+  std::vector<int> stages;  ///< ascending; more than one if layers of several stages share it
+  Shape global_shape;       ///< the graph's shape; in hybrid_parallel the shape of all ranks' parts together
   Layout layout;            ///< never partial
 };
 
@@ -50,48 +50,47 @@ struct Plan {
   Mesh mesh;                      ///< of one stage
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
-  DType gradient_type = DType::f32;  ///< in which gradients of parameters are summed over ranks: f32 or bf16
+  DType gradient_type = DType::f32;  ///< type in which parameter gradients are summed over ranks: f32 or bf16
   bool copies_weights = false;       ///< precision bf16: kernels read copies of the f32 weights
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
-  std::vector<LayerPlan> layers;         ///< one a layer of the graph
+  std::vector<LayerPlan> layers;         ///< one per layer of the graph
   std::vector<VariablePlan> variables;   ///< parameters, then states, in graph order
-  std::vector<std::string> notes;        ///< what the user should know ("batch 30 is cut 2 of 4 ways …")
+  std::vector<std::string> notes;        ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
   int stage_of(const Node& node) const { return layers[node.layer].stage; }
 };
 
-/// Chooses everything that the job leaves open; legal by construction. Throws SpecError where the
-/// job asks for what cannot be (cuts that do not divide, stages that run backwards, too few ranks).
-/// Deterministic: every rank makes the same plan by itself.
+/// Chooses everything that the job leaves open; the result is legal by construction. Throws SpecError if the job
+/// asks for the impossible (cuts that do not divide, stages that run backwards, too few ranks). Deterministic:
+/// every rank computes the same plan without communication.
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 
-/// The layout in which a node takes its input i and leaves its output i, from the plan's axes per
-/// factor. An output is partial over the axes of the factors that only the node's inputs have (so a
-/// weight's gradient is partial over the axes that cut the batch).
-/// hybrid_parallel: the graph's shapes are what each rank holds, parameters included, so all inputs and
-/// outputs are "replicated" here; the loss is partial over all axes, a parameter's gradient over those
-/// that do not cut the parameter: the job's loss is the mean over ranks.
+/// The layout in which a node takes its input i and leaves its output i, from the plan's axes per factor. An output
+/// is partial over the axes of the factors that only the node's inputs have (so a weight's gradient is partial over
+/// the axes that cut the batch). hybrid_parallel: the graph's shapes are one rank's parts, including parameters, so
+/// all inputs and outputs are "replicated" here. The loss is partial over all axes, a parameter's gradient over
+/// those that do not cut the parameter: the job's loss is the mean over ranks.
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 
-/// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output
-/// `output` of a node is partial over.
+/// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output `output` of a
+/// node is partial over.
 Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes);
 
-/// Of a layer as a whole: the layouts of what a strategy addresses (x, weight, bias), the same as cuts
-/// per dim, and the layouts in which it leaves its outputs.
+/// For a layer as a whole: the layouts of the inputs that a strategy addresses (x, weight, bias), the same as cuts
+/// per dim, and the layouts of its outputs.
 std::vector<Layout> layer_inputs(const Graph& graph, const Plan& plan, LayerId layer);
 std::vector<Ints> layer_cuts(const Graph& graph, const Plan& plan, LayerId layer);
 std::vector<Layout> layer_outputs(const Graph& graph, const Plan& plan, LayerId layer);
 
-/// One line a layer (stage, cuts, layouts in and out, the reason), then one a variable: `trainctl show plan`.
+/// One line per layer (stage, cuts, layouts in and out, the reason), then one per variable: `trainctl show plan`.
 std::string to_string(const Plan& plan, const Graph& graph);
 
-/// One task of a stage's schedule.
+/// One task in a stage's schedule.
 struct Task {
   Phase phase = Phase::forward;
   int micro_batch = 0;

@@ -1,4 +1,4 @@
-// A plan as text, one line a layer: `trainctl show plan`.
+// A plan as text, one line per layer: `trainctl show plan`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// Sweeps over the layers, forwards and backwards, until nothing changes: each layer takes the
-// cheapest of its candidates given its neighbours. Of equally cheap ones the first wins, and
-// following a neighbour comes before data parallel.
+// Sweeps over the layers, forwards and backwards, until nothing changes: each layer takes the cheapest of its
+// candidates given its neighbours. Of equally cheap ones the first wins, and following a neighbour comes before
+// data parallel.
 #include "engine/plan/propagation.h"
 
 #include <fmt/format.h>
@@ -31,8 +31,8 @@ class Propagation {
         links_(find_links(graph)),
         traffic_(graph, plan.mesh, cost, plan.micro_batches) {}
 
-  // Coordinate descent stops where no single layer gains, so it starts twice: from the neighbours of
-  // the user's layers outwards, and from data parallel everywhere else.
+  // Coordinate descent stops when no single layer can gain, so it starts twice: from the neighbours of the user's
+  // layers outwards, and from data parallel everywhere else.
   void choose() {
     descend(false);
     const double following = traffic_.total();
@@ -155,7 +155,8 @@ class Propagation {
     return choices;
   }
 
-  // The neighbour whose layout the layer has. Data parallel after data parallel follows nobody.
+  // The neighbour whose layout the layer adopted. A data parallel layer next to a data parallel one follows
+  // neither.
   struct Model {
     LayerId layer = -1;
     bool is_consumer = false;

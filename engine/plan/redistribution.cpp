@@ -1,8 +1,8 @@
-// Dijkstra over layouts. Only moves towards the target are tried: axes that already stand where the
-// target wants them are never moved again, and a dim is never cut by anything but the target's next
-// axes. Axes that stand together at both ends move together: one call over several axes costs less than a call an axis.
-// That keeps the space to a few dozen layouts however many axes a mesh has, and every cut on the way divides its dim.
-// Where many dims change at once it would be far larger, and a direct way is taken.
+// Dijkstra over layouts. Only moves towards the target are tried: axes already in their target position are never
+// moved again, and a dim is only cut by the target's next axes. Axes that are adjacent at both ends move together:
+// one call over several axes costs less than one call per axis. This keeps the space to a few dozen layouts
+// regardless of the number of mesh axes, and every cut on the way divides its dim. If many dims change at once the
+// space would be far larger, and a direct path is taken.
 #include "engine/plan/redistribution.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ class Moves {
   }
 
  private:
-  // slice and reduce_scatter: the next axes that the target has in dim d.
+  // slice and reduce_scatter: the target's next axes in dim d.
   void cut_further(int d) {
     const Axes& have = now_.dims[d];
     const Axes& want = target_.dims[d];
@@ -89,7 +89,7 @@ class Moves {
     }
   }
 
-  // all_gather and all_to_all: the last axes of dim d, none of those that stand right.
+  // all_gather and all_to_all: the last axes of dim d, but none already in their target position.
   void undo_cuts(int d) {
     const Axes& have = now_.dims[d];
     for (size_t keep = common_prefix(have, target_.dims[d]); keep < have.size(); ++keep) {
@@ -106,7 +106,7 @@ class Moves {
     }
   }
 
-  // all_reduce: any of the runs that the target is not partial over, all of them last.
+  // all_reduce: any run that the target is not partial over; last, all of them.
   void sum_up() {
     const std::vector<Axes> open = runs_.of(without(now_.partial, target_.partial));
     for (unsigned subset = 1; subset < (1u << open.size()); ++subset) {
@@ -157,10 +157,11 @@ std::vector<RedistributionStep> path_to(const std::map<Layout, Visit>& visits, c
   return steps;
 }
 
-/// A tensor of many dims that all change has 3^dims layouts on its ways: from here on the direct way is taken.
+/// A tensor whose many dims all change has 3^dims intermediate layouts: beyond this number the direct path is
+/// taken.
 constexpr size_t kMostLayouts = 4000;
 
-/// What sums or moves without making the tensor larger comes first, of that what takes most axes at once.
+/// Steps that sum or move data without enlarging the tensor come first; of those, the ones over most axes at once.
 std::vector<RedistributionStep> direct_way(const Layout& from, const Layout& to, const AxisRuns& runs) {
   const auto priority = [](const RedistributionStep& step) {
     static constexpr std::array kOrder = {StepKind::reduce_scatter, StepKind::all_to_all, StepKind::all_reduce,
@@ -205,7 +206,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
   const AxisRuns runs(mesh, from, to);
   std::map<Layout, Visit> visits;
   using Entry = std::pair<double, const Layout*>;
-  // Equal costs are settled in the layouts' order, so that every rank takes the same path.
+  // Ties are broken by the layouts' order, so that every rank takes the same path.
   const auto later = [](const Entry& a, const Entry& b) {
     return a.first != b.first ? a.first > b.first : *b.second < *a.second;
   };

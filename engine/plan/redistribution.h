@@ -1,5 +1,5 @@
-// The cheapest way from one layout of a tensor to another on the same mesh: a shortest path over
-// layouts under the cost model. The steps are what the compiler emits, one to one.
+// The cheapest path from one layout of a tensor to another on the same mesh: a shortest path over layouts under the
+// cost model. The compiler emits exactly these steps.
 #pragma once
 
 #include <string>
@@ -25,16 +25,16 @@ struct RedistributionStep {
   StepKind kind;
   int dim = -1;
   int to_dim = -1;  ///< all_to_all
-  Axes axes;        ///< of the group, in the order in which blocks are numbered
+  Axes axes;        ///< axes of the group, in the order in which blocks are numbered
   Layout before, after;
 };
 
-/// Steps from `from` to `to` (none when equal). `to` is partial only over axes that `from` is.
-/// Any layout reaches any other; axes in another order go through all_gather and slice.
+/// The steps from `from` to `to` (none if equal). `to` is partial only over axes that `from` is partial over. Every
+/// layout can reach every other; axes in another order go through all_gather and slice.
 std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shape& shape, DType dtype,
                                                     const Layout& from, const Layout& to, const CostModel& cost);
 
-/// Seconds of those steps, 0 for none.
+/// The seconds that those steps take; 0 for none.
 double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
                               const std::vector<RedistributionStep>& steps, const CostModel& cost);
 

@@ -7,9 +7,9 @@
 namespace trainctl {
 
 std::vector<Task> stage_tasks(Schedule schedule, int stage, int num_stages, int micro_batches, bool with_backward) {
-  check(stage >= 0 && stage < num_stages && micro_batches >= 1, "a schedule is of a stage that exists");
-  // Forwards that run before the first backward. 1f1b holds no more micro-batches than it takes to
-  // keep the stages after this one busy.
+  check(stage >= 0 && stage < num_stages && micro_batches >= 1, "the stage of the schedule exists");
+  // Forwards that run before the first backward. 1f1b holds no more micro-batches than are needed to keep the
+  // following stages busy.
   const bool all_first = !with_backward || schedule == Schedule::gpipe;
   const int warm_up = all_first ? micro_batches : std::min(micro_batches, num_stages - stage - 1);
   std::vector<Task> tasks;

@@ -1,4 +1,4 @@
-// Reads the rules of all nodes of a layer, forward and backward, for what a cut must respect.
+// Derives from the rules of all nodes of a layer, forward and backward, what a cut must respect.
 #include "engine/plan/sharding_facts.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace trainctl {
 namespace {
 
-// A dim of several factors can be cut by its major one alone, and an axis cuts a tensor once.
+// A dim of several factors can be cut only by its major one, and an axis cuts a tensor only once.
 void note_obstacles(const TensorRule& rule, const std::vector<Factor>& factors, std::vector<std::string>& why_not) {
   std::vector<int> seen(factors.size(), 0);
   for (const DimRule& dim : rule) {

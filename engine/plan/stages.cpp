@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-// The layers in the order in which they compute.
+// The layers in execution order.
 std::vector<LayerId> execution_order(const Graph& graph) {
   std::vector<LayerId> order;
   std::vector<bool> seen(graph.layers.size(), false);
@@ -134,19 +134,30 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts)
   check(parts >= 1 && parts <= n, "every part gets an item");
   std::vector<double> sum(n + 1, 0);
   for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
-  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where
-  // the last of those parts begins.
+  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where the last of
+  // those parts begins.
   std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
   std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
   worst[0][0] = 0;
   for (int p = 1; p <= parts; ++p) {
     for (int i = p; i <= n - (parts - p); ++i) {
-      for (int begin = i - 1; begin >= p - 1; --begin) {
-        const double largest = std::max(worst[p - 1][begin], sum[i] - sum[begin]);
-        if (largest < worst[p][i]) {
-          worst[p][i] = largest;
-          cut[p][i] = begin;
-        }
+      // The earlier the last part begins, the more is in it and the less before it: best where the two cross. Of
+      // equals the shortest last part.
+      const std::vector<double>& before = worst[p - 1];
+      int cross = p - 1;
+      for (int end = i; cross < end;) {
+        const int middle = (cross + end) / 2;
+        before[middle] < sum[i] - sum[middle] ? cross = middle + 1 : end = middle;
+      }
+      if (cross > p - 1) {
+        worst[p][i] = sum[i] - sum[cross - 1];
+        cut[p][i] = cross - 1;
+      }
+      if (cross < i && before[cross] <= worst[p][i]) {
+        worst[p][i] = before[cross];
+        cut[p][i] = static_cast<int>(std::upper_bound(before.begin() + cross, before.begin() + i, before[cross]) -
+                                     before.begin()) -
+                    1;
       }
     }
   }

@@ -1,4 +1,4 @@
-// Which pipeline stage each layer is in: as parallel.stage_config says, or balanced.
+// The pipeline stage of each layer: as given by parallel.stage_config, or balanced.
 #pragma once
 
 #include <vector>
@@ -11,18 +11,18 @@
 
 namespace trainctl {
 
-/// One stage a layer. What is wrong is added to `errors`; the result then is not to be used.
+/// One stage per layer. Errors are added to `errors`; the result must then not be used.
 std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                const CostModel& cost, std::vector<Diagnostic>& errors);
 
-/// The contiguous partition of `costs` into `parts` non-empty ranges with the smallest largest sum;
-/// of those, the one whose boundaries come last. Returns the part of each item.
+/// The contiguous partition of `costs` into `parts` non-empty ranges that minimizes the largest sum; of equal ones,
+/// the one whose boundaries come last. Returns the part of each item.
 std::vector<int> balanced_partition(const std::vector<double>& costs, int parts);
 
-/// For each layer the layers whose outputs it reads, without itself, ascending.
+/// For each layer the layers whose outputs it reads, except itself, ascending.
 std::vector<std::vector<LayerId>> layer_producers(const Graph& graph);
 
-/// Seconds of one micro-batch's work of each node, on one rank with nothing cut.
+/// Seconds per micro-batch of each node's work, on one rank with nothing cut.
 std::vector<double> node_seconds(const Graph& graph, const CostModel& cost);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Every way in which a strategy can be wrong, each with its position and what would be legal.
+// Reports every error in a strategy, each with its position and what would be legal.
 #include "engine/plan/strategies.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ class Reader {
   struct Given {
     int64_t ways = 1;
     bool said = false;
-    size_t input = 0, dim = 0;  // where it was said first
+    size_t input = 0, dim = 0;  // where it was given first
   };
 
   void read_input(size_t i) {
@@ -139,7 +139,7 @@ class Reader {
     return false;
   }
 
-  // A factor that several inputs have is cut alike in all of them.
+  // A factor that several inputs have is cut the same way in all of them.
   void agree(size_t i, size_t d, int factor) {
     Given& given = given_[factor];
     const int64_t cut = strategy_.cuts[i][d];
@@ -192,7 +192,7 @@ class Reader {
   static std::string at(size_t i, size_t d) { return fmt::format("[{}][{}]", i, d); }
 
   void fail(const std::string& where, std::string message, std::string hint) {
-    // A pattern says which of its layers does not fit.
+    // For a pattern, name the layer that does not fit.
     if (strategy_.pattern != layer_.name) message = layer_.name + ": " + message;
     errors_.push_back({spec_.position(strategy_.path + where), strategy_.path, std::move(message), std::move(hint)});
   }

@@ -1,5 +1,5 @@
-// parallel.strategies checked against the rules of the layers they are for: cuts per dim of each
-// input become cuts per factor.
+// Checks parallel.strategies against the rules of the layers they apply to: cuts per dim of each input become cuts
+// per factor.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace trainctl {
 
 struct LayerStrategy {
   const StrategySpec* spec = nullptr;
-  std::vector<int64_t> factor_ways;  ///< one a factor; 1: not cut. Empty in hybrid_parallel
+  std::vector<int64_t> factor_ways;  ///< one per factor; 1: not cut. Empty in hybrid_parallel
 };
 
-/// One entry a layer, empty where the job says nothing of it. Adds what is wrong to `errors`.
+/// One entry per layer, empty if the job gives no strategy for it. Errors are added to `errors`.
 std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
                                                           const JobSpec& spec, const Mesh& mesh,
                                                           std::vector<Diagnostic>& errors);

@@ -1,5 +1,5 @@
-// Each list of axes that is met has a number, so that the common case, that a tensor is read as it was made, costs a
-// comparison of numbers.
+// Each list of axes that occurs has a number, so that the common case, a tensor read in the layout in which it was
+// made, costs one comparison of numbers.
 #include "engine/plan/traffic.h"
 
 #include <algorithm>
@@ -68,7 +68,7 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
   const auto shape = std::find(shapes_.begin(), shapes_.end(), std::pair{tensor.shape, tensor.dtype});
   uses.shape_class = static_cast<uint64_t>(shape - shapes_.begin());
   if (shape == shapes_.end()) shapes_.emplace_back(tensor.shape, tensor.dtype);
-  // A rank loads any part of the data set's tensors by itself.
+  // A rank loads any part of the data set's tensors locally.
   if (tensor.kind == TensorKind::input) return;
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
   if (tensor.producer >= 0) {
@@ -85,7 +85,7 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
       Use use{node.layer, cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
-      if (uses.source.layer < 0 && kept) uses.source = use;  // the first layer decides how a variable lies
+      if (uses.source.layer < 0 && kept) uses.source = use;  // the first layer decides a variable's layout
       if (std::find(uses.targets.begin(), uses.targets.end(), use) == uses.targets.end()) uses.targets.push_back(use);
     }
   }
@@ -143,7 +143,7 @@ void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   out.clear();
   const std::vector<uint64_t>& codes = codes_[use.layer];
   for (int f : use.dims) out.push_back(f < 0 ? kNotCut : codes[f]);
-  uint64_t partial = 0;  // a set: one bit an axis
+  uint64_t partial = 0;  // a set: one bit per axis
   for (int f : use.summed) {
     for (Axis a : axes_lists_[codes[f]]) partial |= uint64_t{1} << a;
   }
@@ -167,7 +167,7 @@ double Traffic::tensor_seconds(const TensorUses& tensor) {
   for (const Use& target : tensor.targets) {
     if (!is_set_[target.layer]) continue;
     pack(target, to_);
-    // Two readers of one layout share the tensor as redistributed for the first.
+    // Two readers of the same layout share the tensor redistributed for the first.
     if (to_ == from_ || std::find(counted_.begin(), counted_.end(), to_) != counted_.end()) continue;
     counted_.push_back(to_);
     seconds += move_seconds(tensor, target);

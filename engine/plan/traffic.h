@@ -1,5 +1,5 @@
-// What a choice of axes costs: the kernels of every node, cut as chosen, and the redistribution of
-// every tensor from the layout it is made in to each layout it is read in, forward and backward.
+// The cost of a choice of axes: the kernels of every node, cut as chosen, and the redistribution of every tensor
+// from the layout it is made in to each layout it is read in, forward and backward.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace trainctl {
 
-/// Axes per factor, one entry a layer.
+/// Axes per factor, one entry per layer.
 using FactorAxes = std::vector<Axes>;
 
 class Traffic {
  public:
-  /// What happens once a step (sums of parameter gradients, weights shared by layers that want them
-  /// differently) counts 1/micro_batches here, and without latency, since it goes in large buckets.
+  /// Work done once a step (sums of parameter gradients, weights shared by layers that want them in different
+  /// layouts) counts 1/micro_batches here. It has no latency, since it goes in large buckets.
   Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches);
 
-  /// A layer that was never set, or is unset again, costs nothing, and neither does what it makes or
+  /// A layer that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or
   /// reads.
   void set(LayerId layer, const FactorAxes& axes);
   void unset(LayerId layer) { is_set_[layer] = false; }
-  /// Seconds a micro-batch of the layer's kernels and of every tensor that its nodes make or read.
+  /// Seconds per micro-batch of the layer's kernels and of every tensor that its nodes make or read.
   double around(LayerId layer);
-  /// The same of all layers, each tensor once.
+  /// The same for all layers, each tensor once.
   double total();
 
  private:
   struct Use {
     LayerId layer = -1;
     std::vector<int> dims;    ///< the factor that cuts each dim, or -1
-    std::vector<int> summed;  ///< factors that leave it partial
+    std::vector<int> summed;  ///< factors over which it is partial
     bool once_a_step = false;
     friend bool operator==(const Use&, const Use&) = default;
   };
@@ -55,7 +55,7 @@ class Traffic {
   double work_seconds(LayerId layer) const;
   double tensor_seconds(const TensorUses& tensor);
   uint64_t number_of(const Axes& axes);
-  /// The number of each dim's axes, then a bit an axis of the partial sum.
+  /// The number of each dim's axes, then one bit per axis of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
   double move_seconds(const TensorUses& tensor, const Use& target);
@@ -65,13 +65,13 @@ class Traffic {
   CostModel bucketed_;  ///< without latency
   double once_a_step_weight_;
   std::vector<TensorUses> tensors_;
-  std::vector<std::vector<size_t>> touched_;  ///< a layer's tensors
-  std::vector<std::vector<NodeWork>> work_;   ///< a layer's nodes
+  std::vector<std::vector<size_t>> touched_;  ///< by layer: its tensors
+  std::vector<std::vector<NodeWork>> work_;   ///< by layer: its nodes
   static constexpr uint64_t kNotCut = 0;
   std::vector<Axes> axes_lists_ = {{}};  ///< by number
   std::map<Axes, uint64_t> axes_numbers_ = {{{}, kNotCut}};
-  std::vector<std::vector<uint64_t>> codes_;  ///< a layer's, one a factor: the number of its axes
-  std::vector<std::vector<int>> ways_;        ///< and their number of parts
+  std::vector<std::vector<uint64_t>> codes_;  ///< by layer, one per factor: the number of its axes
+  std::vector<std::vector<int>> ways_;        ///< and the number of parts they give
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::string, double> known_;

@@ -1,5 +1,5 @@
-// The field table of transforms, and of what every layer and every use of a module takes. Layers bring fields of their
-// own: engine/ops.
+// The field table of transforms, and of the fields that every layer and every use of a module has. The fields of
+// each layer type are in engine/ops.
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -32,18 +32,18 @@ const std::vector<EntryType>& transform_types() {
 const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
-      text("name", "How others refer to it; the type and a counter where left out."),
-      make_field("inputs", FieldKind::names, "Layers, data or label; the layer before where left out."),
+      text("name", "How others refer to it; the type and a counter if omitted."),
+      make_field("inputs", FieldKind::names, "Layers, data or label; the previous layer if omitted."),
   };
   return fields;
 }
 
 const std::vector<Field>& module_use_fields() {
   static const std::vector<Field> fields = {
-      text("module", "The block of `modules` that stands here.").required(),
-      text("name", "Put before the names of its layers; the module's name where left out."),
-      make_field("inputs", FieldKind::names, "The one layer that is `input` inside; the layer before where left out."),
-      integer("repeat", "So many of them one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
+      text("module", "The block of `modules` to insert here.").required(),
+      text("name", "Prefix of the names of its layers; the module's name if omitted."),
+      make_field("inputs", FieldKind::names, "The layer that is `input` inside; the previous layer if omitted."),
+      integer("repeat", "Number of copies, one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
   };
   return fields;
 }

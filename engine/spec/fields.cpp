@@ -1,4 +1,4 @@
-// How the field table reads in messages, docs and the schema.
+// The field table as text for messages, docs and the schema.
 #include "engine/spec/fields.h"
 
 #include "engine/base/text.h"
@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// A default-made struct of each section, to read the defaults from.
+/// A default-constructed struct of each section, to read the defaults from.
 const void* default_object(const Section* section) {
   static JobSpec job;
   if (section == nullptr || section->name.empty()) return &job;
@@ -80,7 +80,7 @@ std::string kind_text(const Field& field) {
   std::string text = kind_name(field);
   if (field.length) text += " (" + std::to_string(field.length) + ")";
   if (finite(field.min)) text += (field.min_open ? ", above " : ", at least ") + limit_text(field.min);
-  // The limit of a C++ int is nothing that a reader needs.
+  // The limit of a C++ int is of no use to a reader.
   if (finite(field.max) && field.max < 2147483647.0)
     text += (field.max_open ? ", below " : ", at most ") + limit_text(field.max);
   return text;
@@ -101,7 +101,7 @@ std::string default_text(const Field& field, const Section* section) {
 
 std::optional<Value> value_of(const Field& field, const void* object) {
   if (field.get) return field.get(object);
-  // The accessor changes nothing by itself.
+  // The accessor itself changes nothing.
   const Value* value = field.attrs(const_cast<void*>(object)).find(field.name);
   return value ? *value : field.fallback;
 }

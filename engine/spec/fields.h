@@ -15,8 +15,8 @@
 
 namespace trainctl {
 
-/// The elements of a whole batch, over all ranks: their bytes fit an int64_t. What one rank may hold is the planner's
-/// matter.
+/// The elements of a whole batch, over all ranks: their bytes fit an int64_t. The planner checks what one rank may
+/// hold.
 inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 
 struct Section {
@@ -25,10 +25,10 @@ struct Section {
   std::vector<Field> fields;
 };
 
-/// Whether the field may stand in a job of that kind.
+/// True if the field may be used in a job of that kind.
 inline bool belongs_to(const Field& field, JobKind kind) { return field.job == JobKind::any || field.job == kind; }
 
-/// The whole job: its fields lead to all other sections.
+/// The whole job: its fields refer to all other sections.
 const Section& job_section();
 
 /// Keys that every layer may have (type, name, inputs), and those of `{module: …}` entries.
@@ -37,18 +37,18 @@ const std::vector<Field>& module_use_fields();
 
 const std::vector<EntryType>& transform_types();
 
-/// The value of a section's field, `object` being the section's struct: what was set, or the default where there is
-/// one.
+/// The value of a section's field, `object` being the section's struct: the value that was set, or the default if
+/// there is one.
 std::optional<Value> value_of(const Field& field, const void* object);
 void set_value(const Field& field, void* object, Value value);
 
-/// What a field is for, where not for all: "For sgd." or "For jobs with a network."; else "".
+/// What a field applies to, if not to everything: "For sgd." or "For jobs with a network."; else "".
 std::string scope_text(const Field& field);
 
-/// "512", "true", "relu, gelu": the default as docs show it; "" where there is none.
+/// "512", "true", "relu, gelu": the default as docs show it; "" if there is none.
 std::string default_text(const Field& field, const Section* section);
 
-/// What a value of the field looks like: "integer, at least 1".
+/// The form of the field's values: "integer, at least 1".
 std::string kind_text(const Field& field);
 
 }  // namespace trainctl

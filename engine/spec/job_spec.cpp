@@ -3,7 +3,7 @@
 
 namespace trainctl {
 
-// Past the last value each gives "": the field table counts them that way.
+// Each returns "" past the last value: the field table counts the values that way.
 
 std::string_view to_string(ParallelMode mode) {
   switch (mode) {

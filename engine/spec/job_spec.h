@@ -1,4 +1,4 @@
-// What the user wrote, typed, defaults filled in, a source position on every field.
+// What the user wrote: typed, with defaults filled in and a source position for every field.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ struct DatasetSpec {
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   bool drop_last = true;
-  int64_t repeat = 1;  ///< times the set is gone through in an epoch
+  int64_t repeat = 1;  ///< passes over the set per epoch
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< of data: f32 | i32
@@ -54,7 +54,7 @@ struct DatasetSpec {
 struct LayerSpec {
   std::string name;
   std::string type;
-  std::vector<std::string> inputs;  ///< layer names or "data"/"label"; filled in with the layer before
+  std::vector<std::string> inputs;  ///< layer names or "data"/"label"; defaults to the previous layer
   Attrs attrs;                      ///< the type's own fields, defaults filled in
   std::string path;                 ///< "network[3]" or "modules.block[0]", for positions
 };
@@ -71,8 +71,8 @@ struct ScheduleSpec {
   int64_t warmup_steps = 0;  ///< linear from 0 up to base
   int64_t total_steps = 0;   ///< cosine; 0: all steps of the run
   double min = 0.0;          ///< cosine
-  int64_t step_size = 0;     ///< step: every so many steps …
-  double gamma = 0.1;        ///< … times this
+  int64_t step_size = 0;     ///< step: every step_size steps …
+  double gamma = 0.1;        ///< … multiply by gamma
 };
 
 struct OptimizerSpec {
@@ -84,9 +84,9 @@ struct OptimizerSpec {
 
 struct TrainSpec {
   int64_t epochs = 1;
-  int64_t steps = 0;       ///< stop after so many; 0: all epochs
+  int64_t steps = 0;       ///< stop after this number; 0: all epochs
   int64_t log_every = 1;   ///< steps between loss lines
-  int64_t sink_steps = 1;  ///< steps between two looks at the losses
+  int64_t sink_steps = 1;  ///< steps between two reads of the losses
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -122,7 +122,7 @@ struct ParallelSpec {
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   bool full_batch = false;
-  int64_t max_memory = 0;  ///< bytes a rank; 0: no limit
+  int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
 };
 
 struct LaunchSpec {
@@ -130,24 +130,25 @@ struct LaunchSpec {
   Device device = Device::automatic;
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
-  double timeout_seconds = 60;  ///< start-up, and a collective's
+  double timeout_seconds = 60;  ///< for start-up, and for a collective
   double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
-  int max_restarts = 0;         ///< times that all ranks start again after one failed
+  int max_restarts = 0;         ///< how often all ranks are restarted after one failed
   BindMode bind = BindMode::none;
-  int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is begun; 0: no limit
-  int log_files = 5;               ///< of each stream of a rank, the one being written included
+  int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is started; 0: no limit
+  int log_files = 5;               ///< per stream of a rank, including the current one
 };
 
-/// A job either describes a network, which trainctl trains, or names a program to start once a rank. A job
-/// with a command has no dataset, network, loss, optimizer, train, parallel and print.
+/// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
+/// command has no dataset, network, loss, optimizer, train, parallel and print.
 struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
   Precision precision = Precision::fp32;
-  Precision gradient_precision = Precision::fp32;  ///< fp32 | bf16: of what is kept and summed over ranks
-  std::vector<std::string> command;                ///< program and arguments, as written; empty: a job with a network
-  std::map<std::string, std::string> env;          ///< added to the ranks' environment
-  std::string working_dir;  ///< of a command; made absolute, the job file's folder where left out
+  Precision gradient_precision =
+      Precision::fp32;                     ///< fp32 | bf16: type in which gradients are kept and summed over ranks
+  std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
+  std::map<std::string, std::string> env;  ///< added to the ranks' environment
+  std::string working_dir;                 ///< of a command; made absolute; the job file's folder if omitted
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
@@ -157,13 +158,13 @@ struct JobSpec {
   LaunchSpec launch;
   std::vector<std::string> print;  ///< layer names
 
-  std::string file;                            ///< as the user named it
+  std::string file;                            ///< as given by the user
   std::string source;                          ///< its text, for excerpts in errors
-  std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> where it stands
+  std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> its position
 
   bool has_command() const { return !command.empty(); }
 
-  /// Where a field stands; the nearest enclosing field where it was left to its default.
+  /// The position of a field; of the nearest enclosing field if it was left to its default.
   SourcePos position(std::string_view path) const;
 };
 

@@ -1,4 +1,4 @@
-// The layers of a job: reading them, and unrolling modules and repeats into one flat list.
+// The layers of a job: reads them, and unrolls modules and repeats into one flat list.
 #pragma once
 
 #include <map>
@@ -18,13 +18,13 @@ inline constexpr size_t kMaxLayers = 10'000;
 struct LayerEntry {
   std::string name;                 ///< within its list; defaults filled in, unique
   const EntryType* type = nullptr;  ///< null: a module, or a type that does not exist
-  std::string module;               ///< the block to put here
+  std::string module;               ///< the module used here
   int64_t repeat = 0;               ///< 0: not given, one copy without a number in its names
-  std::vector<std::string> inputs;  ///< as written; empty: the layer before
+  std::vector<std::string> inputs;  ///< as written; empty: the previous layer
   std::vector<SourcePos> input_pos;
   Attrs attrs;
   std::string path;
-  SourcePos pos;  ///< of the type or module, for what is wrong with the whole
+  SourcePos pos;  ///< of the type or module, for errors that concern the whole entry
   SourcePos module_pos, share_pos;
 };
 
@@ -36,12 +36,12 @@ Modules read_modules(const YamlNode& node, const std::string& path, Problems& pr
 
 struct Network {
   std::vector<LayerSpec> layers;
-  std::vector<std::string> print_names;        ///< what names in `print` and `loss.input` may be
+  std::vector<std::string> print_names;        ///< names allowed in `print` and `loss.input`
   std::map<std::string, std::string> outputs;  ///< layer or module -> the layer that makes its output
   bool complete = true;                        ///< false: some names could not be made
 };
 
-/// Modules in place, inputs and shares resolved to full names.
+/// Expands modules, and resolves inputs and shares to full names.
 Network unroll(const LayerList& layers, const Modules& modules, Problems& problems);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// `a.b=c` of the command line.
+// Overrides on the command line: `a.b=c`.
 #include "engine/spec/overrides.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ class Walk {
  public:
   Walk(YamlNode& root, std::string_view path) : node_(&root), rest_(path) {}
 
-  /// The node to set, or null and why in `error`.
+  /// The node to set; or null, and the reason in `error`.
   YamlNode* find(std::string& error) {
     if (rest_.empty()) error = "names no field";
     for (int steps = 0; !rest_.empty() && error.empty(); ++steps) {
@@ -73,7 +73,7 @@ class Walk {
     }
   }
 
-  /// `network.layer1`: the item that says `name: layer1`.
+  /// `network.layer1`: the item with `name: layer1`.
   void step_item(std::string& error) {
     std::vector<std::string> names;
     YamlNode* best = nullptr;
@@ -141,7 +141,7 @@ class Walk {
 
   YamlNode* node_;
   std::string_view rest_;
-  std::string path_;  ///< walked so far
+  std::string path_;  ///< the path walked so far
 };
 
 }  // namespace
@@ -149,7 +149,7 @@ class Walk {
 void apply_override(YamlNode& root, const std::string& text, Problems& problems) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos) {
-    problems.add(kCommandLine, "", "'" + text + "' is no override", "write field=value, e.g. parallel.stages=2");
+    problems.add(kCommandLine, "", "'" + text + "' is not an override", "write field=value, e.g. parallel.stages=2");
     return;
   }
   const std::string path = text.substr(0, equals);

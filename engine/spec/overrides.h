@@ -1,4 +1,4 @@
-// `a.b=c` of the command line, applied to the tree before anything is read from it.
+// Overrides on the command line, `a.b=c`: applied to the tree before anything is read from it.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace trainctl {
 
-/// Sets the field that the override names, creating mappings on the way; `network[0].units=8` goes into a
-/// list, `network.layer1.units=8` to its item of that name. A key that holds dots itself (a glob) is
-/// matched whole where it exists, and taken whole below parallel.strategies and parallel.stage_config.
-/// The value is YAML; its position is unknown, its file "command line".
+/// Sets the field that the override names and creates mappings on the way.
+///   network[0].units=8        an item of a list, by index
+///   network.layer1.units=8    an item of a list, by name
+/// A key that itself contains dots (a glob) is matched whole if it exists, and always taken whole below
+/// parallel.strategies and parallel.stage_config. The value is YAML; its position is unknown, its file "command line".
 void apply_override(YamlNode& root, const std::string& text, Problems& problems);
 
 }  // namespace trainctl

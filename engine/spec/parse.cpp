@@ -1,4 +1,4 @@
-// YAML text -> JobSpec: the order in which a job is read.
+// YAML text -> JobSpec: the steps in which a job is read.
 #include "engine/spec/parse.h"
 
 #include <cerrno>
@@ -33,8 +33,8 @@ std::string read_file(const std::string& file) {
   return text;
 }
 
-/// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path
-/// means the same everywhere.
+/// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path means the
+/// same everywhere.
 void resolve(const JobSpec& job, std::string& path) {
   std::error_code error;
   const fs::path absolute = fs::absolute(fs::path(job.file).parent_path() / (path.empty() ? "." : path), error);

@@ -1,4 +1,4 @@
-// YAML text -> JobSpec. The only room that knows yaml-cpp.
+// YAML text -> JobSpec. Only this folder uses yaml-cpp.
 #pragma once
 
 #include <string>
@@ -9,15 +9,14 @@
 
 namespace trainctl {
 
-/// Reads and validates a job file; `overrides` are "parallel.stages=2" as given on the command line
-/// (values in YAML syntax). Throws SpecError with everything that is wrong, not only the first;
-/// a file that cannot be read is a SpecError too.
+/// Reads and validates a job file; `overrides` are "parallel.stages=2" as given on the command line (values in YAML
+/// syntax). Throws SpecError with all errors, not only the first; a file that cannot be read is a SpecError too.
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text; relative paths in it are taken relative to the folder of `file`.
 JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides = {});
 
-/// The job as YAML with every default filled in and overrides applied; parsing it gives the same JobSpec.
+/// The job as YAML, with defaults filled in and overrides applied; parsing it gives the same JobSpec.
 std::string to_yaml(const JobSpec& spec);
 
 /// The JSON Schema of a job file, from the same field table that the parser uses.

@@ -1,4 +1,4 @@
-// Collects everything that is wrong with a job.
+// Collects all errors in a job.
 #include "engine/spec/problems.h"
 
 #include <algorithm>
@@ -7,11 +7,11 @@
 namespace trainctl {
 
 void Problems::add(const SourcePos& pos, const std::string& path, const std::string& message, const std::string& hint) {
-  // A module used twelve times is wrong once.
+  // A module used twelve times reports its error once.
   const bool known = std::any_of(all_.begin(), all_.end(), [&](const Diagnostic& d) {
     return d.pos == pos && d.path == path && d.message == message;
   });
-  // Nobody reads the thousandth message; a generated file could hold a hundred thousand.
+  // A generated file could have a hundred thousand errors; only the first ones are useful.
   constexpr size_t kMost = 200;
   if (!known && all_.size() < kMost) all_.push_back({pos, path, message, hint});
 }

@@ -1,4 +1,4 @@
-// Collects everything that is wrong with a job, so that all of it is reported at once.
+// Collects all errors in a job, so that they are reported together.
 #pragma once
 
 #include <string>
@@ -12,11 +12,10 @@ namespace trainctl {
 class Problems {
  public:
   void add(const SourcePos& pos, const std::string& path, const std::string& message, const std::string& hint = {});
-  /// Whether something is already known to be wrong with this field or inside it: what follows from it
-  /// is not worth a message of its own.
+  /// True if an error in this field or inside it is already known: consequences of it are not reported separately.
   bool touch(std::string_view path) const;
   bool empty() const { return all_.empty(); }
-  /// Throws them in file order, each once.
+  /// Throws them in file order, without duplicates.
   void throw_if_any();
 
  private:

@@ -1,4 +1,4 @@
-// `command` and `env` as text, never as numbers or flags.
+// Reads `command` and `env` as text, never as numbers or flags.
 #include "engine/spec/read_command.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 11> kReserved = {
     "RANK",      "LOCAL_RANK", "WORLD_SIZE",      "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
     "ROLE_RANK", "ROLE_NAME",  "ROLE_WORLD_SIZE", "MASTER_ADDR",      "MASTER_PORT"};
 
-/// What a word of a command or the value of a variable may be; nothing and a problem otherwise.
+/// A word of a command or the value of a variable; if it is invalid, empty and a problem.
 std::optional<std::string> read_word(const YamlNode& node, const std::string& path, Problems& problems) {
   if (!node.is_scalar()) {
     problems.add(node.pos, path, "must be text, not " + describe(node),
@@ -72,8 +72,7 @@ std::map<std::string, std::string> read_environment(const YamlNode& node, const 
     if (entry.key.empty() || entry.key.find('=') != std::string::npos || entry.key.find('\0') != std::string::npos) {
       problems.add(entry.key_pos, where, "'" + entry.key + "' cannot be the name of a variable");
     } else if (is_reserved_variable(entry.key)) {
-      problems.add(entry.key_pos, where, "'" + entry.key + "' is set by trainctl",
-                   "leave it out");
+      problems.add(entry.key_pos, where, "'" + entry.key + "' is set by trainctl", "leave it out");
     } else if (std::optional<std::string> value = read_word(entry.value, where, problems)) {
       variables[entry.key] = std::move(*value);
     }

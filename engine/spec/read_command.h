@@ -1,4 +1,4 @@
-// `command`, `env` and `working_dir`: a program of the user's in place of a network.
+// `command`, `env` and `working_dir`: the user's own program instead of a network.
 #pragma once
 
 #include <map>
@@ -11,12 +11,12 @@
 
 namespace trainctl {
 
-/// The words as the user wrote them: `true`, `0.10` and `1e-3` stay what they look like.
+/// The words as the user wrote them: `true`, `0.10` and `1e-3` stay text.
 std::vector<std::string> read_command(const YamlNode& node, const std::string& path, Problems& problems);
 
 std::map<std::string, std::string> read_environment(const YamlNode& node, const std::string& path, Problems& problems);
 
-/// Variables that trainctl sets itself, so that ranks find each other; `env` may not name them.
+/// Variables that trainctl sets so that ranks find each other; `env` may not set them.
 bool is_reserved_variable(std::string_view name);
 
 }  // namespace trainctl

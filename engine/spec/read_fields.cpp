@@ -1,4 +1,4 @@
-// Reading a mapping by its fields.
+// Reads a mapping by its fields.
 #include "engine/spec/read_fields.h"
 
 #include <algorithm>

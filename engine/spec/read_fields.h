@@ -1,4 +1,4 @@
-// Reading a mapping by its fields: unknown keys, missing ones, and those of another type.
+// Reads a mapping by its fields: reports unknown keys, missing ones, and values of the wrong type.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 namespace trainctl {
 
-/// A problem for each key that is none of `known`, at the key, with the nearest name.
-/// `what` takes the fields: "relu", "parallel".
+/// A problem for each key that is not in `known`, at the key, with the nearest name. `what` is the owner of the
+/// fields: "relu", "parallel".
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
                          const std::string& path, Problems& problems);
 

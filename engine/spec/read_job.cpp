@@ -1,4 +1,4 @@
-// The tree as a JobSpec, section by section as the field table says.
+// Tree -> JobSpec, section by section as the field table says.
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class JobReader {
   }
 
  private:
-  /// The defaults of the type's own fields.
+  /// Fills in the defaults of the type's own fields.
   static void fill_in(const std::string& name, const std::vector<EntryType>& types, Attrs& attrs) {
     if (const EntryType* type = find_type(types, name)) attrs = with_defaults(attrs, type->fields);
   }
@@ -69,7 +69,7 @@ class JobReader {
     return section.fields.empty() ? "" : std::get<std::string>(section.fields.front().get(object));
   }
 
-  /// Fields of another `type` of the section do not belong. Where the type itself is wrong, all do.
+  /// Fields of another `type` of the section do not belong. If the type itself is wrong, all fields do.
   bool belongs(const Field& field, const Section& section, const void* object, const std::string& path) const {
     if (field.only.empty() || problems_.touch(at_key(path, "type"))) return true;
     const std::string type = type_of(section, object);
@@ -82,7 +82,7 @@ class JobReader {
                   "'" + field.name + "' is for " + join(field.only, " and ") + ", not for " + type_of(section, object));
   }
 
-  /// A field of the other kind of job.
+  /// Reports a field of the other kind of job.
   void refuse_kind(const Field& field, const Section& section, const SourcePos& pos, const std::string& where) {
     if (kind_ == JobKind::network) {
       problems_.add(pos, where, "'" + field.name + "' is for jobs with a command, and this one has a network");
@@ -155,7 +155,7 @@ class JobReader {
     }
   }
 
-  /// A name or glob must mean some layer; the loss is one too, by its name "loss".
+  /// A name or glob must match some layer; the loss counts as a layer named "loss".
   void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
     if (!network_.complete || (pattern == "loss" && job_.loss)) return;
     for (const LayerSpec& layer : job_.network)

@@ -1,4 +1,4 @@
-// The tree as a JobSpec, section by section as the field table says.
+// Tree -> JobSpec, section by section as the field table says.
 #pragma once
 
 #include "engine/spec/job_spec.h"
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Fills in everything but file and source. What is wrong goes to `problems`.
+/// Fills in everything except file and source. Errors go to `problems`.
 void read_job(const YamlNode& root, JobSpec& job, Problems& problems);
 
 }  // namespace trainctl

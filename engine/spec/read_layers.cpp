@@ -1,4 +1,4 @@
-// YAML lists of layers, as written: types, fields and names, but nothing that needs another layer.
+// YAML lists of layers, as written: types, fields and names, but nothing that depends on another layer.
 #include <algorithm>
 #include <set>
 
@@ -24,7 +24,8 @@ const std::set<std::string> kReserved = {"data", "label", "input", "loss"};
 
 void check_name(const std::string& name, const SourcePos& pos, const std::string& path, Problems& problems) {
   if (!is_name(name))
-    problems.add(pos, path, "'" + name + "' is no name", "a name has letters, digits, '_', '-' and '.' inside");
+    problems.add(pos, path, "'" + name + "' is not a valid name",
+                 "a name has letters, digits, '_', '-' and '.' inside");
   else if (kReserved.contains(name))
     problems.add(pos, path,
                  "the name '" + name + "' is taken: it means the " + (name == "loss" ? "loss" : "input") + " itself",
@@ -105,7 +106,7 @@ LayerEntry read_entry(const YamlNode& node, const std::string& path, Problems& p
   return entry;
 }
 
-/// relu, relu_1, … for those that were given none. Then every name of the list must be unique.
+/// Names layers without a name relu, relu_1, …; then checks that every name in the list is unique.
 void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) {
   std::set<std::string> taken;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -118,7 +119,7 @@ void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) 
     problems.add(name->pos, at_key(layer.path, "name"), "the name '" + layer.name + "' is used twice",
                  other.known() ? "the other one is in line " + std::to_string(other.line) : "");
   }
-  std::map<std::string, int> counters;  // so that ten thousand relus do not try ten thousand names each
+  std::map<std::string, int> counters;  // so that ten thousand relus do not each try ten thousand names
   for (LayerEntry& layer : layers) {
     if (!layer.name.empty()) continue;
     const std::string base = layer.type ? layer.type->name : layer.module.empty() ? "layer" : layer.module;

@@ -1,4 +1,4 @@
-// One YAML value as the kind that a field wants.
+// Reads one YAML value as the kind that a field requires.
 #include "engine/spec/read_value.h"
 
 #include <charconv>
@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 std::optional<double> parse_number(const std::string& text) {
-  // from_chars knows no leading plus; strtod knows too much (hex, nan, the locale's comma).
+  // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
   const char* end = text.data() + text.size();
   double value = 0;
@@ -25,7 +25,7 @@ struct Unit {
   double factor;
 };
 
-/// "1.5GB" with the units given; a bare number counts in the first unit's factor of 1.
+/// Parses "1.5GB" with the given units; a bare number has the factor 1.
 std::optional<double> parse_with_unit(const std::string& text, const std::vector<Unit>& units) {
   const size_t at = text.find_last_of("0123456789.");
   if (at == std::string::npos) return {};
@@ -57,7 +57,7 @@ std::optional<double> parse_seconds(const std::string& text) {
   return seconds;
 }
 
-/// Reads values for one field: knows its range and where to complain.
+/// Reads values for one field; knows its range and where to report errors.
 class ValueReader {
  public:
   ValueReader(const Field& field, Problems& problems) : field_(field), problems_(problems) {}

@@ -1,4 +1,4 @@
-// One YAML value as the kind that a field wants.
+// Reads one YAML value as the kind that a field requires.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@
 
 namespace trainctl {
 
-/// The value, or nothing and a problem at the value that is wrong. For kinds with a Value: flag up to seconds.
+/// The value; if it is wrong, empty and a problem at its position. For kinds with a Value: flag to seconds.
 std::optional<Value> read_value(const YamlNode& node, const Field& field, const std::string& path, Problems& problems);
 
-/// A list of texts; one text stands for a list of one. `what` is what each is: "a layer name".
+/// A list of texts; a single text stands for a list of one. `what` describes an item: "a layer name".
 std::vector<std::string> read_texts(const YamlNode& node, const std::string& path, const std::string& what,
                                     Problems& problems);
 

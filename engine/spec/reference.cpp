@@ -1,4 +1,4 @@
-// The tables of docs/job.md, from the field table.
+// Generates the tables of docs/job.md from the field table.
 #include "engine/spec/reference.h"
 
 #include "engine/base/text.h"

@@ -1,4 +1,4 @@
-// The field table as JSON Schema, draft 2020-12: what editors complete and check from.
+// The field table as JSON Schema, draft 2020-12, which editors use to complete and check.
 #include <nlohmann/json.hpp>
 
 #include "engine/spec/fields.h"
@@ -109,7 +109,7 @@ Json field_schema(const Field& field, const Section* section) {
   if (field.fallback)
     schema["default"] = json(*field.fallback);
   else if (const std::string text = default_text(field, section); !text.empty()) {
-    // 0, true, "relu": what is JSON already stays as it is.
+    // 0, true, "relu": values that are already JSON stay as they are.
     const Json parsed = Json::parse(text, nullptr, false);
     schema["default"] = parsed.is_discarded() ? Json(text) : parsed;
   }
@@ -120,7 +120,7 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
   Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {
     properties[field.name] = field_schema(field, section);
-    // What only some types need is left to the parser.
+    // The parser checks what only some types require.
     if (field.is_required && field.only.empty() && field.job == JobKind::any) required.push_back(field.name);
   }
   Json schema = {{"type", "object"}, {"description", doc}, {"properties", properties}, {"additionalProperties", false}};
@@ -130,7 +130,7 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
 
 Json section_schema(const Section& section) { return object_schema(section.fields, &section, section.doc); }
 
-/// What a job of that kind must hold, and what it must not.
+/// The fields that a job of that kind must have, and those that it must not have.
 Json kind_schema(JobKind kind) {
   Json required = Json::array(), refused = Json::object();
   for (const Field& field : job_section().fields) {

@@ -48,7 +48,7 @@ constexpr FieldKind kind_of() {
     return FieldKind::text;
 }
 
-/// A field that lives in one member; its kind follows from the member's type.
+/// A field stored in one member; its kind follows from the member's type.
 template <auto Member>
 Field field(std::string name, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -92,7 +92,8 @@ Field subsection(std::string name, const Section& section, std::string doc) {
   return f;
 }
 
-/// The fields that types of a section bring, each once, for those types that have it. `attrs` finds their values.
+/// The fields that the types of a section define, each once, marked with the types that have it. `attrs` finds
+/// their values.
 std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs)(void* object)) {
   std::vector<Field> fields;
   for (const EntryType& type : types) {
@@ -103,7 +104,7 @@ std::vector<Field> fields_of(const std::vector<EntryType>& types, Attrs& (*attrs
         at->attrs = attrs;
       }
       check(at->doc == field.doc && at->fallback == field.fallback && kind_text(*at) == kind_text(field),
-            "types that share a field give it one meaning: " + field.name);
+            "types that share a field give it the same meaning: " + field.name);
       at->only.push_back(type.name);
     }
   }
@@ -146,18 +147,18 @@ const Section& dataset_section() {
       "dataset",
       "Where samples come from.",
       {
-          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant make samples up.")
+          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant generate samples.")
               .one_of({"mnist", "random", "constant"})
               .required(),
           field<&D::path>("path", "Folder of the IDX files, relative to the job file.").for_type({"mnist"}).required(),
-          make_field("transforms", FieldKind::transforms, "What is done to each sample, in order.").for_type({"mnist"}),
+          make_field("transforms", FieldKind::transforms, "Applied to each sample, in order.").for_type({"mnist"}),
           field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types()).one_of({"f32", "i32"}),
           field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
               .at_least(1)
               .at_most(kMaxSize),
-          field<&D::shuffle>("shuffle", "A new order each epoch, from the seed and the epoch alone."),
-          field<&D::drop_last>("drop_last", "Leave out the last samples where they do not fill a batch."),
-          field<&D::repeat>("repeat", "Times the set is gone through in an epoch.").at_least(1),
+          field<&D::shuffle>("shuffle", "A new order each epoch, determined by seed and epoch."),
+          field<&D::drop_last>("drop_last", "Drop the last samples if they do not fill a batch."),
+          field<&D::repeat>("repeat", "Passes over the set per epoch.").at_least(1),
           field<&D::shape>("shape", "Shape of one sample.")
               .for_type({"random", "constant"})
               .at_least(1)
@@ -186,7 +187,7 @@ const Section& loss_section() {
       "loss", "What is minimised. Without it the job runs forward only. A bare name stands for {type: name}.",
       std::vector<Field>{
           field<&L::type>("type", meanings(loss_types()) + ".").one_of(names_of(loss_types())).required(),
-          field<&L::input>("input", "The layer whose output is the prediction; the last layer where left out."),
+          field<&L::input>("input", "The layer whose output is the prediction; the last layer if omitted."),
       } + fields_of(loss_types(), [](void* loss) -> Attrs& { return static_cast<L*>(loss)->attrs; })};
   return section;
 }
@@ -204,7 +205,7 @@ const Section& learning_rate_section() {
           field<&S::total_steps>("total_steps", "Steps until min is reached; 0: all steps of the run.")
               .for_type({"cosine"})
               .at_least(0),
-          field<&S::min>("min", "Where the cosine ends.").for_type({"cosine"}).at_least(0),
+          field<&S::min>("min", "Final rate of the cosine.").for_type({"cosine"}).at_least(0),
           field<&S::step_size>("step_size", "Steps between two decays.").for_type({"step"}).required().at_least(1),
           field<&S::gamma>("gamma", "Factor of one decay.").for_type({"step"}).above(0),
       }};
@@ -214,7 +215,7 @@ const Section& learning_rate_section() {
 const Section& optimizer_section() {
   using O = OptimizerSpec;
   static const Section section{
-      "optimizer", "How weights follow their gradients; each as in PyTorch.",
+      "optimizer", "The update rule; each as in PyTorch.",
       std::vector<Field>{
           field<&O::type>("type", in_words(names_of(optimizer_types()), " or ") + ".")
               .one_of(names_of(optimizer_types())),
@@ -234,11 +235,11 @@ const Section& train_section() {
       "How long to train.",
       {
           field<&T::epochs>("epochs", "Times through the data set.").at_least(1),
-          field<&T::steps>("steps", "Stop after so many steps; 0: after all epochs.").at_least(0),
+          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
               "sink_steps",
-              "Steps between two looks at the losses. Each step's loss is still reported, but N steps "
+              "Steps between two reads of the losses. Each step's loss is still reported, but N steps "
               "at a time, so a device that runs steps ahead of its host is asked less often.")
               .at_least(1),
       }};
@@ -249,12 +250,12 @@ const Section& optimizer_shard_section() {
   using S = OptimizerShardSpec;
   static const Section section{
       "parallel.optimizer_shard",
-      "Cuts what data-parallel ranks would hold twice (hsdp, ZeRO).",
+      "Shards what data-parallel ranks would otherwise replicate (hsdp, ZeRO).",
       {
           field<&S::level>("level", "0: nothing, 1: optimizer state, 2: and gradients, 3: and weights.")
               .at_least(0)
               .at_most(3),
-          field<&S::min_kb>("min_kb", "Parameters under so many KiB are left whole.").at_least(0),
+          field<&S::min_kb>("min_kb", "Parameters smaller than this many KiB are left whole.").at_least(0),
       }};
   return section;
 }
@@ -265,22 +266,26 @@ const Section& parallel_section() {
       "parallel",
       "How the network runs on several ranks. Nothing here changes the numbers.",
       {
-          field<&P::mode>("mode", "Who decides: see the modes below."),
+          field<&P::mode>("mode", "What decides: see the modes below."),
           field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1),
           make_field("stage_config", FieldKind::stage_map,
-                     "The stage of each layer, by name or glob; balanced where left out."),
-          field<&P::micro_batches>("micro_batches", "Parts a batch goes through the stages in; divides dataset.batch.")
+                     "The stage of each layer, by name or glob; balanced if omitted."),
+          field<&P::micro_batches>("micro_batches",
+                                   "Number of parts that a batch is split into; divides dataset.batch.")
               .at_least(1),
-          field<&P::schedule>("schedule", "Order of forward and backward of the micro-batches."),
-          make_field("strategies", FieldKind::strategy_map, "For each input of a layer (weights count), cuts per dim."),
+          field<&P::schedule>("schedule", "Order of the micro-batches' forward and backward passes."),
+          make_field("strategies", FieldKind::strategy_map,
+                     "Cuts per dim for each input of a layer, weights included."),
           make_field("recompute", FieldKind::patterns,
                      "Layers, by name or glob, that run again in the backward pass instead of keeping their output."),
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Cuts optimizer state, gradients, weights.")
               .shorthand("level"),
-          field<&P::full_batch>(
-              "full_batch", "Each rank reads the whole batch and takes its slice; false: it reads its slice alone."),
-          field<&P::max_memory>("max_memory", "What a rank may use; 0: no limit.").is(FieldKind::bytes).at_least(0),
+          field<&P::full_batch>("full_batch",
+                                "Each rank reads the whole batch and takes its slice; false: it reads only its slice."),
+          field<&P::max_memory>("max_memory", "Memory that a rank may use; 0: no limit.")
+              .is(FieldKind::bytes)
+              .at_least(0),
       }};
   return section;
 }
@@ -293,21 +298,22 @@ const Section& launch_section() {
       {
           field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(65536),
           field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
-          field<&L::log_dir>("log_dir", "Holds one folder a run, with one folder a rank."),
-          field<&L::comm>("comm", "How ranks talk: shm is shared memory of one host.")
+          field<&L::log_dir>("log_dir", "Holds one folder per run, with one folder per rank."),
+          field<&L::comm>("comm", "How ranks communicate: shm is shared memory of one host.")
               .one_of({"auto", "shm", "gloo"})
               .of(JobKind::network),
           field<&L::timeout_seconds>("timeout",
-                                     "For start-up, for each collective, and for a rank that shows no progress.")
+                                     "Limit for start-up, for each collective, and for a rank that shows no progress.")
               .is(FieldKind::seconds)
               .above(0)
               .of(JobKind::network),
-          field<&L::grace_seconds>("grace", "Between the request to stop and the end by force.")
+          field<&L::grace_seconds>("grace", "Time between the request to stop and the kill.")
               .is(FieldKind::seconds)
               .at_least(0),
-          field<&L::max_restarts>("max_restarts", "Times that all ranks start again after one has failed.").at_least(0),
+          field<&L::max_restarts>("max_restarts", "How often all ranks are restarted after one has failed.")
+              .at_least(0),
           field<&L::bind>("bind", "Ties each rank to cores of its own, or to a NUMA node that it shares."),
-          field<&L::log_size>("log_size", "A log file of a rank that is larger is followed by a new one; 0: never.")
+          field<&L::log_size>("log_size", "Size at which a rank's log file is followed by a new one; 0: never.")
               .is(FieldKind::bytes)
               .at_least(0),
           field<&L::log_files>("log_files", "Log files kept of each stream of a rank; the oldest is deleted.")
@@ -332,28 +338,29 @@ Field loss_field() {
 
 const Section& job_section() {
   using J = JobSpec;
-  // modules before network, network before what names its layers: the reader goes in this order.
+  // modules before network, and network before the fields that name its layers: fields are read in this order
   static const Section section{
       "",
       "The whole job.",
       {
           field<&J::name>("name", "For people."),
-          field<&J::seed>("seed", "Weights, dropout and shuffling follow from it.").at_least(0),
-          field<&J::precision>("precision",
-                               "tf32: a GPU may round what goes into matrix products. bf16: weights and activations in "
-                               "bf16, sums, statistics, gradients of parameters and the optimizer in fp32.")
+          field<&J::seed>("seed", "Determines weights, dropout and shuffling.").at_least(0),
+          field<&J::precision>(
+              "precision",
+              "tf32: a GPU may round the operands of matrix products. bf16: weights and activations in "
+              "bf16, sums, statistics, gradients of parameters and the optimizer in fp32.")
               .of(JobKind::network),
           field<&J::gradient_precision>("gradient_precision",
-                                        "Of parameters' gradients as ranks keep, send and sum them. bf16: half the "
-                                        "bytes; with precision: bf16 alone.")
+                                        "Type in which ranks keep, send and sum parameter gradients. bf16 halves the "
+                                        "bytes; only with precision: bf16.")
               .one_of({"fp32", "bf16"})
               .of(JobKind::network),
           make_field("command", FieldKind::words,
-                     "A program and its arguments, started once a rank in place of a network.")
+                     "A program and its arguments, started once per rank instead of a network.")
               .of(JobKind::command),
-          make_field("env", FieldKind::variables, "Added to each rank's environment."),
+          make_field("env", FieldKind::variables, "Variables added to each rank's environment."),
           field<&J::working_dir>("working_dir",
-                                 "Where the command runs, relative to the job file; its folder where left out.")
+                                 "Where the command runs, relative to the job file; its folder if omitted.")
               .of(JobKind::command),
           subsection<&J::dataset>("dataset", dataset_section(), "The samples.").required().of(JobKind::network),
           make_field("modules", FieldKind::modules, "Blocks of layers that the network uses by name.")

@@ -1,9 +1,9 @@
-// Modules and repeats into one flat list of layers with full names and inputs.
+// Expands modules and repeats into one flat list of layers with full names and inputs.
 //
 //   modules: {block: [{name: fc, type: dense, units: 8}, {type: relu}]}
 //   network: [{module: block, name: h, repeat: 2}]      ->   h.0.fc  h.0.relu  h.1.fc  h.1.relu
 //
-// Outside, "h" is the output of the last copy, "h.0" of the first, "h.0.fc" any layer of it.
+// From outside, "h" is the output of the last copy, "h.0" that of the first, "h.0.fc" any layer of it.
 #include <algorithm>
 #include <set>
 
@@ -16,11 +16,11 @@ namespace {
 
 constexpr size_t kMaxModuleDepth = 8;
 
-/// Local names of one list of layers, each with the full name of the layer that makes its output.
+/// The local names of one list of layers, each with the full name of the layer that makes its output.
 struct Scope {
   const LayerList* layers = nullptr;
   std::string prefix;  ///< "h.0." or ""
-  std::string input;   ///< what the first layer takes: "data", or the module's input
+  std::string input;   ///< input of the first layer: "data", or the module's input
   std::map<std::string, std::string> outputs;
 };
 
@@ -120,7 +120,7 @@ class Unroller {
     problems_.add(pos, at_key(entry.path, "inputs"), fault, several ? "name them: inputs: [a, b]" : "");
   }
 
-  /// A weight may be shared by layers whose weights are alike: a dense layer's is [units, features], an
+  /// Layers may share a weight if their weights have the same layout: a dense layer's is [units, features], an
   /// embedding's table [vocab, units], so language models can tie them.
   void resolve_share(const Scope& scope, const LayerEntry& entry, LayerSpec& layer) {
     const std::string name = layer.attrs.text("share"), path = at_key(entry.path, "share");
@@ -133,7 +133,7 @@ class Unroller {
     }
     const auto at = index_.find(full);
     if (at == index_.end()) {
-      if (!network_.complete || (!full.empty() && full != layer.name)) return;  // the other one is wrong itself
+      if (!network_.complete || (!full.empty() && full != layer.name)) return;  // the other layer is wrong itself
       problems_.add(entry.share_pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
       return;
     }
@@ -200,7 +200,7 @@ class Unroller {
     network_.complete = false;
   }
 
-  /// A layer "a" has inner tensors "a.weight", "a.matmul"; a layer "a.weight" would get in their way.
+  /// A layer "a" has inner tensors "a.weight", "a.matmul"; a layer named "a.weight" would collide with them.
   void refuse_names_inside_names() {
     for (size_t i = 0; i < network_.layers.size(); ++i) {
       const LayerSpec& layer = network_.layers[i];
@@ -208,7 +208,7 @@ class Unroller {
         const auto outer = index_.find(std::string_view(layer.name).substr(0, dot));
         if (outer == index_.end()) continue;
         problems_.add(pos_[i], layer.path,
-                      "the name '" + layer.name + "' lies inside that of layer '" + outer->first + "'",
+                      "the name '" + layer.name + "' is inside that of layer '" + outer->first + "'",
                       "rename one of them");
       }
     }

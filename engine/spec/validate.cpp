@@ -1,4 +1,4 @@
-// What must hold between fields: one function a rule.
+// Rules between fields: one function per rule.
 #include "engine/spec/validate.h"
 
 #include <cmath>
@@ -33,7 +33,7 @@ struct Rules {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
-/// The first twelve.
+/// The first twelve divisors.
 std::string divisors(int64_t value) {
   std::set<int64_t> found;
   for (int64_t d = 1; d * d <= value; ++d)
@@ -114,7 +114,7 @@ void collectives_only_in_hybrid(Rules& r) {
   }
 }
 
-/// Each rank of the stage is in exactly one list, and the lists are of one length.
+/// Each rank of the stage must be in exactly one list, and all lists must have the same length.
 std::string group_fault(const std::vector<Ints>& groups, int ranks) {
   std::set<int64_t> seen;
   for (const Ints& group : groups) {
@@ -207,7 +207,7 @@ void schedules_fit(Rules& r) {
             "min " + to_string(Value(s.min)) + " is above base " + to_string(Value(s.base)));
 }
 
-/// What the types themselves know to be wrong: a permutation that is none, a field that needs another.
+/// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
 void fields_agree(Rules& r) {
   const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path) {
     if (type.faults == nullptr || r.problems.touch(path)) return;

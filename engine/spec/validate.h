@@ -1,4 +1,4 @@
-// What must hold between fields, and needs no shapes.
+// Rules between fields that need no shapes.
 #pragma once
 
 #include "engine/spec/job_spec.h"
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Adds a problem for each rule that the job breaks, unless a field of the rule is known to be wrong.
+/// Adds a problem for each rule that the job breaks, unless a field of the rule already has an error.
 void validate(const JobSpec& job, Problems& problems);
 
 }  // namespace trainctl

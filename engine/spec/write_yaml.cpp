@@ -1,4 +1,4 @@
-// JobSpec -> YAML, by the same field table that reads it: every default filled in, the network unrolled.
+// JobSpec -> YAML, from the same field table that reads it: every default filled in, the network unrolled.
 #include <yaml-cpp/emitter.h>
 #include <yaml-cpp/node/convert.h>
 #include <yaml-cpp/node/node.h>
@@ -12,8 +12,8 @@
 namespace trainctl {
 namespace {
 
-/// Text that any YAML reader takes for the same text without quotes: no number, date or flag, and no punctuation. (By
-/// itself the emitter leaves out the quotes of `true`, of `a:` as a key, and of a carriage return.)
+/// True if every YAML reader reads the unquoted text as the same text: no number, date or flag, and no punctuation.
+/// (The emitter itself omits the quotes of `true`, of `a:` as a key, and of a carriage return.)
 bool needs_no_quotes(const std::string& text) {
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '/'; };
   const auto inner = [&](char c) { return letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == '*'; };
@@ -113,7 +113,7 @@ class Writer {
   }
 
   void subsection(const Field& field, const void* object) {
-    // The accessor of an optional section changes nothing unless told to make it.
+    // The accessor of an optional section changes nothing unless asked to create it.
     const void* inner = field.object(const_cast<void*>(object), false);
     if (!inner) return;
     key(field.name);

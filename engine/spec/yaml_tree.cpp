@@ -1,5 +1,5 @@
-// Builds the tree from yaml-cpp's events rather than from its nodes: the handler sees each level as it
-// opens, so it can stop at a limit before the parser recurses any deeper.
+// Builds the tree from yaml-cpp's events rather than from its nodes: the handler sees each level as it opens, so it
+// can stop at a limit before the parser recurses deeper.
 #include "engine/spec/yaml_tree.h"
 
 #include <yaml-cpp/eventhandler.h>
@@ -17,7 +17,7 @@ namespace {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-/// yaml-cpp counts bytes from 0; people count characters from 1.
+/// yaml-cpp counts bytes from 0; users count characters from 1.
 class Lines {
  public:
   Lines(std::string_view text, std::string file) : text_(text), file_(std::move(file)), starts_{0} {
@@ -104,7 +104,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto known = anchors_.find(anchor);
-    if (known == anchors_.end()) fail(mark, "this alias stands inside of what it is an alias of");
+    if (known == anchors_.end()) fail(mark, "this alias is inside the value that it refers to");
     if (static_cast<int>(open_.size()) + height(known->second) > kMaxYamlDepth) too_deep(mark);
     spend(count(known->second), mark);
     add_to_parent(YamlNode(known->second), mark);
@@ -145,7 +145,7 @@ class TreeBuilder : public YAML::EventHandler {
     fail(mark, "YAML tags ('" + tag + "') have no meaning in a job file", "leave the tag out");
   }
 
-  /// Anchors and aliases copy; the budget is what keeps nested ones from growing without end.
+  /// Aliases copy the anchored value; the budget keeps nested ones from growing without bound.
   void spend(int nodes, const YAML::Mark& mark) {
     spent_ += nodes;
     if (spent_ > kMaxYamlNodes)
@@ -197,14 +197,14 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().key_read = true;
     } else {
       YamlNode::Entry& entry = open_.back().node.entries.back();
-      // Nothing after the colon: the key is the best place to point at.
+      // Nothing after the colon: the key is the best position to report.
       if (node.is_null() && node.text.empty()) node.pos = entry.key_pos;
       entry.value = std::move(node);
       open_.back().key_read = false;
     }
   }
 
-  /// `<<: *defaults`: the keys of another mapping (or of several, the first wins) that this one lacks.
+  /// `<<: *defaults`: adds the keys of another mapping (or of several, the first wins) that this one lacks.
   void merge(YamlNode& map) {
     const auto at = std::find_if(map.entries.begin(), map.entries.end(), [](const auto& e) { return e.key == "<<"; });
     if (at == map.entries.end()) return;
@@ -230,7 +230,7 @@ class TreeBuilder : public YAML::EventHandler {
   int documents_ = 0;
 };
 
-/// Bytes of the UTF-8 character at the front of `text`; 0 where it is none.
+/// Bytes of the UTF-8 character at the front of `text`; 0 if it is not valid.
 size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
@@ -254,7 +254,7 @@ void demand_text(std::string_view text, const Lines& lines) {
   }
 }
 
-/// yaml-cpp says what it stumbled over; this says what people most often did.
+/// yaml-cpp reports where it failed; this names the most common cause.
 std::string syntax_hint(const std::string& message, std::string_view line) {
   const std::string_view indent = line.substr(0, line.find_first_not_of(" \t"));
   if (indent.find('\t') != std::string_view::npos) return "YAML is indented with spaces, not tabs";

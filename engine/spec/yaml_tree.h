@@ -1,5 +1,5 @@
-// YAML text as a tree that remembers where everything stands, with aliases and merge keys resolved
-// and with limits on size, depth and expansion. yaml_tree.cpp alone includes yaml-cpp.
+// YAML text as a tree that keeps the position of every value, with aliases and merge keys resolved and with limits
+// on size, depth and expansion. Only yaml_tree.cpp includes yaml-cpp.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +40,10 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
-/// One YAML document. Throws SpecError (one diagnostic: a reader cannot go on behind bad syntax).
+/// Reads one YAML document. Throws SpecError (one diagnostic: a reader cannot continue after bad syntax).
 YamlNode read_yaml(std::string_view text, const std::string& file);
 
-/// "'abc'", "a list", "a mapping", "nothing": what a message says stands there instead.
+/// "'abc'", "a list", "a mapping", "nothing": how messages describe the value found.
 std::string describe(const YamlNode& node);
 
 }  // namespace trainctl

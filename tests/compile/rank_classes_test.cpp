@@ -1,4 +1,5 @@
-// A class stands for all of its ranks: their programs differ in rank numbers alone, and a proof of it is one of all of them.
+// A class stands for all of its ranks: their programs differ in rank numbers alone, and a proof of it is one of all of
+// them.
 #include "engine/compile/rank_classes.h"
 
 #include <doctest/doctest.h>
@@ -53,17 +54,20 @@ class RandomJob {
     const int layers = 3 + pick({0, 1, 2, 3, 4, 5, 6});
     for (int l = 0; l < layers; ++l) network += hybrid ? hybrid_layer(l) : layer(l);
     const char* mode = hybrid ? "hybrid_parallel" : pick({0, 1, 2}) == 0 ? "data_parallel" : "semi_auto_parallel";
-    std::string job = fmt::format("dataset: {{type: random, shape: [4, 12], label_dtype: f32, label_shape: [4, {}], batch: {}}}\n",
-                                  width_, rows * micro_batches);
+    std::string job =
+        fmt::format("dataset: {{type: random, shape: [4, 12], label_dtype: f32, label_shape: [4, {}], batch: {}}}\n",
+                    width_, rows * micro_batches);
     job += "network:\n" + network + "loss: mse\n" + optimizer();
     job += fmt::format("launch: {{ranks: {}}}\nparallel:\n  mode: {}\n  stages: {}\n  micro_batches: {}\n", ranks, mode,
                        stages, micro_batches);
-    job += fmt::format("  schedule: {}\n  optimizer_shard: {{level: {}, min_kb: 0}}\n", pick({0, 1}) == 0 ? "gpipe" : "1f1b",
-                       pick({0, 1, 2, 3}));
+    job += fmt::format("  schedule: {}\n  optimizer_shard: {{level: {}, min_kb: 0}}\n",
+                       pick({0, 1}) == 0 ? "gpipe" : "1f1b", pick({0, 1, 2, 3}));
     if (pick({0, 1, 2}) == 0) job += "  recompute: ['l*']\n";
     if (!strategies_.empty() && mode[0] == 's') job += "  strategies:\n" + strategies_;
-    if (pick({0, 1, 2}) == 0) job += "precision: bf16\n";
-    else if (pick({0, 1, 2}) == 0) job += "gradient_precision: bf16\n";
+    if (pick({0, 1, 2}) == 0)
+      job += "precision: bf16\n";
+    else if (pick({0, 1, 2}) == 0)
+      job += "gradient_precision: bf16\n";
     return job;
   }
 
@@ -73,7 +77,8 @@ class RandomJob {
   std::string optimizer() {
     const std::string clip = pick({0, 1}) == 0 ? ", clip_norm: 1.0" : "";
     if (pick({0, 1}) == 0) return "optimizer: {type: adamw, learning_rate: 0.01" + clip + "}\n";
-    return fmt::format("optimizer: {{type: sgd, learning_rate: 0.01, momentum: {}{}}}\n", pick({0, 1}) == 0 ? "0.9" : "0.0", clip);
+    return fmt::format("optimizer: {{type: sgd, learning_rate: 0.01, momentum: {}{}}}\n",
+                       pick({0, 1}) == 0 ? "0.9" : "0.0", clip);
   }
 
   std::string layer(int l) {
@@ -107,7 +112,9 @@ class RandomJob {
     const int kind = pick({0, 1, 2, 3});
     if (kind == 0) return "";
     for (int r = 0; r < in_stage_ / 2; ++r) {
-      const int a = kind == 1 ? 2 * r : r, b = kind == 1 ? 2 * r + 1 : kind == 2 ? r + in_stage_ / 2 : in_stage_ - 1 - r;
+      const int a = kind == 1 ? 2 * r : r, b = kind == 1   ? 2 * r + 1
+                                               : kind == 2 ? r + in_stage_ / 2
+                                                           : in_stage_ - 1 - r;
       text += fmt::format("{}[{}, {}]", text.empty() ? "" : ", ", a, b);
     }
     return ", group: [" + text + "]";
@@ -163,7 +170,8 @@ void break_instruction(Program& p, size_t at, unsigned how) {
       if (i.opcode == Opcode::collective) i.name += " of another";
       break;
     default:
-      if (i.opcode == Opcode::collective && !p.groups.empty()) i.group = (i.group + 1) % static_cast<int>(p.groups.size());
+      if (i.opcode == Opcode::collective && !p.groups.empty())
+        i.group = (i.group + 1) % static_cast<int>(p.groups.size());
       break;
   }
 }
@@ -190,9 +198,10 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 TEST_CASE("ranks of data and tensor parallel are one or two classes, however many they are") {
   for (const int ranks : {16, 1024, 4096}) {
-    const Job job(kWide + fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
-                                      "[4, 1]], b: [[{}, 4], [1, 4]]}}}}\n",
-                                      ranks, ranks / 4, ranks / 4));
+    const Job job(kWide +
+                  fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
+                              "[4, 1]], b: [[{}, 4], [1, 4]]}}}}\n",
+                              ranks, ranks / 4, ranks / 4));
     const RankClasses classes = job.classes();
     CHECK(classes.num_ranks() == ranks);
     CHECK(classes.programs.size() <= 2);
@@ -205,7 +214,9 @@ TEST_CASE("ranks of data and tensor parallel are one or two classes, however man
 }
 
 TEST_CASE("one rank of several counts a loss that they all make: it is a class of its own") {
-  const Job job(kWide + "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
+  const Job job(
+      kWide +
+      "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
   const RankClasses classes = job.classes();
   REQUIRE(classes.ranks.size() == 2);
   CHECK(classes.ranks[0] == std::vector<int>{0});

@@ -221,7 +221,7 @@ TEST_CASE("a weight that is read from another parameter's place") {
   std::vector<Program> programs = pipeline();
   const int matmul = find_all(programs[0], Opcode::kernel, "relu1")[0];
   programs[0].instructions[matmul].inputs[1].offset += 4;
-  CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not where layer1.weight lies"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not at the place of layer1.weight"}));
 }
 
 TEST_CASE("a gradient that is reduced twice") {
@@ -291,7 +291,8 @@ TEST_CASE("a weight that is read after its update") {
 TEST_CASE("weights that are not gathered after a sharded update") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) drop(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0]);
-  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"the weights of bucket0 are gathered 0 times in a step, not once"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, -1,
+             {"the weights of bucket0 are gathered 0 times in a step, not once"}));
 }
 
 TEST_CASE("weights that others look at between steps, gathered at the next one's start instead") {

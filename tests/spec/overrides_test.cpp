@@ -63,7 +63,7 @@ TEST_CASE("the later of two overrides wins") { CHECK(with({"seed=3", "seed=4"}).
 
 TEST_CASE("an override that cannot be applied says which and why") {
   CHECK(error_of("launch.ranks") ==
-        "command line: 'launch.ranks' is no override (write field=value, e.g. parallel.stages=2)");
+        "command line: 'launch.ranks' is not an override (write field=value, e.g. parallel.stages=2)");
   CHECK(error_of("=3").find("names no field") != std::string::npos);
   CHECK(error_of("launch..ranks=3").find("empty name") != std::string::npos);
   CHECK(error_of("launch.=3").find("ends in '.'") != std::string::npos);

@@ -1,5 +1,5 @@
-// Adam and AdamW as in PyTorch: adam_cpu.cpp has the formula. Both keep the two moments m and v of each weight; AdamW
-// takes the weight decay off the weight itself (attr decoupled).
+// Adam and AdamW as in PyTorch; the formula is in adam_cpu.cpp. Both keep two moments m and v of each weight. AdamW
+// subtracts the weight decay from the weight itself (attr decoupled).
 #include <cmath>
 
 #include "engine/ops/examples.h"

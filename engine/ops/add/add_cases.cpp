@@ -22,7 +22,7 @@ extern const OpCases add_cases = {
          {{"add", {{{2, 1}}, {{1, 3}}}}, {"sum_to ab->a() sums b", "sum_to ab->()b sums a"}, "the same, dims kept"}},
     .shape_errors = {{{"add", {{{2, 3}}, {{2, 4}}}},
                       "add: shapes [2, 3] and [2, 4] do not broadcast: 3 and 4 meet at dim 1 from the last"},
-                     {{"add", {{{2, 3}}}}, "add takes 2 inputs, it is given 1"}},
+                     {{"add", {{{2, 3}}}}, "add takes 2 inputs, but got 1"}},
     .layers = {{"add", ", inputs: [first, second]", {8, 12}}},
 };
 

@@ -9,7 +9,7 @@ Outputs add(const Inputs& in, const Attrs&) {
   return map_pairs(in, [](double x, double b) { return x + b; });
 }
 
-/// A step of descent on a bias: -= learning rate * dy summed over all leading dims.
+/// A gradient step on a bias: -= learning rate * dy summed over all leading dims.
 Outputs step_of_bias(const NaiveCall& call) {
   const Tensor64& dy = call.in[0];
   const int64_t n = dy.shape.back();
@@ -30,7 +30,7 @@ extern const OpCases add_bias_cases = {
     .gradients = {{{"add_bias", {{{5, 2, 3}}, {{3}}}},
                    {"pass in0", "bias_grad abn->n sums ab"},
                    "b is added in every row"}},
-    .shape_errors = {{{"add_bias", {{{2, 3}}, {{4}}}}, "add_bias: the bias is [4], [3] was expected"}},
+    .shape_errors = {{{"add_bias", {{{2, 3}}, {{4}}}}, "add_bias: the bias is [4], expected [3]"}},
     .kernels = {{"bias_grad",
                  {{{24, 20}}},
                  {{.shape = {20}, .accumulate = true}},

@@ -1,6 +1,6 @@
 // y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
-// The statistics are ops of their own, so that where the batch is cut they come out as partial sums
-// and the planner sees their all_reduce. count = elements of a channel in the whole tensor.
+// The statistics are separate ops: if the batch is cut they are partial sums, and the planner sees their all_reduce.
+// count = elements of a channel in the whole tensor.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -16,10 +16,10 @@ namespace {
 
 std::string x_letters(const TensorInfo& x) { return "nc" + letters(x.shape.size() - 2, "nc"); }
 
-/// x, then so many vectors of its channels.
+/// Expects x and between `low` and `high` inputs in all; those after x are vectors over its channels.
 void expect_channels(std::string_view op, Infos in, size_t low, size_t high) {
   expect_inputs(op, in, low, high);
-  for (const TensorInfo& input : in) expect_floats(op, {&input, 1});  // statistics are f32 whatever x is
+  for (const TensorInfo& input : in) expect_floats(op, {&input, 1});  // statistics are f32 regardless of x's type
   expect_ndim(op, in[0], 2);
   for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {in[0].shape[1]});
 }
@@ -30,7 +30,7 @@ Cost reduce_cost(Infos in, Infos out, const Attrs&) {
   return cost;
 }
 
-/// The weights' gradients are the two sums that dx needs as well.
+/// The weights' gradients are the same two sums that dx needs.
 void backward(GradBuilder& g) {
   const Attrs attrs = g.attrs();
   const std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.in(1), g.in(2)};
@@ -47,7 +47,7 @@ void backward(GradBuilder& g) {
 const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
 const Attrs kBatchNorm = {{"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
 
-/// (dy, x, mean, var, ...): x of `images` dims, and vectors of its channels.
+/// (dy, x, mean, var, ...): dy and x are [n, c, ..], the others vectors over the channels.
 void expect_batch_norm_grad(Infos in) {
   example::expect(in.size() >= 4 && in.size() <= 7 && in.size() != 5 && in[0].shape.size() >= 2,
                   "it takes dy, x [n, c, ..], mean, var");
@@ -77,7 +77,7 @@ TensorId emit_batch_norm(LayerContext& layer) {
 
 }  // namespace
 
-/// x -> sum / count, a partial sum where the batch is cut
+/// x -> sum / count; a partial sum if the batch is cut
 extern const OpDef batch_norm_mean_op = {
     .name = "batch_norm_mean",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
@@ -179,7 +179,7 @@ extern const OpDef batch_norm_grad_stats_op = {
                    }},
 };
 
-/// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, through the statistics too
+/// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, including the gradient through the statistics
 extern const OpDef batch_norm_grad_op = {
     .name = "batch_norm_grad",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {

@@ -65,7 +65,7 @@ extern const OpCases batch_norm_cases = {
                    {"batch_norm_var", var},
                    {"batch_norm", normalised},
                    {"batch_norm_running", [](const Inputs&, const Attrs&) { return Outputs{}; }}},
-    // Statistics of the batch: partial sums where it is cut.
+    // Batch statistics are partial sums if the batch is cut.
     .rules = {{{"batch_norm_mean", {{{2, 3, 4, 5}}}}, "ncab->c", "", {{3}}},
               {{"batch_norm_var", {{{2, 3}}, {{3}}}}, "nc,c->c", "", {{3}}},
               {{"batch_norm_running", {{{3}}, {{3}}, {{3}}, {{3}}}}, "c,c,c,c->", "", {}},
@@ -79,8 +79,7 @@ extern const OpCases batch_norm_cases = {
          {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}, {{3}}, {{3}}}},
           {"batch_norm_grad_stats nc,nc,c,c->c,c sums n sums n", "batch_norm_grad nc,nc,c,c,c,c,c->nc"},
           "the same, and the sums are the gradients of beta and gamma"}},
-    .shape_errors = {{{"batch_norm_mean", {{{2}}}},
-                      "batch_norm_mean needs an input of at least 2 dims, it is given [2]"}},
+    .shape_errors = {{{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
     .layers = {{"batch_norm", ", affine: false", {8, 12}}, {"batch_norm", "", {8, 12}}},
 };
 

@@ -1,5 +1,5 @@
-// The collectives that a hybrid_parallel job writes as layers. Their groups are lists of ranks of the stage, together
-// each rank once, all of one size.
+// The collectives that a hybrid_parallel job uses as layers. Their groups are lists of ranks of the stage: every
+// rank is in exactly one list, and all lists have the same size.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -24,7 +24,7 @@ void expect_partition(const Groups& groups, int ranks) {
   std::vector<int> times(static_cast<size_t>(ranks), 0);
   for (const Ints& group : groups) {
     if (group.size() != groups[0].size() || group.empty()) {
-      shape_error(fmt::format("group {}: all lists must have as many ranks", to_string(Value{groups})));
+      shape_error(fmt::format("group {}: all lists must have the same number of ranks", to_string(Value{groups})));
     }
     for (int64_t rank : group) {
       if (rank < 0 || rank >= ranks) {
@@ -41,7 +41,7 @@ void expect_partition(const Groups& groups, int ranks) {
   }
 }
 
-/// What all of their ops have.
+/// Attributes that all of these ops have.
 Attrs group_attrs(const LayerContext& layer) {
   if (!layer.hybrid) {
     shape_error(
@@ -54,21 +54,21 @@ Attrs group_attrs(const LayerContext& layer) {
   return {{"group", groups}, {"group_size", static_cast<int64_t>(groups[0].size())}};
 }
 
-/// Of what is one dim of the input, 0 here.
+/// Attributes of the ops that act on one dim of the input, here dim 0.
 Attrs first_dim_attrs(const LayerContext& layer) {
   Attrs attrs = group_attrs(layer);
   attrs.set("dim", int64_t{0});
   return attrs;
 }
 
-/// A dim that need not exist: the op says so.
+/// May return a dim that does not exist: the op reports it.
 int64_t dim_of(const LayerContext& layer, std::string_view field) {
   const int64_t dim = layer.attrs.integer(field);
   return dim < 0 ? dim + static_cast<int64_t>(layer.shape().size()) : dim;
 }
 
 Field group_field() {
-  return int_lists("group", "Lists of ranks of the stage, each rank in one; all ranks where left out.").at_least(0);
+  return int_lists("group", "Lists of ranks of the stage, each rank in one; all ranks if omitted.").at_least(0);
 }
 
 }  // namespace
@@ -114,7 +114,7 @@ extern const LayerDef all_to_all_layer = {
 
 extern const LayerDef broadcast_layer = {
     .name = "broadcast",
-    .doc = "The root's numbers on every rank of the group.",
+    .doc = "The root's values on every rank of the group.",
     .fields = {group_field(), integer("root", "Index of the sender in its group.").defaults(int64_t{0}).at_least(0)},
     .collective = true,
     .emit =

@@ -1,5 +1,5 @@
-// Collectives as layers of hybrid_parallel, where shapes are what one rank holds. attrs: group (lists
-// of ranks in the stage), group_size. The compiler makes instructions of them; they have no kernels.
+// Collectives as layers of hybrid_parallel, where shapes are one rank's. attrs: group (lists of ranks in the
+// stage), group_size. They are compiled to collective instructions and have no kernels.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kWhyNot = "hybrid_parallel leaves layouts to the job: activations are not cut";
 
-/// Letters of its own for each side: nothing may be cut.
+/// Inputs and outputs share no letters: nothing may be cut.
 RuleText collective_rule(Infos in, const Attrs&) {
   const size_t ndim = in[0].shape.size();
   const std::string all = letters(2 * ndim);
@@ -27,7 +27,7 @@ std::vector<TensorInfo> infer_same(std::string_view op, Infos in) {
   return {in[0]};
 }
 
-/// `in` with `dim` times or divided by the group's size.
+/// `in` with `dim` multiplied or divided by the group's size.
 void grow(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {
   if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
     shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
@@ -57,7 +57,7 @@ extern const OpDef all_reduce_op = {
     .collective = true,
 };
 
-/// Joins the ranks' parts along attr dim (0).
+/// Concatenates the ranks' parts along attr dim (0).
 extern const OpDef all_gather_op = {
     .name = "all_gather",
     .infer =
@@ -72,7 +72,7 @@ extern const OpDef all_gather_op = {
     .collective = true,
 };
 
-/// Sums, and leaves each rank its block of attr dim (0).
+/// Sums, and leaves each rank its block along attr dim (0).
 extern const OpDef reduce_scatter_op = {
     .name = "reduce_scatter",
     .infer =
@@ -87,7 +87,7 @@ extern const OpDef reduce_scatter_op = {
     .collective = true,
 };
 
-/// Splits attr split_dim, sends block j to rank j, and joins what comes along attr concat_dim.
+/// Splits attr split_dim, sends block j to rank j, and concatenates the received blocks along attr concat_dim.
 extern const OpDef all_to_all_op = {
     .name = "all_to_all",
     .infer =
@@ -109,7 +109,7 @@ extern const OpDef all_to_all_op = {
     .collective = true,
 };
 
-/// Every rank gets what rank attr root of its group has.
+/// Copies the input of the group's rank attr root to every rank of the group.
 extern const OpDef broadcast_op = {
     .name = "broadcast",
     .infer = [](Infos in, const Attrs&) { return infer_same("broadcast", in); },
@@ -119,7 +119,7 @@ extern const OpDef broadcast_op = {
     .collective = true,
 };
 
-/// The sum on rank attr root, 0 elsewhere: broadcast's backward.
+/// The sum on rank attr root, 0 on the others: broadcast's backward.
 extern const OpDef reduce_op = {
     .name = "reduce",
     .infer = [](Infos in, const Attrs&) { return infer_same("reduce", in); },

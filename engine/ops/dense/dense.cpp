@@ -1,4 +1,4 @@
-// The layer y = x w^T + b, of the ops matmul and add_bias. Weight [units, features], as in PyTorch.
+// The layer y = x w^T + b, built from the ops matmul and add_bias. Weight [units, features], as in PyTorch.
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
 #include "engine/ops/op_family.h"

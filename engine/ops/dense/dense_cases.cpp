@@ -1,4 +1,4 @@
-// A layer of other families' ops.
+// A layer built from other families' ops.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

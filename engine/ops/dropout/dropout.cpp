@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - p) : 0. Whether an element is kept depends on (seed, attr key, its place in the
-// whole tensor, step, micro-batch) alone, so the backward pass is the same op on dy.
+// y = keep ? x / (1 - p) : 0. Whether an element is kept depends only on (seed, attr key, its index in the whole
+// tensor, step, micro-batch), so the backward pass is the same op on dy.
 #include <fmt/format.h>
 
 #include "engine/base/text.h"

@@ -1,4 +1,4 @@
-// A chain of element-wise ops in one pass over memory: what the compiler makes of ops that follow from one another.
+// A chain of element-wise ops in one pass over memory: the compiler fuses consecutive element-wise ops into it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 namespace trainctl {
 namespace {
 
-/// Like the first input, as many as the expression writes.
+/// Outputs like the first input, one for each output that the expression writes.
 std::vector<TensorInfo> written(Infos in, const Attrs& attrs, DType) {
   using namespace example;
   const std::string text = attrs.text("expression");
-  expect(is_expression(text), "'" + text + "' is no expression");
+  expect(is_expression(text), "'" + text + "' is not an expression");
   int inputs = 0, outputs = 0;
   for (const ElementwiseToken& token : parse_expression(text)) {
     const bool reads = token.op == ElementwiseOp::input || token.op == ElementwiseOp::row;

@@ -28,7 +28,7 @@ double of_one(ElementwiseOp op, double x) {
   }
 }
 
-/// `b` was on top.
+/// `b` was on top of the stack.
 double of_two(ElementwiseOp op, double a, double b) {
   switch (op) {
     case ElementwiseOp::add:
@@ -49,7 +49,7 @@ bool takes_two(ElementwiseOp op) {
          (op >= ElementwiseOp::relu_grad && op <= ElementwiseOp::gelu_tanh_grad);
 }
 
-/// One element of all outputs.
+/// Computes one element of all outputs.
 void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& call, size_t i, Outputs& out) {
   std::vector<double> stack, named(kMostElementwiseNames);
   const auto pop = [&] {

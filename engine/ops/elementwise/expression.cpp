@@ -1,4 +1,4 @@
-// Reading and writing the tokens of element-wise expressions.
+// Parses and writes the tokens of element-wise expressions.
 #include "engine/ops/elementwise/expression.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr Word kWords[] = {
     {"gelu_tanh_grad", ElementwiseOp::gelu_tanh_grad, 2},
 };
 
-/// x, b, :, $ and =: what each takes off the stack and leaves there, and how many there may be.
+/// x, b, :, $ and =: how many values each pops and pushes, and the largest index.
 struct Reference {
   char letter;
   ElementwiseOp op;
@@ -53,7 +53,7 @@ bool read_number(std::string_view text, T& number) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-/// A token, and what it takes off the stack and leaves there.
+/// A token, and how many values it pops and pushes.
 struct Effect {
   ElementwiseToken token;
   int takes = 0, leaves = 0;
@@ -108,7 +108,7 @@ std::optional<std::vector<ElementwiseToken>> read_expression(std::string_view te
 
 std::vector<ElementwiseToken> parse_expression(std::string_view text) {
   const auto tokens = read_expression(text);
-  check(tokens.has_value(), "an element-wise expression, and not '" + std::string(text) + "'");
+  check(tokens.has_value(), "not an element-wise expression: '" + std::string(text) + "'");
   return *tokens;
 }
 

@@ -1,6 +1,6 @@
-// A chain of element-wise ops as text: the compiler writes it (compile/fuse_elementwise), the kernels named
-// `elementwise` evaluate it in one pass over memory. Postfix: a token takes its operands from a stack and pushes
-// its result.
+// A chain of element-wise ops as text: written by the compiler (compile/fuse_elementwise) and evaluated in one pass
+// over memory by the kernels named `elementwise`. Postfix: a token pops its operands from a stack and pushes its
+// result.
 //
 //   expression := token (" " token)*
 //   token := "x" k      push element i of input k, which is as large as the outputs
@@ -15,11 +15,12 @@
 //          | "dropout(" p "," key ")"                        as the op's attrs; element i of output 0 counts
 //
 //   x0 b1 + relu x2 * =0              (relu(in0 + in1)) * in2 -> out0
-//   x0 x1 + :0 =0 $0 gelu =1          the sum is kept beside its gelu
+//   x0 x1 + :0 =0 $0 gelu =1          the sum is an output next to its gelu
 //
-// The stack is empty at the end and each output is written once. Where there is one output it may lie on an "x"
-// input: an element's inputs are all read before "=0". All "x" inputs and outputs have one shape and one place in
-// their whole. Operands are f32 or bf16 as their dtype says; what is between them is f32 and never rounded.
+// The stack is empty at the end, and each output is written once. If there is only one output, it may share memory
+// with an "x" input: all inputs of an element are read before "=0". All "x" inputs and outputs have the same shape
+// and the same offset in their whole tensors. Operands are f32 or bf16 as their dtype says; intermediate values are
+// f32 and never rounded.
 #pragma once
 
 #include <cstdint>
@@ -57,14 +58,14 @@ struct ElementwiseToken {
   int64_t key = 0;  ///< dropout
 };
 
-/// No expression goes beyond these, so that a kernel can hold its state in registers and its tokens in arguments.
+/// The limits of an expression, so that a kernel can hold its state in registers and its tokens in arguments.
 inline constexpr int kMostElementwiseInputs = 8, kMostElementwiseOutputs = 4, kMostElementwiseNames = 2,
                      kMostElementwiseDepth = 4, kMostElementwiseTokens = 40;
 
-/// Fails (check) where the text is no expression, or is one beyond the limits.
+/// Fails (check) if the text is not an expression or exceeds the limits.
 std::vector<ElementwiseToken> parse_expression(std::string_view text);
 
-/// Whether its stack, names and tokens are within the limits, and it is an expression at all.
+/// True if it is a valid expression whose stack, names and tokens are within the limits.
 bool is_expression(std::string_view text);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// y[.., d] = table[ids[..], d]. A rank that holds some rows of the table gives 0 for the others, so the
-// rows are a contraction: y is a partial sum where they are cut.
+// y[.., d] = table[ids[..], d]. A rank that holds some rows of the table returns 0 for the others, so the rows are
+// a contraction: y is a partial sum if they are cut.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ void expect_embedding_grad(Infos in) {
   example::expect_shape(in[1], example::leading(in[0]), "ids");
 }
 
-/// Sorted tokens with their counts, where each row's begin, and sums of rows over windows of 512 tokens.
+/// Sorted tokens with their counts, the start of each row, and sums of rows over windows of 512 tokens.
 int64_t grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const int64_t tokens = num_elements(inputs[1]);
   const int64_t ints = 5 * tokens + outputs[0][0] + 1025, floats = 2 * (tokens / 512 + 1) * outputs[0][1];
@@ -38,10 +38,10 @@ extern const OpDef embedding_op = {
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("embedding", in, 2, 2);
       if (in[0].dtype != DType::i32) {
-        shape_error(fmt::format("embedding takes i32 ids, it is given {} f32", to_string(in[0])));
+        shape_error(fmt::format("embedding takes i32 ids, but got {} f32", to_string(in[0])));
       }
       if (in[1].shape.size() != 2) {
-        shape_error(fmt::format("embedding needs a table [vocab, units], it is given {}", to_string(in[1])));
+        shape_error(fmt::format("embedding needs a table [vocab, units], but got {}", to_string(in[1])));
       }
       TensorInfo out{in[0].shape, in[1].dtype};
       out.shape.push_back(in[1].shape[1]);
@@ -55,7 +55,14 @@ extern const OpDef embedding_op = {
         [](GradBuilder& g) {
           g.set_in_grad(1, "embedding_grad", {g.out_grad(), g.in(0)}, {{"vocab", g.shape(g.in(1))[0]}});
         },
+    // Only the rows that are asked for are read.
     .kernel = {.name = "embedding",
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in.first(1), out, 0);
+                     cost.bytes += static_cast<double>(num_elements(out[0].shape) * byte_size(in[1].dtype));
+                     return cost;
+                   },
                .example =
                    [] {
                      using namespace example;
@@ -65,7 +72,7 @@ extern const OpDef embedding_op = {
                    }},
 };
 
-/// (dy, ids) -> dtable; a rank adds up the rows of its own slice.
+/// (dy, ids) -> dtable; a rank accumulates only the rows of its own slice.
 extern const OpDef embedding_grad_op = {
     .name = "embedding_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

@@ -21,14 +21,14 @@ extern const OpCases embedding_cases = {
              {"embedding", {ids({7}, 5), {{5, 3}}}, {}, {{7, 3}}},
              {"embedding", {ids({2, 2, 3}, 4), {{4, 1}}}, {}, {{2, 2, 3, 1}}}},
     .references = {{"embedding", embedding}},
-    // A rank without a row gives 0: the vocabulary is a contraction.
+    // A rank returns 0 for rows that it does not hold: the vocabulary is a contraction.
     .rules = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}}, "ab,vd->abd", "", {{2, 3, 4}}}},
     .gradients = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}},
                    {"embedding_grad abd,ab->vd sums ab"},
                    "a row adds up over all ids; a rank with some rows keeps those alone, whatever the others do"}},
-    .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding takes i32 ids, it is given [2] f32"},
+    .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding takes i32 ids, but got [2] f32"},
                      {{"embedding", {{{2}, DType::i32}, {{9}}}},
-                      "embedding needs a table [vocab, units], it is given [9]"}},
+                      "embedding needs a table [vocab, units], but got [9]"}},
     .layers = {{"embedding", ", vocab: 7, units: 12", {8, 5, 12}, true}},
 };
 

@@ -1,4 +1,4 @@
-// y = x * Phi(x); attr approximate: "tanh" takes the tanh form of Phi, "none" (the default) the exact one.
+// y = x * Phi(x); attr approximate: "tanh" uses the tanh approximation of Phi, "none" (the default) the exact form.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"

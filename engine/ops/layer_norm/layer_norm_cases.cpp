@@ -40,7 +40,7 @@ extern const OpCases layer_norm_cases = {
                   {{"layer_norm", {{{2, 4}}, {{4}}, {{4}}}},
                    {"layer_norm_param_grad ad,ad,a,a->d,d sums a sums a", "layer_norm_grad ad,ad,a,a,d->ad"},
                    "gamma and beta are used in every row a"}},
-    .shape_errors = {{{"layer_norm", {{{2, 3}}, {{2}}, {{3}}}}, "layer_norm: the weight is [2], [3] was expected"}},
+    .shape_errors = {{{"layer_norm", {{{2, 3}}, {{2}}, {{3}}}}, "layer_norm: the weight is [2], expected [3]"}},
     .layers = {{"layer_norm", "", {8, 12}}, {"layer_norm", ", affine: false", {8, 12}}},
 };
 

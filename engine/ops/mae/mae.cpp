@@ -1,4 +1,4 @@
-// loss[1] = scale * sum |p - label|; dp = scale * sign(p - label), 0 where they are equal.
+// loss[1] = scale * sum |p - label|; dp = scale * sign(p - label), 0 if they are equal.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"

@@ -35,7 +35,7 @@ extern const OpCases mae_cases = {
     .gradients = {{{"mae", {{{2, 3}}, {{2, 3}}}},
                    {"mae_grad ab,ab->ab"},
                    "element by element; the scale is of the whole batch"}},
-    .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], [2, 3] was expected"}},
+    .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"}},
     .kernels = kernels(),
     .kernel_references = {{"mae_with_grad",
                            [](const NaiveCall& call) {

@@ -1,4 +1,4 @@
-// The kernels that make a product's epilogue where no product makes it in one go.
+// The kernels that compute the steps of a product's epilogue when the product does not fuse them.
 #pragma once
 
 #include "engine/ops/kernel_def.h"

@@ -1,8 +1,7 @@
 // C[.., m, n] = sum_k A[.., m, k] * B[k, n], or B[.., k, n] with the same leading dims; transpose_a and
 // transpose_b swap the last two dims of an operand first. Cutting k leaves C partial over k's axes.
-// The output is of A's type, or attr out_dtype: "f32", "bf16".
-// What the compiler may fuse with the two kernels is their `takes`; ops/epilogue.h says what each step reads and
-// writes.
+// The output has A's type, or that of attr out_dtype: "f32", "bf16".
+// The two kernels' `takes` lists what the compiler may fuse; ops/epilogue.h defines what each step reads and writes.
 #include <fmt/format.h>
 
 #include "engine/ops/cuda/cuda_scratch.h"
@@ -29,7 +28,7 @@ Matrix matrix_of(const TensorInfo& info, bool transposed) {
 
 Shape leading_of(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 2); }
 
-/// attr out_dtype, or what the op makes without it.
+/// attr out_dtype; `otherwise` if unset.
 DType out_type(const Attrs& attrs, DType otherwise) {
   const std::string name = attrs.text("out_dtype");
   return name.empty() ? otherwise : name == "f32" ? DType::f32 : DType::bf16;
@@ -103,7 +102,7 @@ void backward(GradBuilder& g) {
     g.set_in_grad(0, "matmul", {dc, b}, transposes(false, !tb));
   }
   if (g.shape(b).size() == 2 && !ta) {
-    // A weight's gradient is f32 whatever the weight; an activation's is like it.
+    // A weight's gradient is f32 regardless of the weight's type; an activation's has its type.
     Attrs attrs{{"kn", !tb}};
     if (g.dtype(b) == DType::bf16 && !g.is_parameter(b)) attrs.set("out_dtype", std::string("bf16"));
     g.set_in_grad(1, "matmul_weight_grad", {a, dc}, attrs);
@@ -124,7 +123,7 @@ TensorId emit_matmul(LayerContext& layer) {
   }
   const Shape& in = layer.shape();
   if (in.size() < 2) {
-    shape_error(fmt::format("matmul needs an input of at least 2 dims, it is given {}", to_string(in)));
+    shape_error(fmt::format("matmul needs an input of at least 2 dims, but got {}", to_string(in)));
   }
   const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
   const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
@@ -155,9 +154,9 @@ extern const OpDef matmul_op = {
                    }},
 };
 
-/// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr out_dtype.
-/// With attr bias_grad also db [n], dy summed over all leading dims. With attr first_row (compile/make_in_pieces.cpp)
-/// some rows of dw alone, from that one on.
+/// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr
+/// out_dtype. With attr bias_grad also db [n], dy summed over all leading dims. With attr first_row
+/// (compile/make_in_pieces.cpp) only some rows of dw, starting with that one.
 extern const OpDef matmul_weight_grad_op = {
     .name = "matmul_weight_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
@@ -193,7 +192,7 @@ extern const OpDef matmul_weight_grad_op = {
 
 extern const LayerDef matmul_layer = {
     .name = "matmul",
-    .doc = "x w with an own weight of [features, units], or the product of two inputs.",
+    .doc = "x w with its own weight of [features, units], or the product of two inputs.",
     .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
                flag("transpose_b", false, "Swap the last two dims of the second."), init_std_field()},
     .min_inputs = 1,

@@ -5,7 +5,7 @@ namespace {
 
 using namespace naive;
 
-/// a[.., r, c], or a[.., c, r] when it is transposed.
+/// a[.., r, c], or a[.., c, r] if it is transposed.
 double matrix_at(const Tensor64& t, const Index& leading, int64_t r, int64_t c, bool transposed) {
   Index index(leading.begin(), leading.begin() + static_cast<int64_t>(t.shape.size()) - 2);
   index.push_back(transposed ? c : r);
@@ -29,7 +29,7 @@ Outputs matmul(const Inputs& in, const Attrs& attrs) {
   return with_epilogue(sums, in, attrs);
 }
 
-/// (x [m, k], dy [m, n]) -> dw, and with bias_grad db; as steps of descent with descend.
+/// (x [m, k], dy [m, n]) -> dw, and with bias_grad db; as gradient steps with descend.
 Outputs weight_grad(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &dy = call.in[1];
   const Epilogue epilogue = epilogue_of(call.attrs);
@@ -91,12 +91,12 @@ std::vector<OpCase> rows() {
   fused({{{5, 7}}, {{7, 11}}, {{5, 11}}}, false, {.slope = Activation::relu}, {{5, 11}});
   fused({{{6, 1}}, {{1, 12}}, {{6, 12}}}, false, {.slope = Activation::relu}, {{6, 12}});
   fused({{{34, 132}}, {{132, 68}}, {{34, 68}}}, false, {.slope = Activation::relu}, {{34, 68}});
-  // Sums so long that blocks of a GPU share them.
+  // Sums long enough that several blocks of a GPU share them.
   fused({{{67, 131}}, {{37, 131}}, {{37}}}, true, {.bias = true, .activation = Activation::relu}, {{67, 37}});
   return rows;
 }
 
-/// What the compiler fuses with a weight's gradient.
+/// What the compiler fuses with a weight gradient.
 std::vector<KernelCase> kernels() {
   std::vector<KernelCase> calls;
   for (const bool kn : {false, true}) {
@@ -156,8 +156,8 @@ extern const OpCases matmul_cases = {
           "matmul: [2, 3] times [4, 5] transposed: the contracted dims are 3 and 5, they must be equal"},
          {{"matmul", {{{7, 2, 3}}, {{8, 3, 5}}}},
           "matmul: [7, 2, 3] times [8, 3, 5]: the leading dims [7] and [8] differ"},
-         {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, it is given [3]"},
-         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, it is given [2, 3] i32"},
+         {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, but got [3]"},
+         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, but got [2, 3] i32"},
          {{"matmul", {{{7, 2, 3}}, {{2, 5}}}, {{"transpose_a", true}}},
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},

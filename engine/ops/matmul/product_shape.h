@@ -1,4 +1,4 @@
-// The products that calls of matmul and matmul_weight_grad describe: sizes, transposes and steps, the same on every
+// The product described by a call of matmul or matmul_weight_grad: sizes, transposes and steps, the same on every
 // device. Each device has its own `Product` (product_cpu.h, product_cuda.h).
 #pragma once
 
@@ -36,8 +36,9 @@ void set_matmul_shape(const KernelCall& call, Product& p) {
   p.accumulate = c.accumulate;
 }
 
-/// `left` and `right`: the operands of dW, [rows, m] and [rows, n]. With attr first_row the output is a range of dW's
-/// rows from there on: the product uses only those columns of `left`, and the caller sets p.a to the first of them.
+/// `left` and `right`: the operands of dW, [rows, m] and [rows, n]. With attr first_row the output is a range of
+/// dW's rows starting there: the product uses only those columns of `left`, and the caller sets p.a to the first of
+/// them.
 template <class Product>
 void set_weight_grad_shape(const KernelCall& call, const TensorArg& left, const TensorArg& right, Product& p) {
   p.transpose_a = true;

@@ -177,8 +177,8 @@ inline void store_transposed(const Vec (&tile)[R][V], float* c, int64_t c_row, c
   }
 }
 
-/// R rows of C (or, transposed, R columns) as a row of tiles. Every call sets up R addresses, so with a short k a call
-/// should have many tiles.
+/// R rows of C (or, transposed, R columns) as a row of tiles. Every call sets up R addresses, so with a short k a
+/// call should cover many tiles.
 struct Strip {
   View a;          ///< [R, k]
   const float* b;  ///< [k, width of a tile] of the first tile
@@ -234,7 +234,7 @@ OuterStrip strip_of(int64_t rows, int64_t vectors) {
   return strip_of<1, kTransposed>(rows, std::make_integer_sequence<int, kRows>());
 }
 
-/// Calls f(first, count) for the fewest parts of n of at most `most`, all of nearly the same size.
+/// Calls f(first, count) for the fewest parts of n of size at most `most`, all of nearly equal size.
 template <class F>
 void for_each_part(int64_t n, int64_t most, F f) {
   const int64_t parts = (n + most - 1) / most;

@@ -1,5 +1,5 @@
-// Bytes that compiled programs move: parts of a tensor to and from the order that collectives want, sums of gradients,
-// and zeros.
+// Data movement in compiled programs: parts of a tensor to and from the order that collectives need, sums of
+// gradients, and zeros.
 #include <fmt/format.h>
 
 #include "engine/ops/examples.h"
@@ -9,11 +9,11 @@
 namespace trainctl {
 namespace {
 
-/// [outer, parts, inner] in one dim.
+/// [outer, parts, inner] as one dim.
 std::vector<TensorInfo> rearranged(Infos in, const Attrs& attrs, DType) {
   const int64_t outer = attrs.integer("outer"), parts = attrs.integer("parts"), inner = attrs.integer("inner");
   example::expect(outer > 0 && parts > 0 && inner > 0 && num_elements(in[0].shape) == outer * parts * inner,
-                  fmt::format("outer {} x parts {} x inner {} are not the elements of {}", outer, parts, inner,
+                  fmt::format("outer {} x parts {} x inner {} is not the number of elements of {}", outer, parts, inner,
                               to_string(in[0].shape)));
   return {in[0]};
 }

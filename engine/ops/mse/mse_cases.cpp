@@ -33,7 +33,7 @@ extern const OpCases mse_cases = {
     .gradients = {{{"mse", {{{2, 3}}, {{2, 3}}}},
                    {"mse_grad ab,ab->ab"},
                    "element by element; the scale is of the whole batch"}},
-    .shape_errors = {{{"mse", {{{2, 3}}, {{2}}}}, "mse: input 1 is [2], [2, 3] was expected"}},
+    .shape_errors = {{{"mse", {{{2, 3}}, {{2}}}}, "mse: input 1 is [2], expected [2, 3]"}},
     .kernels = kernels(),
     .kernel_references = {{"mse_with_grad",
                            [](const NaiveCall& call) {

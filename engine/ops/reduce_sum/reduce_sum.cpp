@@ -1,5 +1,5 @@
-// y = scale * sum of x over attr dims (a mean has scale 1 / count); keep_dims leaves them as 1. With
-// nothing left y is [1]. Backward spreads scale * dy over x's shape.
+// y = scale * sum of x over attr dims (a mean has scale 1 / count); keep_dims keeps them with size 1. If no dim is
+// left, y is [1]. Backward spreads scale * dy over x's shape.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
 
 std::vector<Field> reduction_fields() {
   return {ints("dims", "Dims to sum over; negative ones count from the last.").required(),
-          flag("keep_dims", false, "Leave them in, with size 1.")};
+          flag("keep_dims", false, "Keep them, with size 1.")};
 }
 
 TensorId emit_reduction(LayerContext& layer, bool mean) {
@@ -95,7 +95,7 @@ extern const OpDef reduce_sum_op = {
                    }},
 };
 
-/// dy -> scale * dy, repeated along dims up to attr shape.
+/// dy -> scale * dy, repeated along dims to attr shape
 extern const OpDef broadcast_to_op = {
     .name = "broadcast_to",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

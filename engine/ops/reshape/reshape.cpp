@@ -1,5 +1,5 @@
-// y = x in another shape, the same elements in row-major order. Sharding: both shapes are taken apart
-// into common digits, [n, 12] -> [n, 3, 4] is "n(ab)->nab", so that a cut of n or a stays a plain copy.
+// y = x in another shape, with the same elements in row-major order. Sharding: both shapes are split into common
+// digits, [n, 12] -> [n, 3, 4] is "n(ab)->nab", so that a cut of n or a remains a plain copy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWhyNot = "reshape keeps this index within a rank: only the outermost part of a dim can be cut";
 
-/// The letters of one side: one string a dim.
+/// The letters of one side: one string per dim.
 using Side = std::vector<std::string>;
 
 struct Digits {
@@ -28,8 +28,8 @@ struct Range {
   size_t begin, end;
 };
 
-/// Digits of a run of dims with as many elements on both sides. False where they have no common
-/// digits ([6, 4] -> [8, 3]): then each side gets letters of its own.
+/// Digits of a run of dims with equally many elements on both sides. False if they have no common digits ([6, 4] ->
+/// [8, 3]): then each side gets its own letters.
 bool share_digits(const Shape& in, Range i, const Shape& out, Range o, Digits& digits, char& next) {
   int64_t left_in = 1, left_out = 1;
   size_t at_in = i.begin, at_out = o.begin;
@@ -41,7 +41,7 @@ bool share_digits(const Shape& in, Range i, const Shape& out, Range o, Digits& d
     if (size == 1 || left_in % size != 0 || left_out % size != 0) return false;
     std::string& in_dim = digits.in[at_in - 1];
     std::string& out_dim = digits.out[at_out - 1];
-    // A digit below another in its dim cannot be cut alone.
+    // A digit that is not the first of its dim cannot be cut alone.
     if (!in_dim.empty() || !out_dim.empty()) digits.uncuttable += next;
     in_dim += next;
     out_dim += next++;
@@ -103,7 +103,7 @@ std::vector<FieldFault> shape_faults(const Attrs& attrs) {
   return faults;
 }
 
-/// The layer's field shape, with the batch dim in front and the -1 worked out.
+/// The layer's field shape, with the batch dim in front and the -1 computed.
 Shape whole_shape(const LayerContext& layer) {
   const Shape& in = layer.shape();
   Shape out = layer.attrs.ints("shape");
@@ -160,7 +160,7 @@ extern const OpDef reshape_op = {
 
 extern const LayerDef flatten_layer = {
     .name = "flatten",
-    .doc = "All dims but the batch become one.",
+    .doc = "Merges all dims except the batch.",
     .emit =
         [](LayerContext& layer) {
           const Shape& in = layer.shape();
@@ -170,8 +170,8 @@ extern const LayerDef flatten_layer = {
 
 extern const LayerDef reshape_layer = {
     .name = "reshape",
-    .doc = "A new shape for the same numbers.",
-    .fields = {ints("shape", "Of one sample, without the batch dim; one -1 is worked out.")
+    .doc = "The same elements in another shape.",
+    .fields = {ints("shape", "Shape of one sample, without the batch dim; one dim may be -1 and is computed.")
                    .required()
                    .at_least(-1)
                    .at_most(kMaxSize)},

@@ -1,5 +1,5 @@
-// SGD as in PyTorch: sgd_cpu.cpp has the formula. Without momentum it keeps no state, and without weight decay either a
-// step is W -= learning_rate * dW alone.
+// SGD as in PyTorch; the formula is in sgd_cpu.cpp. Without momentum it keeps no state. Without weight decay too, a
+// step is just W -= learning_rate * dW.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
@@ -33,7 +33,7 @@ extern const KernelDef sgd_update_kernel = {
 
 extern const OptimizerDef sgd_optimizer = {
     .name = "sgd",
-    .fields = {number("momentum", "Share of the last update that goes on.").defaults(0.0).at_least(0).below(1),
+    .fields = {number("momentum", "Share of the last update that is kept.").defaults(0.0).at_least(0).below(1),
                flag("nesterov", false, "Look ahead along the momentum."), weight_decay_field()},
     .faults = faults,
     .kernel = &sgd_update_kernel,

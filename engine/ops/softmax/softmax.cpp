@@ -58,7 +58,7 @@ extern const OpDef softmax_grad_op = {
 extern const LayerDef softmax_layer = {
     .name = "softmax",
     .doc = "exp(x) / sum exp(x).",
-    .fields = {integer("dim", "The dim that adds up to 1.").defaults(int64_t{-1})},
+    .fields = {integer("dim", "The dim along which the result adds up to 1.").defaults(int64_t{-1})},
     .emit =
         [](LayerContext& layer) {
           return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});

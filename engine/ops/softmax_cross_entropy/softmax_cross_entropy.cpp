@@ -18,7 +18,7 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
   expect_floats(op, in.first(1));
   expect_ndim(op, in[0], 2);
   expect_shape(op, "the label", in[1], Shape(in[0].shape.begin(), in[0].shape.end() - 1));
-  if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, i32 was expected", op));
+  if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, expected i32", op));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// out[1] = sum in^2: a part of the gradients' global norm.
+// out[1] = sum in^2: one term of the gradients' global norm.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/program_kernels.h"

@@ -1,4 +1,4 @@
-// y = x summed over the dims in which attr shape is 1 or has no dim: what broadcasting spread out.
+// y = x summed over the dims in which attr shape is 1 or has no dim: the reverse of broadcasting.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"

@@ -1,4 +1,4 @@
-// An op of backward passes alone: the rows of add and mul reach it.
+// Only occurs in backward passes: the cases of add and mul cover it.
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Whether it has each of 0 to n-1 once.
+/// True if it contains each of 0 to n-1 once.
 bool is_permutation(Ints perm) {
   std::sort(perm.begin(), perm.end());
   bool each_once = true;
@@ -25,7 +25,7 @@ bool is_permutation(Ints perm) {
 std::vector<FieldFault> perm_faults(const Attrs& attrs) {
   const Ints perm = attrs.ints("perm");
   if (is_permutation(perm)) return {};
-  return {{"perm", format_list(perm) + " is no permutation of the dims 0 to n-1", ""}};
+  return {{"perm", format_list(perm) + " is not a permutation of the dims 0 to n-1", ""}};
 }
 
 void expect_permutation(const Ints& perm, const TensorInfo& input) {
