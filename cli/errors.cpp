@@ -48,7 +48,7 @@ int report_current_exception() {
   } catch (const EnvError& error) {
     return print("error: ", error.what(), kExitEnv);
   } catch (const std::bad_alloc&) {
-    return print("error: ", "this host has not enough memory", kExitEnv);
+    return print("error: ", "this host does not have enough memory", kExitEnv);
   } catch (const std::exception& error) {
     return print("bug: ", error.what(), kExitBug);
   }

@@ -43,7 +43,7 @@ std::string unexpected(const CLI::App& command, const std::string& text) {
   const size_t colon = text.rfind(": ");
   std::string word = colon == std::string::npos ? text : text.substr(colon + 2);
   word = word.substr(0, word.find(' '));
-  if (!word.starts_with('-')) return "'" + word + "' is one word too many";
+  if (!word.starts_with('-')) return "'" + word + "' is an unexpected argument";
   if (const size_t equals = word.find('='); equals != std::string::npos && word.find('.') < equals)
     return "unknown option '" + word +
            "'; fields of the job are given without dashes: " + word.substr(word.find_first_not_of('-'));
@@ -61,7 +61,7 @@ std::string not_a_number(const CLI::Option& option, const std::string& text) {
   } else if (const size_t equals = text.rfind(" = "); equals != std::string::npos) {
     value = text.substr(equals + 3);
   }
-  return option.get_name() + ": '" + value + "' is no number that it can be";
+  return option.get_name() + ": '" + value + "' is not a number in its range";
 }
 
 std::string missing_command(const CLI::App& app) {

@@ -49,7 +49,7 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   }
   if (cause.kind == Cause::Kind::silent) {
     if (cause.complaining_rank < 0 && !report.frozen) {
-      said = "it may hang, or take so long: then a larger launch.timeout lets it";
+      said = "it hangs, or needs longer: then set a larger launch.timeout";
     }
     return name + silence(report);
   }

@@ -4,7 +4,7 @@
 //            a rank fails, or is silent      grace is over, or a second signal of the user
 //   running ────────────────────────▶ stopping ──────────────────────────────────────────▶ killing
 //     │ │  a rank complains            ▲  ▲  SIGTERM to all groups                          SIGKILL to all groups
-//     │ │  of another                  │  │ settle is over, or a rank fails by itself
+//     │ │  of another                  │  │ settle is over, or a rank fails on its own
 //     │ └──────────────▶ settling ─────┘  │
 //     └────────────────▶ asking ──────────┘ grace is over, or a rank fails
 //        the user's signal: ranks end at a step's end

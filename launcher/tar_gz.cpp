@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kLevel = "4";  // the training goes on beside us
+constexpr const char* kLevel = "4";  // low: the training needs the CPU meanwhile
 constexpr int kBytesPerWrite = 1 << 17;
 
 std::string folder_of(const std::string& path) {

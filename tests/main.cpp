@@ -1,5 +1,5 @@
-// main() of the test programs. doctest cannot skip a case while it runs, and passes cases that check nothing, and runs
-// where no case has the name that was asked for. Here a case can be skipped (tests/skip.h), and the others fail.
+// main() of the test programs. doctest cannot skip a running case, and it passes a case without checks and a run
+// without a matching case. Here a case can be skipped (tests/skip.h), and the other two fail.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -47,7 +47,7 @@ REGISTER_LISTENER("skip", 1, Listener);
 
 int exit_code(int result) {
   if (result == 0 && run().cases == 0) {
-    std::fprintf(stderr, "no test case was run: none has a name that was asked for\n");
+    std::fprintf(stderr, "no test case was run: none has a requested name\n");
     return 1;
   }
   for (const std::string& test_case : run().empty)

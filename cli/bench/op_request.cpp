@@ -105,7 +105,7 @@ Value read_value(const std::string& name, const std::string& text, const Value& 
   const bool known_word = words.empty() || std::find(words.begin(), words.end(), text) != words.end();
   const std::optional<Value> value = parse_value(text, like);
   if (value && known_word) return *value;
-  throw SpecError({}, "--attrs", fmt::format("'{}' is no value for {}", text, name),
+  throw SpecError({}, "--attrs", fmt::format("'{}' is not a value for {}", text, name),
                   words.empty() ? "one like " + to_string(like) : "one of " + join(words));
 }
 
@@ -177,7 +177,7 @@ std::vector<Shape> parse_shapes(const std::string& text) {
     }
     const bool good = shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim > 0; });
     if (!good || elements > static_cast<double>(kMostElements)) {
-      throw SpecError({}, "--shape", "'" + item + "' is no shape",
+      throw SpecError({}, "--shape", "'" + item + "' is not a shape",
                       "dims from 1 on with an x between them, a comma between inputs: 32x784,784x512");
     }
     shapes.push_back(*shape);
@@ -207,7 +207,7 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
     }
     const auto value = number<int64_t>(item);
     if (!value || *value < 1 || *value > kMostElements / unit) {
-      throw SpecError({}, "--bytes", "'" + given + "' is no size", "e.g. 1K,1M,256M: powers of 1024");
+      throw SpecError({}, "--bytes", "'" + given + "' is not a size", "e.g. 1K,1M,256M: powers of 1024");
     }
     sizes.push_back(*value * unit);
   }

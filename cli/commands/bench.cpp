@@ -156,7 +156,7 @@ void add_common_options(CLI::App& command, Options& options) {
   command.add_option("--device", options.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command.add_option("--repeat", options.repeat, "Samples that are taken")->capture_default_str();
+  command.add_option("--repeat", options.repeat, "Number of samples")->capture_default_str();
   command.add_flag("--json", options.json, "The figures as JSON");
 }
 
@@ -164,15 +164,15 @@ void add_common_options(CLI::App& command, Options& options) {
 
 void add_bench_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* bench = app.add_subcommand("bench", "Time kernels and collectives of this machine beside its limits");
+  auto* bench = app.add_subcommand("bench", "Time kernels and collectives of this machine against its limits");
   bench->require_subcommand(1);
 
-  auto* op = bench->add_subcommand("op", "Time kernels; without a name: list them");
+  auto* op = bench->add_subcommand("op", "Time kernels; without a name, list them");
   op->add_option("OP", options->names, "Ops, or all");
-  op->add_option("--shape", options->shapes, "Of the inputs: 32x784,512x784");
+  op->add_option("--shape", options->shapes, "Shapes of the inputs: 32x784,512x784");
   op->add_option("--attrs", options->attrs, "name=value,…: transpose_b=true or perm=[1,0]");
   op->add_option("--dtype", options->dtype, "f32, bf16 or tf32")->capture_default_str();
-  op->add_option("--threads", options->threads, "Of the CPU that a kernel may use")->capture_default_str();
+  op->add_option("--threads", options->threads, "CPU threads that a kernel may use")->capture_default_str();
   add_common_options(*op, *options);
   op->footer(kOpFooter);
   op->callback([&chosen, options] { chosen = [options] { return bench_op(*options); }; });

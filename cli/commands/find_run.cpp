@@ -40,8 +40,8 @@ std::string listed(const std::vector<RegisteredRun>& runs) {
 }  // namespace
 
 void RunArguments::add_to(CLI::App& command, const std::string& what) {
-  command.add_option("run", run, what + "; the only one that runs where it is left out");
-  command.add_option("--log-dir", log_dir, "The job's launch.log_dir; log_output where it is left out");
+  command.add_option("run", run, what + "; default: the only one that is running");
+  command.add_option("--log-dir", log_dir, "The job's launch.log_dir; default: log_output");
 }
 
 RegisteredRun RunArguments::find_running() const {
@@ -56,10 +56,11 @@ RegisteredRun RunArguments::find_running() const {
   }
   const std::string number = run ? std::to_string(*run) : "";
   if (run && exists(folder, *run))
-    none_runs("run " + number + " in " + short_path(folder) + " does not run any more: it is " +
+    none_runs("run " + number + " in " + short_path(folder) + " is no longer running: it is " +
                   std::string(to_string(state_of(RunDirectory(folder, *run)))),
               all);
-  if (fitting.empty()) none_runs(run ? "there is no run " + number + " in " + short_path(folder) : "nothing runs", all);
+  if (fitting.empty())
+    none_runs(run ? "there is no run " + number + " in " + short_path(folder) : "no run is running", all);
   if (fitting.size() > 1)
     throw SpecError({}, "",
                     run ? "there are several runs " + number : std::to_string(fitting.size()) + " runs are running",

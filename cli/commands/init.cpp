@@ -34,7 +34,7 @@ std::string_view find_template(const std::string& name) {
 /// Never overwrites a file.
 void write_file(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0 && errno == EEXIST) throw EnvError(path + " is there already; choose another name with -o");
+  if (fd < 0 && errno == EEXIST) throw EnvError(path + " already exists; choose another name with -o");
   const bool written = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = errno;
   if (fd >= 0) close(fd);
@@ -51,7 +51,7 @@ void add_init_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("init", "Write a commented job file to start from");
   command->add_option("template", options->name, "One of: " + join(template_names()))->capture_default_str();
-  command->add_option("-o,--output", options->file, "File to write; stdout where it is left out");
+  command->add_option("-o,--output", options->file, "File to write; default: stdout");
   command->footer(R"(Examples:
   trainctl init mlp -o job.yaml && trainctl check job.yaml)");
   command->callback([&chosen, options] {

@@ -171,8 +171,8 @@ void add_logs_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("logs", "List the runs, or print what a run's ranks wrote");
   command->add_option("run", options->run,
-                      "A run's number, its folder, or latest (where lines are asked for without one: the latest)");
-  command->add_option("--rank", options->ranks, "Which ranks, e.g. 0,3-5; all where it is left out");
+                      "A run's number, its folder, or latest; default if lines are requested: latest");
+  command->add_option("--rank", options->ranks, "Which ranks, e.g. 0,3-5; default: all");
   command->add_flag("-f,--follow", options->follow, "Continue until the run ends");
   command->add_option("-n,--tail", options->tail, "Only the last N lines of each rank")->check(CLI::NonNegativeNumber);
   command->add_option("--since", options->since, "Only lines since 10m ago, 2h30m ago, 14:30 or 2026-01-31T14:30:00");
@@ -188,7 +188,7 @@ void add_logs_command(CLI::App& app, Action& chosen) {
   trainctl logs 1 --rank 0,3-5 --tail 20
   trainctl logs 1 --since 10m --grep 'error|warning'
   trainctl logs 1 --json | jq -r 'select(.stream == "stderr") | .text'
-  trainctl logs 1 --bundle run-1.tar.gz        all of it, to hand on)");
+  trainctl logs 1 --bundle run-1.tar.gz        all of it, to pass on)");
   command->callback(
       [&chosen, &app, options] { chosen = [options, version = app.version()] { return logs(*options, version); }; });
 }

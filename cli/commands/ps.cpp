@@ -117,7 +117,7 @@ int ps(const Options& options) {
   if (options.json) {
     std::cout << runs.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else if (runs.empty()) {
-    std::cout << "nothing runs; trainctl ps -a shows what has ended in " << options.log_dir << "\n";
+    std::cout << "no run is running; trainctl ps -a shows those that have ended in " << options.log_dir << "\n";
   } else {
     print(runs);
   }

@@ -104,7 +104,7 @@ int stop(const Options& options) {
   }
   if (options.which.run) throw SpecError({}, "--all", "stops every run, so it takes no number");
   const std::vector<RegisteredRun> runs = running_runs();
-  if (runs.empty()) std::cout << "nothing runs\n";
+  if (runs.empty()) std::cout << "no run is running\n";
   stop_all(runs, options.now);
   return kExitDone;
 }

@@ -42,7 +42,7 @@ LinePattern::LinePattern(const std::string& pattern) {
   if (error == 0) return;
   char text[256];
   regerror(error, &compiled_, text, sizeof text);
-  throw std::invalid_argument("'" + pattern + "' is no regular expression: " + text);
+  throw std::invalid_argument("'" + pattern + "' is not a regular expression: " + text);
 }
 
 LinePattern::~LinePattern() { regfree(&compiled_); }

@@ -42,7 +42,7 @@ std::string place(const Variable& variable, const Program& program) {
 }  // namespace
 
 std::string render_weights(const Program& program) {
-  Table variables({"name", "shape", "this rank's part", ">bytes", "starts as", "lies in"});
+  Table variables({"name", "shape", "this rank's part", ">bytes", "initial value", "stored in"});
   for (const Variable& variable : program.variables) {
     const int64_t bytes = num_elements(variable.shape) * byte_size(variable.dtype);
     variables.add({variable.name, to_string(variable.global_shape), part(variable), with_commas(bytes),

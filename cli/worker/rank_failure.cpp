@@ -30,12 +30,12 @@ void describe_current_exception(RankError& error) {
     error.what = caught.what();
   } catch (const std::bad_alloc&) {
     error.kind = ErrorKind::env;
-    error.what = "this host has not enough memory";
+    error.what = "this host does not have enough memory";
   } catch (const std::exception& caught) {
     error.kind = ErrorKind::bug;
     error.what = caught.what();
   } catch (...) {
-    error.what = "an exception of no known type";
+    error.what = "an exception of unknown type";
   }
 }
 

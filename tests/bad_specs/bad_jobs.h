@@ -1,5 +1,5 @@
-// Files of tests/bad_specs: each opens with the errors it must give, in file order and no others.
-//   # error: LINE:COL: part of "path: message (hint)"        0:0 where the position is not known
+// Files of tests/bad_specs: each opens with the errors that it must give, in file order, and no others.
+//   # error: LINE:COL: part of "path: message (hint)"        0:0 if the position is unknown
 //   # override: a.b=c                                        as given on the command line
 #pragma once
 
@@ -37,7 +37,7 @@ inline BadJob read_bad_job(const std::filesystem::path& file) {
   return job;
 }
 
-/// Runs `pipeline(file, overrides)` on each job of a folder and holds its SpecErrors against the file's head.
+/// Runs `pipeline(file, overrides)` on each job of a folder and compares its SpecErrors with those at the file's top.
 template <class Pipeline>
 void check_bad_jobs(const std::filesystem::path& folder, size_t at_least, Pipeline&& pipeline) {
   std::vector<std::filesystem::path> files;

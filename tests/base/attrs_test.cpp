@@ -9,7 +9,7 @@
 
 using namespace trainctl;
 
-TEST_CASE("attributes are read by type, absent ones give the default") {
+TEST_CASE("attributes are read by type, absent ones return the default") {
   Attrs attrs{{"units", int64_t{512}},
               {"bias", true},
               {"eps", 0.5},

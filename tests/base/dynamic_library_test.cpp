@@ -9,7 +9,7 @@
 
 using namespace trainctl;
 
-TEST_CASE("the first library of the names that is there is opened, and its functions can be called") {
+TEST_CASE("the first existing library of a list of names is opened, and its functions can be called") {
   const DynamicLibrary math("the math library", {"libnowhere.so.9", "libm.so.6"});
   double (*cube_root)(double) = nullptr;
   math.bind(cube_root, "cbrt");
@@ -19,7 +19,7 @@ TEST_CASE("the first library of the names that is there is opened, and its funct
   CHECK_FALSE(math.has("cbrt_of_the_future"));
 }
 
-TEST_CASE("what cannot be opened says all that was looked for, and what to do") {
+TEST_CASE("if no library can be opened, the error names all that were tried, and what to do") {
   CHECK_THROWS_WITH_AS(DynamicLibrary("NCCL", {"libnowhere.so.2", "libnowhere.so"}),
                        doctest::Contains("cannot open NCCL: libnowhere.so.2: cannot open shared object file"),
                        EnvError);
@@ -27,7 +27,7 @@ TEST_CASE("what cannot be opened says all that was looked for, and what to do") 
                        doctest::Contains("TRAINCTL_CUDA_LIBRARY_PATH"), EnvError);
 }
 
-TEST_CASE("a function that is missing is an error that names it and the library's file") {
+TEST_CASE("the error for a missing function names it and the library's file") {
   const DynamicLibrary math("the math library", {"libm.so.6"});
   void (*missing)() = nullptr;
   CHECK_THROWS_WITH_AS(math.bind(missing, "cbrt_of_the_future"),

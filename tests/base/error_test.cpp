@@ -1,4 +1,4 @@
-// engine/base/error.h: how failures read.
+// engine/base/error.h: the text of errors.
 #include "engine/base/error.h"
 
 #include <doctest/doctest.h>
@@ -14,7 +14,7 @@ TEST_CASE("a diagnostic renders as a compiler prints it, with the caret under th
         "              ^ use 1, 2, 4 or 8\n");
 }
 
-TEST_CASE("a diagnostic without a position says its path and hint only") {
+TEST_CASE("a diagnostic without a position has only its path and hint") {
   const Diagnostic d{{}, "parallel.stages", "must be at least 1", "try 2"};
   CHECK(render(d, "name: x\n") == "parallel.stages: must be at least 1\n  try 2\n");
   const Diagnostic file_only{{"job.yaml", 0, 0}, "", "cannot be read", ""};
@@ -41,7 +41,7 @@ TEST_CASE("a long line is shown around the column") {
   CHECK(text[excerpt + (caret - caret_line)] == 'X');
 }
 
-TEST_CASE("a SpecError carries every diagnostic and says all of them") {
+TEST_CASE("a SpecError carries and prints every diagnostic") {
   const SpecError e({{{"j", 1, 2}, "a", "first", ""}, {{"j", 3, 4}, "b", "second", "do this"}});
   CHECK(e.diagnostics().size() == 2);
   CHECK(std::string(e.what()) == "j:1:2: a: first\nj:3:4: b: second (do this)");
@@ -49,7 +49,7 @@ TEST_CASE("a SpecError carries every diagnostic and says all of them") {
   CHECK(one.diagnostics().size() == 1);
 }
 
-TEST_CASE("check() names what did not hold and where") {
+TEST_CASE("check() names the condition that failed and where") {
   CHECK_NOTHROW(check(true, "x"));
   try {
     check(false, "the arena is aligned");

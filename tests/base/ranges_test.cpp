@@ -19,7 +19,7 @@ TEST_CASE("numbers as ranges: runs, sums of runs, and what is neither") {
   CHECK(range_text({2, 9}) == "2:16:7");
 }
 
-TEST_CASE("ranges give the numbers again, in their order") {
+TEST_CASE("ranges expand to the same numbers in the same order") {
   std::mt19937 random(1);
   for (int round = 0; round < 2000; ++round) {
     std::vector<int> numbers;

@@ -1,4 +1,4 @@
-// Where the time goes until the first step: how phases are kept, and handed on.
+// Where the time goes until the first step: how phases are recorded and passed to another process.
 #include "engine/base/start_up.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ std::vector<std::string> names(const std::vector<StartUpClock::Phase>& phases) {
 
 }  // namespace
 
-TEST_CASE("each phase is all that went by since the last, so they add up to the time that has passed") {
+TEST_CASE("each phase is the time since the last one, so they add up to the whole time") {
   const auto begin = std::chrono::steady_clock::now();
   StartUpClock clock;
   nap();
@@ -43,7 +43,7 @@ TEST_CASE("each phase is all that went by since the last, so they add up to the 
   CHECK(clock.seconds() <= passed - 0.002);
 }
 
-TEST_CASE("what goes on beside the phases does not count twice") {
+TEST_CASE("work in parallel with the phases is not counted twice") {
   StartUpClock clock, thread;
   nap();
   thread.ended("CUDA");
@@ -53,7 +53,7 @@ TEST_CASE("what goes on beside the phases does not count twice") {
   CHECK(names(clock.beside()) == std::vector<std::string>{"CUDA"});
 }
 
-TEST_CASE("another process goes on with the clock where the last phase ended") {
+TEST_CASE("another process continues the clock where the last phase ended") {
   StartUpClock launcher;
   launcher.ended("devices");
   launcher.ended("plan");

@@ -1,4 +1,4 @@
-// engine/base/text.h: words and numbers for people.
+// engine/base/text.h: text and numbers for users.
 #include "engine/base/text.h"
 
 #include <doctest/doctest.h>
@@ -16,7 +16,7 @@ TEST_CASE("edit distance counts a swap of neighbours as one edit") {
   CHECK(edit_distance("ca", "abc") == 3);  // optimal string alignment, not full Damerau
 }
 
-TEST_CASE("the nearest name is the one with the fewest edits, and none where all are far") {
+TEST_CASE("the nearest name is the one with the fewest edits, and none if all are far") {
   CHECK(nearest("stges", {"stages", "schedule", "strategies"}) == "stages");
   CHECK(nearest("learningrate", {"learning_rate", "momentum"}) == "learning_rate");
   CHECK(nearest("zebra", {"stages", "schedule"}) == "");
@@ -57,7 +57,7 @@ TEST_CASE("lists join with commas") {
   CHECK(format_list({2, -3}) == "[2, -3]");
 }
 
-TEST_CASE("a glob's star takes any run of characters, dots included") {
+TEST_CASE("a glob's star matches any characters, dots included") {
   CHECK(glob_match("h.*.fc", "h.0.fc"));
   CHECK(glob_match("h.*.fc", "h.11.mlp.fc"));
   CHECK_FALSE(glob_match("h.*.fc", "h.0.fc2"));

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Hurts runs of trainctl at random moments and checks what becomes of them.
+"""Injects faults into runs of trainctl at random moments and checks how they end.
 
   python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --injuries 200
   python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --device cuda --ranks 2,4 --slack 15
 
 After each injury the run must end in time with the right exit code and the right first cause, and leave no process,
-no listening socket, no shared memory and no memory of a GPU. Prints a row an injury; exits 1 where one went wrong. The same seed gives the
-same injuries (not the same moments: the host has its own chance).
+no listening socket, no shared memory and no memory of a GPU. Prints one row per injury; exits with 1 if one went wrong.
+The same seed gives the same injuries (but not the same moments: these depend on the host).
 """
 
 import argparse
@@ -26,7 +26,7 @@ def parse_arguments():
     parser.add_argument("--trainctl", required=True)
     parser.add_argument("--injuries", type=int, default=len(injuries.KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", type=int, help="this injury alone")
+    parser.add_argument("--only", type=int, help="only this injury")
     parser.add_argument("--kind", help="kinds whose name contains this")
     parser.add_argument("--ranks", default="4,8,16")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks of networks; --ranks: no more than GPUs")
@@ -39,7 +39,7 @@ def parse_arguments():
 
 
 def problems_of(scene, expected, seconds, options):
-    """Words for what is not as it should be."""
+    """The deviations from the expected outcome, as text."""
     found = []
     code = scene.launcher.returncode
     if code not in expected.codes:
@@ -55,7 +55,7 @@ def problems_of(scene, expected, seconds, options):
         if steps != {str(said)}:
             found.append(f"stopped after steps {steps}, outcome.json says {said}")
     if len(scene.result("outcome.json").get("restarts", [])) != expected.restarts:
-        found.append("restarts are not told")
+        found.append("outcome.json has the wrong restarts")
     return found
 
 
@@ -64,7 +64,7 @@ def short(cause):
 
 
 def injure(index, options):
-    """A row, and whether all was well."""
+    """Prints a row; returns whether the outcome was as expected."""
     rng = random.Random(f"{options.seed}/{index}")
     kind, job, when, ranks = injuries.plan(index, rng, [int(count) for count in options.ranks.split(",")])
     scene = Scene(options, kind, job, ranks, rng)

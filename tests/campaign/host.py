@@ -1,4 +1,4 @@
-"""What a run leaves on the host, read from /proc: processes that carry its mark, their sockets and shared memory."""
+"""What a run leaves on the host, read from /proc: processes with its mark, their sockets and shared memory."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ def words(pid):
 
 
 def state(pid):
-    """One letter, "" where there is no such process, and its parent."""
+    """The state's letter ("" if there is no such process) and the parent."""
     text = read(f"/proc/{pid}/stat").decode(errors="replace")
     if ")" not in text:
         return "", 0
@@ -35,7 +35,7 @@ def state(pid):
 
 
 def marked(mark):
-    """Processes of a run, without those that have ended and that somebody has yet to bury."""
+    """Processes of a run, without zombies."""
     entry = f"{MARK}={mark}".encode()
     found = []
     for name in os.listdir("/proc"):
@@ -45,7 +45,7 @@ def marked(mark):
 
 
 def ranks(launcher):
-    """pid of each rank of a launcher that has begun to be itself: {rank: pid}."""
+    """{rank: pid} of a launcher's ranks that have reached exec."""
     found = {}
     try:
         children = read(f"/proc/{launcher}/task/{launcher}/children").split()
@@ -98,13 +98,13 @@ def still_listening(places):
 
 
 def gpu_memory():
-    """MiB in use, a number a GPU."""
+    """MiB in use, one number per GPU."""
     query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     return [int(line) for line in subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()]
 
 
 def shut_connections_to(pid, port):
-    """Shuts the sockets of a process that are connected to `port`, as a network that fails would. How many."""
+    """Shuts the sockets of a process that are connected to `port`, like a failing network. Returns their number."""
     libc = ctypes.CDLL(None, use_errno=True)
     table = tcp()
     pidfd = libc.syscall(PIDFD_OPEN, pid, 0)

@@ -1,6 +1,6 @@
-"""The injuries of the campaign: what is done to a run, when, and what must become of it.
+"""The injuries of the campaign: what is done to a run, when, and the expected outcome.
 
-An injury is a function of a Scene that waits for its moment, does its harm, and returns the Expected outcome.
+An injury is a function of a Scene that waits for its moment, injects its fault, and returns the Expected outcome.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129, signal.S
 
 
 def stopped_by(number, scene, when):
-    """Before the launcher listens to signals they end it themselves: no rank was started then."""
+    """Before the launcher handles signals they kill it, and no rank has been started."""
     early = {-number} if when == "start" else set()
     return Expected({STOPPED[number]} | early, seconds=scene.grace, steps_agree=when == "running" and scene.network)
 
 
-# Injuries to ranks, from outside.
+# Injuries to ranks from outside.
 
 
 def kill_rank(scene, when):
@@ -42,7 +42,7 @@ def kill_rank(scene, when):
 def stop_rank(scene, when):
     rank = scene.victim(when)
     scene.signal_rank(rank, signal.SIGSTOP)
-    if not scene.network:  # a program says nothing of itself, so nobody can know; but it must go with the others
+    if not scene.network:  # a program reports no progress, so this cannot be detected; but it must end with the others
         time.sleep(0.1)
         scene.launcher.send_signal(signal.SIGTERM)
         return Expected({143}, seconds=scene.grace)
@@ -60,7 +60,7 @@ def kill_after_restart(scene, when):
     return Expected({5}, rank, ("failed",), scene.grace, restarts=1)
 
 
-# Signals of the user.
+# The user's signals.
 
 
 def interrupt(number):
@@ -97,11 +97,11 @@ def kill_rank_while_stopping(scene, when):
     return Expected({143}, seconds=scene.grace)
 
 
-# Misfortunes that were ordered beforehand.
+# Faults ordered by TRAINCTL_TEST_FAULT.
 
 
 def ordered_end(code, kinds):
-    """A rank ends by itself: the time counts from then."""
+    """A rank ends on its own: the time counts from then."""
 
     def injury(scene, when):
         rank = scene.ordered_rank
@@ -116,7 +116,7 @@ def ordered_end(code, kinds):
 
 
 def ordered_silence(kinds):
-    """Nobody sees from outside when it begins, so the start-up counts as well."""
+    """Its beginning cannot be seen from outside, so the start-up counts as well."""
 
     def injury(scene, when):
         seconds = scene.timeout + scene.grace + START_UP_SECONDS
@@ -127,7 +127,7 @@ def ordered_silence(kinds):
 
 
 def exit_early_of_program(scene, when):
-    """Programs may end when they like; the others go on."""
+    """Programs may end at any time; the others continue."""
     scene.reach("running")
     time.sleep(0.3)
     assert scene.launcher.poll() is None, "the run ended with one rank that exited 0"
@@ -139,7 +139,7 @@ def exit_early_of_program(scene, when):
 
 
 def close_store(scene, when):
-    """A connection that is closed must not stop a run: the next one is made."""
+    """A closed connection must not stop a run: a new one is opened."""
     scene.reach(when)
     places = host.listening([scene.launcher.pid])
     if when == "running":
@@ -199,6 +199,6 @@ KINDS = [
 
 
 def plan(index, rng, rank_counts):
-    """One injury: every kind has its turn, the rest is chance."""
+    """One injury: kinds take turns, everything else is random."""
     kind = KINDS[index % len(KINDS)]
     return kind, rng.choice(kind.jobs), rng.choice(kind.whens), rng.choice(rank_counts)

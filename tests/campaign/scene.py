@@ -1,4 +1,4 @@
-"""One run of the campaign in a folder of its own, started, watched and cleaned up."""
+"""One run of the campaign in its own folder: started, watched and cleaned up."""
 
 import contextlib
 import json
@@ -110,7 +110,7 @@ class Scene:
             raise AssertionError(f"the run did not end within {seconds:.0f} s")
 
     def reach(self, when):
-        """start: the launcher is at work for at most 50 ms; running: every rank is at its work."""
+        """start: the launcher has run for at most 50 ms; running: every rank is at work."""
         if when == "start":
             time.sleep(self.rng.uniform(0, 0.05))
             return
@@ -123,7 +123,7 @@ class Scene:
         return b"step: " in text if self.network else b"ready" in text
 
     def victim(self, when):
-        """A rank to be hurt: one of those that are there, at start at most 50 ms after it was."""
+        """A rank to injure: a random one of those that exist; at start, at most 50 ms after it was started."""
         rank = self.rng.randrange(self.ranks)
         if when == "start":
             self.wait_for(f"rank {rank}", lambda: rank in host.ranks(self.launcher.pid))
@@ -138,7 +138,7 @@ class Scene:
     def note_sockets(self):
         self.listening |= host.listening(host.marked(self.mark))
 
-    # What became of it.
+    # The outcome.
 
     def notices(self):
         return host.read(self.folder + "/out").decode(errors="replace") + host.read(self.folder + "/err").decode(errors="replace")
@@ -151,7 +151,7 @@ class Scene:
             return {}
 
     def last_steps(self):
-        """The step after which each rank says that it stopped; None where one does not say."""
+        """The step after which each rank says that it stopped; None if a rank does not say so."""
         steps = set()
         for rank in range(self.ranks):
             lines = host.read(f"{self.logs}/1/rank.{rank}/stdout").decode(errors="replace").splitlines()
@@ -160,7 +160,7 @@ class Scene:
         return steps
 
     def leftovers(self, seconds):
-        """What is still there when so much time has passed."""
+        """What is still there after that time."""
         deadline = time.monotonic() + seconds
         while True:
             found = [f"{' '.join(host.words(pid))[:60]} ({pid})" for pid in host.marked(self.mark)]

@@ -114,7 +114,7 @@ TEST_CASE("a memory-bound kernel is timed on more memory than the caches hold, a
   CHECK(relu.seconds.median == 1e-3);
   CHECK(relu.of_limit() == doctest::Approx(0.1));
   const OpResult tiny = bench.run(make_op_request("relu", "8", "", {}));
-  CHECK(timer.sets == 256);  // which lie in the cache
+  CHECK(timer.sets == 256);  // which fit in the cache
   CHECK(tiny.memory_bytes == 0);
 }
 
@@ -130,11 +130,11 @@ TEST_CASE("a product-bound kernel is timed on one set of operands, and its limit
 TEST_CASE("an error in shapes, attributes or names states the rule") {
   CHECK(contains(bench_error({"op", "matmul", "--shape", "32x784,512x784"}, kExitSpec),
                  "contracted dims are 784 and 512"));
-  CHECK(contains(bench_error({"op", "matmul", "--shape", "32xq"}, kExitSpec), "'32xq' is no shape"));
-  CHECK(contains(bench_error({"op", "matmul", "--shape", "0x4,4x4"}, kExitSpec), "is no shape"));
+  CHECK(contains(bench_error({"op", "matmul", "--shape", "32xq"}, kExitSpec), "'32xq' is not a shape"));
+  CHECK(contains(bench_error({"op", "matmul", "--shape", "0x4,4x4"}, kExitSpec), "is not a shape"));
   CHECK(contains(bench_error({"op", "matmull"}, kExitSpec), "did you mean 'matmul'?"));
   CHECK(contains(bench_error({"op", "softmax", "--attrs", "dims=1"}, kExitSpec), "did you mean 'dim'?"));
-  CHECK(contains(bench_error({"op", "softmax", "--attrs", "dim=x"}, kExitSpec), "'x' is no value for dim"));
+  CHECK(contains(bench_error({"op", "softmax", "--attrs", "dim=x"}, kExitSpec), "'x' is not a value for dim"));
   CHECK(contains(bench_error({"op", "softmax", "--attrs", "dim=7"}, kExitSpec), "there is no dim 7"));
   CHECK(contains(bench_error({"op", "matmul", "--attrs", "bias=true"}, kExitSpec), "takes 3 inputs"));
   CHECK(contains(bench_error({"op", "gelu", "--attrs", "approximate=some"}, kExitSpec), "one of none, tanh"));
@@ -144,7 +144,7 @@ TEST_CASE("an error in shapes, attributes or names states the rule") {
   CHECK(contains(bench_error({"op", "relu", "--dtype", "bf16"}, kExitSpec), "the CPU's kernels compute in f32"));
   CHECK(contains(bench_error({"op", "relu", "--dtype", "f16"}, kExitSpec), "f32, bf16 or tf32"));
   CHECK(contains(bench_error({"collective", "all_reduc"}, kExitSpec), "did you mean 'all_reduce'?"));
-  CHECK(contains(bench_error({"collective", "all", "--bytes", "1T"}, kExitSpec), "'1T' is no size"));
+  CHECK(contains(bench_error({"collective", "all", "--bytes", "1T"}, kExitSpec), "'1T' is not a size"));
   CHECK(contains(bench_error({"collective", "all", "--ranks", "0"}, kExitSpec), "--ranks"));
   CHECK(contains(bench_error({"collective", "all", "--ranks", "64", "--bytes", "16G"}, kExitEnv),
                  "64 ranks need 2.0 TiB"));

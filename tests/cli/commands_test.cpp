@@ -135,7 +135,7 @@ TEST_CASE("init writes a valid job, and never overwrites a file") {
   CHECK(trainctl_command(scratch.path(), {"check", "mine.yaml"}).exit_code == kExitDone);
   const CommandResult again = trainctl_command(scratch.path(), {"init", "mlp", "-o", "mine.yaml"});
   CHECK(again.exit_code == kExitEnv);
-  CHECK(contains(again.err, "mine.yaml is there already"));
+  CHECK(contains(again.err, "mine.yaml already exists"));
   const CommandResult unknown = trainctl_command(scratch.path(), {"init", "mpl"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "did you mean 'mlp'?"));

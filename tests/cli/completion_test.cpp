@@ -118,9 +118,9 @@ TEST_CASE("errors in a command line are reported in our own words") {
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--detatch"}),
                  "unknown option '--detatch'; did you mean '--detach'?"));
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--launch.ranks=4"}), "without dashes: launch.ranks=4"));
-  CHECK(contains(complaint(scratch, {"show", "graph", "job.yaml", "--rank", "x"}), "--rank: 'x' is no number"));
-  CHECK(contains(complaint(scratch, {"stop", "99999999999999999999"}), "'99999999999999999999' is no number"));
-  CHECK(contains(complaint(scratch, {"logs", "1", "--tail", "x"}), "--tail: 'x' is no number"));
+  CHECK(contains(complaint(scratch, {"show", "graph", "job.yaml", "--rank", "x"}), "--rank: 'x' is not a number"));
+  CHECK(contains(complaint(scratch, {"stop", "99999999999999999999"}), "'99999999999999999999' is not a number"));
+  CHECK(contains(complaint(scratch, {"logs", "1", "--tail", "x"}), "--tail: 'x' is not a number"));
   CHECK(contains(complaint(scratch, {"logs", "1", "--tail"}), "--tail lacks its value"));
-  CHECK(contains(complaint(scratch, {"ps", "3"}), "'3' is one word too many"));
+  CHECK(contains(complaint(scratch, {"ps", "3"}), "'3' is an unexpected argument"));
 }

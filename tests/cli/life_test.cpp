@@ -84,7 +84,7 @@ TEST_CASE("a detached network keeps training, is listed with its progress, and e
   CHECK(running(scratch).empty());
   CHECK(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "stopped by SIGTERM at the end of step "));
   CHECK_FALSE(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "loss is"));  // that is in rank.0/stdout
-  CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "nothing runs"));
+  CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "no run is running"));
   CHECK(contains(trainctl_command(scratch.path(), {"ps", "-a"}).out, "small"));
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("stop needs a number if several runs are running, and --all stops all 
   CHECK(running(scratch).size() == 2);
   const CommandResult again = trainctl_command(scratch.path(), {"stop", "2"});
   CHECK(again.exit_code == kExitSpec);
-  CHECK(contains(again.err, "run 2 in log_output does not run any more"));
+  CHECK(contains(again.err, "run 2 in log_output is no longer running"));
   CHECK(trainctl_command(scratch.path(), {"stop", "--all"}).exit_code == kExitDone);
   CHECK(running(scratch).empty());
   for (const char* verb : {"stop", "attach"}) {

@@ -40,7 +40,7 @@ def apply(root, path, anchor, code):
 
 
 class Build:
-    """The commands of a build directory, turned to a copy of its sources."""
+    """The commands of a build directory, redirected to a copy of its sources."""
 
     def __init__(self, source, build, copy, out):
         self.source, self.build, self.copy, self.out = source, build, copy, out
@@ -51,7 +51,7 @@ class Build:
         return subprocess.run(["ninja", "-C", self.build, "-t", "query", f"bin/{target}"], capture_output=True).returncode == 0
 
     def of_copy(self, word):
-        """A word of a command with the copy's paths; those of the build directory stay."""
+        """A word of a command with the copy's paths; paths of the build directory are unchanged."""
         kept = word.replace(str(self.build), "\0")
         return kept.replace(str(self.source), str(self.copy)).replace("\0", str(self.build))
 
@@ -80,7 +80,7 @@ def target_of(obj):
 
 
 def relink(build, target, made):
-    """Links the target with what was compiled anew. `made`: (object of the model, object, whether it replaces it)."""
+    """Links the target with the newly compiled objects. `made`: (object of the model, object, whether it replaces it)."""
     words = build.link(target)
     libraries = {re.sub(r"^lib|\.a$", "", pathlib.Path(w).name) for w in words if w.endswith(".a")}
     objects = []
@@ -90,7 +90,7 @@ def relink(build, target, made):
                 words[words.index(model)] = obj
             else:
                 objects.append(obj)
-        elif target_of(model) in libraries:  # goes before the library, whose own is not taken then
+        elif target_of(model) in libraries:  # precedes the library, so that the library's own object is not linked
             objects.append(obj)
     at = words.index("-o")
     words[at + 1] = str(build.out / target)

@@ -50,7 +50,7 @@ def main():
                 if code != expected:
                     failed += 1
                     print(f"{page.relative_to(source)}:{number}: `{text}` exited with {code}, expected {expected}\n{output[-3000:]}")
-            # What a page starts in the background it ends itself, unless a command of it failed.
+            # A page ends the runs that it starts in the background, unless one of its commands failed.
             subprocess.run([binary, "stop", "--all", "--now"], cwd=scratch, env=env, stdout=subprocess.DEVNULL)
     print(f"{ran} commands of {len(pages)} pages, {failed} failed")
     sys.exit(1 if failed or ran == 0 else 0)

@@ -1,4 +1,4 @@
-// The jobs of configs/ that make a promise of their own.
+// The jobs of configs/ whose comments make a promise.
 #include <doctest/doctest.h>
 
 #include <filesystem>

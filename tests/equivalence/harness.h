@@ -1,4 +1,4 @@
-// Runs a job on all its ranks as threads of one process and keeps everything that can be compared.
+// Runs a job on all its ranks as threads of one process and keeps all results that can be compared.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace trainctl {
 struct RunResult {
   PlannedJob job;
   std::vector<Program> programs;
-  std::vector<float> losses;                          ///< a step each; checked to be the same on all ranks
+  std::vector<float> losses;                          ///< one per step; checked to be the same on all ranks
   std::map<std::string, std::vector<float>> weights;  ///< after the last step, whole; replicas checked to agree
   std::vector<std::vector<std::string>> calls;        ///< per rank: communications of the first step
   std::vector<int> calls_per_step;                    ///< per rank; -1: steps differ
@@ -24,22 +24,22 @@ struct RunResult {
   std::map<int, std::vector<std::string>> printed;    ///< per rank: "name [values]"
 };
 
-/// What the ranks run on: CPUs, or rank r on GPU r.
+/// Where the ranks run: on CPUs, or rank r on GPU r.
 struct RunOn {
   bool cuda = false;
-  bool graph = true;                            ///< of CUDA: the step as one graph
-  std::vector<std::string>* notices = nullptr;  ///< of CUDA executors; null: thrown, since none is expected
+  bool graph = true;                            ///< CUDA only: the step as one graph
+  std::vector<std::string>* notices = nullptr;  ///< notices of CUDA executors; null: none is expected, so they throw
 };
 
 /// Plans, compiles, verifies and trains a job of tests/jobs. Throws what any rank threw.
 RunResult run_job(const std::string& name, const std::vector<std::string>& overrides, const RunOn& on = {});
 
-/// The same from what has been planned before.
+/// The same for a job that is already planned.
 RunResult run_job(PlannedJob job, const RunOn& on = {});
 
-/// Runs `body` once a rank, on a thread of its own, with a communicator over shared memory and the rank's
-/// arena in it, which lives until `after` has run. Throws the first error: a rank's own rather than
-/// that of one that waited for it.
+/// Runs `body` once per rank, each on its own thread, with a communicator over shared memory and the rank's arena in
+/// it, which lives until `after` has run. Throws the first error, preferably a rank's own rather than one of a rank
+/// that waited for it.
 using RankBody = std::function<void(int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena)>;
 void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after = {});
 

@@ -20,7 +20,7 @@ const char* const kNoFull = "parallel.full_batch=false";
 const char* const kMlpStages = "parallel.stage_config={layer1: 0, relu1: 0, layer2: 1, relu2: 1, layer3: 1}";
 const char* const kAdam001 = "optimizer={type: adam, learning_rate: 0.001}";
 // Not mae with adam: its gradients are sums of +-1/24 that cancel to 0 or to rounding, depending on the order,
-// and adam makes whole steps of either.
+// and adam turns both into steps of full size.
 const char* const kMse = "loss=mse";
 const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.3}";
 
@@ -44,7 +44,7 @@ const std::vector<PlanCase>& plan_cases() {
       {"mlp: clipped, 4 ranks, level 3", "mlp", {kClip}, {ranks(4), kData, kShard3}},
       {"mlp: adam, 8 ranks, level 1", "mlp", {kAdam001, kMse}, {ranks(8), kData, kShard1}, kAdamTolerance},
       // semi_auto_parallel, one stage
-      {"mlp: nothing said, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
+      {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
       {"mlp: columns of layer2, 3 ranks",
        "mlp",
@@ -179,7 +179,7 @@ const std::vector<PlanCase>& plan_cases() {
        "mlp",
        {kMicro2},
        {ranks(3), kHybrid, kShard1}},
-      {"hybrid: everybody the whole batch, 2 ranks", "mlp", {}, {ranks(2), kHybrid, kFull}},
+      {"hybrid: each rank the whole batch, 2 ranks", "mlp", {}, {ranks(2), kHybrid, kFull}},
       {"hybrid: tensor parallel by hand, 4 ranks",
        "hybrid_tensor_parallel",
        {},

@@ -1,4 +1,4 @@
-// The plans that must not change a number: a job, and overrides that say how it runs.
+// Plans that must not change the numbers: a job, and the overrides that set its plan.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ struct PlanCase {
   const char* name;
   const char* job;                ///< of tests/jobs
   std::vector<std::string> same;  ///< overrides of both runs: micro-batches, optimizers
-  std::vector<std::string> plan;  ///< overrides of the plan alone
+  std::vector<std::string> plan;  ///< overrides of the plan only
   double tolerance = kSgdTolerance;
-  const char* reference = nullptr;  ///< another job for one rank, where the network itself says how
+  const char* reference = nullptr;  ///< another job for the one-rank run, if the network itself contains the plan
 };
 
 const std::vector<PlanCase>& plan_cases();

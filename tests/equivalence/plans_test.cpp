@@ -1,5 +1,5 @@
-// Same numbers, whatever the plan: each row trains 100 steps on N ranks and follows the loss curve of the
-// same job on one rank with the same micro-batches. What ran is what the plan's report said would run.
+// Same numbers under every plan: each row trains 100 steps on N ranks and follows the loss curve of the same job on one
+// rank with the same micro-batches. The communications that ran are those of the plan's report.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,10 +22,10 @@ using namespace trainctl;
 
 namespace {
 
-/// Of losses whose gradients are rounded to bf16, which keeps 8 bits.
+/// For losses whose gradients are rounded to bf16, which keeps 8 bits.
 constexpr double kBf16Tolerance = 2e-2;
 
-/// One rank, the plain way; kept, since many plans share it.
+/// The one-rank run without a plan; cached, since many plans share it.
 const RunResult& reference_run(const PlanCase& plan) {
   static std::map<std::string, RunResult> runs;
   const std::string job = plan.reference ? plan.reference : plan.job;
@@ -51,7 +51,7 @@ void check_losses(const RunResult& run, const RunResult& reference, double toler
   for (size_t i = 0; i < run.losses.size(); ++i) {
     const double difference =
         std::abs(double(run.losses[i]) - reference.losses[i]) / std::abs(double(reference.losses[i]));
-    if (!(difference <= worst)) {  // also where it is not a number
+    if (!(difference <= worst)) {  // also if it is NaN
       worst = difference;
       at = i;
     }
@@ -61,7 +61,7 @@ void check_losses(const RunResult& run, const RunResult& reference, double toler
   MESSAGE("largest relative difference ", worst, " at step ", at + 1);
 }
 
-/// Weights are compared by the largest element: rounding moves small ones by more of themselves.
+/// Weights are compared relative to the largest element: the relative error of small ones is larger.
 void check_weights(const RunResult& run, const RunResult& reference, double tolerance) {
   REQUIRE(run.weights.size() == reference.weights.size());
   for (const auto& [name, expected] : reference.weights) {
@@ -78,7 +78,7 @@ void check_weights(const RunResult& run, const RunResult& reference, double tole
   }
 }
 
-/// Of the groups of a kind, the one that the rank is in.
+/// The rank's group among the groups of a kind.
 std::vector<int64_t> group_of(const nlohmann::ordered_json& kind, int rank) {
   const std::vector<int> first = numbers_of(kind.at("ranks").get<std::string>());
   const std::vector<int> starts = numbers_of(kind.at("starts").get<std::string>());
@@ -160,7 +160,7 @@ TEST_CASE("a plan run twice gives the same bits") {
   });
 }
 
-TEST_CASE("a gradient that is made and reduced in pieces gives the bits of the whole") {
+TEST_CASE("a gradient computed and reduced in pieces equals the whole one bit for bit") {
   for (const char* level : {"0", "1", "2"}) {
     for (const std::vector<std::string>& more :
          {std::vector<std::string>{"launch.ranks=2"},
@@ -182,7 +182,7 @@ TEST_CASE("a gradient that is made and reduced in pieces gives the bits of the w
       if (pieces.job.spec.optimizer.clip_norm == 0) CHECK(same_bits(whole.losses, pieces.losses));
       for (const auto& [name, values] : whole.weights) {
         CAPTURE(name);
-        // The norm by which gradients are clipped is summed by buckets, of which there are others.
+        // The norm for clipping is summed by buckets, and there are other buckets here.
         if (pieces.job.spec.optimizer.clip_norm == 0) CHECK(same_bits(values, pieces.weights.at(name)));
       }
       check_weights(pieces, whole, 1e-8);
@@ -194,14 +194,14 @@ TEST_CASE("a gradient that is made and reduced in pieces gives the bits of the w
 TEST_CASE("gradients in bf16 follow the one-rank loss of f32 ones, and their communications are those of the report") {
   for_each_plan([](const PlanCase& plan) {
     PlannedJob job = planned(plan, {});
-    job.plan.gradient_type = DType::bf16;  // and all else in f32, so that nothing else is rounded
+    job.plan.gradient_type = DType::bf16;  // and everything else in f32, so that nothing else is rounded
     const RunResult run = run_job(std::move(job));
     check_losses(run, reference_run(plan), kBf16Tolerance);
     check_communications(run);
   });
 }
 
-TEST_CASE("bf16 jobs whose gradients are bf16 too follow those of f32 gradients, with the same bits twice") {
+TEST_CASE("bf16 jobs with bf16 gradients follow those with f32 gradients, with the same bits twice") {
   const std::string micro_batches[] = {"parallel.micro_batches=1", "parallel.micro_batches=2"};
   for (const std::string& micro : micro_batches) {
     const std::vector<std::string> same = {

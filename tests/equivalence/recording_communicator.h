@@ -1,5 +1,5 @@
-// A Communicator that hands everything on and writes down what was really asked for, in the words of
-// the plan's report: "all_reduce 1024 [0, 1]", "send 64 to 2", "recv 64 from 0".
+// A Communicator that passes all calls on and records them in the words of the plan's report:
+// "all_reduce 1024 [0, 1]", "send 64 to 2", "recv 64 from 0".
 #pragma once
 
 #include <map>

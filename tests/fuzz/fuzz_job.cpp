@@ -1,5 +1,5 @@
-// libFuzzer target: whatever the text, parse_job gives a job or a SpecError, and a job that it gives
-// reads back the same from to_yaml. The part behind a NUL byte is an override of the command line.
+// libFuzzer target: for any text parse_job returns a job or throws SpecError, and the job is parsed unchanged from its
+// to_yaml. The part after a NUL byte is an override of the command line.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

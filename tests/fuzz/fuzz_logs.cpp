@@ -1,5 +1,5 @@
-// Any bytes as a rank's logs and their times: every byte of the logs is handed out once and in order, whatever the
-// times say; from any start on, what is handed out is the end of the logs. And any text as --rank and --since.
+// Any bytes as a rank's logs and their times: every byte of the logs is returned once and in order, whatever the times
+// contain; from any start, the result is the end of the logs. And any text as --rank and --since.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace trainctl;
 
-/// In memory where there is such a place; one a process.
+/// A folder per process, in memory if possible.
 const std::string& folder() {
   static const std::string path = [] {
     const bool in_memory = std::filesystem::is_directory("/dev/shm");
@@ -61,7 +61,7 @@ void read_streams(std::string_view bytes) {
   const std::string_view text = bytes.substr(times);
   const std::string_view first = text.substr(0, text.size() / 2), last = text.substr(text.size() / 2);
   const LogFiles files{folder(), "stdout"};
-  // Half of the inputs have a magic that is right.
+  // Half of the inputs get a valid magic.
   const std::string magic(text.size() % 2 == 0 ? kTimesMagic : "");
   put(files.path(3), first);
   put(files.path(LogFiles::kCurrent), last);
@@ -83,7 +83,7 @@ void parse(const Parse& read) {
   try {
     read();
   } catch (const std::invalid_argument&) {
-    // It says what is wrong with it.
+    // The text is invalid.
   }
 }
 

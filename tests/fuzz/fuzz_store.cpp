@@ -1,4 +1,4 @@
-// Any bytes as a frame of the store's protocol: parsed or refused, and what is parsed comes back the same.
+// Any bytes as a frame of the store's protocol: parsed or refused, and a parsed request encodes to the same.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string again = store::encode(*reply);
     if (std::string_view(again).substr(4) != body) std::abort();
   }
-  // error.json of a rank is read by the launcher too.
+  // The launcher also reads a rank's error.json.
   if (const auto error = parse_rank_error(body)) (void)to_json(*error);
   return 0;
 }

@@ -1,5 +1,5 @@
-// std::source_location for clang before 16, which libstdc++'s header leaves without one. Fuzz targets
-// include it first, by -include; nothing else needs it.
+// std::source_location for clang before 16, for which libstdc++'s header does not define it. Fuzz targets include it
+// first, by -include; no other target needs it.
 #pragma once
 
 #include <source_location>

@@ -1,4 +1,4 @@
-// Looking up, printing and verifying a graph made by hand: x -> relu -> y, and the gradient of x.
+// Looking up, printing and verifying a graph built by hand: x -> relu -> y, and the gradient of x.
 #include "engine/graph/graph.h"
 
 #include <doctest/doctest.h>
@@ -54,7 +54,7 @@ TEST_CASE("tensors and layers are found by name, consumers in node order") {
   CHECK(g.consumers(3).empty());
 }
 
-TEST_CASE("a graph prints a line a tensor, node and update") {
+TEST_CASE("a graph prints one line per tensor, node and update") {
   CHECK(to_string(small_graph()) ==
         "tensors\n"
         "  w f32 [2, 3] parameter = uniform(-0.5, 0.5)\n"
@@ -71,7 +71,7 @@ TEST_CASE("a graph prints a line a tensor, node and update") {
 
 TEST_CASE("a sound graph passes verify_graph") { CHECK_NOTHROW(verify_graph(small_graph())); }
 
-TEST_CASE("verify_graph finds what is broken") {
+TEST_CASE("verify_graph finds each kind of fault") {
   const std::vector<Fault> faults = {
       {"two tensors are named y", [](Graph& g) { g.tensors[2].name = "y"; }},
       {"two nodes are named y", [](Graph& g) { g.nodes[1].name = "y"; }},

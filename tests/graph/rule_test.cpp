@@ -40,13 +40,13 @@ TEST_CASE("a dim of several factors is cut at its first factor of size > 1") {
   CHECK(cut_factor({}, factors) == -1);
 }
 
-TEST_CASE("a rule prints as it is written") {
+TEST_CASE("a rule is printed as it was written") {
   const std::vector<Factor> factors = {{"n", 2}, {"c", 3}, {"h", 4}};
   const Rule rule{{{{0}, {1}, {2}}, {{2}}}, {{{0}, {1, 2}}, {{}}}};
   CHECK(to_string(rule, factors) == "nch,h->n(ch),()");
 }
 
-TEST_CASE("a shape prints as a list") {
+TEST_CASE("a shape is printed as a list") {
   CHECK(to_string(Shape{2, 3}) == "[2, 3]");
   CHECK(to_string(Shape{}) == "[]");
 }

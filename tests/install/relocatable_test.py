@@ -1,4 +1,4 @@
-"""`cmake --install`, moved elsewhere, runs with its own libraries alone: all but the C library come from its lib/."""
+"""A moved `cmake --install` tree runs with its own libraries: all except the C library come from its lib/."""
 import os, pathlib, subprocess, sys, tempfile
 
 build = pathlib.Path(sys.argv[1])

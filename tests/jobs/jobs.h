@@ -1,6 +1,6 @@
-// The jobs that tests and benchmarks run stand in tests/jobs, a file each, and are known by the file's name. What a
-// test changes it says in overrides. Two kinds of text stay with their test: networks that it makes from its own
-// arguments, and texts of which it checks lines and columns.
+// The jobs that tests and benchmarks run are in tests/jobs, one per file, and are known by the file's name. Tests
+// change them by overrides. Two kinds of jobs stay with their test: networks that it generates from its arguments, and
+// texts whose lines and columns it checks.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace trainctl {
 
 inline std::string job_file(const std::string& name) { return TRAINCTL_SOURCE_DIR "/tests/jobs/" + name + ".yaml"; }
 
-/// As it stands in the file, to be written elsewhere.
+/// The file's text, to be written to another place.
 inline std::string job_text(const std::string& name) {
   std::ifstream file(job_file(name));
   if (!file) throw std::runtime_error("no job " + job_file(name));
@@ -28,7 +28,7 @@ inline JobSpec job_spec(const std::string& name, const std::vector<std::string>&
   return load_job(job_file(name), overrides);
 }
 
-/// All of them, sorted.
+/// All names, sorted.
 inline std::vector<std::string> job_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(TRAINCTL_SOURCE_DIR "/tests/jobs"))

@@ -1,4 +1,4 @@
-"""The jobs of this folder by name, as tests/jobs/jobs.h has them for C++."""
+"""The jobs of this folder by name, like tests/jobs/jobs.h for C++."""
 
 import pathlib
 

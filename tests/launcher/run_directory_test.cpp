@@ -111,7 +111,7 @@ TEST_CASE("numbers in error.json that do not fit their type are ignored") {
   CHECK(error->missing == std::vector<int>{1, 2});
 }
 
-TEST_CASE("a run is running while its lock is held; after that its outcome gives the state, or it is lost") {
+TEST_CASE("a run is running while its lock is held, then its outcome gives the state, or it is lost") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 1);
   {

@@ -247,9 +247,7 @@ TEST_CASE("a rank that reports no progress is never silent") {
   CHECK(scene.sent.empty());
 }
 
-TEST_CASE(
-    "of the ranks that stand still, the cause is a frozen one, else one that does not wait, else the one that stood "
-    "longest") {
+TEST_CASE("of ranks that stand still the cause is a frozen one, else one that does not wait, else the longest") {
   Scene scene;
   // The look after 63 s finds all of them.
   for (const int rank : {0, 1}) scene.moves(rank, 1, 1.0, true);

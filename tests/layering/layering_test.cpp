@@ -1,5 +1,4 @@
-// The rooms of docs/contributing.md as a rule: reads every include line and fails on an edge that is
-// not allowed.
+// The rooms of docs/contributing.md as a rule: reads every include line and fails on a forbidden edge.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -16,7 +15,7 @@ namespace {
 
 using Rooms = std::set<std::string>;
 
-// room -> the rooms whose headers it may include, besides its own.
+// room -> the other rooms whose headers it may include.
 const std::map<std::string, Rooms> kMayInclude = {
     {"engine/base", {}},
     {"engine/spec", {"engine/base"}},
@@ -68,7 +67,7 @@ std::vector<Include> all_includes() {
   return includes;
 }
 
-/// `start` and all of our files that it includes, directly or not.
+/// `start` and all of our files that it includes, directly or indirectly.
 std::set<std::string> files_seen_from(const std::vector<Include>& includes, const std::set<std::string>& start) {
   std::map<std::string, std::vector<std::string>> targets;
   for (const Include& include : includes) targets[include.file.string()].push_back(include.target);
@@ -115,7 +114,7 @@ TEST_CASE("runtime takes only program.h from compile") {
     }
 }
 
-TEST_CASE("runtime sees nothing of a plan or a job file, through no header") {
+TEST_CASE("no header of runtime includes a plan or a job file, even indirectly") {
   const auto includes = all_includes();
   std::set<std::string> runtime;
   for (const Include& include : includes)
@@ -158,7 +157,7 @@ TEST_CASE("each outside library stays in its room") {
       }
 }
 
-TEST_CASE("plan and compile know no file, socket or clock") {
+TEST_CASE("plan and compile use no file, socket or clock") {
   static const std::set<std::string> kBanned = {"fstream",      "filesystem", "chrono",   "thread", "sys/socket.h",
                                                 "netinet/in.h", "sys/stat.h", "unistd.h", "fcntl.h"};
   for (const Include& include : all_includes())

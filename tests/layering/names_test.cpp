@@ -1,5 +1,5 @@
-// What a kernel, op, layer, optimizer or loss is stands in its definition. Outside engine/ops nothing decides by its
-// name: this test reads the sources and counts the places that compare a name with text, or look one up by text.
+// The properties of a kernel, op, layer, optimizer or loss are in its definition. No code outside engine/ops depends on
+// its name: this test counts the places in the sources that compare a name with text, or look one up by text.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Place {
 
 const std::string kString = "\"([^\"\\\\]*)\"";
 
-/// Without comments; lines stay where they are.
+/// Removes comments; line numbers do not change.
 std::string code_of(const std::string& text) {
   std::string code;
   bool in_string = false;
@@ -45,7 +45,7 @@ std::string code_of(const std::string& text) {
   return code;
 }
 
-/// Names of something else that read the same.
+/// Names of other things with the same spelling.
 const std::string kChoices = R"({"none", "tanh"})";                 // of gelu's field `approximate`
 const Names kExempt = {"engine/runtime/comm/collective_call.cpp"};  // to_string(Collective)
 
@@ -67,7 +67,7 @@ void for_each_match(const std::string& code, const std::regex& pattern, const Vi
   for (std::sregex_iterator m(code.begin(), code.end(), pattern), end; m != end; ++m) visit(*m);
 }
 
-/// The names that definitions in engine/ops give: `.name = "relu"`, {"relu", prepare_relu}, `const OpDef relu_op`.
+/// The names defined in engine/ops: `.name = "relu"`, {"relu", prepare_relu}, `const OpDef relu_op`.
 Names defined_names() {
   static const std::vector<std::regex> patterns = {
       std::regex(R"re(\.(?:name|type) = "([a-z][a-z0-9_]*)")re"),
@@ -93,7 +93,7 @@ bool starts_a_name(const Names& names, const std::string& start) {
 }
 
 /// `== "relu"` and `"relu" ==`; find_op("relu"), is_kernel(v, "relu"), names.contains("relu"); ends_with("_grad"),
-/// starts_with("matmul"); lists of nothing but text, {"relu", "gelu"}, and tables, {"relu", 1}.
+/// starts_with("matmul"); lists of text, {"relu", "gelu"}, and tables, {"relu", 1}.
 std::set<Place> places_in(const std::string& file, const std::string& code, const Names& names) {
   static const std::regex compared("(?:[=!]=\\s*" + kString + "|" + kString + "\\s*[=!]=)");
   static const std::regex looked_up(
@@ -137,7 +137,7 @@ std::set<Place> places_in(const std::string& file, const std::string& code, cons
 
 }  // namespace
 
-TEST_CASE("the reader of sources sees every way to compare with a name, and nothing else") {
+TEST_CASE("the reader of sources finds every way to compare with a name, and nothing else") {
   const Names names = {"relu", "matmul", "sgd_update", "relu_grad"};
   const auto count = [&](const std::string& code) { return places_in("f", code_of(code), names).size(); };
   for (const char* code :

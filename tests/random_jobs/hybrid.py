@@ -1,21 +1,21 @@
-"""Networks of hybrid_parallel beside what they compute on one rank: parts of layers with the collectives between."""
+"""Networks of hybrid_parallel (parts of layers with collectives between them), and the same on one rank."""
 
 from network import Network
 
 
 class Hybrid(Network):
-    """Shapes are what one rank holds; whole_layers are the layers of one rank."""
+    """Shapes are one rank's parts; whole_layers are the layers of the one-rank network."""
 
     def __init__(self, rng, rows, ranks, full_batch):
         super().__init__(rng, rows)
         self.ranks, self.full_batch = ranks, full_batch
         self.whole_layers, self.strategies = [], {}
-        self.same_as = {}  # layer that one rank does not have -> what it takes in its place
+        self.same_as = {}  # layer that the one-rank network lacks -> its replacement there
         self.features = self.size()
         self.shapes["data"] = (rows, self.features)
 
     def put(self, type, out, rule, inputs=None, whole=(), **fields):
-        """`whole`: fields of the layer on one rank where they differ; None: there it does not stand."""
+        """`whole`: fields that differ in the one-rank network; None: the layer is not in it."""
         name = super().put(type, out, rule, inputs, **fields)
         if whole is not None:
             layer = {**self.layers[-1], **dict(whole)}
@@ -35,7 +35,7 @@ class Hybrid(Network):
         return self.put(type, shape, (["ab"], ""), whole=None, **fields)
 
     def groups(self):
-        """A number of ways that divides the ranks, and the ranks that hold the parts of one copy: cuts go to the slowest axes first."""
+        """A number of ways that divides the ranks, and the ranks with the parts of one copy: the slowest axes are cut first."""
         ways = self.rng.choice([w for w in range(2, self.ranks + 1) if self.ranks % w == 0]) if self.full_batch else self.ranks
         if ways == self.ranks and self.rng.random() < 0.5:
             return ways, {}
@@ -43,7 +43,7 @@ class Hybrid(Network):
         return ways, {"group": [[copy + copies * part for part in range(ways)] for copy in range(copies)]}
 
     def part_dense(self, units, ways, bias, contract):
-        """A dense layer of which each of `ways` ranks holds a part: of its units, or of the features that come in."""
+        """A dense layer of which each of `ways` ranks has a part: of its units, or of its input features."""
         whole = {} if contract else {"units": units * ways}
         fields = {"units": units, "init_std": 0.2, **({} if bias else {"bias": False})}
         name = self.put("dense", self.shape[:-1] + (units,), (["mk", "nk"], ""), whole=whole, **fields)
@@ -56,7 +56,7 @@ class Hybrid(Network):
         rows = self.shape[0]
         if not self.full_batch:
             self.collective("all_gather", (rows * ways, self.shape[1]), **group)
-        # A bias's start is bounded by the features that come in, which are all there.
+        # A bias's initial values are bounded by the number of input features, which is not cut here.
         self.part_dense(self.size(), ways, self.rng.random() < 0.7, False)
         if self.rng.random() < 0.8:
             self.activation()
@@ -85,7 +85,7 @@ class Hybrid(Network):
         return True
 
     def plain(self):
-        # No module, whose layers one rank would have under other names.
+        # No modules: the one-rank network would have other names for their layers.
         kind = self.rng.choice([self.dense, self.activation, self.layer_norm, self.residual] + ([self.dropout] if self.full_batch else []))
         return kind()
 

@@ -48,7 +48,7 @@ class Job:
         return "\n".join(lines) + "\n"
 
     def reference_overrides(self):
-        """What makes one rank on the CPU of it."""
+        """The overrides that turn it into a job of one CPU rank."""
         micro = self.fields["parallel"].get("micro_batches", 1) if self.same_micro_batches else 1
         return ["launch.ranks=1", "launch.device=cpu", "launch.comm=auto", "precision=fp32", "gradient_precision=fp32",
                 "train.sink_steps=1", f"parallel={{micro_batches: {micro}}}"]
@@ -77,7 +77,7 @@ def draw_optimizer(rng, loss):
         if chance(rng, 0.4):
             optimizer["nesterov"] = True
     if kind != "sgd":
-        # Without a large eps adam makes whole steps of gradients that are rounding alone, as sums of mae's signs are.
+        # Without a large eps adam turns gradients that are only rounding errors, like sums of mae's signs, into full steps.
         optimizer["eps"] = rng.choice([1e-3, 1e-4, 1e-8] if "mae" not in str(loss) else [1e-3])
         if chance(rng, 0.3):
             optimizer["betas"] = [rng.choice([0, 0.5, 0.9]), rng.choice([0.9, 0.99])]
@@ -89,7 +89,7 @@ def draw_optimizer(rng, loss):
 
 
 def draw_strategy(rng, rule, shapes, ranks):
-    """Cuts that agree with the rule most of the time."""
+    """Cuts that mostly agree with the rule."""
     operands, whole, *limits = rule
     left, ways = ranks, {}
     sizes = {}
@@ -109,7 +109,7 @@ def draw_strategy(rng, rule, shapes, ranks):
 
 
 def operand_shapes(net, layer):
-    """Of those operands whose shapes the network knows: tensors and weights."""
+    """Strategies for operands whose shapes the network knows: tensors and weights."""
     shapes = [net.shapes[i] for i in layer["inputs"]]
     features, units = shapes[0][-1], layer.get("units")
     if layer["type"] == "embedding":
@@ -130,7 +130,7 @@ def draw_strategies(rng, net, ranks):
 
 
 def draw_stages(rng, net, stages):
-    """stage_config in the order of the layers; sometimes of some layers alone."""
+    """stage_config in the order of the layers; sometimes only for some layers."""
     cuts = sorted(rng.sample(range(1, len(net.flat)), stages - 1))
     stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
     if chance(rng, 0.1):  # side by side: as early as a layer's inputs allow, or later
@@ -203,13 +203,13 @@ def draw_launch(rng, ranks, device, modes):
 def draw_network(rng, rows, large, huge):
     if huge:  # large enough for libraries and copy engines of GPUs
         return Network(rng, rows, HUGE_SIZES, 1 << 20, chain=True)
-    if chance(rng, 0.2):  # what GPUs may run as few launches
+    if chance(rng, 0.2):  # GPUs may run these as few launches
         return Network(rng, rows, EVEN_SIZES, 1 << 14, chain=True)
     return Network(rng, rows, LARGE_SIZES, 1 << 16) if large else Network(rng, rows)
 
 
 def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
-    """One that may yet be refused. `large`, `huge`: how many of them."""
+    """A job that `plan` may still refuse. `large`, `huge`: the share of such jobs."""
     ranks = rng.choice(rank_counts)
     mode = rng.choice(["data_parallel", "semi_auto_parallel", "semi_auto_parallel", "semi_auto_parallel", "hybrid_parallel"])
     if ranks == 1 and chance(rng, 0.5):
@@ -218,7 +218,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     micro_batches = rng.choice([1, 1, 1, 2, 2, 3, 4])
     large, huge = chance(rng, large), chance(rng, huge)
     rows = rng.choice([1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24] + ([31, 48, 49, 64, 100, 128] if large else []))
-    if mode != "semi_auto_parallel" or chance(rng, 0.5):  # rows that the ranks of a stage divide
+    if mode != "semi_auto_parallel" or chance(rng, 0.5):  # a number of rows divisible by the ranks of a stage
         rows = math.ceil(rows / (ranks // stages)) * (ranks // stages)
     fields = {"name": "random", "seed": rng.randrange(1000), **draw_precision(rng, device)}
     data, train = draw_train(rng, rows * micro_batches)
@@ -226,7 +226,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     if mode == "hybrid_parallel":
         return draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages)
     net = None
-    while net is None or len(net.flat) < stages:  # a loss alone is no network, and every stage has a layer
+    while net is None or len(net.flat) < stages:  # a network needs a layer besides the loss, and so does every stage
         net = draw_network(rng, rows, large, huge)
         dataset = net.digits(digits) if chance(rng, 0.06) else net.start()
         net.grow(rng.choice([0, 1, 2, 3] if huge else [0, 1, 2, 3, 5, 7, 10, 14]))

@@ -14,11 +14,11 @@ LETTERS = "abcdefgh"
 
 
 def reshape_limits(before, after):
-    """For each dim of `before`, what its cuts must divide: its outermost part, where that is the outermost of a dim behind too."""
+    """For each dim of `before`, what its cuts must divide: its outermost part, if that is also the outermost of a later dim."""
     limits, i, o = [1] * len(before), 0, 0
     while i < len(before) or o < len(after):
         starts, whole_in, whole_out = (i, o), 1, 1
-        while True:  # a run of dims of as many elements
+        while True:  # a run of dims with the same number of elements
             if whole_in <= whole_out and i < len(before) or o == len(after):
                 whole_in, i = whole_in * before[i], i + 1
             else:
@@ -51,21 +51,21 @@ def run_limits(before, after):
 class Layers:
     def __init__(self, rng, rows, sizes=None, most_elements=1 << 13):
         self.rng, self.rows, self.sizes, self.most_elements = rng, rows, sizes or SIZES, most_elements
-        self.layers = []    # as they stand in the job file
+        self.layers = []    # as in the job file
         self.modules = {}
-        self.flat = []      # layers with those of modules, as the job has them once it is unrolled
+        self.flat = []      # all layers, with modules unrolled
         self.shapes = {}    # of layers' outputs by name, and of data
         self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
         self.weights = {}   # layer with an own weight that others may share -> its shape
-        # Whether micro-batches are other numbers than whole batches: statistics over rows, masks of dropout.
+        # Whether micro-batches compute other numbers than whole batches: statistics over rows, masks of dropout.
         self.mixes_rows = False
-        self.same_rows = set()  # tensors with the same numbers in every row, whose variance over rows is rounding alone
-        self.flat_sums = set()  # tensors whose sums are 0 or 1 but for rounding, which is all that a sum of them would be
+        self.same_rows = set()  # tensors with equal rows, whose variance over rows is only rounding
+        self.flat_sums = set()  # tensors whose sums are 0 or 1 except for rounding, so that a sum of them is only rounding
         self.integer_data = False
         self.vocabulary = 0
         self.at = "data"
 
-    # What stands where.
+    # Shapes and names.
 
     @property
     def shape(self):
@@ -78,7 +78,7 @@ class Layers:
         return math.prod(shape) <= self.most_elements * max(1, self.rows // 16)
 
     def put(self, type, out, rule, inputs=None, **fields):
-        """A layer behind `inputs`, by default behind the last one; its name."""
+        """Adds a layer after `inputs`, by default after the last one; returns its name."""
         name = f"{type}{len(self.flat)}"
         layer = {"name": name, "type": type, **fields}
         inputs = inputs or [self.at]
@@ -105,7 +105,7 @@ class Layers:
         row = self.letters(self.shape)
         return self.put(type, self.shape, ([row], ""), **fields)
 
-    # Layers, one a function; each returns False where the shape does not suit it.
+    # Layers, one per function; each returns False if the shape does not suit it.
 
     def dense(self, units=None, bias=None, **fields):
         if len(self.shape) < 2:
@@ -153,12 +153,12 @@ class Layers:
         self.mixes_rows |= dim == 0
         row = self.letters(self.shape)
         name = self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
-        if self.shape[dim] == 1:  # ones, whatever comes in
+        if self.shape[dim] == 1:  # the result would be ones for any input
             self.same_rows.add(name)
         return True
 
     def layer_norm(self):
-        if len(self.shape) < 2 or self.shape[-1] < 3:  # of 1 or 2 numbers hardly more than signs are left
+        if len(self.shape) < 2 or self.shape[-1] < 3:  # normalizing 1 or 2 numbers leaves little more than signs
             return False
         row = self.letters(self.shape[:-1], "d")
         affine = self.rng.random() < 0.7
@@ -230,7 +230,7 @@ class Layers:
         return tuple(max(x, y) for x, y in zip(a, b))
 
     def combine(self):
-        """add or mul with any tensor before it that broadcasts, the data among them."""
+        """add or mul with any earlier tensor that broadcasts, including the data."""
         others = [name for name in self.shapes if name != self.at and not (name == "data" and self.integer_data)]
         self.rng.shuffle(others)
         if self.rng.random() < 0.1:
@@ -239,7 +239,7 @@ class Layers:
             out = self.broadcast_with(other)
             if out is None or out[0] != self.rows or not self.fits(out):
                 continue
-            self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows lie over another dim
+            self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows broadcast over another dim
             row = self.letters(out)
             of = lambda shape: "".join("-" if size == 1 and whole != 1 else letter
                                        for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]

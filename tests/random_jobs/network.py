@@ -1,4 +1,4 @@
-"""A whole network at random: the data set's samples, layers and blocks of layers, and what a loss wants."""
+"""A whole random network: the data set's samples, layers and blocks of layers, and the labels that a loss needs."""
 
 import math
 
@@ -10,7 +10,7 @@ class Network(Layers):
         super().__init__(rng, rows, sizes, most_elements)
         self.kinds = self.CHAIN if chain else self.KINDS
 
-    # Several layers that belong together.
+    # Groups of layers.
 
     def residual(self):
         if len(self.shape) < 2:
@@ -55,7 +55,7 @@ class Network(Layers):
         return True
 
     def module(self):
-        """Copies of a block, one behind another."""
+        """Copies of a block, one after another."""
         if len(self.shape) < 2:
             return False
         rng, shape, units, norm = self.rng, self.shape, self.size(), self.rng.random() < 0.6 and self.shape[-1] > 2
@@ -79,7 +79,7 @@ class Network(Layers):
         return True
 
     def product(self):
-        """Of a tensor with what an activation makes of it."""
+        """The matrix product of a tensor and its activation."""
         if len(self.shape) < 3:
             return False
         lead, rows, columns = self.shape[:-2], self.shape[-2], self.shape[-1]
@@ -96,7 +96,7 @@ class Network(Layers):
         return self.softmax(dim=len(self.shape) - 1) if self.rng.random() < 0.5 else True
 
     def over_rows(self):
-        """Something of all rows, kept as one row or as a product of features, and back onto the rows."""
+        """Reduces all rows to one row or to a product of features, and applies that to the rows."""
         if len(self.shape) < 2 or self.at in self.flat_sums:
             return False
         start = self.at
@@ -193,7 +193,7 @@ class Network(Layers):
         return {"type": "random", "shape": shape}
 
     def head(self):
-        """A layer whose output suits a loss, where the last one's does not or by chance."""
+        """Adds a layer whose output suits a loss, if the last one's does not, or at random."""
         rng = self.rng
         trains = any(layer["units"] for layer in self.flat)
         if trains and rng.random() < 0.6 and len(self.shape) > 1 and math.prod(self.shape[1:]) <= 600 and not self.given_labels:
@@ -211,7 +211,7 @@ class Network(Layers):
             self.matmul()
 
     def end(self, data):
-        """The loss; adds what it wants of labels to the fields of the data set."""
+        """The loss; adds the labels that it needs to the fields of the data set."""
         rng = self.rng
         self.given_labels = data.get("type") == "mnist"
         self.head()
@@ -228,13 +228,13 @@ class Network(Layers):
             data.update(label_dtype="f32", label_shape=[] if math.prod(sample) == 1 and rng.random() < 0.5 else sample)
             if self.vocabulary:
                 data["classes"] = self.vocabulary
-            if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors as any other
+            if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors like any other
                 self.put("mul", self.shape, ([row, row], ""), [self.at, "label"])
         type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae"])
         self.rules["loss"] = ([row, row[:-1]], row[-1]) if cross_entropy else ([row, row], "")
         self.shapes["label"] = self.shape[:-1] if cross_entropy else self.shape
         self.loss_inputs = [self.at, "label"]
-        if rng.random() < 0.08:  # layers that nobody reads, or that are only printed
+        if rng.random() < 0.08:  # layers that no layer reads, or that are only printed
             loss = {"type": type, "input": self.at}
             self.grow(rng.randint(1, 3))
             return loss

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Jobs drawn at random, each run under its plan and on one CPU rank: the losses of both must be the same.
+"""Random jobs, each run under its plan and on one CPU rank: the losses of both must be the same.
 
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --jobs 300
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
-Fails where a legal job crashes, hangs, is not finite where the reference is, has other losses than it beyond TOLERANCE, or has other
-bits when it is run again; and where more than MOST_EXCUSED of the jobs are excused from that:
+Fails if a legal job crashes, hangs, is not finite while the reference is, differs from the reference's losses by more than TOLERANCE,
+or has other bits when run again; and if more than MOST_EXCUSED of the jobs are excused from that:
 
   refused     `plan` refuses the draft, and another is drawn
-  explodes    some of the steps are not compared, since the reference's loss has grown EXPLODED times by then
-  amplifies   the losses differ, but changes of the job by next to nothing (NUDGE) move them as much
+  explodes    some steps are not compared, since the reference's loss has grown EXPLODED times by then
+  amplifies   the losses differ, but tiny changes of the job (NUDGE) change them as much
 
 Prints what is needed to repeat each failure, the numbers of excuses, and what was refused, by message. Of one seed, job N is always the
 same: --only N.
@@ -32,11 +32,11 @@ import time
 from job import draw_job
 from runs import Failure, call, comparable, difference, read_losses, run_losses
 
-# Of the largest loss so far. fp32 sums in another order: some 1e-7 a sum, more behind norms and over steps. tf32 and bf16 round each
-# operand to 11 and 8 bits.
+# Relative to the largest loss so far. fp32 sums in another order: about 1e-7 per sum, more after norms and over steps. tf32 and bf16
+# round each operand to 11 and 8 bits.
 TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 8e-2}
-# What turns rounding into differences (signs of gradients that cancel, adam's division, norms of rows that are nearly equal) does so
-# with changes of this size of the learning rate and of the weights' decay too: a job that they move amplifies.
+# Some jobs amplify rounding (signs of gradients that cancel, adam's division, norms of nearly equal rows). They also amplify changes of
+# the learning rate and of the weight decay of this size, by which such jobs are found.
 NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
 MOST_EXCUSED = 0.02  # of the jobs, rounded up
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs/data/digits")
@@ -50,8 +50,8 @@ def parse_arguments():
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this job alone")
-    parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after so many")
-    parser.add_argument("--gpus", type=int, default=1, help="each job gets those it needs; so many jobs at once as fit")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after this many seconds")
+    parser.add_argument("--gpus", type=int, default=1, help="each job gets as many as it needs; jobs that fit run at the same time")
     parser.add_argument("--share", type=int, default=1, help="jobs at once on one GPU")
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
@@ -66,7 +66,7 @@ def parse_arguments():
 
 
 class Gpus:
-    """Places on them; a job waits for one on as many as it has ranks."""
+    """Slots on the GPUs; a job waits for one slot on as many GPUs as it has ranks."""
 
     def __init__(self, count, share):
         self.places, self.changed = [share] * count, threading.Condition()
@@ -99,7 +99,7 @@ def emulated_losses(options, path):
 
 
 def nudged(job, size):
-    """Overrides that change the learning rate, or pull at each weight, by next to nothing; adam's smallest division."""
+    """Overrides that slightly change the learning rate, or decay each weight, or change adam's eps."""
     optimizer = job.fields["optimizer"]
     rate = optimizer["learning_rate"]
     path = "optimizer.learning_rate" + (".base" if isinstance(rate, dict) else "")
@@ -108,7 +108,7 @@ def nudged(job, size):
     yield [f"optimizer.weight_decay={optimizer.get('weight_decay', 0) + size!r}"]
     if "eps" in optimizer:
         yield [f"optimizer.eps={optimizer['eps'] * (1.5 if optimizer['eps'] < 1e-5 else 1 + size)!r}"]
-    if job.fields["launch"]["device"] == "cuda":  # sums in another order; on CPUs that is what is tested
+    if job.fields["launch"]["device"] == "cuda":  # sums in another order; on CPUs the test itself covers that
         yield ["launch.ranks=2", job.reference_overrides()[-1].replace("{", "{mode: semi_auto_parallel, ")]
 
 
@@ -139,7 +139,7 @@ class Campaign:
             self.excused["refused"] += 1
 
     def draw(self, index):
-        """A legal job, its file and that of its reference."""
+        """A legal job, its file and its reference's file."""
         for attempt in range(200):
             rng = random.Random(f"{self.options.seed}/{index}/{attempt}")
             job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, *self.sizes)
@@ -174,11 +174,11 @@ class Campaign:
             raise Failure("no losses")
         found = self.run_plan(path, job)
         again = self.run_plan(path, job) if rng.random() < 0.33 else found
-        if repr(again) != repr(found):  # of nan too
+        if repr(again) != repr(found):  # works for nan too
             raise Failure(f"other bits when run again: {found} and {again}")
         if options.emulated:
             found = {step: found[step] for step in reference}
-        if options.jax and found and max(found) == max(reference):  # which has the steps that are not logged too
+        if options.jax and found and max(found) == max(reference):  # it also has the steps that are not logged
             reference = {step: reference[step] for step in found}
         if sorted(found) != sorted(reference):
             raise Failure(f"other steps: {sorted(found)}, the reference has {sorted(reference)}")
@@ -230,7 +230,7 @@ class Campaign:
             print(f"\njob {index} of seed {options.seed}: {text}")
             print(f"  repeat: random_jobs.py --trainctl {options.trainctl} --device {options.device} --ranks {ranks}{gpus} "
                   f"--seed {options.seed} --only {index}")
-            if job:  # else the file is the last that was drawn
+            if job:  # else the file has the last drawn job
                 file = f"{options.keep}/{options.seed}.{index}"
                 quoted = " ".join(f"'{word}'" for word in job.reference_overrides())
                 print(f"  by hand: trainctl run {file}.yaml; trainctl run {file}.reference.yaml {quoted}")

@@ -1,10 +1,10 @@
-"""Runs of trainctl, their losses, and how far those are apart."""
+"""Runs of trainctl, their losses, and the differences between these."""
 
 import json
 import subprocess
 import tempfile
 
-EXPLODED = 100  # times the first loss: from there on only rounding is compared
+EXPLODED = 100  # times the first loss: beyond that only rounding would be compared
 LIMIT_S = 90  # of one run, whose own launch.timeout is 30 s
 
 
@@ -52,7 +52,7 @@ def comparable(reference):
 
 
 def difference(found, reference, steps):
-    """The largest, in parts of the largest loss so far, and its step."""
+    """The largest difference, relative to the largest loss so far, and its step."""
     worst, at, largest = 0.0, None, 1e-6
     for step in steps:
         largest = max(largest, abs(reference[step]))

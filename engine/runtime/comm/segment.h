@@ -44,8 +44,8 @@ struct alignas(64) Member {
 };
 static_assert(sizeof(Member) == 64);
 
-/// Ranks that call collectives together. `phase` advances by two a round: odd while a round is open for
-/// work, even between rounds.
+/// Ranks that call collectives together. `phase` advances by two per round. It is an odd number while a
+/// round is open for work, otherwise an even one.
 struct alignas(64) Group {
   std::atomic<uint32_t> state;  ///< 0 empty, 1 being filled in, 2 ready
   uint32_t size;

@@ -1,4 +1,4 @@
-// A step allocates nothing: not the executor, the kernels, the communicator nor the loader's thread.
+// A step allocates nothing: neither the executor, the kernels, the communicator nor the loader's thread.
 #include <doctest/doctest.h>
 
 #include <barrier>
@@ -14,7 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Of all ranks together, in steps 2 to the last.
+/// Allocations of all ranks together, in steps 2 to the last.
 AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
@@ -42,7 +42,7 @@ AllocationCounts count_in_steps(const PlanCase& plan) {
 }
 
 bool can_count() {
-  if (!can_count_allocations()) skip_test("a sanitizer has the heap to itself");
+  if (!can_count_allocations()) skip_test("a sanitizer replaces malloc itself");
   return can_count_allocations();
 }
 

@@ -1,5 +1,5 @@
-// malloc and its kin and operator new, replaced for this one executable. Whoever called is told by the
-// return address: an allocation is a library's own where that lies in the library's code.
+// malloc, its relatives and operator new, replaced in this executable. The return address identifies the caller: an
+// allocation is a library's own if the address is in the library's code.
 #include "tests/equivalence/allocations/count_allocations.h"
 
 #include <dlfcn.h>
@@ -111,7 +111,7 @@ int posix_memalign(void** memory, size_t alignment, size_t size) {
 
 }  // extern "C"
 
-// Not by way of malloc above: the caller would be operator new.
+// Does not call malloc above: the caller would be operator new.
 void* operator new(size_t size) {
   TRAINCTL_COUNT();
   if (void* memory = __libc_malloc(size)) return memory;

@@ -1,4 +1,4 @@
-// Counts what is asked of the heap, by all threads, while it is told to.
+// Counts heap allocations of all threads while counting is on.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 namespace trainctl {
 
 struct AllocationCounts {
-  int64_t ours = 0;       ///< everything but the next
-  int64_t libraries = 0;  ///< asked for by the code of oneDNN and the OpenMP runtime themselves
+  int64_t ours = 0;       ///< all others
+  int64_t libraries = 0;  ///< by code of oneDNN and the OpenMP runtime
 };
 
-/// False under sanitizers, which have the heap to themselves.
+/// False under sanitizers, which replace malloc themselves.
 bool can_count_allocations();
 void start_counting_allocations();
 AllocationCounts stop_counting_allocations();

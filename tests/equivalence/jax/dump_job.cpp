@@ -59,7 +59,7 @@ void dump_weights(const Program& program, uint64_t seed, const std::string& fold
   }
 }
 
-/// Of every step; returns how many there are.
+/// Writes the batches of all steps; returns the number of steps.
 int64_t dump_batches(const JobSpec& spec, const std::string& folder) {
   const auto set = open_dataset(spec.dataset, spec.seed);
   SampleOrder order(spec.dataset, set->size(), spec.seed);
