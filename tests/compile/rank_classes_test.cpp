@@ -1,4 +1,5 @@
-// A class stands for all of its ranks: their programs differ in rank numbers alone, and a proof of it is one of all of them.
+// A class stands for all of its ranks: their programs differ only in rank numbers, and a proof for it holds for
+// all.
 #include "engine/compile/rank_classes.h"
 
 #include <doctest/doctest.h>
@@ -53,17 +54,20 @@ class RandomJob {
     const int layers = 3 + pick({0, 1, 2, 3, 4, 5, 6});
     for (int l = 0; l < layers; ++l) network += hybrid ? hybrid_layer(l) : layer(l);
     const char* mode = hybrid ? "hybrid_parallel" : pick({0, 1, 2}) == 0 ? "data_parallel" : "semi_auto_parallel";
-    std::string job = fmt::format("dataset: {{type: random, shape: [4, 12], label_dtype: f32, label_shape: [4, {}], batch: {}}}\n",
-                                  width_, rows * micro_batches);
+    std::string job =
+        fmt::format("dataset: {{type: random, shape: [4, 12], label_dtype: f32, label_shape: [4, {}], batch: {}}}\n",
+                    width_, rows * micro_batches);
     job += "network:\n" + network + "loss: mse\n" + optimizer();
     job += fmt::format("launch: {{ranks: {}}}\nparallel:\n  mode: {}\n  stages: {}\n  micro_batches: {}\n", ranks, mode,
                        stages, micro_batches);
-    job += fmt::format("  schedule: {}\n  optimizer_shard: {{level: {}, min_kb: 0}}\n", pick({0, 1}) == 0 ? "gpipe" : "1f1b",
-                       pick({0, 1, 2, 3}));
+    job += fmt::format("  schedule: {}\n  optimizer_shard: {{level: {}, min_kb: 0}}\n",
+                       pick({0, 1}) == 0 ? "gpipe" : "1f1b", pick({0, 1, 2, 3}));
     if (pick({0, 1, 2}) == 0) job += "  recompute: ['l*']\n";
     if (!strategies_.empty() && mode[0] == 's') job += "  strategies:\n" + strategies_;
-    if (pick({0, 1, 2}) == 0) job += "precision: bf16\n";
-    else if (pick({0, 1, 2}) == 0) job += "gradient_precision: bf16\n";
+    if (pick({0, 1, 2}) == 0)
+      job += "precision: bf16\n";
+    else if (pick({0, 1, 2}) == 0)
+      job += "gradient_precision: bf16\n";
     return job;
   }
 
@@ -73,7 +77,8 @@ class RandomJob {
   std::string optimizer() {
     const std::string clip = pick({0, 1}) == 0 ? ", clip_norm: 1.0" : "";
     if (pick({0, 1}) == 0) return "optimizer: {type: adamw, learning_rate: 0.01" + clip + "}\n";
-    return fmt::format("optimizer: {{type: sgd, learning_rate: 0.01, momentum: {}{}}}\n", pick({0, 1}) == 0 ? "0.9" : "0.0", clip);
+    return fmt::format("optimizer: {{type: sgd, learning_rate: 0.01, momentum: {}{}}}\n",
+                       pick({0, 1}) == 0 ? "0.9" : "0.0", clip);
   }
 
   std::string layer(int l) {
@@ -101,13 +106,15 @@ class RandomJob {
     }
   }
 
-  /// Lists of two ranks each, next to each other or far apart, or of all.
+  /// Lists of two ranks each, adjacent or far apart, or one list of all.
   std::string group() {
     std::string text;
     const int kind = pick({0, 1, 2, 3});
     if (kind == 0) return "";
     for (int r = 0; r < in_stage_ / 2; ++r) {
-      const int a = kind == 1 ? 2 * r : r, b = kind == 1 ? 2 * r + 1 : kind == 2 ? r + in_stage_ / 2 : in_stage_ - 1 - r;
+      const int a = kind == 1 ? 2 * r : r, b = kind == 1   ? 2 * r + 1
+                                               : kind == 2 ? r + in_stage_ / 2
+                                                           : in_stage_ - 1 - r;
       text += fmt::format("{}[{}, {}]", text.empty() ? "" : ", ", a, b);
     }
     return ", group: [" + text + "]";
@@ -134,7 +141,7 @@ class RandomJob {
   std::string strategies_;
 };
 
-/// Something is wrong with it now, or not: dropped, moved, or said otherwise.
+/// Damages an instruction at random, possibly without effect: drops it, moves it, or changes a field.
 void break_instruction(Program& p, size_t at, unsigned how) {
   Instruction& i = p.instructions[at];
   const auto operands = [&]() -> std::vector<Operand>& { return i.outputs.empty() ? i.inputs : i.outputs; };
@@ -142,7 +149,7 @@ void break_instruction(Program& p, size_t at, unsigned how) {
     case 0:
       i.waits.clear();
       break;
-    case 1:  // it does nothing
+    case 1:  // a wait that does nothing
       i.opcode = Opcode::wait;
       i.inputs.clear();
       i.outputs.clear();
@@ -163,7 +170,8 @@ void break_instruction(Program& p, size_t at, unsigned how) {
       if (i.opcode == Opcode::collective) i.name += " of another";
       break;
     default:
-      if (i.opcode == Opcode::collective && !p.groups.empty()) i.group = (i.group + 1) % static_cast<int>(p.groups.size());
+      if (i.opcode == Opcode::collective && !p.groups.empty())
+        i.group = (i.group + 1) % static_cast<int>(p.groups.size());
       break;
   }
 }
@@ -188,11 +196,12 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 }  // namespace
 
-TEST_CASE("ranks of data and tensor parallel are one or two classes, however many they are") {
+TEST_CASE("any number of data and tensor parallel ranks are one or two classes") {
   for (const int ranks : {16, 1024, 4096}) {
-    const Job job(kWide + fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
-                                      "[4, 1]], b: [[{}, 4], [1, 4]]}}}}\n",
-                                      ranks, ranks / 4, ranks / 4));
+    const Job job(kWide +
+                  fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
+                              "[4, 1]], b: [[{}, 4], [1, 4]]}}}}\n",
+                              ranks, ranks / 4, ranks / 4));
     const RankClasses classes = job.classes();
     CHECK(classes.num_ranks() == ranks);
     CHECK(classes.programs.size() <= 2);
@@ -204,15 +213,17 @@ TEST_CASE("ranks of data and tensor parallel are one or two classes, however man
   }
 }
 
-TEST_CASE("one rank of several counts a loss that they all make: it is a class of its own") {
-  const Job job(kWide + "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
+TEST_CASE("of several ranks that compute the same loss one counts it: that rank is its own class") {
+  const Job job(
+      kWide +
+      "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
   const RankClasses classes = job.classes();
   REQUIRE(classes.ranks.size() == 2);
   CHECK(classes.ranks[0] == std::vector<int>{0});
   CHECK(classes.ranks[1] == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("a group that is not of the mesh is one of its own ranks alone") {
+TEST_CASE("a group that does not follow the mesh is equal only to the same list of ranks") {
   const Mesh mesh(4);
   CHECK(group_of_ranks(mesh, {0, 1}, 0) == group_of_ranks(mesh, {2, 3}, 3));
   CHECK_FALSE(group_of_ranks(mesh, {0, 2}, 0) == group_of_ranks(mesh, {5, 7}, 7));  // of another stage
@@ -225,7 +236,7 @@ TEST_CASE("a group that is not of the mesh is one of its own ranks alone") {
   CHECK(group_of_ranks(mesh, {2, 3}, 2).members(mesh, 1) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("random jobs: the programs of a class differ in numbers alone, and both proofs agree") {
+TEST_CASE("random jobs: the programs of a class differ only in numbers, and both proofs agree") {
   int legal = 0, shared = 0, broken = 0, found = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     const std::string drawn = RandomJob(seed).text();
@@ -234,7 +245,7 @@ TEST_CASE("random jobs: the programs of a class differ in numbers alone, and bot
     try {
       job.emplace(drawn);
     } catch (const SpecError&) {
-      continue;  // asks for what cannot be
+      continue;  // impossible to plan
     }
     ++legal;
     const RankClasses classes = job->classes();
