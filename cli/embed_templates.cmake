@@ -9,7 +9,7 @@ function(embed_templates output)
     string(APPEND items "    {\"${name}\", R\"trainctl-job(${text})trainctl-job\"},\n")
   endforeach()
   file(CONFIGURE OUTPUT ${output} @ONLY CONTENT [[
-// Made from templates/ by cmake.
+// Generated from templates/ by CMake.
 #include "cli/job_templates.h"
 
 namespace trainctl {

@@ -1,4 +1,4 @@
-// Exceptions to words and exit codes.
+// Exceptions to messages and exit codes.
 #include "cli/errors.h"
 
 #include <fstream>

@@ -3,8 +3,7 @@
 
 namespace trainctl {
 
-/// To be called in a catch block: prints the exception in flight and returns the exit code of its kind
-/// (design section 7).
+/// Call it in a catch block: prints the current exception and returns the exit code of its kind (design section 7).
 int report_current_exception();
 
 }  // namespace trainctl

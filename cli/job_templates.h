@@ -1,4 +1,4 @@
-// The job files of templates/, built into the binary (cli/CMakeLists.txt makes the .cpp).
+// The job files of templates/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
 #pragma once
 
 #include <string_view>

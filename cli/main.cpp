@@ -20,9 +20,9 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   trainctl init mlp -o job.yaml                 write a commented job file
-  trainctl check job.yaml                       is it right?
+  trainctl check job.yaml                       is it valid?
   trainctl plan job.yaml launch.ranks=8         how it would run, without running it
-  trainctl run job.yaml train.epochs=2          train, one process a rank
+  trainctl run job.yaml train.epochs=2          train, one process per rank
   trainctl run job.yaml --detach                the same in the background; then:
   trainctl ps                                     what runs, how far, with which loss
   trainctl attach                                 watch it; Ctrl-C detaches
@@ -30,11 +30,11 @@ constexpr const char* kFooter = R"(Examples:
   trainctl stop 1                                 end it at the end of a step
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
-A job may start any program in place of a network:  command: [python3, train.py]  (docs/launching.md)
-Exit codes: 0 done, 2 the job file is wrong, 3 the machine (files, memory), 4 a bug of trainctl,
+A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
+Exit codes: 0 done, 2 error in the job file, 3 the machine (files, memory), 4 a bug in trainctl,
             5 a rank failed, 130 and 143 stopped by Ctrl-C and SIGTERM)";
 
-/// cron and daemons may start us with standard streams closed: what is opened later would take their place.
+/// cron and daemons may start us with closed standard streams; files opened later would get their descriptors.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
@@ -42,7 +42,7 @@ void open_standard_streams() {
   }
 }
 
-/// What CLI11 says of a word that is no command is that a command is missing.
+/// CLI11 reports an unknown command as a missing one.
 std::string unknown_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return "";
   std::vector<std::string> names;
@@ -55,7 +55,7 @@ std::string unknown_command(const CLI::App& app, int argc, char** argv) {
          (near.empty() ? "there are " + trainctl::join(names) : near);
 }
 
-/// A full disk or a closed pipe must not pass for success.
+/// A full disk or a closed pipe must not look like success.
 int flushed(int exit_code) {
   std::cout.flush();
   if (std::cout || exit_code != trainctl::kExitDone) return exit_code;
@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   app.footer(kFooter);
   Action chosen;
   for (const auto add : kCommands) add(app, chosen);
-  // Its words are those of a command line that is not complete: not for the parser.
+  // Its arguments are an incomplete command line, which the parser would reject.
   if (argc > 1 && std::string_view(argv[1]) == "complete")
     return flushed(print_candidates(app, {argv + 2, argv + argc}));
   if (const std::string message = unknown_command(app, argc, argv); !message.empty()) {

@@ -1,4 +1,4 @@
-// CLI11's errors say which option they are about only in their text; it is taken from there.
+// CLI11's errors name their option only in their text, so it is parsed.
 #include "cli/usage.h"
 
 #include <CLI/CLI.hpp>
@@ -23,7 +23,7 @@ std::vector<std::string> option_names(const CLI::App& command) {
   return names;
 }
 
-/// The option that the text starts with or names; null where it names none.
+/// The option that the text starts with or names; null if there is none.
 const CLI::Option* option_in(const CLI::App& command, const std::string& text) {
   const CLI::Option* found = nullptr;
   size_t longest = 0;

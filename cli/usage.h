@@ -1,4 +1,4 @@
-// What is wrong with a command line, in our own words.
+// Errors in a command line, in our own words.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ class ParseError;
 
 namespace trainctl {
 
-/// "trainctl show: WHAT is missing: graph | plan | program | weights", and where to read more.
+/// "trainctl show: WHAT is missing: graph | plan | program | weights", and a pointer to --help.
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
 
 }  // namespace trainctl

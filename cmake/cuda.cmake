@@ -1,6 +1,6 @@
-# The CUDA backend, where nvcc is. The runtime is linked in and opens the driver at first use; cuBLASLt and
-# NCCL are opened by ourselves at first use: the binary starts where none of them is.
-set(TRAINCTL_CUDA AUTO CACHE STRING "ON, OFF, or AUTO: where nvcc is found")
+# The CUDA backend, built if nvcc is found. The runtime is linked statically and opens the driver at first use; we open
+# cuBLASLt and NCCL at first use. So the binary starts on machines without any of them.
+set(TRAINCTL_CUDA AUTO CACHE STRING "ON, OFF, or AUTO: ON if nvcc is found")
 set_property(CACHE TRAINCTL_CUDA PROPERTY STRINGS AUTO ON OFF)
 if(TRAINCTL_CUDA STREQUAL "AUTO" AND TRAINCTL_SANITIZE)
   set(TRAINCTL_WITH_CUDA OFF)

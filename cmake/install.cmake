@@ -1,6 +1,6 @@
 # cmake --install: a relocatable tree, PREFIX/bin/trainctl with the non-system libraries in PREFIX/lib.
 include(GNUInstallDirs)
-# DT_RPATH rather than DT_RUNPATH: the libraries in lib/ find each other by it too.
+# DT_RPATH rather than DT_RUNPATH, so that it also applies to the libraries' own dependencies.
 target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
 set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)

@@ -1,6 +1,6 @@
-# LibArchive for the launcher, which writes .tar.gz and no other format. The shared library needs libxml2, ICU, nettle and
-# more, 38 MB that the installed tree would have to carry; of the static one the linker keeps what we use, 0.1 MB. Where
-# that does not link (its sections are not separate), the shared one is taken.
+# LibArchive for the launcher, which writes only .tar.gz. The shared library needs libxml2, ICU, nettle and more: 38 MB in
+# the installed tree. From the static library the linker keeps only the parts in use, 0.1 MB. If that does not link (its
+# sections are not separate), the shared library is used.
 include(CheckCXXSourceCompiles)
 find_package(LibArchive REQUIRED)
 find_library(TRAINCTL_STATIC_LIBARCHIVE libarchive.a)

@@ -1,5 +1,5 @@
-# room(<name> SOURCES <globs> LINKS <libraries>): a static library trainctl_<name> of one room.
-# Sources are globbed: adding an op or a pass is adding its file.
+# room(<name> SOURCES <globs> LINKS <libraries>): the static library trainctl_<name> of one room.
+# Sources are globbed: to add an op or a pass, add its file.
 function(room name)
   cmake_parse_arguments(ROOM "" "" "SOURCES;EXCLUDE;LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ROOM_SOURCES})
@@ -11,9 +11,9 @@ function(room name)
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>]): tests/<folder>/*.cpp as one doctest program, a
-# CTest test a case. tests/a/b is test_a_b. The label is the folder's name where no other is given. A case that skips
-# itself (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would make two names of it.
+# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>]): tests/<folder>/*.cpp as one doctest program,
+# with one CTest test per case. tests/a/b becomes test_a_b. The default label is the folder's name. A case that calls
+# skip_test (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would split it into two names.
 function(room_tests folder)
   cmake_parse_arguments(ROOM "" "LABEL" "EXCLUDE;LINKS" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
@@ -27,8 +27,9 @@ function(room_tests folder)
   if(NOT sources)
     return()
   endif()
-  add_executable(test_${name} ${sources} ${PROJECT_SOURCE_DIR}/tests/main.cpp)
+  add_executable(test_${name} ${sources} $<TARGET_OBJECTS:test_main>)
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
+  target_compile_options(test_${name} PRIVATE -O1)  # its macros take the optimiser longer than they run
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: "
     PROPERTIES TIMEOUT 300 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)

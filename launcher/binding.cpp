@@ -14,7 +14,7 @@ namespace {
 /// CPUs that belong together: the threads of a core, or the cores of a node.
 struct Unit {
   std::vector<int> cpus;
-  int cores = 1;  ///< that it can keep busy
+  int cores = 1;  ///< number of cores that it can keep busy
 };
 
 std::vector<Cpu> in_order(std::vector<Cpu> cpus) {
@@ -24,7 +24,7 @@ std::vector<Cpu> in_order(std::vector<Cpu> cpus) {
   return cpus;
 }
 
-/// Runs of CPUs that agree in `same`, of CPUs in order.
+/// Splits the CPUs, in order, into runs of neighbours that are `same`.
 template <typename Same>
 std::vector<Unit> units(const std::vector<Cpu>& cpus, const Same& same) {
   std::vector<Unit> found;
@@ -38,15 +38,15 @@ std::vector<Unit> units(const std::vector<Cpu>& cpus, const Same& same) {
   return found;
 }
 
-/// Rank `rank` of `ranks` gets the units [first, last): equal runs; where there are fewer units than ranks, the one
-/// in which the middle of its share lies.
+/// The units [first, last) of rank `rank` of `ranks`: equal runs. With fewer units than ranks, the unit that contains
+/// the middle of the rank's share.
 std::pair<size_t, size_t> run_of(size_t rank, size_t ranks, size_t units) {
   if (units >= ranks) return {rank * units / ranks, (rank + 1) * units / ranks};
   const size_t unit = (2 * rank + 1) * units / (2 * ranks);
   return {unit, unit + 1};
 }
 
-/// Nodes may differ in size, so a rank goes where the middle of its run of cores is.
+/// Nodes may differ in size, so a rank goes to the node that contains the middle of its run of cores.
 std::pair<size_t, size_t> nodes_of(size_t rank, size_t ranks, const std::vector<Unit>& nodes) {
   if (nodes.size() >= ranks) return run_of(rank, ranks, nodes.size());
   double cores = 0;
@@ -69,7 +69,7 @@ std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const To
   }
 
   std::vector<RankBinding> result(ranks);
-  std::map<size_t, int> sharers;  // by the first unit of a run
+  std::map<size_t, int> sharers;  // key: the first unit of a run
   std::vector<std::pair<size_t, size_t>> runs;
   for (size_t rank = 0; rank < ranks; ++rank) {
     runs.push_back(mode == BindMode::numa ? nodes_of(rank, ranks, list) : run_of(rank, ranks, list.size()));
@@ -86,7 +86,8 @@ std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const To
       result[rank].cpus.insert(result[rank].cpus.end(), list[i].cpus.begin(), list[i].cpus.end());
     }
     std::sort(result[rank].cpus.begin(), result[rank].cpus.end());
-    // Who is bound has his own; who is not shares with all, and equal ranks wait for the slowest.
+    // A bound rank has its own cores. Unbound ranks share all of them: an equal part each, since a step waits for
+    // the slowest.
     if (mode == BindMode::none) cores = static_cast<int>(list.size() / ranks);
     if (mode != BindMode::none) cores /= sharers[first];
     if (topology.quota_cores > 0) cores = std::min(cores, quota_share);

@@ -1,4 +1,4 @@
-// Which cores each rank of a host may use, and how many threads that makes.
+// Which cores each rank of a host may use, and how many threads it gets.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@ namespace trainctl {
 
 struct RankBinding {
   std::vector<int> cpus;  ///< ascending ids; empty: not bound
-  int threads = 1;        ///< for its kernels
+  int threads = 1;        ///< of its kernels
 };
 
-/// One a place, in order. All places are of this host.
-///   none: nobody is bound
-///   core: the cores, NUMA node by node, are dealt out in equal runs; where there are fewer cores than ranks, their
-///         threads; where there are fewer of these, several ranks share one
-///   numa: each rank has all cores of the node (fewer ranks than nodes: nodes) that its run of cores lies in
-/// Threads: the cores that a rank can keep busy together with those that share them, at least one.
+/// One binding a place, in order. All places are on this host.
+///   none: no rank is bound
+///   core: the cores, NUMA node by node, are divided into equal runs. With fewer cores than ranks, hardware threads
+///         are divided instead; with fewer of these, several ranks share one
+///   numa: each rank gets all cores of the node that contains its run of cores (of several, if ranks < nodes)
+/// Threads: a rank's cores, divided by the number of ranks that share them; at least one.
 std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode);
 
 /// "CPUs 0-3,8", "not bound".

@@ -1,4 +1,4 @@
-// Ranks to hosts, and how a host's cores are shared.
+// See cluster.h.
 #include "launcher/cluster.h"
 
 #include <unistd.h>

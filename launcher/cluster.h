@@ -1,4 +1,4 @@
-// Where each rank runs. One host for now; everything else asks here, so that hosts can be added.
+// Which host each rank runs on. One host for now; all other code asks here, so that hosts can be added.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ struct RankPlace {
   int rank = 0;
   std::string host;
   int local_rank = 0;   ///< index among the ranks of its host
-  int local_ranks = 1;  ///< how many ranks its host runs
+  int local_ranks = 1;  ///< number of ranks on its host
 };
 
 struct Cluster {
@@ -18,7 +18,7 @@ struct Cluster {
   int num_ranks() const { return static_cast<int>(places.size()); }
 };
 
-/// All ranks on the host that we are on.
+/// All ranks on this host.
 Cluster one_host(int ranks);
 
 }  // namespace trainctl

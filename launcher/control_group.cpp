@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-/// /proc/self/cgroup has a line a hierarchy: "4:memory:/docker/ab12" (v1), "0::/user.slice/session-1.scope" (v2).
+/// /proc/self/cgroup has one line per hierarchy: "4:memory:/docker/ab12" (v1), "0::/user.slice/session-1.scope" (v2).
 std::string own_group(const std::string& proc, const std::string& controller) {
   std::ifstream file(proc + "/self/cgroup");
   std::string line;
@@ -25,7 +25,7 @@ std::string own_group(const std::string& proc, const std::string& controller) {
   return "";
 }
 
-/// `base`/a/b, `base`/a, `base`. In a container the path may be the host's, of which only `base` is there to see.
+/// `base`/a/b, `base`/a, `base`. In a container the path may be the host's, of which only `base` is visible.
 std::vector<std::string> group_and_above(const std::string& base, std::string group) {
   std::vector<std::string> paths;
   while (group.size() > 1) {
@@ -36,7 +36,7 @@ std::vector<std::string> group_and_above(const std::string& base, std::string gr
   return paths;
 }
 
-/// "200000 100000": so many microseconds in each so many.
+/// "200000 100000": quota_us of every period_us.
 double cores_of(double quota, double period) { return quota > 0 && period > 0 ? quota / period : 0; }
 
 double read_number(const std::string& path) {

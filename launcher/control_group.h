@@ -1,4 +1,4 @@
-// What this process's control group (v2 or v1) allows it, and what the kernel did to it there.
+// The CPU limit of this process's control group (v2 or v1), and the kernel's out-of-memory kills in it.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace trainctl {
 
-/// CPU time that it and the groups above it allow, in cores; 0: no limit.
+/// CPU time that the group and its ancestors allow, in cores; 0: no limit.
 double quota_cores(const std::string& sys = "/sys/fs/cgroup", const std::string& proc = "/proc");
 
-/// How often the kernel has killed in it for lack of memory, or on the host where no group counts that; -1: nobody
-/// says. SIGKILL alone does not tell who sent it.
+/// Number of out-of-memory kills in the group, or on the host if no group counts them; -1: unknown. Needed because a
+/// process killed by SIGKILL does not show its sender.
 int64_t out_of_memory_kills(const std::string& sys = "/sys/fs/cgroup", const std::string& proc = "/proc");
 
 }  // namespace trainctl

@@ -17,7 +17,7 @@ std::string rank_name(int rank, const Cluster& cluster) {
   return "rank " + std::to_string(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";
 }
 
-/// "at step 412, all_reduce grad.0", from its own words or from what was seen of it.
+/// "at step 412, all_reduce grad.0", from its error.json or from its last observed position.
 std::string where(const RankReport& report) {
   if (report.error && report.error->step > 0) {
     std::string text = " at step " + std::to_string(report.error->step);
@@ -27,7 +27,7 @@ std::string where(const RankReport& report) {
   return report.doing.empty() ? "" : " at " + report.doing;
 }
 
-/// What a rank that the launcher or another rank waited for in vain was seen to do.
+/// What was observed of a rank that the launcher or another rank waited for in vain.
 std::string silence(const RankReport& report) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.0f s", report.silent_seconds);
@@ -36,7 +36,7 @@ std::string silence(const RankReport& report) {
   return still + where(report) + (report.frozen ? "; its process was stopped, by SIGSTOP or a debugger" : "");
 }
 
-/// `said`: what the rank itself said of it, or who complained of it; empty where nobody did.
+/// `said`: the rank's own error, or another rank's complaint about it; empty if there is none.
 std::string describe_cause(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster,
                            std::string& said) {
   if (cause.kind == Cause::Kind::none) return "";

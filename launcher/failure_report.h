@@ -7,10 +7,10 @@
 
 namespace trainctl {
 
-/// The cause in one line, without what the rank itself says of it; empty where nothing failed.
+/// The cause in one line, without the rank's own error message; empty if nothing failed.
 std::string cause_line(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster);
 
-/// Several lines; empty where nothing failed.
+/// Several lines; empty if nothing failed.
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory);
 
 /// The run's outcome.json: exit code and seconds.

@@ -10,7 +10,7 @@ namespace {
 
 bool complains(const RankReport& report) { return report.error && report.error->kind == ErrorKind::comm; }
 
-/// Failed by itself: not told to stop by us, and not about another rank.
+/// Failed on its own: not stopped by us, and not because of another rank.
 bool own_failure(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start) return true;
   if (!report.failed() || complains(report)) return false;
@@ -32,8 +32,9 @@ int earliest(const std::vector<RankReport>& reports, const std::function<bool(co
   return found;
 }
 
-/// How likely a rank is what others wait for: 3 its process is stopped, 2 it does not wait itself, 1 it waits but has
-/// not said for whom, 0 it has.
+/// How likely it is that others wait for this rank:
+///   3 its process is stopped   2 it does not wait itself   1 it waits, for an unknown rank   0 it waits for known
+///   ranks
 int suspicion(const RankReport& report) {
   if (complains(report)) return 0;
   if (report.frozen) return 3;
@@ -51,8 +52,8 @@ int awaited(const std::vector<RankReport>& reports, const RankReport& report) {
   return found;
 }
 
-/// Where a chain of complaints ends at a rank that waits too, but has not yet said for whom: the one rank that is
-/// frozen, or does not wait, though it runs and says where it is. -1: there is none.
+/// For a chain of complaints that ends at a rank that waits too, but has not yet reported for which: the only rank
+/// that is frozen, or that runs and reports progress but does not wait. -1: there is none.
 int idle_rank(const std::vector<RankReport>& reports) {
   int found = -1;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -63,7 +64,7 @@ int idle_rank(const std::vector<RankReport>& reports) {
   return found;
 }
 
-/// Ranks that wait for each other in a circle: who is ahead of the others has left something out.
+/// For ranks that wait for each other in a circle: the one ahead of the others has skipped a call.
 int furthest(const std::vector<RankReport>& reports, const std::vector<int>& ranks) {
   const auto place = [&](int rank) {
     const RankError& error = *reports[static_cast<size_t>(rank)].error;

@@ -1,4 +1,4 @@
-// One first cause among the cascade: which rank failed by itself, and which only followed.
+// Finds the one first cause in a cascade of failures: which rank failed on its own, and which only followed.
 #pragma once
 
 #include <string>
@@ -12,22 +12,23 @@ namespace trainctl {
 struct Cause {
   enum class Kind {
     none,         ///< nothing failed
-    failed,       ///< died, or said what was wrong
+    failed,       ///< died, or reported an error
     ended_early,  ///< exited 0 while others waited for it
-    silent,       ///< others waited for it in vain, or the launcher did
+    silent,       ///< other ranks or the launcher waited for it in vain
   } kind = Kind::none;
   int rank = -1;
-  int complaining_rank = -1;  ///< ended_early, silent: who says so; -1: the launcher
+  int complaining_rank = -1;  ///< ended_early, silent: the rank that reported it; -1: the launcher
 };
 
 /// "failed", "ended early", "silent".
 std::string_view to_string(Cause::Kind kind);
 
-/// Own failures (a signal that we did not send, an exit code, an error that is not about another rank)
-/// come before all else, the earliest first; then the rank that the launcher found silent. Where there are only
-/// complaints, the rank at the end of "a waits for b, b waits for c" is the cause; among several that a rank waits
-/// for, rather one that is frozen or that does not wait itself. Of ranks that wait for each other in a circle it is the
-/// one that is furthest in its program.
+/// In this order:
+///   1. a rank's own failure (a signal that we did not send, an exit code, an error that is not about another rank),
+///      the earliest first
+///   2. the rank that the launcher found silent
+///   3. the rank at the end of a chain of complaints "a waits for b, b waits for c". If a waits for several ranks, one
+///      that is frozen or does not wait itself is preferred. In a circle: the rank furthest in its program
 Cause find_first_cause(const std::vector<RankReport>& reports);
 
 }  // namespace trainctl

@@ -69,7 +69,7 @@ Guardian::~Guardian() {
 
 namespace {
 
-/// A guardian that somebody killed is no reason to stop: ranks still die with the launcher.
+/// Ignores errors: if the guardian was killed, the ranks still die with the launcher.
 void tell(int pipe, int32_t message) {
   while (write(pipe, &message, sizeof message) < 0 && errno == EINTR) {
   }

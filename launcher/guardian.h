@@ -1,6 +1,6 @@
-// A small process that outlives the launcher by a moment: it watches a pipe, and when the launcher is
-// gone, however it ended, kills the process groups that the launcher had started, and whatever left
-// these (stragglers.h). PR_SET_PDEATHSIG reaches a rank alone; this reaches what the rank itself started.
+// A small process that outlives the launcher by a moment. It watches a pipe; when the launcher has ended, for whatever
+// reason, it kills the process groups that the launcher started and the processes that left them (stragglers.h).
+// PR_SET_PDEATHSIG reaches only the rank; the guardian also reaches what the rank started.
 //
 //   pipe:  message*          message = int32, host order: pid (a group started) | -pid (it ended)
 #pragma once
@@ -11,11 +11,11 @@ namespace trainctl {
 
 class Guardian {
  public:
-  /// Forks it. `max_groups`: how many groups may run at one time. `mark`: of all that they start. Throws EnvError.
+  /// Forks it. `max_groups`: the most groups that run at one time. `mark`: see stragglers.h. Throws EnvError.
   Guardian(int max_groups, const std::string& mark);
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
-  /// Lets it go; it kills what is still registered or marked, and is waited for.
+  /// Closes the pipe and waits while the guardian kills what is still registered or marked.
   ~Guardian();
 
   void watch(int pid);

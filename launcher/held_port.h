@@ -1,14 +1,14 @@
-// A TCP port for somebody else to listen on: ours until then, and nobody's by accident.
+// A TCP port reserved for another process to listen on.
 #pragma once
 
 #include <cstdint>
 
 namespace trainctl {
 
-/// Binds a free port with SO_REUSEADDR and never listens. While it lives the kernel gives that port to nobody who
-/// asks for any port, on no address of the host; a program that binds it by its number, with SO_REUSEADDR as
-/// servers do, gets it and listens. Unlike a port that was bound, noted and closed again, two jobs that
-/// start at the same moment never get the same one, however long they take to listen.
+/// Binds a free port with SO_REUSEADDR and never listens. While the object lives, the kernel does not hand out that
+/// port as a free one, on any address of the host; a program that binds it by number, with SO_REUSEADDR as servers do,
+/// gets it and can listen. So two jobs that start at the same moment never get the same port, however long they take
+/// to listen; a port that was bound, noted and closed again does not guarantee that.
 class HeldPort {
  public:
   /// Throws EnvError.

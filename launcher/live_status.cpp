@@ -1,4 +1,4 @@
-// LiveStatus as JSON, and ranks in few words.
+// LiveStatus as JSON, and ranks in short form.
 #include "launcher/live_status.h"
 
 #include <algorithm>

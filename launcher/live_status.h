@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// Ranks that do the same.
+/// Ranks in the same state.
 struct RankGroup {
   std::string ranks;  ///< "0-5,7"
   std::string doing;  ///< "training", "waiting in all_reduce grad.0 for 3"
@@ -22,9 +22,9 @@ struct RankGroup {
 struct LiveStatus {
   std::string state = "starting";  ///< starting | running | stopping | restarting
   int attempt = 0, max_restarts = 0;
-  // Of jobs with a network; zero elsewhere, and until the first step is done.
+  // Jobs with a network only; zero for others, and until the first step is done.
   int64_t epoch = 0, epochs = 0;
-  int64_t step = 0, steps = 0;  ///< over the whole run; steps 0: not known
+  int64_t step = 0, steps = 0;  ///< over the whole run; steps 0: unknown
   std::optional<float> loss;
   double samples_per_second = 0;
   std::vector<RankGroup> ranks;  ///< the largest group first
@@ -32,10 +32,10 @@ struct LiveStatus {
 };
 
 std::string to_json(const LiveStatus& status);
-/// What is missing or of another type is left at its default; nothing where the text is no object.
+/// Fields that are missing or of another type keep their defaults; nullopt if the text is no object.
 std::optional<LiveStatus> parse_live_status(std::string_view json);
 
-/// One text a rank -> groups of ranks with the same text.
+/// One text per rank -> groups of ranks with the same text.
 std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing);
 
 /// 0, 1, 2, 5 -> "0-2,5".

@@ -21,7 +21,7 @@ namespace trainctl {
 namespace fs = std::filesystem;
 namespace {
 
-/// What follows `key` in the first line of a file that begins with it.
+/// The value after `key` in the first line that begins with it.
 std::string value_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

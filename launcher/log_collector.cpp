@@ -14,12 +14,12 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// A rank that writes line by line is visited so often, not for each line: waking up costs what ranks could compute.
+/// Between two visits to a rank that writes line by line: waking up for every line would take CPU time from the ranks.
 constexpr auto kRest = std::chrono::milliseconds(10);
-/// More than this in a visit, and the next one comes at once: its pipe must not run full.
+/// After a visit that moved more than this the next one follows at once: the pipe must not fill up.
 constexpr int64_t kBusyBytes = 1 << 15;
 
-constexpr rlim_t kFilesPerRank = 6;  ///< of two streams: pipe, log, times
+constexpr rlim_t kFilesPerRank = 6;  ///< two streams, each with pipe, log and times
 constexpr rlim_t kOtherFiles = 256;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Carries what all ranks write from their pipes to their logs, as events of the launcher's loop.
+// Copies the output of all ranks from their pipes to their logs, driven by the launcher's event loop.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,27 +18,28 @@ namespace trainctl {
 class LogCollector {
  public:
   struct Listeners {
-    std::function<void(int rank, std::string_view line)> on_line = {};        ///< of stdout
-    std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of stderr
-    std::function<void(const std::string& message)> on_notice = {};  ///< for the user: a disk is full, or no longer
+    std::function<void(int rank, std::string_view line)> on_line = {};        ///< a line of stdout
+    std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< a line of stderr
+    std::function<void(const std::string& message)> on_notice =
+        {};  ///< for the user: the disk is full, or no longer full
   };
 
-  /// A launcher with many ranks has more files open than processes usually may: `ranks` says how many to allow for.
+  /// Raises the limit of open files to what `ranks` ranks need, which is more than the usual limit if they are many.
   LogCollector(boost::asio::io_context& loop, RunDirectory directory, const LogLimits& limits, int ranks,
                Listeners listeners);
   LogCollector(const LogCollector&) = delete;
   LogCollector& operator=(const LogCollector&) = delete;
   ~LogCollector();
 
-  /// What a rank is to have as its stdout and stderr, until started(). `restart`: of the ranks, 0 at first. Throws
-  /// EnvError.
+  /// The descriptors for a rank's stdout and stderr, open until started(). `restart`: number of restarts so far.
+  /// Throws EnvError.
   struct WriteEnds {
     int out, err;
   };
   WriteEnds open(int rank, int restart);
-  /// The rank has them; what it writes is collected from now on.
+  /// The rank has inherited them; its output is collected from now on.
   void started(int rank);
-  /// The rank has ended: what it wrote is in its logs when this returns.
+  /// The rank has ended: its output is in its logs when this returns.
   void finish(int rank);
 
  private:
@@ -59,10 +60,10 @@ class LogCollector {
     std::shared_ptr<Stream> out, err;
   };
   std::map<int, RankStreams> ranks_;
-  boost::asio::steady_timer timer_;             ///< runs while there are resting ones
-  std::vector<std::weak_ptr<Stream>> resting_;  ///< drained a moment ago; looked at again when the timer ends
+  boost::asio::steady_timer timer_;             ///< runs while streams rest
+  std::vector<std::weak_ptr<Stream>> resting_;  ///< drained a moment ago; next visit when the timer expires
   int failing_ = 0;                             ///< streams that cannot be written
-  int64_t lost_bytes_ = 0;                      ///< of those that failed since the last notice
+  int64_t lost_bytes_ = 0;                      ///< since the last notice
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

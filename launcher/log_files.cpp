@@ -1,4 +1,4 @@
-// Which files of a stream are there.
+// Finding the files of a stream.
 #include "launcher/log_files.h"
 
 #include <algorithm>

@@ -1,12 +1,12 @@
-// The files that one stream of one rank fills, one after the other:
+// The log files of one stream of one rank, filled one after the other:
 //
 //   rank.3/stdout          is being written
 //   rank.3/stdout.1        was the first; stdout.2 came after it, and so on. A file never changes its number.
-//   rank.3/times/stdout    when the bytes of each came (log_times.h), under the same name
+//   rank.3/times/stdout    arrival times of its bytes (log_times.h), under the same name
 //   rank.3/times/stdout.1
 //
-// A file gets its number when the next one is begun; its times get theirs a moment earlier, so that whoever sees
-// a numbered log finds its times under that number.
+// A file gets its number when the next one is begun. Its times are renamed a moment earlier, so that a reader of a
+// numbered log finds its times under the same number.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace trainctl {
 
 /// How much of a stream is kept.
 struct LogLimits {
-  int64_t file_bytes = 100'000'000;  ///< a file that has as many is followed by the next one; 0: never
-  int files = 5;                     ///< the one being written included
+  int64_t file_bytes = 100'000'000;  ///< size at which the next file is begun; 0: never
+  int files = 5;                     ///< including the one being written
 };
 
 struct LogFiles {
@@ -32,7 +32,7 @@ struct LogFiles {
   std::string times_directory() const { return directory + "/times"; }
   std::string times_path(int number) const { return times_directory() + "/" + numbered(number); }
 
-  /// The numbered files that are there, ascending.
+  /// Numbers of the existing numbered files, ascending.
   std::vector<int> numbers() const;
 
  private:

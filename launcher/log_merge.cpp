@@ -1,4 +1,4 @@
-// Merging streams with a heap of each one's next block.
+// Merges streams with a heap of their next blocks.
 #include "launcher/log_merge.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Between the time that the launcher gives to bytes and the moment at which they can be read.
+/// At most this long passes between the timestamp that the launcher gives to bytes and their appearance in the log.
 constexpr int64_t kSettleNs = 20'000'000;
 constexpr size_t kMostAtOnce = 1 << 24;
 
@@ -29,7 +29,7 @@ struct LogMerge::Source {
   LogStream stream;
   std::optional<LogBlock> block;
 
-  /// For a heap whose front is the earliest.
+  /// Order of a heap whose front is the earliest.
   static bool later(const Source* a, const Source* b) {
     return a->block->ns != b->block->ns ? a->block->ns > b->block->ns : a->place > b->place;
   }

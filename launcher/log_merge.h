@@ -1,4 +1,4 @@
-// The logs of many ranks as one, in the order of time.
+// The logs of many ranks as one, in order of time.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ class LogMerge {
   LogMerge& operator=(const LogMerge&) = delete;
   ~LogMerge();
 
-  /// Of each stream; see LogStream. To be called first.
+  /// For each stream; see LogStream. Call it before read().
   void skip_to_last(int64_t lines);
   void skip_until(int64_t ns);
 
-  /// Hands out what is there, the earliest first; what has no time comes first, by rank. While the run goes on
-  /// (`grows`), what came in the last moment is left for the next call: another rank's line may be earlier. Comes
-  /// back after some 16 MiB. Whether there was anything.
+  /// Passes the available blocks to `on_block`, earliest first; blocks without a time come before all others, by rank.
+  /// While the run goes on (`grows`), the newest blocks wait for the next call: another rank's line may be earlier.
+  /// Returns after some 16 MiB. Returns whether there was anything.
   bool read(bool grows, const OnBlock& on_block);
 
  private:
@@ -39,7 +39,7 @@ class LogMerge {
   void advance(Source& source, bool grows);
 
   std::vector<std::unique_ptr<Source>> sources_;  ///< by rank, stdout before stderr
-  std::vector<Source*> waiting_;                  ///< a heap of those that have a block, the earliest at the front
+  std::vector<Source*> waiting_;                  ///< heap of the sources that have a block, the earliest at the front
 };
 
 }  // namespace trainctl

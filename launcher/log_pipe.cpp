@@ -13,9 +13,9 @@
 namespace trainctl {
 namespace {
 
-/// Room for what a rank writes between two visits, and the size of our writes.
+/// Holds a rank's output between two visits; also the size of our writes.
 constexpr int64_t kPipeBytes = 1 << 18;
-/// A line longer than this reaches on_line in pieces; the file has it whole.
+/// A longer line reaches on_line in pieces; the file has it whole.
 constexpr size_t kLongestLine = 1 << 16;
 
 void close_fd(int& fd) {

@@ -1,5 +1,4 @@
-// One output stream of one rank on its way to its log: the rank writes into a pipe, the launcher drains it
-// without waiting.
+// One output stream of one rank: the rank writes into a pipe, the launcher drains it into a log without blocking.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +20,19 @@ class LogPipe {
   LogPipe& operator=(const LogPipe&) = delete;
   ~LogPipe();
 
-  /// The end that the rank inherits; close ours once it has it.
+  /// The end that the rank inherits; close ours once the rank has it.
   int write_end() const { return write_end_; }
   void close_write_end();
-  /// Readable when there is something to drain, or all writers are gone.
+  /// Readable when there is something to drain, or all writers have closed their ends.
   int read_end() const { return read_end_; }
 
-  /// Moves what is there into the log, at most one pipe's worth, so that one chatty rank does not keep the others
-  /// waiting. Returns the bytes moved.
+  /// Moves the pipe's contents into the log, at most one pipe size, so that a rank with much output does not delay
+  /// the others. Returns the bytes moved.
   int64_t drain();
-  /// All writers are gone, and what they wrote is in the log.
+  /// All writers have closed the pipe, and its contents are in the log.
   bool ended() const { return ended_; }
-  /// The rank has ended: moves what it left and closes, the last line whole or not. What it started itself may
-  /// still hold the pipe, and write on; that is not waited for.
+  /// The rank has ended: moves the rest and closes, even if the last line is incomplete. Does not wait for processes
+  /// that the rank started, which may still hold the pipe and write to it.
   void finish();
 
   const LogWriter& log() const { return writer_; }

@@ -1,4 +1,4 @@
-// Ranks and times, read from the command line.
+// Parses ranks and times of the command line.
 #include "launcher/log_selection.h"
 
 #include <algorithm>
@@ -15,10 +15,10 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kMostRanks = 1 << 20;
 constexpr double kMostSeconds = 1e9;
-constexpr int kLastYear = 2261;  // that nanoseconds in 64 bits reach to the end of
+constexpr int kLastYear = 2261;  // the last full year in 64-bit nanoseconds
 
 [[noreturn]] void no_ranks(std::string_view text) {
-  throw std::invalid_argument("'" + std::string(text) + "' is no list of ranks; expected one like 0,3-5");
+  throw std::invalid_argument("'" + std::string(text) + "' is not a list of ranks; expected one like 0,3-5");
 }
 
 double unit_seconds(char unit) {
@@ -66,7 +66,7 @@ std::optional<int> parse_zone(std::string_view text) {
   return (text[0] == '-' ? -1 : 1) * (hours * 3600 + minutes * 60);
 }
 
-/// Takes "[:SS[.fraction]]" off the front.
+/// Parses "[:SS[.fraction]]" and removes it from the front.
 double take_seconds(std::string_view& text) {
   if (text.empty() || text[0] != ':') return 0;
   double seconds = -1;
@@ -147,7 +147,7 @@ int64_t parse_since(std::string_view text, int64_t now_ns) {
   }
   if (const auto moment = parse_moment(std::string(text), now_ns)) return *moment;
   throw std::invalid_argument("'" + std::string(text) +
-                              "' is no time; expected one like 10m, 2h30m, 14:30 or 2026-01-31T14:30:00");
+                              "' is not a time; expected one like 10m, 2h30m, 14:30 or 2026-01-31T14:30:00");
 }
 
 }  // namespace trainctl

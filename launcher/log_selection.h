@@ -1,4 +1,4 @@
-// What users write to choose lines of a log: ranks, and times.
+// The user's syntax to select lines of a log: ranks and times.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// "0,3-5" -> 0, 3, 4, 5. Throws std::invalid_argument with what is wrong with it.
+/// "0,3-5" -> 0, 3, 4, 5. Throws std::invalid_argument with the reason.
 std::vector<int> parse_ranks(std::string_view text);
 
 /// Unix nanoseconds of "10m" (before `now_ns`; s, m, h, d, 1h30m), of "14:30" or "14:30:05" (today), of

@@ -1,4 +1,4 @@
-// Following one stream from file to file, its times beside it.
+// Follows one stream and its times from file to file.
 #include "launcher/log_stream.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ using Kind = TimesRecord::Kind;
 constexpr size_t kReadBytes = 1 << 18;
 /// A line longer than this comes in pieces.
 constexpr size_t kLongestLine = 1 << 24;
-/// The open file is neither the current one nor numbered any more: it was deleted.
+/// The open file is neither the current one nor a numbered one any more: it was deleted.
 constexpr int kGone = -1;
 
 void close_fd(int& fd) {
@@ -41,7 +41,7 @@ bool is_same_file(int fd, const std::string& path) {
          open_one.st_dev == named.st_dev;
 }
 
-/// The time of the last record; of a log without times, when it was last written.
+/// The time of the last record; for a log without times, of its last write.
 int64_t last_ns(const LogFiles& files, int number) {
   const int fd = open(files.times_path(number).c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
@@ -69,7 +69,7 @@ void LogStream::close_file() {
   times_ = TimesReader();
 }
 
-/// The first file behind those that have been read.
+/// Opens the first file after those that have been read.
 bool LogStream::open_next() {
   for (;;) {
     const std::vector<int> numbers = files_.numbers();
@@ -79,7 +79,7 @@ bool LogStream::open_next() {
     if (file_ < 0 && errno != ENOENT) {
       throw EnvError("cannot read " + files_.path(number_) + ": " + std::strerror(errno));
     }
-    // The launcher may have begun another file meanwhile.
+    // The launcher may have begun another file in the meantime.
     if (number_ == LogFiles::kCurrent && files_.numbers() != numbers) {
       close_fd(file_);
       continue;
@@ -96,7 +96,7 @@ bool LogStream::open_next() {
 void LogStream::open_times() {
   if (times_file_ >= 0 || number_ == kGone) return;
   times_file_ = open(files_.times_path(number_).c_str(), O_RDONLY | O_CLOEXEC);
-  // A log that has just been numbered has its times under that number, and this one may be the next log's.
+  // If the log has just been numbered, its times are under that number, and these may be the next log's.
   if (number_ == LogFiles::kCurrent && !is_same_file(file_, files_.path(number_))) close_fd(times_file_);
   times_ = TimesReader(times_file_);
 }
@@ -133,13 +133,13 @@ std::optional<LogBlock> LogStream::next(bool grows) {
       if (leave_file()) continue;
       return grows ? std::nullopt : take_rest();
     }
-    if (times_.peek() != nullptr) continue;  // they came a moment after the bytes
+    if (times_.peek() != nullptr) continue;  // they are written a moment after the bytes
     if (grows) ns_ = std::max(ns_, unix_ns());
     if (auto lines = take_lines(buffer_.size())) return lines;
   }
 }
 
-/// Behind the last byte of a file: whether there is more to read, of it or of the next one.
+/// At the end of a file: whether there is more to read, in it or in the next one.
 bool LogStream::leave_file() {
   if (number_ == LogFiles::kCurrent) {
     if (is_same_file(file_, files_.path(LogFiles::kCurrent))) return false;
@@ -168,14 +168,14 @@ bool LogStream::read_more() {
     if (got > 0) offset_ += got;
     struct stat status {};
     if (got == 0 && fstat(file_, &status) == 0 && status.st_size < offset_) {
-      offset_ = 0;  // somebody has emptied it: what comes is new
+      offset_ = 0;  // it was truncated by hand: all that follows is new
       again = true;
     }
   }
   return buffer_.size() > kept;
 }
 
-/// The lines that are whole when the buffer's bytes up to `arrived` have come.
+/// The lines that the buffer's first `arrived` bytes complete.
 std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   const char* begin = buffer_.data() + arrived_;
   const void* newline = memrchr(begin, '\n', arrived - arrived_);
@@ -187,7 +187,7 @@ std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   return block;
 }
 
-/// What has come of a line, which will not become more.
+/// The rest, an incomplete line to which nothing will be added.
 std::optional<LogBlock> LogStream::take_rest() {
   if (taken_ == arrived_) return std::nullopt;
   const LogBlock block{LogBlock::Kind::lines, ns_, 0, std::string_view(buffer_).substr(taken_, arrived_ - taken_)};
@@ -231,7 +231,7 @@ void LogStream::skip_until(int64_t ns) {
     if (record->kind == Kind::bytes) offset = record->value;
     times_.pop();
   }
-  close_fd(times_file_);  // to be read from its beginning
+  close_fd(times_file_);  // will be read from its beginning
   offset_ = start_ = start_of_line(file_, offset);
 }
 

@@ -1,5 +1,5 @@
-// One stream of one rank read back through all its files, while it may still grow: whole lines, with the time at
-// which they were whole.
+// Reads one stream of one rank back from all its files, even while it grows: whole lines, with the time at which
+// each was complete.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ namespace trainctl {
 
 struct LogBlock {
   enum class Kind : uint8_t {
-    lines,    ///< `text`: lines that were whole at `ns`
+    lines,    ///< `text`: lines that were complete at `ns`
     restart,  ///< what follows was written after the `value`-th restart
-    lost,     ///< here `value` bytes are missing
+    lost,     ///< `value` bytes are missing here
   };
   Kind kind = Kind::lines;
-  int64_t ns = 0;  ///< unix; never goes back within a stream; 0: not known
+  int64_t ns = 0;  ///< unix; never decreases within a stream; 0: unknown
   int64_t value = 0;
-  std::string_view text;  ///< each line with its newline, but for one that never got one
+  std::string_view text;  ///< each line with its newline, except an unfinished last one
 };
 
 class LogStream {
@@ -31,13 +31,13 @@ class LogStream {
   LogStream& operator=(const LogStream&) = delete;
   ~LogStream();
 
-  /// Starts at the last `lines` lines, or at the first line that was whole at `ns` or later, in place of the
-  /// beginning. To be called first.
+  /// Starts at the last `lines` lines, or at the first line that was complete at `ns` or later, instead of at the
+  /// beginning. Call it before next().
   void skip_to_last(int64_t lines);
   void skip_until(int64_t ns);
 
-  /// What comes next; nothing where all that is there was read. `grows`: a launcher still writes, so that a line
-  /// without its end is left for later. The text stays until the next call.
+  /// The next block; nullopt at the end. `grows`: a launcher still writes, so an incomplete line is left for later.
+  /// The text is valid until the next call.
   std::optional<LogBlock> next(bool grows);
 
  private:
@@ -52,14 +52,14 @@ class LogStream {
 
   LogFiles files_;
   int file_ = -1, times_file_ = -1;
-  int number_ = LogFiles::kCurrent;  ///< of the open file
-  int after_ = 0;                    ///< the files up to this number have been read
+  int number_ = LogFiles::kCurrent;  ///< number of the open file
+  int after_ = 0;                    ///< files up to this number have been read
   TimesReader times_;
   int64_t start_ = 0;   ///< where reading this file began
-  int64_t noted_ = 0;   ///< the last offset that times spoke of
-  int64_t offset_ = 0;  ///< in the file, of the end of buffer_
+  int64_t noted_ = 0;   ///< the last offset in the times
+  int64_t offset_ = 0;  ///< offset in the file of the end of buffer_
   std::string buffer_;
-  size_t taken_ = 0, arrived_ = 0;  ///< in buffer_: handed out; known to have come
+  size_t taken_ = 0, arrived_ = 0;  ///< bytes of buffer_: returned; known to have arrived
   int64_t ns_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Looking for lines backwards.
+// Searches for lines backwards.
 #include "launcher/log_tail.h"
 
 #include <fcntl.h>
@@ -37,7 +37,7 @@ int64_t newline_before(int fd, int64_t end) {
   return -1;
 }
 
-/// The last bytes of a file, whole lines where they are not too long.
+/// The last bytes of a file, whole lines unless they are too long.
 std::string last_bytes(const std::string& path, int64_t& lines, int64_t most) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return "";

@@ -1,4 +1,4 @@
-// Log files: appending, beginning the next one, and outliving a full disk.
+// Log files: appending, rotating, and surviving a full disk.
 #include "launcher/log_writer.h"
 
 #include <fcntl.h>
@@ -32,7 +32,7 @@ bool ends_within_line(int fd, int64_t size) {
   return size > 0 && pread(fd, &last, 1, size - 1) == 1 && last != '\n';
 }
 
-/// The bytes written, fewer than asked for where it failed (errno).
+/// Returns the bytes written, fewer than requested on failure (errno).
 size_t write_all(int fd, std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
@@ -79,7 +79,7 @@ bool LogWriter::open_current() {
 void LogWriter::write(std::string_view bytes, int64_t ns) {
   if (bytes.empty()) return;
   const bool ends_mid_line = bytes.back() != '\n';
-  if (error_ != 0 && mid_line_) {  // the beginning of this line is lost: so is the rest
+  if (error_ != 0 && mid_line_) {  // the beginning of this line is lost, so the rest is dropped too
     const size_t line = std::min(bytes.find('\n'), bytes.size() - 1) + 1;
     lose(line);
     bytes.remove_prefix(line);
@@ -103,7 +103,7 @@ bool LogWriter::full() const {
   return !file_mid_line_ || size_ >= 2 * limits_.file_bytes;
 }
 
-/// How much of `bytes` belongs into the file: all, or up to the end of the line that fills it.
+/// How many of `bytes` go into this file: all, or up to the end of the line that fills it.
 size_t LogWriter::fits(std::string_view bytes) const {
   const int64_t room = limits_.file_bytes - size_;
   if (limits_.file_bytes <= 0 || room > static_cast<int64_t>(bytes.size())) return bytes.size();
@@ -111,13 +111,13 @@ size_t LogWriter::fits(std::string_view bytes) const {
   return newline == std::string_view::npos ? bytes.size() : newline + 1;
 }
 
-/// Bytes written; error_ says whether it was all of them.
+/// Returns the bytes written; error_ is 0 if these are all.
 size_t LogWriter::put(std::string_view bytes, int64_t ns) {
   if (file_ < 0 && !open_current()) {
     error_ = errno;
     return 0;
   }
-  // After a loss the file may end within a line that will never be whole.
+  // After a loss the file may end within a line that will never be completed.
   if (error_ != 0 && file_mid_line_) {
     if (write_all(file_, "\n") == 0) return 0;
     file_mid_line_ = false;
@@ -126,7 +126,7 @@ size_t LogWriter::put(std::string_view bytes, int64_t ns) {
   const size_t done = write_all(file_, bytes);
   error_ = done < bytes.size() ? errno : 0;
   if (done > 0) file_mid_line_ = bytes[done - 1] != '\n';
-  size_ = size_of(file_);  // somebody may have cut it off to make room
+  size_ = size_of(file_);  // the user may have truncated it to make room
   return done;
 }
 
@@ -136,7 +136,7 @@ void LogWriter::note_bytes(int64_t ns) {
   records += pending_times_;
   if (error_ == 0 && unnoted_lost_bytes_ > 0) records += encode({Kind::lost, ns, unnoted_lost_bytes_});
   records += encode({Kind::bytes, ns, size_});
-  // A record that was cut off by a full disk is written over by the next one.
+  // The next record overwrites one that a full disk cut off.
   if (pwrite(times_, records.data(), records.size(), times_size_) != static_cast<ssize_t>(records.size())) return;
   times_size_ += static_cast<int64_t>(records.size());
   pending_times_.clear();
@@ -148,7 +148,7 @@ void LogWriter::begin_next_file(int64_t ns) {
   std::rename(files_.times_path(LogFiles::kCurrent).c_str(), files_.times_path(number).c_str());
   if (std::rename(files_.path(LogFiles::kCurrent).c_str(), files_.path(number).c_str()) != 0) {
     std::rename(files_.times_path(number).c_str(), files_.times_path(LogFiles::kCurrent).c_str());
-    limits_.file_bytes = 0;  // it grows on
+    limits_.file_bytes = 0;  // keep writing to this file
     return;
   }
   close_fd(file_);

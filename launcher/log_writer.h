@@ -1,5 +1,5 @@
-// The writing side of one stream's log: files of a bounded size that end with a line, and the times of their
-// bytes. A disk that is full loses lines, never the training.
+// Writes one stream's log: files of bounded size that end at a line's end, and the times of their bytes. A full disk
+// loses lines, but never stops the training.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,20 @@ namespace trainctl {
 
 class LogWriter {
  public:
-  /// Goes on behind what is there already. `restart`: of the ranks, 0 at first. Throws EnvError.
+  /// Appends to existing files. `restart`: number of restarts of the ranks so far. Throws EnvError.
   LogWriter(LogFiles files, const LogLimits& limits, int restart, int64_t ns);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
   ~LogWriter();
 
-  /// Appends what came at `ns`. A file that has its size goes on to the end of the line, or to twice its size where
-  /// no line ends.
+  /// Appends bytes that arrived at `ns`. A file that has reached its size continues to the end of the line, or to
+  /// twice its size if no line ends.
   void write(std::string_view bytes, int64_t ns);
 
-  /// errno of the last write where it failed (ENOSPC: disk full); 0: all is well. After a failure it begins again
-  /// with the next line that can be written.
+  /// errno of the last write (ENOSPC: disk full); 0: no error. After a failure writing resumes with the next line that
+  /// can be written.
   int error() const { return error_; }
-  int64_t lost_bytes() const { return lost_bytes_; }  ///< in all
+  int64_t lost_bytes() const { return lost_bytes_; }  ///< total
 
  private:
   bool open_current();
@@ -42,12 +42,12 @@ class LogWriter {
   int restart_;
   int next_number_;
   int file_ = -1, times_ = -1;
-  int64_t size_ = 0;                               ///< of the file
-  int64_t times_size_ = 0;                         ///< of whole records
+  int64_t size_ = 0;                               ///< bytes in the file
+  int64_t times_size_ = 0;                         ///< bytes of whole records
   std::string pending_times_;                      ///< not yet written
-  bool file_mid_line_ = false, mid_line_ = false;  ///< the file's last byte, the rank's last byte is no newline
+  bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is no newline
   int error_ = 0;
-  int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< of which the times do not know
+  int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< unnoted: not yet in the times
 };
 
 }  // namespace trainctl

@@ -19,7 +19,7 @@ void put(std::string& out, Integer value) {
   for (size_t byte = 0; byte < sizeof value; ++byte) out += static_cast<char>(value >> (8 * byte) & 0xff);
 }
 
-/// Takes an integer off the front.
+/// Reads an integer and removes it from the front.
 template <class Integer>
 std::optional<Integer> take(std::string_view& body) {
   if (body.size() < sizeof(Integer)) return std::nullopt;

@@ -38,15 +38,15 @@ struct Request {
 
 struct Reply {
   bool found = false;  ///< 'V'
-  std::string text;    ///< the value, or the message
+  std::string text;    ///< the value or the message
 };
 
-/// With their frame's size in front.
+/// Encoded with the frame's size in front.
 std::string encode(const Request& request);
 std::string encode(const Reply& reply);
 std::string frame(std::string_view body);
 
-/// Of a frame's body; nothing where it is not in the language.
+/// Parse a frame's body; nullopt if it does not follow the grammar.
 std::optional<Request> parse_request(std::string_view body);
 std::optional<Reply> parse_reply(std::string_view body);
 uint32_t parse_size(std::span<const char, 4> bytes);
@@ -58,7 +58,7 @@ std::string random_token();
 
 Mac client_mac(std::string_view token, const Nonce& server_nonce, const Nonce& client_nonce);
 Mac server_mac(std::string_view token, const Nonce& server_nonce, const Nonce& client_nonce);
-/// Takes the same time wherever they differ.
+/// Compares in constant time.
 bool same(const Mac& a, std::string_view b);
 
 }  // namespace trainctl::store

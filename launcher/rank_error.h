@@ -1,5 +1,5 @@
-// What a rank leaves behind when it fails: error.json in its log directory, written by the rank itself
-// and read by the launcher, which tells causes from consequences by it.
+// error.json: what a rank writes to its log directory when it fails. The launcher reads it to tell causes from
+// consequences.
 //
 //   {"kind": "comm", "what": "rank 1 has not arrived …", "instruction": "all_reduce grad.h.3.fc",
 //    "instruction_index": 881, "step": 412, "missing": [1], "time": 1735689600.25, "stack": "…"}
@@ -27,10 +27,10 @@ struct RankError {
 };
 
 std::string to_json(const RankError& error);
-/// Nothing where the text is not such an object.
+/// nullopt if the text is not such an object.
 std::optional<RankError> parse_rank_error(std::string_view json);
 
-/// Writes `directory`/error.json, whole or not at all. Does not throw: the rank is failing already.
+/// Writes `directory`/error.json atomically. Does not throw: the rank is already failing.
 void write_rank_error(const std::string& directory, const RankError& error);
 std::optional<RankError> read_rank_error(const std::string& directory);
 

@@ -1,4 +1,4 @@
-// Entries of the registry: made under another name and locked before they can be seen.
+// Registry entries: created under another name and locked before they become visible.
 #include "launcher/registry.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::string_view kEntry = ".run";
 
-/// Where entries may be: a shell may have XDG_RUNTIME_DIR where cron has none, and both should see each other.
+/// Where entries may be. A shell may have XDG_RUNTIME_DIR and cron may not; each should see the other's runs.
 std::vector<std::string> candidate_folders() {
   std::vector<std::string> folders;
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/')
@@ -36,7 +36,7 @@ std::vector<std::string> candidate_folders() {
   return folders;
 }
 
-/// A folder, no link, that is ours and that nobody else can enter.
+/// A real folder (no link) that we own and no other user can enter.
 bool is_private(const std::string& folder) {
   struct stat info {};
   return lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == getuid() &&
@@ -59,7 +59,7 @@ std::string slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// At once and whole, or not at all.
+/// Atomically.
 bool replace_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -99,7 +99,7 @@ void remove_entry(const std::string& stem) {
   for (const char* end : {".status", ".status.new", ".run"}) unlink((stem + end).c_str());
 }
 
-/// Whether somebody holds it. What nobody holds goes, while we hold it ourselves.
+/// Whether a launcher holds it. Deletes an entry without a holder, with our own lock on it.
 bool is_held(const std::string& stem) {
   const int fd = open((stem + std::string(kEntry)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;

@@ -1,10 +1,10 @@
-// The runs of this user on this host, whatever folder they log to: how ps, stop and attach find a launcher.
+// The runs of this user on this host, in any log folder: how ps, stop and attach find a launcher.
 //
-//   $XDG_RUNTIME_DIR/trainctl/     or, where there is none, /tmp/trainctl-<uid>/; mode 0700, ours alone
-//     <id>.run                     who it is, as JSON; the launcher holds its flock, however it ends
-//     <id>.status                  what it is doing (live_status.h), replaced as a whole
+//   $XDG_RUNTIME_DIR/trainctl/     or, if that is unset, /tmp/trainctl-<uid>/; mode 0700, owned by this user
+//     <id>.run                     the run, as JSON; its launcher holds a flock on it until it ends
+//     <id>.status                  its live status (live_status.h), replaced atomically
 //
-// An entry that nobody holds is what a killed launcher left; whoever sees it removes it.
+// An entry without a lock was left by a killed launcher; the first process that sees it removes it.
 #pragma once
 
 #include <optional>
@@ -23,19 +23,19 @@ struct RegisteredRun {
   int launcher = 0;     ///< pid
   int ranks = 0;
   double started = 0;  ///< unix seconds
-  std::string id;      ///< of the entry; filled in by Registration
+  std::string id;      ///< the entry's id; filled in by Registration
 };
 
-/// The launcher's side: there from its construction to the launcher's end.
+/// The launcher's side: the entry exists from construction to the launcher's end.
 class Registration {
  public:
-  /// Throws EnvError where there is no folder that is ours alone.
+  /// Throws EnvError if no private folder can be used.
   explicit Registration(RegisteredRun run);
   Registration(const Registration&) = delete;
   Registration& operator=(const Registration&) = delete;
   ~Registration();
 
-  /// Does not throw: nobody's training should end for a status that cannot be written.
+  /// Does not throw: a status that cannot be written must not end the training.
   void publish(const LiveStatus& status) const;
 
  private:
@@ -43,7 +43,7 @@ class Registration {
   int lock_ = -1;
 };
 
-/// Those whose launchers live, the oldest first.
+/// The runs whose launchers are alive, the oldest first.
 std::vector<RegisteredRun> running_runs();
 
 bool still_runs(const RegisteredRun& run);

@@ -1,4 +1,4 @@
-// Run folders: taking a number, and finding what is there.
+// Run folders: reserving a number, and listing existing runs.
 #include "launcher/run_directory.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-/// The numbers of the folder names `prefix`<N> in `directory`, ascending.
+/// The numbers N of the folders `prefix`<N> in `directory`, ascending.
 std::vector<int> numbered_folders(const std::string& directory, std::string_view prefix) {
   std::vector<int> numbers;
   std::error_code ignored;
@@ -94,7 +94,7 @@ RunState state_of(const RunDirectory& directory) {
 
 RunLock::RunLock(const RunDirectory& directory)
     : fd_(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  // It is ours alone but for the moment in which state_of() looks.
+  // No other process holds it, except for a moment in state_of().
   while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }

@@ -1,9 +1,9 @@
 // The folder of one run:
 //
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
-//                    plan.json        what trainctl plan --json says
-//                    metrics.jsonl    where the start's time went, and a line a logged step
-//                    outcome.json     how it ended    error.json   and why, where it failed
+//                    plan.json        the output of trainctl plan --json
+//                    metrics.jsonl    where the start's time went, and one line per logged step
+//                    outcome.json     how it ended    error.json   and why, if it failed
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 
@@ -18,8 +18,8 @@ class RunDirectory {
   /// An existing run.
   RunDirectory(std::string log_dir, int run) : log_dir_(std::move(log_dir)), run_(run) {}
 
-  /// The next free number, taken by mkdir, so that launchers that start at the same moment get different
-  /// ones. Makes the folders of all ranks. Throws EnvError.
+  /// Takes the next free number by mkdir, so launchers that start at the same moment get different ones. Creates the
+  /// folders of all ranks. Throws EnvError.
   static RunDirectory create(const std::string& log_dir, int num_ranks);
 
   int run() const { return run_; }
@@ -28,7 +28,7 @@ class RunDirectory {
   std::string rank_path(int rank) const { return path() + "/rank." + std::to_string(rank); }
   std::string rank_file(int rank, std::string_view name) const { return rank_path(rank) + "/" + std::string(name); }
 
-  /// Writes one of its files. Throws EnvError.
+  /// Writes a file of the run. Throws EnvError.
   void write(std::string_view name, std::string_view text) const;
 
   /// Ranks that have a folder, ascending.
@@ -42,11 +42,11 @@ class RunDirectory {
 enum class RunState { running, done, stopped, failed, lost };
 std::string_view to_string(RunState state);
 
-/// running: a launcher holds its RunLock; done, stopped (by a signal), failed: as outcome.json says; lost: neither,
-/// so the launcher was killed.
+/// running: a launcher holds its RunLock. done, stopped (by a signal), failed: see outcome.json. lost: neither, so the
+/// launcher was killed.
 RunState state_of(const RunDirectory& directory);
 
-/// Held by a run's launcher; the kernel lets go of it however the launcher ends.
+/// Held by a run's launcher; the kernel releases it when the launcher ends, for whatever reason.
 class RunLock {
  public:
   explicit RunLock(const RunDirectory& directory);
@@ -58,7 +58,7 @@ class RunLock {
   int fd_;
 };
 
-/// Numbers of the runs in a log directory, ascending; none where it does not exist.
+/// Numbers of the runs in a log directory, ascending; empty if it does not exist.
 std::vector<int> list_runs(const std::string& log_dir);
 
 }  // namespace trainctl

@@ -49,7 +49,7 @@ void close_on_exec_from_3() {
   for (int fd = 3; fd < limit; ++fd) fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
-/// As the kernel takes them, as long as the highest number needs: a cpu_set_t ends at 1,024.
+/// The kernel's bit mask, as long as the highest CPU number requires: a cpu_set_t ends at 1,024.
 std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
   if (cpus.empty()) return {};
   const int count = *std::max_element(cpus.begin(), cpus.end()) + 1;
@@ -60,13 +60,13 @@ std::vector<unsigned long> cpu_mask(const std::vector<int>& cpus) {
   return words;
 }
 
-/// What the child needs, made before fork: after it only async-signal-safe calls are allowed.
+/// All data that the child needs, prepared before fork: after fork only async-signal-safe calls are allowed.
 struct ChildSetup {
   std::vector<char*> argv, envp;
   const char* working_dir;
   int stdin_fd, stdout_fd, stderr_fd;
   const std::vector<int>& inherited_fds;
-  const std::vector<unsigned long>& cpu_mask;  ///< empty: ours
+  const std::vector<unsigned long>& cpu_mask;  ///< empty: the launcher's
   int error_fd;
   pid_t parent;
 };
@@ -138,12 +138,12 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
   if (pid == 0) run_child(setup);
 
-  setpgid(pid, pid);  // in both, so that the group exists whoever runs first
+  setpgid(pid, pid);  // in both processes, so that the group exists whichever runs first
   write_end.reset();
   int error = 0;
   ssize_t got = 0;
   do {
-    got = read(read_end.get(), &error, sizeof error);  // ends with exec, which closes the other end
+    got = read(read_end.get(), &error, sizeof error);  // ends at exec, which closes the other end
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     waitpid(pid, nullptr, 0);
@@ -174,7 +174,7 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
     if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != pid) {
       return false;
     }
-    kill(-pid, SIGKILL);  // while the zombie still holds the number, so that it can be nobody else's
+    kill(-pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
     waitpid(pid, nullptr, 0);
     ends.push_back({pid, info.si_code != CLD_EXITED, info.si_status});
     return true;

@@ -10,10 +10,10 @@ namespace trainctl {
 
 struct ProcessCommand {
   std::vector<std::string> argv;                                 ///< argv[0] is looked up in PATH unless it has a slash
-  std::vector<std::pair<std::string, std::string>> environment;  ///< added to ours, or in place of it
-  std::string working_dir;                                       ///< empty: ours
+  std::vector<std::pair<std::string, std::string>> environment;  ///< added to the launcher's; replaces equal names
+  std::string working_dir;                                       ///< empty: the launcher's
   int stdout_fd = -1, stderr_fd = -1;                            ///< -1: /dev/null
-  std::vector<int> cpus;                                         ///< on which it may run; empty: on ours
+  std::vector<int> cpus;                                         ///< CPUs it may run on; empty: the launcher's
   std::vector<int> inherited_fds;  ///< stay open under the same numbers; all others are closed
 };
 
@@ -28,28 +28,28 @@ class ProcessRunner {
  public:
   virtual ~ProcessRunner() = default;
 
-  /// Starts it in a process group of its own, stdin at /dev/null. Returns its pid.
+  /// Starts it in a new process group with /dev/null as stdin. Returns its pid.
   /// Throws EnvError when it cannot be started (no such program, no permission, too many processes).
   virtual int start(const ProcessCommand& command) = 0;
 
-  /// To the process and everything in its group.
+  /// Sends `signal` to the process and everything in its group.
   virtual void signal_group(int pid, int signal) = 0;
 
   /// Whether the process is stopped: by SIGSTOP, or by a debugger.
   virtual bool is_frozen(int pid) = 0;
 
-  /// Processes that ended since the last call; does not wait. What an ended process left behind in its
-  /// group has been killed when this returns.
+  /// Processes that ended since the last call; does not block. The rest of an ended process's group has been killed
+  /// when this returns.
   virtual std::vector<ProcessEnd> reap() = 0;
 };
 
-/// Real processes. They die (SIGKILL) when the thread that started them does, however it ends.
+/// Real processes. They are killed (SIGKILL) when the thread that started them ends, for whatever reason.
 class PosixProcessRunner : public ProcessRunner {
  public:
   PosixProcessRunner() = default;
   PosixProcessRunner(const PosixProcessRunner&) = delete;
   PosixProcessRunner& operator=(const PosixProcessRunner&) = delete;
-  /// Kills what still runs, and waits for it.
+  /// Kills the processes that still run, and waits for them.
   ~PosixProcessRunner() override;
 
   int start(const ProcessCommand& command) override;
@@ -61,7 +61,7 @@ class PosixProcessRunner : public ProcessRunner {
   std::vector<int> running_;
 };
 
-/// "SIGKILL"; "signal 99" where it has no name.
+/// "SIGKILL"; "signal 99" if it has no name.
 std::string signal_name(int signal);
 
 /// "exited with code 3", "was killed by SIGSEGV".

@@ -1,5 +1,5 @@
-// Where the ranks of a job find each other: a key-value store in the launcher, on the loopback, for
-// those who know the job's token. protocol.h has its language.
+// A key-value store in the launcher, through which the ranks of a job find each other. It listens on the loopback
+// interface and serves only clients that know the job's token. protocol.h has its wire format.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// The server. Lives on the launcher's loop: it answers while that runs.
+/// The server. Runs on the launcher's event loop.
 class StoreServer {
  public:
   /// Listens on a free port of 127.0.0.1. Throws EnvError.
@@ -28,7 +28,7 @@ class StoreServer {
   std::shared_ptr<State> state_;
 };
 
-/// A rank's side. Any thread may call; each call has a connection of its own while it runs.
+/// A rank's side. Any thread may call; each call in progress uses a separate connection.
 class StoreClient {
  public:
   StoreClient(uint16_t port, std::string token);
@@ -36,9 +36,9 @@ class StoreClient {
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient();
 
-  /// Throws EnvError: the store is gone, or refuses us.
+  /// Throws EnvError if the store cannot be reached or refuses us.
   void set(const std::string& key, const std::string& value);
-  /// Waits for the key. Throws EnvError when it is not there in time.
+  /// Waits for the key. Throws EnvError if it is not set in time.
   std::string get(const std::string& key, double timeout_seconds);
 
  private:
@@ -51,7 +51,7 @@ class StoreClient {
   const uint16_t port_;
   const std::string token_;
   std::mutex mutex_;
-  std::vector<int> idle_;  ///< open connections that nobody uses
+  std::vector<int> idle_;  ///< open connections not in use
 };
 
 }  // namespace trainctl

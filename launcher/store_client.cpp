@@ -1,4 +1,4 @@
-// The store's client: plain blocking sockets, so that a rank needs no loop.
+// The store's client: plain blocking sockets, so that a rank needs no event loop.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,11 +17,11 @@
 namespace trainctl {
 namespace {
 
-constexpr double kAnswerSeconds = 30;  ///< beyond a get's own time
+constexpr double kAnswerSeconds = 30;  ///< added to a get's timeout
 
 constexpr int kAttempts = 3;
 
-/// The connection is of no use any more; another one may be.
+/// This connection is broken; a new one may work.
 struct ConnectionLost : EnvError {
   using EnvError::EnvError;
 };
@@ -108,7 +108,7 @@ std::string StoreClient::get(const std::string& key, double timeout_seconds) {
               timeout_seconds);
 }
 
-/// Requests can be made twice: a connection that breaks costs another one, not the job.
+/// Requests can be repeated: after a connection broke, the request is sent again over a new one.
 std::string StoreClient::call(const std::string& request, double timeout_seconds) {
   for (int attempt = 1;; ++attempt) {
     try {

@@ -1,4 +1,4 @@
-// The store's server: one session a connection, all on the launcher's thread.
+// The store's server: one session per connection, all on the launcher's thread.
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/read.hpp>
@@ -62,7 +62,7 @@ class Session : public std::enable_shared_from_this<Session> {
     send(store::frame({nonce_.data(), nonce_.size()}), &Session::check_proof, store::kMaxHandshakeBytes);
   }
 
-  /// The key that it waits for has come.
+  /// The key that it waits for has been set.
   void key_is_there(const std::string& value) {
     waiting_ = false;
     timer_.cancel();
@@ -72,7 +72,7 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   using Next = void (Session::*)();
 
-  /// Writes `out`, reads the next frame of at most `limit` bytes into body_, goes on with `next`.
+  /// Writes `out`, reads the next frame of at most `limit` bytes into body_, then calls `next`.
   void send(std::string out, Next next, uint32_t limit) {
     out_ = std::move(out);
     asio::async_write(socket_, asio::buffer(out_), [self = shared_from_this(), next, limit](error_code error, size_t) {
@@ -137,10 +137,10 @@ class Session : public std::enable_shared_from_this<Session> {
     waiting_ = true;
     timer_.expires_after(std::chrono::milliseconds(request.timeout_ms));
     timer_.async_wait([self = shared_from_this(), place, key = request.key](error_code error) {
-      if (error || !self->waiting_) return;  // the key has come, and the place in the list is gone
+      if (error || !self->waiting_) return;  // the key was set, and the session has left the waiting list
       self->waiting_ = false;
       self->state_->waiting.erase(place);
-      self->reply({false, "nobody has set '" + key + "'"});
+      self->reply({false, "no rank has set '" + key + "'"});
     });
   }
 
@@ -158,7 +158,7 @@ class Session : public std::enable_shared_from_this<Session> {
   store::Nonce nonce_{};
   std::array<char, 4> size_{};
   std::string body_, out_;
-  bool waiting_ = false;  ///< for a key; then it stands in State::waiting
+  bool waiting_ = false;  ///< for a key; then it is in State::waiting
 };
 
 }  // namespace

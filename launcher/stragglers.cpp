@@ -19,12 +19,12 @@ namespace trainctl {
 namespace {
 
 constexpr const char* kVariable = "TRAINCTL_RUN_MARK";
-/// One that forks while it is looked for is found in the next pass.
+/// A process that forks during a pass is found in the next one.
 constexpr int kMostPasses = 20;
-/// How often, a millisecond apart, a process is looked at that is in the middle of exec.
+/// Number of looks, a millisecond apart, at a process in the middle of exec.
 constexpr int kMostLooks = 100;
 
-struct DirectoryEntry {  // of getdents64
+struct DirectoryEntry {  // as getdents64 returns it
   uint64_t inode;
   int64_t next;
   uint16_t bytes;
@@ -59,16 +59,16 @@ Mark look_for_mark(int proc, const char* pid, const char* mark) {
   for (ssize_t got = 0; result != Mark::found && (got = read_some(fd, text.data() + kept, text.size() - kept)) > 0;) {
     const size_t size = kept + static_cast<size_t>(got);
     result = memmem(text.data(), size, mark, length) != nullptr ? Mark::found : Mark::none;
-    kept = size < length ? size : length;  // it may lie across two reads
+    kept = size < length ? size : length;  // the mark may span two reads
     std::memmove(text.data(), text.data() + size - kept, kept);
   }
   close(fd);
   return result;
 }
 
-/// Of a process whose environment read as empty: whether it has memory, and its environment may not be in it yet, or
-/// only since. Kernel threads and zombies have no memory. An environment begins where it ends while the kernel fills it
-/// in, which takes the process's own time, and where it is empty for good: those processes mostly sleep.
+/// Called for a process whose environment was read as empty: whether to read it again. True if the process has memory
+/// (kernel threads and zombies have none) and its environment is not set yet (end is 0), has been set since
+/// (begin < end), or is being filled in (begin == end, and it runs; one whose environment stays empty mostly sleeps).
 bool is_in_exec(int proc, const char* pid) {
   constexpr int kState = 3, kMemory = 23, kBegin = 50, kEnd = 51;  // fields of /proc/<pid>/stat
   const int fd = open_file_of(proc, pid, "/stat");
@@ -76,7 +76,7 @@ bool is_in_exec(int proc, const char* pid) {
   std::array<char, 2048> text{};
   const ssize_t got = read_some(fd, text.data(), text.size() - 1);
   close(fd);
-  const char* at = got > 0 ? std::strrchr(text.data(), ')') : nullptr;  // behind the name, which may have blanks
+  const char* at = got > 0 ? std::strrchr(text.data(), ')') : nullptr;  // after the name, which may contain blanks
   uint64_t memory = 0, begin = 0, end = 0;
   bool runs = false;
   for (int field = kState; at != nullptr && field <= kEnd; ++field) {

@@ -1,5 +1,5 @@
-// Processes that left the group of the rank that started them (setsid: daemons, nested launchers). All that a rank
-// starts inherits a mark in its environment, and is found by it.
+// Processes that left the process group of their rank (setsid: daemons, nested launchers). Every process that a rank
+// starts inherits a mark in its environment, by which it is found.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace trainctl {
 
-/// A name that no other run has.
+/// A name unique to this run.
 std::string random_mark();
 
-/// What a rank's environment needs to carry it. A run inside a rank of another keeps that one's mark beside its own.
+/// The variable that carries the mark in a rank's environment. A run nested in another run's rank has both marks.
 std::pair<std::string, std::string> mark_variable(const std::string& mark);
 
-/// SIGKILLs every process whose environment has the mark, until there is none. Only async-signal-safe calls.
+/// Sends SIGKILL to every process with the mark in its environment until none is left. Only async-signal-safe calls.
 void kill_stragglers(const char* mark);
 
 }  // namespace trainctl

@@ -10,14 +10,14 @@
 namespace trainctl {
 namespace {
 
-/// Ranks that did not end within grace when they were asked to have this long for SIGTERM.
+/// Ranks that were asked to end but did not within grace get SIGTERM, and this long to handle it.
 constexpr double kLastChanceSeconds = 2;
-/// A rank that waits for others gives up by itself when the timeout is over, and then says more than we can.
+/// A waiting rank gives up on its own after the timeout, and reports more than we can see.
 constexpr double kWaitingMarginSeconds = 2;
-/// We look much more often, unless we are held up ourselves.
+/// A longer gap between looks means that the launcher itself was held up.
 constexpr double kMostBetweenLooksSeconds = 1;
 
-/// Another attempt would fail as this one did.
+/// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
   return report.state == ProcessState::failed_to_start || (report.error && report.error->kind == ErrorKind::spec);
 }
@@ -87,7 +87,7 @@ void Supervision::ask(int signal, double now) {
   const bool all_started = std::none_of(reports_.begin(), reports_.end(),
                                         [](const RankReport& report) { return report.state == ProcessState::waiting; });
   const bool by_signal = reach_.ask_to_stop == nullptr;
-  // Ranks of which some were never started would wait for these in vain.
+  // If some ranks were never started, the others would wait for them in vain.
   if (!all_started || (by_signal && signal != SIGUSR1)) {
     stop(now, limits_.grace_seconds);
     return;
@@ -114,8 +114,8 @@ void Supervision::advance(double now) {
   }
 }
 
-/// Time in which we did not look is nobody's silence: the whole machine may have stood still, or all of the run's
-/// processes (docker pause, scontrol suspend).
+/// Time in which the launcher did not run does not count as a rank's silence: the machine or all of the run's
+/// processes may have been suspended (docker pause, scontrol suspend).
 void Supervision::looked(double now) {
   const double missed = now - looked_ - kMostBetweenLooksSeconds;
   looked_ = now;
@@ -123,10 +123,10 @@ void Supervision::looked(double now) {
   for (Motion& motion : motions_) motion.moved = std::min(motion.moved + missed, now);
 }
 
-/// Of the ranks that stood still for too long, the one that the others wait for: rather one whose process is
-/// stopped, or that does not wait itself, then the one that stands longest.
+/// Finds the rank that the others wait for, among those that stood still for too long: first one whose process is
+/// stopped, then one that does not wait itself, then the one that stood still longest.
 void Supervision::check_silence(double now) {
-  using Key = std::tuple<bool, bool, double>;  // the largest is to blame
+  using Key = std::tuple<bool, bool, double>;  // the rank with the largest key is the cause
   int worst = -1;
   Key worst_key;
   for (size_t i = 0; i < reports_.size(); ++i) {
@@ -170,16 +170,16 @@ void Supervision::restart() {
   signalled_ = false;
 }
 
-/// `patience`: seconds until those that still run are killed.
+/// `patience`: seconds until ranks that still run are killed.
 void Supervision::stop(double now, double patience) {
   if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
-  // What was asked to be over by a certain time is over by then, whatever else happens.
+  // The deadline of an earlier request to stop still holds.
   const double latest = phase_ == Phase::asking ? deadline_ + kLastChanceSeconds : kNever;
   note_states();
   phase_ = Phase::stopping;
   deadline_ = std::min(now + patience, std::max(latest, now));
   signal_running(SIGTERM);
-  signal_running(SIGCONT);  // a stopped process would not see it
+  signal_running(SIGCONT);  // a stopped process would not handle the signal
 }
 
 void Supervision::kill_all() {

@@ -1,5 +1,5 @@
-// What the launcher does when something happens to a rank: pure decisions, told of events and of the
-// time, so that tests need neither processes nor a clock.
+// What the launcher does when something happens to a rank: pure decisions that take events and the time as
+// arguments, so that tests need neither processes nor a clock.
 //
 //            a rank fails, or is silent      grace is over, or a second signal of the user
 //   running ────────────────────────▶ stopping ──────────────────────────────────────────▶ killing
@@ -36,15 +36,15 @@ struct RankProgress {
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
-  std::optional<RankError> error;  ///< what it wrote itself
+  std::optional<RankError> error;  ///< from its error.json
   std::string start_error;         ///< failed_to_start: why
-  double time = 0;                 ///< unix seconds at which it ended, or said that it failed
-  bool asked = false;              ///< it ended after we had sent it a signal
-  bool out_of_memory = false;      ///< killed, and the kernel says that memory was the reason
+  double time = 0;                 ///< unix seconds at which it ended or reported its failure
+  bool asked = false;              ///< it ended after we sent it a signal
+  bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
 
-  // How it was when all ranks were told to stop.
-  double silent_seconds = 0;  ///< it is why they were: it had stood still for so long; 0: it is not
+  // Its state when all ranks were told to stop.
+  double silent_seconds = 0;  ///< > 0: it is the reason, having stood still for this long
   bool waiting = false;       ///< in a call that waits for other ranks
   bool frozen = false;        ///< its process was stopped, by SIGSTOP or a debugger
   bool reports_progress = false;
@@ -59,16 +59,16 @@ class Supervision {
  public:
   struct Limits {
     double grace_seconds = 10;    ///< between SIGTERM and SIGKILL, and for ranks that were asked to end
-    double settle_seconds = 0.5;  ///< how long a complaint about another rank waits for that rank's own failure
-    double timeout_seconds = 60;  ///< how long a rank that reports its progress may stand still
-    int max_restarts = 0;         ///< times that all ranks start again after one of them failed
+    double settle_seconds = 0.5;  ///< after a complaint about another rank: wait for that rank's own failure
+    double timeout_seconds = 60;  ///< the longest that a rank with progress reports may stand still
+    int max_restarts = 0;         ///< how often all ranks are restarted after one has failed
   };
-  /// What decisions act on, and look at.
+  /// The actions and queries that decisions use.
   struct Reach {
     std::function<void(int rank, int signal)> signal_rank;
-    /// As in Launch; none: the user's signal goes to the ranks.
+    /// As in Launch; unset: the user's signal is passed on to the ranks.
     std::function<void()> ask_to_stop = {};
-    /// Whether a rank's process is stopped; none: nobody can say.
+    /// Whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};
   };
 
@@ -78,11 +78,11 @@ class Supervision {
   void started(int rank, double now);
   void failed_to_start(int rank, std::string why, double time, double now);
   void progressed(int rank, RankProgress progress, double now);
-  /// `report` says how it ended; state, asked and how it was before are filled in here.
+  /// `report` says how it ended; state, asked and the state before the stop are filled in here.
   void ended(int rank, RankReport report, double now);
   void interrupted(int signal, double now);
   void advance(double now);
-  /// All ranks wait to be started again. Only where restart_due().
+  /// All ranks become `waiting`, to be started again. Requires restart_due().
   void restart();
 
   /// When the phase changes if nothing else happens.
@@ -90,13 +90,13 @@ class Supervision {
   bool done() const;
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
-  /// Whether ranks are to end at a step's end.
+  /// Whether the ranks have been asked to end after a step.
   bool asking() const { return phase_ == Phase::asking; }
   /// 0: the first one.
   int attempt() const { return attempt_; }
   /// The signal that the user sent first; 0: none.
   int interrupt_signal() const { return interrupt_signal_; }
-  /// The same, where the run ends because of it: it had not failed before.
+  /// The same if the run ends because of it, i.e. had not failed before; else 0.
   int ending_signal() const { return ending_signal_; }
   const std::vector<RankReport>& reports() const { return reports_; }
 
@@ -104,10 +104,10 @@ class Supervision {
   enum class Phase { running, settling, asking, stopping, killing };
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  /// Of a rank that runs.
+  /// Of a running rank.
   struct Motion {
     std::optional<RankProgress> progress;
-    double moved = 0;  ///< when it last did
+    double moved = 0;  ///< time of its last progress
   };
 
   void ask(int signal, double now);

@@ -58,7 +58,7 @@ class Supervisor {
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
     interrupts_.add(SIGUSR1);
-    std::signal(SIGPIPE, SIG_IGN);  // a reader of our output that went away is no reason to stop
+    std::signal(SIGPIPE, SIG_IGN);  // keep running when the reader of our output goes away
   }
 
   Outcome run() {
@@ -90,7 +90,8 @@ class Supervisor {
     for (const RankPlace& place : launch_.cluster.places) {
       if (supervision_.stopping()) break;
       start_rank(place);
-      // Ctrl-C and early deaths while we are still starting others; poll() would not end while a rank floods us.
+      // Handles Ctrl-C and early deaths while others still start. Not poll(): it would not return while a rank floods
+      // us.
       for (int i = 0; i < kPollsAStart && loop_.poll_one() > 0; ++i) {
       }
     }
@@ -121,7 +122,7 @@ class Supervisor {
     supervision_.started(place.rank, now());
   }
 
-  /// Of all ranks together.
+  /// The number of CPUs that all ranks together are bound to.
   size_t bound_cpus() const {
     std::set<int> cpus;
     for (const RankBinding& binding : bindings_) cpus.insert(binding.cpus.begin(), binding.cpus.end());
@@ -143,7 +144,7 @@ class Supervisor {
     start_all();
   }
 
-  /// What a rank wrote in the last attempt must not speak for the next one.
+  /// Removes a rank's error of the last attempt, so that it is not taken for one of the next.
   void put_error_aside(int rank) const {
     const std::string kept = "error.attempt-" + std::to_string(supervision_.attempt() - 1) + ".json";
     std::rename(launch_.directory.rank_file(rank, "error.json").c_str(),
@@ -178,7 +179,7 @@ class Supervisor {
 
   void reap() {
     std::vector<ProcessEnd> ends = runner_.reap();
-    // Of those that are found dead at once nobody knows the order: who was killed is rather why the others ended.
+    // The order of ranks found dead in one look is unknown: assume that a killed one caused the others to end.
     std::stable_sort(ends.begin(), ends.end(),
                      [](const ProcessEnd& a, const ProcessEnd& b) { return a.signaled && !b.signaled; });
     for (const ProcessEnd& end : ends) {
@@ -202,7 +203,7 @@ class Supervisor {
     supervision_.ended(number, std::move(report), now());
   }
 
-  /// Each kill that the kernel counted explains one death.
+  /// Each out-of-memory kill that the kernel counted explains one death.
   bool killed_for_memory() {
     if (out_of_memory_kills() <= kills_explained_) return false;
     ++kills_explained_;

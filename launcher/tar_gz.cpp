@@ -27,7 +27,7 @@ std::string folder_of(const std::string& path) {
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// A warning is a name that libarchive cannot convert from this locale to UTF-8: it keeps its bytes, as we want.
+/// Warnings are ignored: libarchive cannot convert a name from this locale to UTF-8 and keeps its bytes, as we want.
 bool failed(la_ssize_t result) { return result < ARCHIVE_WARN; }
 
 }  // namespace
@@ -37,7 +37,7 @@ TarGz::TarGz(std::string path)
       archive_(archive_write_new(), archive_write_free),
       entry_(archive_entry_new(), archive_entry_free) {
   check(archive_ && entry_, "libarchive has memory for an archive");
-  // A file without a name is gone even when we are killed.
+  // A file without a name disappears even if we are killed.
   fd_ = open(folder_of(path_).c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
   if (fd_ < 0) {
     temporary_ = path_ + ".XXXXXX";
@@ -60,7 +60,7 @@ TarGz::TarGz(std::string path)
 }
 
 TarGz::~TarGz() {
-  if (archive_) archive_write_fail(archive_.get());  // nothing more is written
+  if (archive_) archive_write_fail(archive_.get());  // prevents further writes
   archive_.reset();
   close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
@@ -98,7 +98,7 @@ void TarGz::add_file(const std::string& name, const std::string& path) {
     for (int64_t left = status.st_size; left > 0;) {
       const ssize_t got = read(file, block.data(), std::min(block.size(), static_cast<size_t>(left)));
       if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) break;  // it was cut off: libarchive fills the entry up with zeros
+      if (got <= 0) break;  // it was truncated: libarchive pads the entry with zeros
       put(block.data(), static_cast<size_t>(got));
       left -= got;
     }

@@ -1,5 +1,5 @@
-// Writes .tar.gz files by libarchive: ustar headers, and a pax header before an entry that does not fit in one (a long
-// name, 8 GiB and more). The file appears under its name when it is whole, and not before.
+// Writes .tar.gz files with libarchive: ustar headers, and a pax header before an entry that does not fit in one (a
+// long name, 8 GiB or more). The file appears under its name only when it is complete.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace trainctl {
 
 class TarGz {
  public:
-  /// Throws EnvError where nothing can be written beside `path`.
+  /// Throws EnvError if the folder of `path` is not writable.
   explicit TarGz(std::string path);
   TarGz(const TarGz&) = delete;
   TarGz& operator=(const TarGz&) = delete;
-  /// Without finish() nothing is left.
+  /// Without finish() no file is left.
   ~TarGz();
 
   void add_text(const std::string& name, std::string_view text);
-  /// As many bytes as it has now, though it may grow; a file that is gone is left out.
+  /// Adds the file with its present size, even if it grows meanwhile; a file that no longer exists is skipped.
   void add_file(const std::string& name, const std::string& path);
-  /// Ends it and gives it its name, in place of a file that had it. Returns its size. Throws EnvError.
+  /// Completes the archive and gives it its name, replacing an existing file. Returns its size. Throws EnvError.
   int64_t finish();
 
  private:

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// hwloc opens its plugins for any topology, where they are installed: OpenCL, CUDA, libxml2 with ICU. We need none.
+/// Disables hwloc's plugins. It opens all that are installed (OpenCL, CUDA, libxml2 with ICU), and we need none.
 class NoPlugins {
  public:
   NoPlugins() : ours_(std::getenv(kPath) == nullptr) {
@@ -70,7 +70,7 @@ std::vector<Cpu> cpus_of(hwloc_topology* host) {
   int core_number = -1;
   for (hwloc_obj_t cpu = nullptr; (cpu = hwloc_get_next_obj_by_type(host, HWLOC_OBJ_PU, cpu)) != nullptr;) {
     const hwloc_obj* core = hwloc_get_ancestor_obj_by_type(host, HWLOC_OBJ_CORE, cpu);
-    if (core == nullptr) core = cpu;  // where the kernel says nothing of cores
+    if (core == nullptr) core = cpu;  // the kernel does not report cores
     if (core != core_before) ++core_number;
     core_before = core;
     cpus.push_back({static_cast<int>(cpu->os_index), core_number, node_of(host, cpu)});
@@ -80,7 +80,7 @@ std::vector<Cpu> cpus_of(hwloc_topology* host) {
 
 Topology read_topology() {
   const Host host = load();
-  // hwloc knows what the control group allows; the affinity mask of taskset or srun may allow less.
+  // hwloc respects the control group; the affinity mask of taskset or srun may allow less.
   const std::unique_ptr<hwloc_bitmap_s, void (*)(hwloc_bitmap_t)> mask(hwloc_bitmap_alloc(), hwloc_bitmap_free);
   demand(hwloc_get_cpubind(host.get(), mask.get(), HWLOC_CPUBIND_THREAD));
   demand(hwloc_topology_restrict(host.get(), mask.get(), 0));

@@ -1,4 +1,4 @@
-// The CPUs of this host, as hwloc finds them.
+// The CPUs of this host, read by hwloc.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@ struct hwloc_topology;
 
 namespace trainctl {
 
-/// A logical CPU that this process may use.
+/// A logical CPU available to this process.
 struct Cpu {
   int id = 0;
   int core = 0;  ///< CPUs with the same number are threads of one core; unique over the host
-  int node = 0;  ///< NUMA
+  int node = 0;  ///< NUMA node
 };
 
 struct Topology {
@@ -19,11 +19,11 @@ struct Topology {
   double quota_cores = 0;  ///< CPU time that the control group allows, in cores; 0: no limit
 };
 
-/// The CPUs of this thread's affinity mask. Throws EnvError. Not beside threads that read the environment.
+/// The CPUs of this thread's affinity mask. Throws EnvError. No other thread may read the environment meanwhile.
 Topology read_topology();
 
-/// The CPUs of a host that hwloc has loaded: this one, or one of a description. Neighbouring cores have neighbouring
-/// numbers. A CPU's node is the smallest that it is in; nodes without CPUs (of GPUs, of memory alone) are nobody's.
+/// The CPUs of a topology that hwloc has loaded: this host's or a described one. Neighbouring cores have neighbouring
+/// numbers. A CPU's node is the smallest one that contains it; nodes without CPUs (GPU or memory only) are ignored.
 std::vector<Cpu> cpus_of(hwloc_topology* host);
 
 }  // namespace trainctl

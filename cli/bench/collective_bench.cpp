@@ -1,4 +1,4 @@
-// Each rank writes its samples into memory that it shares with us; a call took as long as its slowest rank.
+// Each rank writes its samples into memory shared with this process; a call's time is that of its slowest rank.
 #include "cli/bench/collective_bench.h"
 
 #include <signal.h>
@@ -25,7 +25,7 @@ constexpr int kMostSamples = 1000;
 constexpr Collective kKinds[] = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
                                  Collective::all_to_all, Collective::broadcast};
 
-/// Of one rank and case.
+/// The result of one rank and case.
 struct Measured {
   double seconds[kMostSamples];
   double copy_rate;
@@ -33,7 +33,7 @@ struct Measured {
   char made_by[16];
 };
 
-/// What the ranks tell us: `cases` of each rank, and the last words of those that fail.
+/// The ranks' results: `cases` of each rank, and the error messages of ranks that fail.
 class Report {
  public:
   Report(int ranks, size_t cases) : ranks_(ranks), cases_(cases) {
@@ -70,7 +70,7 @@ int64_t whole_blocks(int64_t bytes, int ranks) {
   return std::max(block, bytes / block * block);
 }
 
-/// Rank 0's number of runs, on all ranks: they must make the same calls.
+/// Rank 0's number of runs, used by all ranks: they must make the same calls.
 class Agreed {
  public:
   explicit Agreed(Communicator& ranks) : ranks_(ranks) {
@@ -97,7 +97,7 @@ void measure(const CollectiveRequest& request, CollectiveTimer& timer, Collectiv
   result.copy_rate = timer.copy_bytes_per_second(bytes);
   timer.seconds(kind, bytes, 2);
   int32_t runs = 1;
-  for (int i = 0; i < 3; ++i) {  // towards kSampleSeconds, each guess from the last one's time
+  for (int i = 0; i < 3; ++i) {  // approaches kSampleSeconds, each guess from the time of the last
     const double seconds = std::max(timer.seconds(kind, bytes, runs), 1e-9);
     runs = agreed(std::clamp(kSampleSeconds / seconds * runs, 1.0, runs * 30.0));
   }
@@ -116,7 +116,7 @@ void run_rank(const CollectiveRequest& request, const std::shared_ptr<SharedMemo
   }
 }
 
-/// A rank's whole life. It ends with us.
+/// The main function of a rank's process. It is killed when this process ends.
 [[noreturn]] void be_rank(const CollectiveRequest& request, const std::shared_ptr<SharedMemory>& memory, int rank,
                           pid_t parent, Report& report) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -130,7 +130,7 @@ void run_rank(const CollectiveRequest& request, const std::shared_ptr<SharedMemo
   }
 }
 
-/// Peers of a rank that ends too early stop waiting for it. The first that failed; -1: none.
+/// Waits for all; peers of a rank that ends too early stop waiting for it. Returns the first that failed; -1: none.
 int wait_for_ranks(const std::vector<pid_t>& pids, SharedMemory& memory) {
   int failed = -1;
   for (size_t ended = 0; ended < pids.size(); ++ended) {

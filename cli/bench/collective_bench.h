@@ -1,4 +1,4 @@
-// Times collectives between processes that are made for it, one a rank.
+// Times collectives between processes started for this purpose, one per rank.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace trainctl {
 struct CollectiveRequest {
   std::vector<Collective> kinds;
   int ranks = 2;
-  std::vector<int64_t> bytes;  ///< the larger of what a rank puts in and gets out, rounded to whole blocks
+  std::vector<int64_t> bytes;  ///< the larger of a rank's input and output, rounded to whole blocks
   Device device = Device::cpu;
   int samples = 30;
 };
@@ -24,21 +24,21 @@ struct CollectiveResult {
   Collective kind = Collective::all_reduce;
   int ranks = 1;
   int64_t bytes = 0;
-  std::string made_by;   ///< as CollectiveTimer says
-  Spread seconds;        ///< a call, of the rank that took longest
-  int64_t wrong = 0;     ///< elements, over all ranks
-  double copy_rate = 0;  ///< bytes a second: the limit, see CollectiveTimer
+  std::string made_by;   ///< see CollectiveTimer
+  Spread seconds;        ///< per call, of the slowest rank
+  int64_t wrong = 0;     ///< wrong elements, over all ranks
+  double copy_rate = 0;  ///< the limit in bytes per second, see CollectiveTimer
 
   double rate() const { return static_cast<double>(bytes) / seconds.median; }
   double bus_rate() const;
 };
 
-/// "all_reduce", or nothing.
+/// The collective called "all_reduce", say; nullopt: there is none of that name.
 std::optional<Collective> find_collective(std::string_view name);
 std::vector<std::string> collective_names();
 
-/// In the order of kinds, then bytes. Forks: to be called while the process has one thread. Throws EnvError with
-/// what the first rank that failed said.
+/// Ordered by kind, then bytes. Forks, so call it while the process has one thread. Throws EnvError with the error
+/// message of the first rank that failed.
 std::vector<CollectiveResult> bench_collectives(const CollectiveRequest& request);
 
 }  // namespace trainctl

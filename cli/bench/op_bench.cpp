@@ -18,7 +18,7 @@ constexpr int64_t kLeastMemory = int64_t{64} << 20, kMostMemory = int64_t{1} << 
 constexpr int64_t kMostCopies = 256;
 constexpr int kLimitSamples = 10;
 
-/// Random, since a GPU multiplies zeros faster than numbers: it draws less power and clocks higher.
+/// Random, since a GPU multiplies zeros faster than other numbers: it draws less power and clocks higher.
 std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill fill, int64_t below, uint64_t key) {
   const int64_t count = num_elements(info.shape);
   std::vector<std::byte> data(static_cast<size_t>(bytes_of(info)));
@@ -91,7 +91,7 @@ std::vector<double> OpBench::samples(const OpRequest& request, int copies, const
     timer_.clear();
     return seconds;
   } catch (const InternalError& error) {
-    // What a plan would never give it.
+    // Operands that a plan would never produce.
     timer_.clear();
     throw SpecError({}, "op",
                     request.name() + " does not run with " + shapes_text(request.inputs) + " " +
@@ -107,7 +107,7 @@ OpResult OpBench::run(const OpRequest& request) {
   result.peak_flops = result.work.flops > 0 ? peak_flops(request.type) : 0;
   const double compute = result.peak_flops > 0 ? result.work.flops / result.peak_flops : 0;
   if (result.work.bytes / memory_bytes() > compute) {
-    // In turn over more memory than the caches hold: as in a step, nobody finds its operands there.
+    // Cycles through more memory than the caches hold: as in a step, operands are not in the cache.
     const int64_t wanted = std::min(2 * timer_.cache_bytes(), kMostMemory), bytes = operand_bytes(request);
     result.copies = static_cast<int>(std::clamp<int64_t>(wanted / bytes + 1, 1, kMostCopies));
     if (result.copies * bytes >= wanted) result.memory_bytes = memory_bytes();
@@ -122,7 +122,7 @@ double OpBench::peak_flops(const BenchType& type) {
   SampleOptions options = options_;
   options.samples = std::min(options.samples, kLimitSamples);
   double best = 0;
-  // Larger ones only where the last took less than milliseconds.
+  // Larger ones only if the last took less than a few milliseconds.
   for (const int64_t n : {256, 512, 1024, 2048, 4096, 8192}) {
     const std::string shape = std::to_string(n) + "x" + std::to_string(n);
     double least = 1;

@@ -1,4 +1,4 @@
-// Times kernels and the limits of the device in the same run: the rate of matrix products, and of memory.
+// Times kernels, and in the same run the limits of the device: the rates of matrix products and of memory.
 #pragma once
 
 #include <map>
@@ -14,15 +14,15 @@ namespace trainctl {
 
 struct OpResult {
   OpRequest request;
-  Spread seconds;  ///< a run
+  Spread seconds;  ///< per run
   Cost work;
-  int copies = 1;  ///< sets of operands that were used in turn
-  /// The device's, a second; 0: not measured, or no limit since the operands lie in the caches.
+  int copies = 1;  ///< number of operand sets that runs cycle through
+  /// The device's rates per second; 0: not measured, or no limit since the operands are in the caches.
   double peak_flops = 0, memory_bytes = 0;
 
   double flops_per_second() const { return work.flops / seconds.median; }
   double bytes_per_second() const { return work.bytes / seconds.median; }
-  /// The least time that the limits allow, as a part of the median.
+  /// The least time that the limits allow, as a fraction of the median.
   double of_limit() const;
 };
 
@@ -31,13 +31,13 @@ class OpBench {
   OpBench(KernelTimer& timer, const SampleOptions& options) : timer_(timer), options_(options) {}
 
   bool has(const std::string& op) const { return timer_.has_kernel(op); }
-  /// Throws SpecError where the kernel does not take the request, EnvError where memory lacks.
+  /// Throws SpecError if the kernel does not accept the request, EnvError if there is too little memory.
   OpResult run(const OpRequest& request);
 
-  /// Of the best of a few square products, in operations a second; 0 where the device has no such product. Measured
+  /// The best rate of a few square products, in operations per second; 0 if the device has no such product. Measured
   /// once.
   double peak_flops(const BenchType& type);
-  /// Bytes read and written a second beyond the caches. Measured once.
+  /// Bytes read and written per second, beyond the caches. Measured once.
   double memory_bytes();
 
  private:

@@ -1,4 +1,4 @@
-// Reads what stands on the command line of `trainctl bench`.
+// Parses the command line of `trainctl bench`.
 #include "cli/bench/op_request.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMostElements = int64_t{1} << 34;
 
-/// At commas that are not in brackets.
+/// Splits at commas outside brackets.
 std::vector<std::string> items_of(const std::string& text) {
   std::vector<std::string> items(1);
   int depth = 0;
@@ -52,14 +52,14 @@ std::optional<Shape> integers(std::string_view text, char separator) {
   }
 }
 
-/// Of attributes that are words. Kernels take what they do not know for the usual. Empty: any text.
+/// The legal values of an attribute that is a word: kernels treat unknown words as the default. Empty: any text.
 std::vector<std::string> words_of(const std::string& attr) {
   if (attr == "approximate") return {"none", "tanh"};
   if (attr == "out_dtype") return {"f32", "bf16"};
   return epilogue_words(attr);
 }
 
-/// `text` as a value of the type that `like` has.
+/// Parses `text` as a value of the type of `like`.
 std::optional<Value> parse_value(const std::string& text, const Value& like) {
   if (std::holds_alternative<bool>(like)) {
     if (text == "true") return true;
@@ -99,7 +99,7 @@ std::string shapes_of(const KernelExample& example) {
   return join(words, ",");
 }
 
-/// The value of `name`, which has to be like the one of the example.
+/// The value of `name`, which must have the type of the example's.
 Value read_value(const std::string& name, const std::string& text, const Value& like) {
   const std::vector<std::string> words = words_of(name);
   const bool known_word = words.empty() || std::find(words.begin(), words.end(), text) != words.end();
@@ -144,7 +144,7 @@ void add_inputs(OpRequest& request, const std::vector<Shape>& shapes) {
   }
 }
 
-/// What a plan would refuse at the layer's line of the job file, the kernel's own way of saying it.
+/// Errors that a plan would report at the layer's line of the job file are reported in the kernel's words.
 void add_outputs(OpRequest& request) {
   const KernelExample& example = request.example;
   const std::string rule = fmt::format("{}: {}; e.g. --shape {}", request.name(), example.what, shapes_of(example));

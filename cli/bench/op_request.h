@@ -1,4 +1,4 @@
-// One kernel call to time, from what the user asked for and the example's rule: shapes, types, attributes.
+// One kernel call to time (shapes, types, attributes), from the user's options and the kernel's example.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// f32, bf16, or tf32: f32 whose products may round their operands.
+/// f32, bf16, or tf32 (f32, but products may round their operands).
 struct BenchType {
   DType dtype = DType::f32;
   bool tf32 = false;
@@ -20,8 +20,8 @@ struct OpRequest {
   const KernelDef* kernel = nullptr;
   KernelExample example;
   std::vector<TensorInfo> inputs, outputs;
-  std::vector<KernelExample::Fill> fills;  ///< an input
-  int64_t below = 0;                       ///< for the indices
+  std::vector<KernelExample::Fill> fills;  ///< one per input
+  int64_t below = 0;                       ///< exclusive upper bound of indices
   Attrs attrs;
   BenchType type;
 
@@ -29,19 +29,19 @@ struct OpRequest {
   bool accumulates() const { return epilogue_of(attrs).descend; }
 };
 
-/// A call that is worth timing, with the attributes of the kernel's epilogues among the optional ones.
+/// A call worth timing. Its optional attributes include those of the kernel's epilogues.
 KernelExample example_of(const KernelDef& kernel);
 
 /// `shapes` "32x784,784x512", or empty: the example's. `attrs` "transpose_b=true,perm=[1,0]", or empty.
-/// Throws SpecError with the rule of what is expected.
+/// Throws SpecError with what was expected.
 OpRequest make_op_request(const std::string& op, const std::string& shapes, const std::string& attrs,
                           const BenchType& type);
 
-/// "32x784" for each, separated by commas.
+/// "32x784,784x512": one per input.
 std::vector<Shape> parse_shapes(const std::string& text);
 std::string shapes_text(const std::vector<TensorInfo>& infos);
 
-/// "1K,1M,256M": powers of 1024, with or without a B or iB behind. Throws SpecError.
+/// "1K,1M,256M": powers of 1024, optionally followed by B or iB. Throws SpecError.
 std::vector<int64_t> parse_sizes(const std::string& text);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// trainctl attach: the live view of a run that another terminal, or none, started.
+// trainctl attach: the live view of a run that was started in another terminal or detached.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -30,7 +30,7 @@ struct Options {
 
 volatile sig_atomic_t interrupted = 0;
 
-/// What the launcher wrote last, said as it said it.
+/// Prints how the run ended, in the launcher's words.
 int say_how_it_ended(RunView& view, const RunDirectory& directory) {
   const std::optional<RunEnd> end = read_run_end(directory);
   if (!end) {
@@ -49,7 +49,7 @@ class RankLines {
       : rank_(rank), log_(LogFiles{directory.rank_path(rank), "stdout"}) {
     log_.skip_to_last(kLastLines);
   }
-  /// Whether there was anything.
+  /// Returns whether there was anything.
   bool read(bool grows, RunView& view) {
     bool any = false;
     while (const std::optional<LogBlock> block = log_.next(grows)) {
@@ -107,7 +107,7 @@ void add_attach_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("attach", "Watch a run that was started elsewhere");
   options->which.add_to(*command, "The number of the run");
-  command->add_option("--rank", options->rank, "Whose lines are shown")->capture_default_str();
+  command->add_option("--rank", options->rank, "The rank whose lines are shown")->capture_default_str();
   command->footer(
       R"(Shows the progress of the run and one rank's lines until it ends; the exit code is then the run's. Ctrl-C
 detaches, and the run goes on.

@@ -1,4 +1,4 @@
-// trainctl bench: times kernels and collectives of this machine, beside its limits.
+// trainctl bench: times kernels and collectives of this machine against its limits.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>

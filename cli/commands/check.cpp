@@ -1,4 +1,4 @@
-// trainctl check: is the job file right? Plans it too, since strategies that do not fit show only there.
+// trainctl check: is the job file valid? Also plans the job, since some bad strategies are found only then.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>

@@ -1,4 +1,4 @@
-// The commands. Each adds itself to the parser and, when it is the one given, sets what to do.
+// The commands. Each adds itself to the parser and, if it is chosen, sets the action.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ void add_stop_command(CLI::App& app, Action& chosen);
 void add_attach_command(CLI::App& app, Action& chosen);
 void add_completion_command(CLI::App& app, Action& chosen);
 void add_bench_command(CLI::App& app, Action& chosen);
-void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: what `run` starts once a rank
+void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: `run` starts it once per rank
 
 inline constexpr std::array kCommands = {
     add_run_command,        add_plan_command,   add_check_command, add_show_command, add_ps_command,

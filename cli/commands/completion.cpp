@@ -1,5 +1,5 @@
-// trainctl completion: a script for the shell. It asks `trainctl complete` for every word, so that it never
-// knows less than the binary.
+// trainctl completion: a script for the shell. It asks `trainctl complete` for every word, so it is always in step
+// with the binary.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -10,8 +10,8 @@
 namespace trainctl {
 namespace {
 
-// Bash takes `=` and `:` as ends of words; what was typed is therefore read from the line itself, and only what
-// follows the last such end is given back.
+// Bash ends words at `=` and `:`. So the script takes the typed word from the line itself, and returns only the part
+// after the last `=` or `:`.
 constexpr std::string_view kBash = R"sh(# trainctl completion for bash:  source <(trainctl completion bash)
 _trainctl() {
   local line=${COMP_LINE:0:COMP_POINT} words word tail

@@ -1,4 +1,4 @@
-// Numbers count a log directory's runs, so the same number may run in several.
+// Run numbers count within a log directory, so runs of several directories may have the same number.
 #include "cli/commands/find_run.h"
 
 #include <CLI/CLI.hpp>

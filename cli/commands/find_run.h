@@ -1,4 +1,4 @@
-// Which run does the user mean? For the commands that act on one that is running.
+// Finds the run that the user means, for commands that act on a running one.
 #pragma once
 
 #include <optional>
@@ -18,15 +18,15 @@ struct RunArguments {
 
   void add_to(CLI::App& command, const std::string& what);
 
-  /// The run of that number in --log-dir, or in log_output here, or the only one of that number elsewhere; without
-  /// a number the only one that runs. Throws SpecError where there is none, or more than one.
+  /// With a number: that run in --log-dir, or in ./log_output, or the only running one of that number elsewhere.
+  /// Without: the only running one. Throws SpecError if there is none, or more than one.
   RegisteredRun find_running() const;
 };
 
 /// "run 3 (mnist_mlp)".
 std::string name_of(const RegisteredRun& run);
 
-/// A log directory as it is shown and typed: relative where it lies below the working directory.
+/// A log directory for display: relative if it is below the working directory.
 std::string short_path(const std::string& absolute);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// trainctl init: a commented job file to start from. The templates are part of the binary.
+// trainctl init: a commented job file to start from. The templates are embedded in the binary.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ std::string_view find_template(const std::string& name) {
                   near + (near.empty() ? "" : " ") + "templates: " + join(template_names()));
 }
 
-/// Never over a file that is there.
+/// Never overwrites a file.
 void write_file(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0 && errno == EEXIST) throw EnvError(path + " is there already; choose another name with -o");

@@ -1,4 +1,4 @@
-// The job file and what overrides it.
+// The job file and its overrides.
 #include "cli/commands/job_arguments.h"
 
 #include <CLI/CLI.hpp>

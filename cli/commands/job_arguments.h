@@ -1,4 +1,4 @@
-// JOB.yaml [a.b=c …]: the arguments of every command that reads a job.
+// JOB.yaml [a.b=c …]: the arguments of all commands that read a job.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// trainctl logs: the runs, and what their ranks wrote.
+// trainctl logs: lists the runs, prints their ranks' output.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,7 @@ constexpr auto kFollowPause = std::chrono::milliseconds(50);
 constexpr size_t kWriteBytes = 1 << 20;
 
 struct Options {
-  std::string run;  ///< a number, "latest" or the run's folder; empty: see wants_lines()
+  std::string run;  ///< a number, "latest", or the run's folder; empty: see wants_lines()
   std::string ranks;
   std::optional<int64_t> tail;
   std::string since;
@@ -43,7 +43,7 @@ struct Options {
   std::string bundle;
   std::string log_dir = LaunchSpec{}.log_dir;
 
-  /// Without any of these, and without a run, the runs are listed.
+  /// If none of these and no run is given, the runs are listed.
   bool wants_lines() const {
     return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
            !bundle.empty();
@@ -61,7 +61,7 @@ int64_t unix_ns() {
   throw SpecError({}, "", "there is no run " + name + " in " + log_dir, "there are runs " + format_ranks(runs));
 }
 
-/// "3", "latest", or "log_output/3" as trainctl run says it.
+/// "3", "latest", or "log_output/3" as trainctl run prints it.
 RunDirectory find_run(const Options& options) {
   std::string log_dir = options.log_dir, name = options.run;
   while (name.size() > 1 && name.ends_with('/')) name.pop_back();
@@ -83,7 +83,7 @@ RunDirectory find_run(const Options& options) {
   return {log_dir, number};
 }
 
-/// What the user wrote for an option, read; what is wrong with it is the user's error.
+/// Parses an option's value; turns a parse error into a SpecError.
 template <class Read>
 auto option_value(const char* option, const Read& read) {
   try {
@@ -123,7 +123,7 @@ int print(const Options& options) {
                        .grep = options.grep,
                        .tail = options.tail});
   });
-  allow_open_files();  // each stream may need a log and its times
+  allow_open_files();  // each stream may need two: its log and its times
   LogMerge merge(run, ranks);
   if (since > 0) {
     merge.skip_until(since);
@@ -133,7 +133,7 @@ int print(const Options& options) {
   const int64_t started = unix_ns();
   const auto on_block = [&](const LogSource& source, const LogBlock& block) {
     if (block.ns != 0 && block.ns < since) return;
-    if (options.follow && block.ns > started) printer.end_tail();  // what came before is behind us
+    if (options.follow && block.ns > started) printer.end_tail();  // all earlier lines have been read
     printer.block(source, block);
     if (printer.gathered() >= kWriteBytes) write_out(printer);
   };
@@ -173,13 +173,14 @@ void add_logs_command(CLI::App& app, Action& chosen) {
   command->add_option("run", options->run,
                       "A run's number, its folder, or latest (where lines are asked for without one: the latest)");
   command->add_option("--rank", options->ranks, "Which ranks, e.g. 0,3-5; all where it is left out");
-  command->add_flag("-f,--follow", options->follow, "Go on until the run ends");
+  command->add_flag("-f,--follow", options->follow, "Continue until the run ends");
   command->add_option("-n,--tail", options->tail, "Only the last N lines of each rank")->check(CLI::NonNegativeNumber);
   command->add_option("--since", options->since, "Only lines since 10m ago, 2h30m ago, 14:30 or 2026-01-31T14:30:00");
   command->add_option("--grep", options->grep, "Only lines that match this extended regular expression");
   command->add_flag("--no-prefix", options->no_prefix, "Lines as the ranks wrote them, without \"rank N | \"");
-  command->add_flag("--json", options->json, "An object a line: time, rank, stream, text; or run, state, …");
-  command->add_option("--bundle", options->bundle, "Write the whole run, with a word on this host, to a .tar.gz");
+  command->add_flag("--json", options->json, "One object per line: time, rank, stream, text; or run, state, …");
+  command->add_option("--bundle", options->bundle,
+                      "Write the whole run, with a description of this host, to a .tar.gz");
   command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
   command->footer(R"(Examples:
   trainctl logs                                list the runs

@@ -1,4 +1,4 @@
-// trainctl plan: what a run will do, read off the programs that would run. Starts nothing.
+// trainctl plan: what a run will do, derived from the programs that would run. Starts nothing.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -37,7 +37,7 @@ int plan(const Options& options) {
   report["launch"] = launch_report(job.spec);
   std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report) + render_launch(report["launch"]))
             << std::flush;
-  require_memory_limit(job, classes.programs);  // shown all the same: it says where the memory goes
+  require_memory_limit(job, classes.programs);  // after printing the plan, which shows where the memory goes
   return kExitDone;
 }
 

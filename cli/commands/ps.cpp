@@ -1,4 +1,4 @@
-// trainctl ps: what runs on this host, wherever it logs to.
+// trainctl ps: the runs on this host, whatever their log directories.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -52,7 +52,7 @@ Json describe(const RegisteredRun& run) {
   return json;
 }
 
-/// The runs of a log directory that have ended.
+/// Adds the ended runs of a log directory.
 void add_ended(const std::string& log_dir, Json& all) {
   const std::string folder = std::filesystem::absolute(log_dir).lexically_normal();
   for (const int number : list_runs(folder)) {

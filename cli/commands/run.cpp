@@ -1,4 +1,4 @@
-// trainctl run: plans, verifies, starts the ranks, and watches over them to the end.
+// trainctl run: plans and verifies the job, starts the ranks, and supervises them to the end.
 #include "cli/launch/run.h"
 
 #include <CLI/CLI.hpp>
@@ -24,7 +24,7 @@ struct Options {
   std::string show = "0";
 };
 
-/// What `--profile` without a file stands for.
+/// The value of `--profile` without a file.
 constexpr const char* kInRunFolder = "trace.json in the run's folder";
 
 std::vector<int> shown_ranks(const std::string& text, int ranks) {
@@ -70,7 +70,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("run", "Start a job's ranks and watch over them");
   options->job.add_to(*command);
   command->add_flag("-d,--detach", options->detach,
-                    "Give the prompt back once the ranks are started; the run goes on without the terminal");
+                    "Return to the prompt once the ranks have started; the run continues without the terminal");
   command->add_option("--show", options->show, "The ranks whose lines are shown, e.g. 0,3-5, or all")
       ->capture_default_str();
   command->add_flag("--record", options->record,

@@ -1,4 +1,4 @@
-// trainctl show: the nouns between a job file and a running rank, as text.
+// trainctl show: the stages between a job file and a running rank, as text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -92,7 +92,7 @@ void add_show_command(CLI::App& app, Action& chosen) {
         return "there is nothing called '" + word + "' to show; " + (near.empty() ? "there are " + join(kNouns) : near);
       });
   options->job.add_to(*command);
-  command->add_option("--rank", options->rank, "Whose program or weights")->capture_default_str();
+  command->add_option("--rank", options->rank, "The rank whose program or weights are shown")->capture_default_str();
   command->add_option("--after", options->after, "The program as this pass leaves it")
       ->type_name("PASS")
       ->check(unknown_pass, "");

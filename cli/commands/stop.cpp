@@ -1,4 +1,4 @@
-// trainctl stop: asks a run to end, and waits until it has.
+// trainctl stop: asks a run to end, and waits until it has ended.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -27,13 +27,13 @@ struct Options {
   bool all = false;
 };
 
-/// A launcher, by a descriptor that can never mean another process.
+/// A launcher, held by a pidfd, which never refers to another process.
 class Launcher {
  public:
   explicit Launcher(const RegisteredRun& run)
       : run_(run), fd_(static_cast<int>(syscall(SYS_pidfd_open, run.launcher, 0))) {
     if (fd_ < 0 && errno != ESRCH) throw EnvError("cannot reach " + name_of(run) + ": " + std::strerror(errno));
-    if (fd_ >= 0 && !still_runs(run)) drop();  // the number is somebody else's by now
+    if (fd_ >= 0 && !still_runs(run)) drop();  // the pid has been reused by another process
   }
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
@@ -43,7 +43,7 @@ class Launcher {
   void send(int signal) const {
     if (fd_ >= 0) syscall(SYS_pidfd_send_signal, fd_, signal, nullptr, 0);
   }
-  /// Whether it ended within the time; -1: waits for as long as it takes.
+  /// Returns whether it ended within the time; -1: no limit.
   bool wait(int timeout_ms) const {
     if (fd_ < 0) return true;
     pollfd ended{fd_, POLLIN, 0};
@@ -64,8 +64,8 @@ class Launcher {
   int fd_;
 };
 
-/// The second SIGTERM kills the ranks. A launcher that does not answer at all is killed itself; its guardian
-/// and the kernel take the ranks along.
+/// The second SIGTERM makes the launcher kill the ranks. A launcher that does not respond is killed; its guardian and
+/// the kernel then kill the ranks.
 void kill_run(const Launcher& launcher) {
   constexpr int kPauseMs = 100, kTries = 50;
   for (int i = 0; i < kTries; ++i) {

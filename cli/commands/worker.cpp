@@ -29,10 +29,10 @@ struct Options {
   int run = 0;
   int rank = 0;
   int memory_fd = -1;
-  int gpu = -1;  ///< the host's number of it, the only one that this process sees; -1: runs on CPUs
+  int gpu = -1;  ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
   bool record = false;
   std::string profile;   ///< steps, "3-5"; empty: none
-  std::string start_up;  ///< the launcher's StartUpClock
+  std::string start_up;  ///< the launcher's StartUpClock, serialized
 };
 
 int kernel_threads() {
@@ -40,7 +40,7 @@ int kernel_threads() {
   return text == nullptr ? 1 : std::max(1, std::atoi(text));
 }
 
-/// The rank's parts, which outlive its training so that a failure can be told from them.
+/// The rank's parts. They outlive the training, so that a failure report can use them.
 class Worker {
  public:
   explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
@@ -73,7 +73,7 @@ class Worker {
     if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
-    hooks.may_start = [this, &fault](int64_t step) {  // which counts from 0, people from 1
+    hooks.may_start = [this, &fault](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
     };
@@ -84,7 +84,7 @@ class Worker {
     status.state = RankState::done;
   }
 
-  /// In a catch block.
+  /// Call it in a catch block.
   void write_failure() const {
     const RankStatus* status = memory_ ? &memory_->status(options_.rank) : nullptr;
     write_rank_error(directory_.rank_path(options_.rank), current_rank_error(status, program_ ? &*program_ : nullptr));
@@ -100,7 +100,7 @@ class Worker {
 
 int work(const Options& options) {
   report_crashes();
-  std::signal(SIGPIPE, SIG_IGN);  // a peer that is gone is an error, which names it
+  std::signal(SIGPIPE, SIG_IGN);  // a lost peer is then reported as an error that names it
   Worker worker(options);
   try {
     worker.train_rank();
@@ -109,7 +109,7 @@ int work(const Options& options) {
     worker.write_failure();
     const int code = report_current_exception();
     std::fflush(nullptr);
-    std::_Exit(code);  // libraries' threads may be in the middle of giving up what they waited for
+    std::_Exit(code);  // no destructors: threads of libraries may still be aborting their calls
   }
 }
 

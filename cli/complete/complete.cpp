@@ -1,4 +1,4 @@
-// Commands and options from the parser itself; the rest by what each argument is called.
+// Commands and options come from the parser itself; values are chosen by the argument's name.
 #include "cli/complete/complete.h"
 
 #include <CLI/CLI.hpp>
@@ -19,11 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/// What the words before the last one say.
+/// The meaning of the words before the last one.
 struct Typed {
   const CLI::App* command = nullptr;
   Words positionals;                           ///< in order
-  std::string log_dir = LaunchSpec{}.log_dir;  ///< --log-dir, where it is given
+  std::string log_dir = LaunchSpec{}.log_dir;  ///< --log-dir, if given
   const CLI::Option* awaited = nullptr;        ///< the option whose value is being typed
 };
 
@@ -56,7 +56,7 @@ Typed read(const CLI::App& app, const Words& words) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Folders, and files with one of the endings, that the path may become.
+/// Folders, and files with one of the endings, that begin with the typed path.
 std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   const size_t slash = typed.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : typed.substr(0, slash + 1);
@@ -74,7 +74,7 @@ std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   return found;
 }
 
-/// Those that run, wherever, or all of a log directory.
+/// Numbers of all running runs, or of all runs of a log directory.
 std::vector<Candidate> run_numbers(const Typed& typed, bool running_only) {
   std::vector<Candidate> found;
   if (running_only) {
@@ -97,7 +97,7 @@ std::vector<Candidate> options_of(const CLI::App& command) {
   return found;
 }
 
-/// The positional that is being typed: the last one takes all that follows.
+/// The positional that is being typed: the last one takes all further words.
 const CLI::Option* positional(const Typed& typed) {
   const CLI::Option* last = nullptr;
   size_t index = 0;

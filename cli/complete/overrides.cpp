@@ -1,4 +1,4 @@
-// The fields of a job file, from the table that its parser uses.
+// The fields of a job file, from the parser's table.
 #include <optional>
 
 #include "cli/complete/complete.h"
@@ -14,7 +14,7 @@ std::optional<JobSpec> read_job(const std::string& file) {
   try {
     return load_job(file);
   } catch (const std::exception&) {
-    return {};  // it may be wrong while it is being written
+    return {};  // the file may be invalid while it is being written
   }
 }
 
@@ -54,7 +54,7 @@ class Overrides {
     for (const LayerSpec& layer : job_->network) found_.push_back({path + layer.name + "=", field.doc});
   }
 
-  /// The field, and once it is typed its values.
+  /// Adds the field, or its values once its name is complete.
   void add(const std::string& path, const Field& field) {
     const std::string key = path + "=";
     if (!typed_.starts_with(key)) {

@@ -1,4 +1,4 @@
-// fork and setsid, and a pipe whose text or end says how it went.
+// fork and setsid, and a pipe through which the child reports success (text) or failure (end of file).
 #include "cli/launch/background.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ volatile sig_atomic_t background_pid = 0;
 
 void pass_on(int signal) { kill(background_pid, signal); }
 
-/// All that comes until the other end closes.
+/// Reads until the other end closes.
 std::string read_all(int fd) {
   std::string text;
   char buffer[512];
@@ -58,7 +58,7 @@ Background::~Background() {
 
 void Background::let_go(const std::string& message, int log_fd) {
   if (write(pipe_, message.data(), message.size()) < 0) {
-    // Nobody waits for it any more; the work goes on all the same.
+    // The command no longer waits for it; the work continues anyway.
   }
   std::cout.flush();
   std::cerr.flush();

@@ -1,4 +1,4 @@
-// A command that goes on without its terminal: trainctl run --detach.
+// A command that continues without its terminal: trainctl run --detach.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace trainctl {
 
-/// The part of a command that runs in a session of its own. Until it lets go, its output is the terminal's
-/// and the command waits for it.
+/// The part of a command that runs in a new session. Until let_go() it writes to the terminal and the command waits
+/// for it.
 class Background {
  public:
   explicit Background(int pipe) : pipe_(pipe) {}
@@ -16,16 +16,17 @@ class Background {
   ~Background();
 
   bool holds_on() const { return pipe_ >= 0; }
-  /// The command prints `message` and ends with 0; our output goes to `log_fd` from now on.
+  /// The command prints `message` and exits with 0; our output goes to `log_fd` from now on.
   void let_go(const std::string& message, int log_fd);
 
  private:
   int pipe_;
 };
 
-/// Runs `work` in a new session, out of reach of the terminal's Ctrl-C and hangup. Returns twice: there, what
-/// `work` returned; here, 0 once it lets go, or the exit code with which it ended before. Until then SIGINT, SIGTERM
-/// and SIGHUP are passed on to it. Call it while the process has one thread. Throws EnvError.
+/// Runs `work` in a child process with a new session, which the terminal's Ctrl-C and hangup do not reach. Returns
+/// twice: in the child, the result of `work`; in the parent, 0 after let_go(), or the exit code of a child that ended
+/// before. Until then the parent passes SIGINT, SIGTERM and SIGHUP on. Call it while the process has one thread.
+/// Throws EnvError.
 int in_background(const std::function<int(Background&)>& work);
 
 }  // namespace trainctl

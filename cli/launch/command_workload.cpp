@@ -24,7 +24,7 @@ bool can_run(const fs::path& program) {
   return fs::is_regular_file(program, error) && access(program.c_str(), X_OK) == 0;
 }
 
-/// As exec will look for it: in PATH unless it has a slash, which is then relative to working_dir.
+/// Searches as exec will: in PATH, unless the name has a slash; then it is relative to working_dir.
 bool is_there(const std::string& program, const JobSpec& spec) {
   if (program.find('/') != std::string::npos) return can_run(fs::path(spec.working_dir) / program);
   const auto own = spec.env.find("PATH");
@@ -70,7 +70,8 @@ nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spe
 
 void CommandWorkload::prepare(int attempt) {
   attempt_ = attempt;
-  // After a restart another one, taken while the last is still held: what is left of that attempt must find nobody.
+  // Another port after a restart, bound while the last one is still held: leftover processes of the last attempt must
+  // not reach the new ranks.
   port_ = std::make_unique<HeldPort>();
   std::fill(states_.begin(), states_.end(), "starting");
 }

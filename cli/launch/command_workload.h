@@ -1,4 +1,4 @@
-// A job's `command`, started once a rank with the environment that torchrun would give it.
+// A job's `command`, started once per rank with the environment that torchrun would set.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace trainctl {
 
 class CommandWorkload : public Workload {
  public:
-  /// Throws SpecError where there is no such program or folder.
+  /// Throws SpecError if there is no such program or folder.
   explicit CommandWorkload(JobSpec spec);
 
   const JobSpec& spec() const override { return spec_; }
@@ -23,13 +23,13 @@ class CommandWorkload : public Workload {
 
  private:
   const JobSpec spec_;
-  const std::string id_;  ///< TORCHELASTIC_RUN_ID: of no other run
+  const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
   int attempt_ = 0;
   std::unique_ptr<HeldPort> port_;
-  std::vector<std::string> states_;  ///< one a rank: "starting", "running", "ended", "failed"
+  std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"
 };
 
-/// Throws SpecError where the command's program or folder is not there.
+/// Throws SpecError if the command's program or folder does not exist.
 void require_program(const JobSpec& spec);
 
 }  // namespace trainctl

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// For what no plan knows, CUDA's own memory and NCCL's buffers.
+/// Reserved for memory that no plan knows: CUDA's own and NCCL's buffers.
 constexpr int64_t kOfLibraries = int64_t{1} << 30;
 
 std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
@@ -36,19 +36,17 @@ Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
 
-std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes,
-                                      const CudaDevices& found) {
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found) {
   const LaunchSpec& launch = job.spec.launch;
   const int ranks = classes.num_ranks();
   if (static_cast<int>(found.list.size()) < ranks) {
     const std::string have = found.list.empty()
                                  ? "there is none: " + found.why_none
                                  : fmt::format("this host has {} ({})", found.list.size(), names(found.list));
-    throw EnvError(
-        fmt::format("launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
-                    "launch.device: cpu{}",
-                    ranks, ranks, have,
-                    found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
+    throw EnvError(fmt::format(
+        "launch.device is cuda and launch.ranks is {}, so {} GPUs are needed; {}\n  set "
+        "launch.device: cpu{}",
+        ranks, ranks, have, found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
   }
   if (launch.comm != "auto") {
     throw EnvError(
@@ -80,10 +78,10 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
 
 int queues_for(const Program& program) {
   constexpr unsigned kDefault = 8, kMost = 32;  // CUDA's
-  // Of compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
+  // Streams for compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
   constexpr unsigned kOfEveryRank = 7;
-  std::set<int> receivers;  // each has a stream of its own
-  bool moves = false;       // sends and receives have one more each
+  std::set<int> receivers;  // one stream per receiver
+  bool moves = false;       // one more stream for sends and one for receives
   for (const Instruction& i : program.instructions) {
     if (i.opcode == Opcode::send) receivers.insert(i.peer);
     moves = moves || i.opcode == Opcode::send || i.opcode == Opcode::recv;

@@ -1,5 +1,5 @@
-// What the ranks of a network run on: launch.device, and what this host has. Asked by `run` alone: `plan` looks at no
-// device.
+// Which devices the ranks of a network run on, from launch.device and this host's GPUs. Used only by `run`: `plan`
+// looks at no device.
 #pragma once
 
 #include <string>
@@ -12,27 +12,27 @@
 
 namespace trainctl {
 
-/// launch.device: auto as cuda where there are GPUs enough for the ranks, else as cpu. Others as they are.
+/// launch.device; auto becomes cuda if there are enough GPUs for the ranks, else cpu.
 Device resolve_device(const JobSpec& spec, const CudaDevices& found);
 
-/// A GPU a rank, by its number among the ranks of its host. Throws EnvError where there are too few of them, where
-/// launch.comm wants it otherwise, or where a rank's memory does not fit in what its GPU has free.
-std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes,
-                                      const CudaDevices& found);
+/// One GPU per rank, by its number among the ranks of its host. Throws EnvError if there are too few GPUs, if
+/// launch.comm does not work with GPUs, or if a rank's memory exceeds the free memory of its GPU.
+std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found);
 
 /// "2 of 8 GPUs (NVIDIA H200)".
 std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices& found);
-/// "CPUs", and why, where launch.device is auto and there are GPUs: "CPUs (of GPUs there is 1)".
+/// "CPUs", with the reason if launch.device is auto and there are GPUs: "CPUs (of GPUs there is 1)".
 std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found);
 
-/// Queues of the device for a rank's streams: streams that share one wait for each other, and communication must not
-/// wait for what waits for it. Each takes the driver some milliseconds to make, one rank of the host after another.
+/// Number of hardware queues for a rank's streams. Streams that share a queue wait for each other, and communication
+/// must not wait for kernels that wait for it. The driver takes some milliseconds to create each, for one rank of the
+/// host after another.
 int queues_for(const Program& program);
 
-/// What a rank's process is started with: it sees its own GPU alone, so CUDA need not start the others.
+/// The environment of a rank's process. It sees only its own GPU, so CUDA does not initialize the others.
 std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu, const Program& program);
 
-/// Binds the ranks that nobody has bound to the cores next to their GPUs.
+/// Binds ranks without a binding to the cores next to their GPUs.
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings);
 
 }  // namespace trainctl

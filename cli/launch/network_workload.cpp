@@ -19,14 +19,14 @@
 namespace trainctl {
 namespace {
 
-/// A start on CPUs that takes less is no news.
+/// A faster start on CPUs is not reported.
 constexpr double kTellAfterSeconds = 1;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Which ranks send messages to which.
+/// Which rank sends messages to which.
 std::vector<Route> routes_of(const RankClasses& classes) {
   std::vector<Route> routes;
   for (int rank = 0; rank < classes.num_ranks(); ++rank)
@@ -55,8 +55,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     return;
   }
   device_ = describe_cpus(job_.spec, asked, found);
-  for (int rank = 0; rank < classes_.num_ranks(); ++rank)
-    arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
   require_memory(arena_bytes_);
 }
@@ -108,14 +107,10 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.on_rank_ended = [this](int rank, bool failed) {
     if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
   };
-  launch.doing = [this](int rank) {
-    return describe_position(memory_->status(rank), classes_.program_of(rank));
-  };
+  launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
   launch.stopped_at = [this] { return stopped_at(); };
-  launch.progress = [this](int rank) {
-    return progress_of(memory_->status(rank), classes_.program_of(rank));
-  };
+  launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
   bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }
@@ -139,7 +134,7 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.epochs = job_.spec.train.epochs;
   status.step = first.step.load();
   status.steps = first.total_steps.load();
-  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both from its first report on
+  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both are set from its first report on
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }

@@ -1,4 +1,4 @@
-// A network, trained by one `trainctl worker` a rank: plan and programs, and what the ranks share.
+// A network, trained by one `trainctl worker` per rank: plan, programs, and the ranks' shared memory.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace trainctl {
 
 class NetworkWorkload : public Workload {
  public:
-  /// Throws SpecError, and EnvError where the host has not what the plan needs.
-  /// `asked` is launch.device as written, which `job` has resolved; options.start_up has come to there.
+  /// Throws SpecError, and EnvError if the host lacks what the plan needs.
+  /// `asked` is launch.device as written; in `job` it is resolved. options.start_up has run since the command began.
   NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
                   boost::asio::io_context& loop);
 
@@ -40,8 +40,8 @@ class NetworkWorkload : public Workload {
   bool start_up_told_ = false;
   const RankClasses classes_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
-  std::vector<Route> routes_;         ///< of messages through shared memory
-  std::vector<CudaDevice> gpus_;      ///< by rank; empty: they run on CPUs
+  std::vector<Route> routes_;         ///< for messages through shared memory
+  std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
   std::string device_;
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;

@@ -32,8 +32,8 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   if (!file) throw EnvError(fmt::format("cannot write the trace {}: {}", path, std::strerror(errno)));
   std::string text = render_profile(summarize(profiles));
   if (profiles.size() < programs.size()) {
-    text += fmt::format("\n{} of {} ranks left a trace: what the others did counts as nothing\n", profiles.size(),
-                        programs.size());
+    text +=
+        fmt::format("\n{} of {} ranks left a trace; the others are not counted\n", profiles.size(), programs.size());
   }
   return text + fmt::format("\ntrace of all ranks in {}; open it in ui.perfetto.dev or chrome://tracing", path);
 }

@@ -1,4 +1,4 @@
-// `run --profile`, after the ranks have ended: one trace of all of them, and what it says in short.
+// `run --profile`, after the ranks have ended: one trace of all ranks, and its summary.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct ProfileOptions {
   ProfileSteps steps;
 };
 
-/// Reads the ranks' traces, writes one of all that left any, and returns the summary with the place of the trace.
-/// Says why where there is none. Throws EnvError.
+/// Reads the ranks' traces, writes the joined one, and returns the summary with the trace's path, or the reason why
+/// there is no profile. Throws EnvError.
 std::string collect_profile(const ProfileOptions& options, const std::vector<Program>& programs, const std::string& job,
                             const RunDirectory& directory);
 

@@ -1,4 +1,4 @@
-// Positions of ranks compared with each other's programs.
+// Compares the positions of ranks in their programs.
 #include "cli/launch/rank_states.h"
 
 #include <algorithm>
@@ -18,8 +18,8 @@ std::string_view what(const Instruction& message) {
   return name.substr(std::min(name.find(' '), name.size()));
 }
 
-/// The same call in another rank's program: collectives have one name in all programs of their group; a recv has
-/// its send, of the same tensor.
+/// Whether two ranks' instructions belong to one call: a collective has the same name in all programs of its group, a
+/// recv belongs to the send of the same tensor.
 bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
   if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;
   if (a.opcode == Opcode::recv)
@@ -37,8 +37,7 @@ RankStates::Position RankStates::position_of(const SharedMemory& memory, int ran
 
 std::vector<std::string> RankStates::describe(const SharedMemory& memory, double now) {
   std::vector<std::string> texts;
-  for (int rank = 0; rank < classes_->num_ranks(); ++rank)
-    texts.push_back(describe_rank(memory, rank, now));
+  for (int rank = 0; rank < classes_->num_ranks(); ++rank) texts.push_back(describe_rank(memory, rank, now));
   return texts;
 }
 
@@ -71,8 +70,8 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
 
 std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const Position& at) const {
   const Instruction& call = classes_->program_of(rank).instructions[static_cast<size_t>(at.instruction)];
-  const std::vector<int> group = call.opcode == Opcode::recv ? std::vector<int>{classes_->peer(rank, call)}
-                                                             : classes_->group(rank, call.group);
+  const std::vector<int> group =
+      call.opcode == Opcode::recv ? std::vector<int>{classes_->peer(rank, call)} : classes_->group(rank, call.group);
   std::vector<int> missing;
   for (const int other : group) {
     const std::vector<Instruction>& theirs = classes_->program_of(other).instructions;

@@ -1,4 +1,5 @@
-// What each rank of a network does, in a few words: "training", or, once it stands still, where and for whom.
+// What each rank of a network does, in a few words: "training", or, if it stands still, where, and for which ranks it
+// waits.
 #pragma once
 
 #include <string>
@@ -14,8 +15,8 @@ class RankStates {
   /// `classes` must outlive it.
   explicit RankStates(const RankClasses& classes) : classes_(&classes), seen_(classes.class_of.size()) {}
 
-  /// One text a rank. `now` in seconds of any steady clock. A rank that has not moved for a second is said to be
-  /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3": ranks of its group that are not there yet.
+  /// One text per rank. `now` is in seconds of any steady clock. The text for a rank that has not moved for a second is
+  /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3" with the ranks of its group that have not arrived.
   std::vector<std::string> describe(const SharedMemory& memory, double now);
 
  private:

@@ -1,4 +1,4 @@
-// The launcher's side of a run: its folder, its place in the registry, its view, and the supervisor between them.
+// The launcher's side of a run: connects the run's folder, its registry entry and its view with the supervisor.
 #include "cli/launch/run.h"
 
 #include <fcntl.h>
@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// There is nothing left to stop: a signal that comes now must not change how the run ended.
+/// All ranks have ended: a later signal must not change the run's result.
 void block_interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -78,7 +78,7 @@ int Run::operator()() {
 }
 
 void Run::write_job() const {
-  JobSpec resolved = spec_;  // workers read it from another folder: no path may be relative
+  JobSpec resolved = spec_;  // workers read it from another folder, so paths must be absolute
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   directory_.write("job.yaml", to_yaml(resolved));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
@@ -103,7 +103,7 @@ void Run::register_run() {
 void Run::watch_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
-    if (signal == SIGUSR1 && spec_.has_command()) return watch_signals();  // a program may mean anything by it
+    if (signal == SIGUSR1 && spec_.has_command()) return watch_signals();  // a program may give it any meaning
     stopping_ = true;
   });
 }
@@ -123,7 +123,7 @@ Launch Run::launch() {
     workload_.prepare(attempt);
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
-  // A program says much there that is no failure; what a rank of ours says there is told when it fails.
+  // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
   if (spec_.has_command()) launch.on_error_line = launch.on_line;
   launch.on_tick = [this] { tick(); };
   launch.on_notice = [this](std::string_view message) { view_.notice(message); };
@@ -132,7 +132,7 @@ Launch Run::launch() {
 
 void Run::show(int rank, std::string_view line) {
   if (rank == 0) view_.listen(line);
-  // A run that nobody looks at has all lines in its logs, which are rotated; launcher.log is not.
+  // A detached run has all lines in its logs, which are rotated; launcher.log is not.
   if (background_ != nullptr || !std::binary_search(shown_.begin(), shown_.end(), rank)) return;
   if (shown_.size() == 1)
     view_.line(line);
@@ -167,7 +167,7 @@ void Run::tell_news() {
   if (const std::string news = workload_.news(directory_); !news.empty()) view_.news(news);
 }
 
-/// The user's prompt comes back once the ranks' start is no longer in doubt.
+/// The user's prompt returns once all ranks have started for certain.
 void Run::let_go() {
   if (runner_.started < cluster_.num_ranks() || !workload_.is_up()) return;
   const std::string number = std::to_string(directory_.run());
@@ -187,14 +187,14 @@ void Run::finish(const Outcome& outcome) {
   } catch (const EnvError& error) {
     std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
   }
-  tell_news();  // of a run shorter than a tick
+  tell_news();  // a run may be shorter than a tick
   RunEnd end = run_end(outcome);
   end.report = report_of_workload();
-  view_.end(end, directory_);  // may wait for whoever reads our output
+  view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
     if (background_ != nullptr && background_->holds_on() && write(log_fd_, report.data(), report.size()) < 0) {
-      // It was said on the terminal already.
+      // The failure was already reported on the terminal.
     }
   }
 }
@@ -203,7 +203,7 @@ std::string Run::report_of_workload() const {
   try {
     return workload_.report(directory_);
   } catch (const EnvError& error) {
-    return error.what();  // which does not change how the ranks ended
+    return error.what();  // does not change the run's result
   }
 }
 

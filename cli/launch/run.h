@@ -1,4 +1,4 @@
-// One run, from what is to be launched to the exit code.
+// One run, from its workload to the exit code.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -19,18 +19,18 @@ namespace trainctl {
 
 class Run {
  public:
-  /// `shown`: the ranks whose lines the user sees. `background`: null in the terminal. All must outlive it.
+  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. All must outlive the Run.
   /// Throws EnvError.
   Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
   ~Run();
 
-  /// To the end of all ranks; the exit code.
+  /// Runs until all ranks have ended; returns the exit code.
   int operator()();
 
  private:
-  /// Counts what was started, since a rank that could not be started is no news to a callback.
+  /// Counts started ranks, since no callback reports a rank that could not be started.
   class CountingRunner : public PosixProcessRunner {
    public:
     int start(const ProcessCommand& command) override;
@@ -59,7 +59,7 @@ class Run {
   const Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
-  const int log_fd_;  ///< launcher.log of a detached run; else -1
+  const int log_fd_;  ///< launcher.log of a detached run; -1 otherwise
   RunView view_;
   CountingRunner runner_;
   boost::asio::signal_set signals_;

@@ -1,4 +1,4 @@
-// What is to be launched: a network that trainctl trains itself, or a program of the user's.
+// What a run launches: a network that trainctl trains itself, or the user's program.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -20,33 +20,33 @@ class Workload {
   virtual ~Workload() = default;
 
   virtual const JobSpec& spec() const = 0;
-  /// What `trainctl plan --json` says of it.
+  /// The output of `trainctl plan --json`.
   virtual nlohmann::ordered_json plan() const = 0;
-  /// What its ranks run on, in words: "CPUs"; nothing where that is the program's business.
+  /// The devices of its ranks, in words: "CPUs"; empty if the program chooses them.
   virtual std::string device() const { return ""; }
-  /// Makes what the ranks of one attempt share, anew each time: memory, store, port. Before any rank is started.
+  /// Creates what the ranks of one attempt share: memory, store, port. Called before the ranks of each attempt start.
   virtual void prepare(int attempt) = 0;
-  /// What a rank runs.
+  /// The command of a rank.
   virtual ProcessCommand command(const RankPlace& place, const RunDirectory& directory) = 0;
-  /// Sets the callbacks of `launch` through which ranks are reached and observed.
+  /// Sets the callbacks of `launch` that control and observe ranks.
   virtual void connect(Launch& launch) = 0;
-  /// Whether every rank has come so far that its start is no longer in doubt.
+  /// Whether every rank has started for certain.
   virtual bool is_up() const = 0;
-  /// How far it is, and what each rank does.
+  /// Fills in the progress and what each rank does.
   virtual void describe(LiveStatus& status) = 0;
-  /// What is to be said of the run now, in a line, each thing once; or nothing. To be asked often.
+  /// A line about the run to show now, each only once; may be empty. Called often.
   virtual std::string news(const RunDirectory&) { return ""; }
-  /// After the ranks have ended: what they left to be said, in lines; or nothing. Throws EnvError.
+  /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
   virtual std::string report(const RunDirectory&) { return ""; }
 };
 
 struct WorkloadOptions {
-  StartUpClock start_up{};                ///< begins when the command does
-  bool record = false;                    ///< networks: each rank writes the collectives of its first step
-  std::optional<ProfileOptions> profile;  ///< networks: when each instruction of a few steps ran
+  StartUpClock start_up{};                ///< starts with the command
+  bool record = false;                    ///< networks only: each rank writes the collectives of its first step
+  std::optional<ProfileOptions> profile;  ///< networks only: when each instruction of a few steps ran
 };
 
-/// Plans the job, and looks whether this machine can run it. Throws SpecError, EnvError. `loop` must outlive it.
+/// Plans the job and checks that this machine can run it. Throws SpecError, EnvError. `loop` must outlive the result.
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop);
 
 }  // namespace trainctl

@@ -16,14 +16,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use theirs";
-constexpr const char* kInHost = "  copy limit: what a rank copies in its own memory, while all others copy too";
+constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use their links";
+constexpr const char* kInHost = "  copy limit: a copy within a rank's own memory, while all others copy too";
 
 std::string spread_text(const Spread& spread) {
   return duration_text(spread.low) + " .. " + duration_text(spread.high);
 }
 
-/// Three digits, whatever the size.
+/// About three significant digits.
 std::string figure(double value) { return value <= 0 ? "" : fmt::format("{:.{}f}", value, value < 10 ? 2 : 1); }
 
 std::string type_text(const BenchType& type) { return type.tf32 ? "tf32" : std::string(to_string(type.dtype)); }
@@ -48,7 +48,7 @@ std::string limits_text(const std::vector<OpResult>& results) {
   return join(words, "; ");
 }
 
-/// Those that are not the example's.
+/// The attributes that differ from the example's.
 std::string attrs_text(const OpRequest& request) {
   const Attrs& usual = request.example.attrs;
   Attrs own;

@@ -1,4 +1,4 @@
-// What `trainctl bench` prints: tables for people, and the same as JSON.
+// The output of `trainctl bench`: tables, or the same as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,7 +16,7 @@ nlohmann::ordered_json ops_json(const std::vector<OpResult>& results, const std:
 std::string render_collectives(const std::vector<CollectiveResult>& results, Device device);
 nlohmann::ordered_json collectives_json(const std::vector<CollectiveResult>& results, Device device);
 
-/// The ops that can be timed, with what each computes and the shapes that it has without --shape.
+/// The ops that can be timed, with what each computes and its shapes if --shape is not given.
 std::string render_op_list();
 
 }  // namespace trainctl

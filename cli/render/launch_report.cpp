@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-/// OMP_NUM_THREADS of the job or of our environment goes before what the binding would give; 0: neither says it.
+/// OMP_NUM_THREADS of the job or of our environment, which takes precedence over the binding's threads; 0: unset.
 int threads_given(const JobSpec& spec) {
   const auto own = spec.env.find("OMP_NUM_THREADS");
   const char* inherited = std::getenv("OMP_NUM_THREADS");
@@ -36,7 +36,7 @@ Json launch_report(const JobSpec& spec) {
   const std::vector<RankPlace> places = one_host(spec.launch.ranks).places;
   const std::vector<RankBinding> bound = bindings(places, read_topology(), spec.launch.bind);
   const int threads = threads_given(spec);
-  std::map<std::vector<int>, size_t> known;  // CPUs, then threads: their place in `alike`
+  std::map<std::vector<int>, size_t> known;  // CPUs, then threads -> index in `alike`
   std::vector<std::pair<std::vector<int>, std::vector<int>>> alike;
   for (size_t rank = 0; rank < bound.size(); ++rank) {
     std::vector<int> place = bound[rank].cpus;

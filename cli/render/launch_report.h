@@ -1,5 +1,5 @@
-// The part of a plan that depends on this machine: processes, cores and threads; and all of it for a job with a
-// command.
+// The part of a plan that depends on this machine: processes, cores and threads. For a job with a command this is the
+// whole plan.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 namespace trainctl {
 
 /// {"bind": "core", "max_restarts": 2, "ranks": [{"rank": 0, "cpus": [0, 1], "threads": 2}, …]}; cpus is empty
-/// where the rank is not bound.
+/// for an unbound rank.
 nlohmann::ordered_json launch_report(const JobSpec& spec);
 std::string render_launch(const nlohmann::ordered_json& report);
 
@@ -18,7 +18,7 @@ std::string render_launch(const nlohmann::ordered_json& report);
 nlohmann::ordered_json command_report(const JobSpec& spec);
 std::string render_command(const nlohmann::ordered_json& report);
 
-/// As a shell would take it: python3 train.py --name 'a b'.
+/// Quoted for a shell: python3 train.py --name 'a b'.
 std::string shell_words(const std::vector<std::string>& words);
 
 }  // namespace trainctl

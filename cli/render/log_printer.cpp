@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kReset = "\033[0m";
 
-/// What a terminal would show of a line in the end: a progress bar writes over itself.
+/// What a terminal would finally show of a line: a progress bar overwrites itself.
 std::string_view shown(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const size_t at = line.rfind('\r');
@@ -86,7 +86,8 @@ void LogPrinter::line(const LogSource& source, int64_t ns, std::string_view line
   } else {
     if (options_.prefix) out_ += prefix(source);
     out_ += text;
-    if (options_.colors && text.find('\033') != std::string_view::npos) out_ += kReset;  // a rank's colours are its own
+    if (options_.colors && text.find('\033') != std::string_view::npos)
+      out_ += kReset;  // a line's colours must not affect the next one
     out_ += '\n';
   }
   if (options_.tail) keep(source.rank, begin);
@@ -95,7 +96,7 @@ void LogPrinter::line(const LogSource& source, int64_t ns, std::string_view line
 void LogPrinter::event(const LogSource& source, const LogBlock& block) {
   const bool is_restart = block.kind == LogBlock::Kind::restart;
   if (is_restart) {
-    // Both streams of the rank say so.
+    // Both streams of the rank have the restart; print it once.
     int64_t& restart = restarts_[source.rank];
     if (restart >= block.value) return;
     restart = block.value;

@@ -1,4 +1,4 @@
-// Log lines on their way to the user: chosen by a pattern and a tail, with a prefix each or as JSON.
+// Prints log lines: selected by a pattern and a tail, with prefixes or as JSON.
 #pragma once
 
 #include <regex.h>
@@ -15,10 +15,10 @@
 
 namespace trainctl {
 
-/// An extended regular expression, as of grep -E. Lines may have any length and any bytes.
+/// An extended regular expression, as in grep -E. Lines may have any length and contain any bytes.
 class LinePattern {
  public:
-  /// Throws std::invalid_argument with what is wrong with it.
+  /// Throws std::invalid_argument with the reason.
   explicit LinePattern(const std::string& pattern);
   LinePattern(const LinePattern&) = delete;
   LinePattern& operator=(const LinePattern&) = delete;
@@ -35,18 +35,18 @@ class LogPrinter {
     bool json = false;  ///< {"time": …, "rank": …, "stream": …, "text": …} a line, and "restart" after the first one
     bool prefix = true;  ///< "rank 3 | "
     bool colors = false;
-    int largest_rank = 0;         ///< prefixes are as wide as its
+    int largest_rank = 0;         ///< sets the width of prefixes
     std::string grep;             ///< empty: all lines
-    std::optional<int64_t> tail;  ///< lines of each rank before end_tail(); none: all
+    std::optional<int64_t> tail;  ///< lines of each rank before end_tail(); nullopt: all
   };
 
-  /// Throws std::invalid_argument for a pattern that is none.
+  /// Throws std::invalid_argument for an invalid pattern.
   explicit LogPrinter(Options options);
 
   void block(const LogSource& source, const LogBlock& block);
-  /// What is the tail is known: it is written, and all that follows.
+  /// The tail is complete: writes it; all later lines are written directly.
   void end_tail();
-  /// Text for stdout that has gathered, and is forgotten.
+  /// Returns and clears the text collected for stdout.
   std::string take();
   size_t gathered() const { return out_.size(); }
 
@@ -61,7 +61,7 @@ class LogPrinter {
   std::unique_ptr<LinePattern> pattern_;
   std::string out_;
   std::map<std::pair<int, bool>, std::string> prefixes_;
-  std::map<int, int64_t> restarts_;  ///< of a rank, as its lines say
+  std::map<int, int64_t> restarts_;  ///< by rank, from its lines
   struct Kept {
     int64_t place;
     std::string text;

@@ -1,5 +1,5 @@
-// Text on its way to a terminal or a pipe, whose reader may stop reading (Ctrl-S, `| less`): a thread of its own
-// waits for it, so that the training does not.
+// Writes to a terminal or pipe whose reader may stop reading (Ctrl-S, `| less`): a separate thread waits for it, so
+// that the training does not.
 #pragma once
 
 #include <condition_variable>
@@ -18,11 +18,11 @@ class Output {
   /// Waits as flush() does.
   ~Output();
 
-  /// Returns at once, but where `fd` is a file on a disk: that has no reader.
+  /// Returns at once, unless `fd` is a regular file, which is written to directly.
   void write(std::string text);
-  /// So much waits to be read that more should be left out.
+  /// Whether so much output is pending that further lines should be skipped.
   bool is_behind() const;
-  /// Returns when all was written, or the reader is gone.
+  /// Returns when everything has been written or the reader is gone.
   void flush();
 
  private:
@@ -33,9 +33,9 @@ class Output {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string queue_;
-  size_t writing_ = 0;  ///< bytes that were taken from the queue and are being written
+  size_t writing_ = 0;  ///< bytes taken from the queue and being written
   bool ended_ = false, reader_is_gone_ = false;
-  std::thread thread_;  ///< from the first write on
+  std::thread thread_;  ///< started by the first write
 };
 
 }  // namespace trainctl

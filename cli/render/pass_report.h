@@ -15,7 +15,7 @@ struct PassCost {
   ProgramSize before, after;
 };
 
-/// Compiles the program of one rank with a clock beside it.
+/// Compiles the program of one rank and times each pass.
 std::vector<PassCost> time_passes(const PlannedJob& job, int rank);
 
 std::string render_passes(const std::vector<PassCost>& costs);

@@ -37,7 +37,7 @@ std::string ranks(const std::vector<int>& group) {
   return "{" + join(words, ",") + "}";
 }
 
-/// The groups of these kinds (ids of the report's `groups`), by their first ranks.
+/// The groups with these ids (indices into the report's `groups`), sorted by first rank.
 std::string groups(const Json& r, const Json& ids) {
   std::vector<std::pair<int, std::vector<int>>> all;
   size_t more = 0;
@@ -96,10 +96,11 @@ std::string redistributions(const Json& r) {
   for (const Json& row : r["redistributions"])
     table.add({row["stage"].dump(), text(row["phase"]), text(row["kind"]), text(row["name"]),
                with_commas(row["bytes"].get<int64_t>()), groups(r, row["groups"])});
-  return "\nredistributions and transfers, of one micro-batch" + (table.empty() ? std::string(": none\n") : "\n" + table.str());
+  return "\nredistributions and transfers, of one micro-batch" +
+         (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
-/// 5, 0-7, or as ranges.
+/// "5", "0-7", or several ranges.
 std::string ranks_of_row(std::vector<int> all) {
   std::sort(all.begin(), all.end());
   const bool in_a_row = all.back() - all.front() + 1 == static_cast<int>(all.size());
@@ -107,19 +108,21 @@ std::string ranks_of_row(std::vector<int> all) {
   return std::to_string(all.front()) + (all.size() == 1 ? "" : "-" + std::to_string(all.back()));
 }
 
-/// Ranks of a stage that need the same are one row.
+/// Ranks of a stage with equal needs share a row.
 std::string memory(const Json& r) {
   const Json& classes = r["rank_classes"];
   std::vector<std::string> kinds;
-  for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace", "total", "data_set", "copy_engines"}) {
-    if (std::any_of(classes.begin(), classes.end(), [&](const Json& c) { return c["memory"].contains(kind); })) kinds.emplace_back(kind);
+  for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace",
+                           "total", "data_set", "copy_engines"}) {
+    if (std::any_of(classes.begin(), classes.end(), [&](const Json& c) { return c["memory"].contains(kind); }))
+      kinds.emplace_back(kind);
   }
   std::vector<std::string> head = {">ranks", ">stage"};
   for (std::string kind : kinds) {
     std::replace(kind.begin(), kind.end(), '_', ' ');
     head.push_back(">" + kind);
   }
-  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // cells behind the ranks, and those
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // cells after the ranks' one, and the ranks
   for (const Json& c : classes) {
     std::vector<std::string> cells = {c["stage"].dump()};
     for (const std::string& kind : kinds) cells.push_back(format_bytes(c["memory"].value(kind, int64_t{0})));
@@ -134,7 +137,7 @@ std::string memory(const Json& r) {
     table.add(std::move(cells));
   }
   const bool more = kinds.back() != "total";
-  return "\nmemory a rank\n" + table.str() + (more ? "  what stands behind total is taken only where the GPU has room\n" : "");
+  return "\nmemory a rank\n" + table.str() + (more ? "  columns after total are used only if the GPU has room\n" : "");
 }
 
 std::string communication(const Json& r) {
@@ -195,14 +198,16 @@ std::string draw_schedule(const Json& tasks) {
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   if (stages > 1 && slots > 0)
-    out += fmt::format("  idle {:.0f}%{}\n", 100.0 * static_cast<double>(slots * stages - busy) / static_cast<double>(slots * stages),
+    out += fmt::format("  idle {:.0f}%{}\n",
+                       100.0 * static_cast<double>(slots * stages - busy) / static_cast<double>(slots * stages),
                        has_backward ? ", counting a backward as two forwards" : "");
   return out;
 }
 
 std::string render_plan(const Json& r) {
   std::string out = head(r) + layers(r) + redistributions(r);
-  if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1) out += "\nschedule\n" + draw_schedule(r["tasks"]);
+  if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
+    out += "\nschedule\n" + draw_schedule(r["tasks"]);
   out += memory(r) + communication(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;

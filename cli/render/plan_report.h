@@ -1,4 +1,4 @@
-// The report of `trainctl plan` as text for people.
+// The report of `trainctl plan` as text.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,10 +6,10 @@
 
 namespace trainctl {
 
-/// From plan_report()'s data alone, so text and --json say the same.
+/// Uses only plan_report()'s data, so the text and --json agree.
 std::string render_plan(const nlohmann::ordered_json& report);
 
-/// The schedule as a drawing: one row a stage, one column a unit of time (a backward takes two).
+/// The schedule as a drawing: one row per stage, one column per unit of time (a backward takes two).
 std::string draw_schedule(const nlohmann::ordered_json& tasks);
 
 }  // namespace trainctl

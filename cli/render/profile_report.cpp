@@ -13,7 +13,7 @@ namespace {
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
-/// Blank where there is nothing to tell.
+/// Empty if there is nothing to report.
 std::string rate(double amount, double seconds) {
   return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds / 1e9) : "";
 }

@@ -1,4 +1,4 @@
-// What `run --profile` says once the ranks are done: where the time of the profiled steps went.
+// What `run --profile` prints after the ranks have ended: where the time of the profiled steps went.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Shares a rank, communication hidden under kernels, and the `top` instructions that took longest.
+/// Shares of time per rank, communication hidden under kernels, and the `top` instructions that took longest.
 std::string render_profile(const ProfileSummary& summary, size_t top = 10);
 
 /// "1.25 ms", "83.0 us", "2.50 s".

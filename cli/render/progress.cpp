@@ -1,4 +1,4 @@
-// Lines that stay above a line that changes.
+// Permanent lines above one line that changes.
 #include "cli/render/progress.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr size_t kPlainWidth = 200;
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-/// The first `width` columns, the last one an ellipsis where something is cut off.
+/// The first `width` columns; the last one is an ellipsis if text was cut off.
 std::string cut(const std::string& text, size_t width) {
   if (display_width(text) <= width) return text;
   std::string kept;
@@ -31,7 +31,7 @@ std::string cut(const std::string& text, size_t width) {
 
 struct Segment {
   std::string text;
-  int rank;  ///< of importance: 0 stays longest
+  int rank;  ///< importance: 0 stays longest
 };
 
 std::string of(int64_t number, int64_t total) {
@@ -123,7 +123,7 @@ bool Progress::due(double now) const { return now - last_ >= (terminal_ ? kRedra
 void Progress::update(const LiveStatus& status, double now) {
   last_ = now;
   if (terminal_) {
-    // The last column stays free: some terminals wrap as soon as it is written to.
+    // The last column stays free: some terminals wrap once it is written.
     write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1))));
   } else {
     std::string text = progress_text(status, kPlainWidth);
@@ -138,7 +138,7 @@ void Progress::finish() {
   output_.flush();
 }
 
-/// A window that was made narrower has folded the line into several rows.
+/// A window made narrower has wrapped the line into several rows.
 std::string Progress::clear_shown(size_t width) const {
   if (shown_.empty()) return "";
   const size_t rows = width == 0 ? 0 : (display_width(shown_) - 1) / width;

@@ -1,5 +1,5 @@
-// The live view of a run: lines that stay, and below them, on a terminal, one line that says how far it is.
-// Elsewhere that line comes every ten seconds.
+// The live view of a run: permanent lines and below them, on a terminal, one line with the progress. Without a terminal
+// that line is printed every ten seconds.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 
 namespace trainctl {
 
-/// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  8 ranks training". What matters least is left out
-/// until it takes at most `width` columns; a rank that does not train like the others matters most.
+/// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  8 ranks training". The least important
+/// parts are left out until it fits in `width` columns; a rank in another state than most is the most important.
 std::string progress_text(const LiveStatus& status, size_t width);
 
-/// Columns that a text takes on a terminal, escape sequences not counted; wide characters count as one.
+/// Columns of a text on a terminal, without escape sequences; wide characters count as one.
 size_t display_width(std::string_view text);
 
 class Progress {
  public:
-  /// `fd`: where it is written, stdout as a rule.
+  /// `fd`: where it is written, usually stdout.
   explicit Progress(int fd);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// A line that stays.
+  /// Writes a permanent line.
   void line(std::string_view text);
-  /// One of many: where they are not read as fast as they come some are left out, and their number is said.
+  /// One of many: if the reader is too slow, some are skipped and their number is printed.
   void line_of_rank(std::string_view text);
-  /// Writes the lines that have come.
+  /// Writes the pending lines.
   void flush_lines();
   /// Whether it is time for another progress line. `now`: seconds since the start.
   bool due(double now) const;
   void update(const LiveStatus& status, double now);
-  /// Writes the rest and takes the progress line away.
+  /// Writes the rest and removes the progress line.
   void finish();
 
  private:
@@ -44,11 +44,11 @@ class Progress {
 
   int fd_;
   bool terminal_;
-  std::string shown_;  ///< the progress line that is on the screen
-  std::string told_;   ///< elsewhere: the last progress line
+  std::string shown_;  ///< the progress line on the screen
+  std::string told_;   ///< without a terminal: the last progress line
   double last_ = 0;
   std::string lines_;
-  int64_t left_out_ = 0;  ///< lines, since the last that was taken
+  int64_t left_out_ = 0;  ///< lines skipped since the last one that was accepted
   Output output_;
 };
 

@@ -1,4 +1,4 @@
-// What run folders say of themselves.
+// Lists runs from their folders.
 #include "cli/render/run_list.h"
 
 #include <sys/stat.h>
@@ -31,7 +31,7 @@ std::string local_time(const timespec& time) {
   return text;
 }
 
-/// Without what would move a terminal's cursor.
+/// Without control characters, which could move a terminal's cursor.
 std::string last_line(const RunDirectory& run) {
   std::string line = tail_of_file(run.rank_file(0, "stdout"), 1);
   line.erase(0, line.find_last_of("\r\n") + 1);

@@ -5,10 +5,10 @@
 
 namespace trainctl {
 
-/// A row a run, the oldest first; lines of `width` columns. "no runs in …" where there are none.
+/// One row per run, the oldest first; lines of `width` columns. "no runs in …" if there are none.
 std::string run_table(const std::string& log_dir, int width);
 
-/// An object a line: {"run": 3, "state": "done", "ranks": 8, "started": …, "path": …, "last_line": …}.
+/// One object per line: {"run": 3, "state": "done", "ranks": 8, "started": …, "path": …, "last_line": …}.
 std::string run_lines(const std::string& log_dir);
 
 }  // namespace trainctl

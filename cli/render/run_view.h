@@ -1,4 +1,4 @@
-// What the user sees of a run: where it writes, its ranks' lines, progress, and a summary.
+// What the user sees of a run: its log folder, its ranks' lines, progress, and a summary.
 #pragma once
 
 #include <chrono>
@@ -19,20 +19,20 @@ class RunView {
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
   void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
-  /// A line of the first rank, shown or not: the summary has its mean losses.
+  /// A line of the first rank, shown or not: the summary takes the mean losses from it.
   void listen(std::string_view line);
-  /// A line of the only rank that is shown.
+  /// A line of the only shown rank.
   void line(std::string_view line);
-  /// A line of one of several.
+  /// A line of one of several shown ranks.
   void line_of(int rank, std::string_view line);
   void notice(std::string_view message);
-  /// A line of the launcher's that is no warning.
+  /// A line of the launcher that is not a warning.
   void news(std::string_view message);
-  /// To be called often: writes the lines that have come. Whether `update` should be called too.
+  /// Call it often: writes the pending lines. Returns whether `update` should be called too.
   bool tick();
   void update(const LiveStatus& status);
   void end(const RunEnd& end, const RunDirectory& directory);
-  /// Without a summary: we stop looking, the run does not stop.
+  /// Ends the view without a summary; the run continues.
   void finish() { progress_.finish(); }
 
  private:

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Phases that take less of the whole are not named.
+/// Phases with a smaller share of the whole are not named.
 constexpr double kLeastShare = 0.02;
 
 }  // namespace

@@ -12,7 +12,7 @@ class Table {
   explicit Table(std::vector<std::string> headers);
   void add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
-  /// Every line indented by `indent` spaces; no trailing blanks. The last column is never padded.
+  /// Every line is indented by `indent` spaces, without trailing blanks: the last column is never padded.
   std::string str(int indent = 2) const;
 
  private:

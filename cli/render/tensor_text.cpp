@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kWhole = 1000;  ///< elements that are printed without leaving any out
+constexpr int64_t kWhole = 1000;  ///< most elements that are printed in full
 constexpr int64_t kEdge = 3;      ///< elements shown at each end of a shortened dim
 constexpr int kDigits = 8;
 

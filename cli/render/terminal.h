@@ -1,4 +1,4 @@
-// What a terminal can do: colours only where there is one, and never against NO_COLOR.
+// What a terminal can do. Colours only on a terminal, and never if NO_COLOR is set.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace trainctl {
 
 bool is_terminal(int fd);
 
-/// Whether what was written to `fd` can be taken back: a terminal, and not a dumb one.
+/// Whether text written to `fd` can be erased: a terminal that is not dumb.
 bool can_redraw(int fd);
 
 /// Whether text written to `fd` may be coloured (see no-color.org).
@@ -16,10 +16,10 @@ bool colors(int fd);
 
 enum class Paint { red, green, yellow, blue, magenta, cyan, dim, bold };
 
-/// `text` in that colour, or as it is where `fd` has none.
+/// `text` in that colour, or unchanged if `fd` has no colours.
 std::string paint(int fd, Paint paint, std::string_view text);
 
-/// Columns of the terminal; 80 where it does not say.
+/// Columns of the terminal; 80 if unknown.
 int terminal_width(int fd);
 
 }  // namespace trainctl

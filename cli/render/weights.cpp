@@ -1,4 +1,4 @@
-// Which part of each parameter a rank holds, how it starts, and where it lies.
+// Which part of each parameter a rank holds, its initial values, and its offset.
 #include "cli/render/weights.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ std::string describe(const Init& init) {
   return "";
 }
 
-/// "[256:512, 0:784]"; "all" where it is the whole.
+/// "[256:512, 0:784]"; "all" for the whole tensor.
 std::string part(const Variable& variable) {
   if (variable.shape == variable.global_shape) return "all";
   std::vector<std::string> ranges;

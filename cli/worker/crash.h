@@ -1,9 +1,9 @@
-// Last words of a rank that the CPU stops: signal and stack on stderr, then the death it would have died.
+// Reports a crash of a rank: writes signal and stack to stderr, then lets the signal kill the process.
 #pragma once
 
 namespace trainctl {
 
-/// For SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, on a stack of its own.
+/// Handles SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT, on a separate stack.
 void report_crashes();
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kVariable = "TRAINCTL_TEST_FAULT";
 
-/// The number before `end`, which is taken off with it.
+/// Reads the number before `end` and removes both from the front.
 std::optional<int64_t> take_number(std::string_view& text, char end) {
   int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);

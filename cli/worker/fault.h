@@ -1,10 +1,10 @@
-// Misfortunes on order, to see what the launcher makes of them. TRAINCTL_TEST_FAULT in the environment of a run:
+// Faults to order, for tests of the launcher. TRAINCTL_TEST_FAULT in the environment of a run:
 //
 //   fault := rank ":" step ":" what        what := "exit" code | "hang" | "skip"
 //
-//   2:5:exit3   rank 2 exits with code 3 where it should start step 5
-//   2:5:hang    it stands still there; 2:0:hang: it never reports that it has started
-//   2:5:skip    it leaves out the first collective of step 5, which a GPU then does not replay from its graph
+//   2:5:exit3   rank 2 exits with code 3 instead of starting step 5
+//   2:5:hang    it hangs there; 2:0:hang: it never reports that it has started
+//   2:5:skip    it skips the first collective of step 5; a GPU does not replay that step from its graph
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace trainctl {
 
 class Fault {
  public:
-  /// What the environment orders for `rank`; nothing for any other. Throws EnvError where it is not in the language.
+  /// The fault that the environment orders for `rank`, if any. Throws EnvError if it does not follow the grammar.
   static std::optional<Fault> of_environment(int rank);
 
-  /// The rank is about to start step `step`; 0: to report that it has started.
+  /// Called when the rank is about to start step `step`; 0: to report that it has started.
   void strike(int64_t step) const;
-  /// The collective that is to be skipped; nothing where none is, or the program has none.
+  /// The collective to skip; nullopt if no skip is ordered or the program has no collective.
   std::optional<LeftOut> left_out(const Program& program) const;
 
  private:

@@ -1,4 +1,4 @@
-// What /proc/meminfo says.
+// Reads /proc/meminfo.
 #include "cli/worker/host_memory.h"
 
 #include <fstream>
@@ -10,7 +10,7 @@
 #include "engine/base/text.h"
 
 namespace trainctl {
-// MemAvailable and SwapFree; all the memory of the world where the kernel does not say.
+// MemAvailable and SwapFree; unlimited if the kernel does not report them.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;

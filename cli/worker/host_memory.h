@@ -1,4 +1,4 @@
-// Is there room for the ranks' arenas before they are started?
+// Checks before the ranks start that the host has memory for their arenas.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace trainctl {
 
-/// Bytes that the host has left, swap included.
+/// Available bytes of the host, including swap.
 int64_t available_memory();
 
-/// Throws EnvError where the arenas together need more memory than the host has left.
+/// Throws EnvError if the arenas together need more memory than is available.
 void require_memory(const std::vector<int64_t>& arena_bytes_per_rank);
 
 }  // namespace trainctl

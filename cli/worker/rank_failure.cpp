@@ -1,4 +1,4 @@
-// Exceptions of a rank, for the launcher.
+// Converts a rank's exceptions for the launcher.
 #include "cli/worker/rank_failure.h"
 
 #include <new>

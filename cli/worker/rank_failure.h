@@ -1,4 +1,4 @@
-// Turns what a rank throws into its error.json, with the step and the instruction at which it was.
+// Converts a rank's exception to its error.json, with the step and the instruction where it happened.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@
 
 namespace trainctl {
 
-/// The exception in flight, to be called in a catch block. `status` and `program` may be null: not there yet.
+/// The current exception; call it in a catch block. `status` and `program` are null if not created yet.
 RankError current_rank_error(const RankStatus* status, const Program* program);
 
 /// "step 412, all_reduce grad.0 (instruction 881)"; "loading" and the like before the first step.
 std::string describe_position(const RankStatus& status, const Program& program);
 
-/// The same for the launcher, which wants to see it move.
+/// The same position for the launcher, which watches for changes.
 RankProgress progress_of(const RankStatus& status, const Program& program);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// A rank's lines and files.
+// A rank's output lines and files.
 #include "cli/worker/rank_output.h"
 
 #include <cstdio>
@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// One write a line, so that lines arrive whole and at once.
+/// One write per line, so that lines arrive whole and without delay.
 void write_line(std::string text) {
   text += '\n';
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -44,7 +44,7 @@ TrainHooks RankOutput::hooks() {
   return hooks;
 }
 
-/// Before the first on_step, which tells the launcher that it is there.
+/// Called before the first on_step, which tells the launcher that the file exists.
 void RankOutput::on_first_step(const StartUpClock& clock) {
   const nlohmann::ordered_json json = start_up_json(clock);
   std::ofstream(start_up_path_) << json.dump() << '\n';
@@ -61,7 +61,7 @@ void RankOutput::on_step(const StepReport& report) {
     status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
 
   if (recording_) collectives_.flush();
-  recording_ = false;  // the first step says it all: they are all alike
+  recording_ = false;  // the first step is enough: all steps make the same calls
 
   const bool last = report.run_step == report.run_steps;
   if (report.run_step % spec_.train.log_every != 0 && !last) return;

@@ -1,5 +1,5 @@
-// All that a rank writes while it trains: loss lines and printed tensors to stdout, start_up.json, metrics.jsonl (the
-// first rank), collectives.jsonl (run --record), and its status for the launcher's progress line.
+// A rank's output while it trains: loss lines and printed tensors to stdout, start_up.json, metrics.jsonl (first rank
+// only), collectives.jsonl (run --record), and its status for the launcher's progress line.
 #pragma once
 
 #include <fstream>
@@ -15,15 +15,15 @@ namespace trainctl {
 
 class RankOutput {
  public:
-  /// All of them must outlive it.
+  /// All arguments must outlive it.
   RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
              bool record);
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
-  /// They refer to this object.
+  /// The hooks refer to this object.
   TrainHooks hooks();
-  /// The training is over. Says so where it was stopped before its end.
+  /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
 
  private:

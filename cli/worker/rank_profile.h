@@ -1,4 +1,4 @@
-// What a rank of `run --profile` leaves: rank.<N>/trace.json, once the profiled steps are over.
+// Writes rank.<N>/trace.json of `run --profile`, once the profiled steps are over.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@ namespace trainctl {
 
 class RankProfileFile {
  public:
-  /// `steps` as --profile-steps gives them; empty: no profile. `program` must outlive it.
+  /// `steps` as in --profile-steps; empty: no profile. `program` must outlive it.
   RankProfileFile(const Program& program, const std::string& steps, const std::string& job,
                   const RunDirectory& directory);
   RankProfileFile(const RankProfileFile&) = delete;
   RankProfileFile& operator=(const RankProfileFile&) = delete;
 
-  /// They refer to this object.
+  /// The hooks refer to this object.
   void add_to(TrainHooks& hooks);
-  /// The training is over: writes what there is, where it ended among the profiled steps. Throws EnvError.
+  /// The training is over: if it ended within the profiled steps, writes what has been recorded. Throws EnvError.
   void ended();
 
  private:

@@ -29,7 +29,7 @@ class LauncherStore : public KeyValueStore {
   StoreClient client_;
 };
 
-/// Out of the environment, so that nothing that this rank starts inherits the token.
+/// Removes the variables from the environment, so that this rank's child processes do not inherit the token.
 std::unique_ptr<KeyValueStore> store_of_environment() {
   const char* port = std::getenv(kPortVariable);
   const char* token = std::getenv(kTokenVariable);

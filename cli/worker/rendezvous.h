@@ -1,4 +1,4 @@
-// How a rank reaches its peers: the Communicator that the job asks for.
+// Connects a rank to its peers: creates the Communicator that the job selects.
 #pragma once
 
 #include <memory>
@@ -14,11 +14,11 @@
 
 namespace trainctl {
 
-/// Whether the job's ranks talk over Gloo, and so need a store to find each other.
+/// Whether the job's ranks communicate over Gloo, and so need a store to find each other.
 bool needs_store(const JobSpec& spec);
 
-/// What `run` puts into a rank's environment, and the rank takes out of it again. Never in argv: every
-/// user of the host can read that.
+/// The variables that `run` puts into a rank's environment, and the rank removes again. Not in argv, which every user
+/// of the host can read.
 std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port, const std::string& token);
 
 class Rendezvous {

@@ -19,8 +19,7 @@ Run run_from(const std::vector<int>& numbers, size_t first) {
   Run run{numbers[first], 1, 1};
   if (first + 1 == numbers.size() || numbers[first + 1] <= numbers[first]) return run;
   run.step = numbers[first + 1] - numbers[first];
-  while (first + run.count < numbers.size() &&
-         numbers[first + run.count] - numbers[first + run.count - 1] == run.step)
+  while (first + run.count < numbers.size() && numbers[first + run.count] - numbers[first + run.count - 1] == run.step)
     ++run.count;
   return run;
 }

@@ -4,8 +4,8 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
-#include "engine/ops/program_kernels.h"
 #include "engine/compile/rank_traits.h"
+#include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {

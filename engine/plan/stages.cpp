@@ -141,12 +141,23 @@ std::vector<int> balanced_partition(const std::vector<double>& costs, int parts)
   worst[0][0] = 0;
   for (int p = 1; p <= parts; ++p) {
     for (int i = p; i <= n - (parts - p); ++i) {
-      for (int begin = i - 1; begin >= p - 1; --begin) {
-        const double largest = std::max(worst[p - 1][begin], sum[i] - sum[begin]);
-        if (largest < worst[p][i]) {
-          worst[p][i] = largest;
-          cut[p][i] = begin;
-        }
+      // The earlier the last part begins, the more is in it and the less before it: best where the two cross. Of
+      // equals the shortest last part.
+      const std::vector<double>& before = worst[p - 1];
+      int cross = p - 1;
+      for (int end = i; cross < end;) {
+        const int middle = (cross + end) / 2;
+        before[middle] < sum[i] - sum[middle] ? cross = middle + 1 : end = middle;
+      }
+      if (cross > p - 1) {
+        worst[p][i] = sum[i] - sum[cross - 1];
+        cut[p][i] = cross - 1;
+      }
+      if (cross < i && before[cross] <= worst[p][i]) {
+        worst[p][i] = before[cross];
+        cut[p][i] = static_cast<int>(std::upper_bound(before.begin() + cross, before.begin() + i, before[cross]) -
+                                     before.begin()) -
+                    1;
       }
     }
   }

@@ -1,4 +1,4 @@
-// Which ranks send messages to which: the channels that their shared memory needs.
+// Which rank sends messages to which: the channels that the shared memory needs.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace trainctl {
 
-/// Of the sends of one program, in their order; a route may come more than once.
+/// The routes of one program's sends, in program order; a route may repeat.
 std::vector<Route> routes_of(const Program& program);
-/// Of all ranks' programs.
+/// The same over all ranks' programs.
 std::vector<Route> routes_of(const std::vector<Program>& programs);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// trainctl bench: every kernel can be timed, its figures follow from its times, and what cannot be is said.
+// trainctl bench: every kernel can be timed, its figures follow from its times, and impossible requests are errors.
 #include <doctest/doctest.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace {
 constexpr SampleOptions kOneRun{.samples = 1, .sample_seconds = 0};
 constexpr int64_t kCache = 1 << 20;
 
-/// The CPU's, with a small cache.
+/// The CPU's timer, with a small cache.
 class SmallCache : public KernelTimer {
  public:
   std::string device() const override { return cpu_->device(); }
@@ -39,7 +39,7 @@ class SmallCache : public KernelTimer {
   std::unique_ptr<KernelTimer> cpu_ = make_cpu_kernel_timer(1);
 };
 
-/// A device on which a run takes a millisecond, from 512 x 512 on three, and memory moves 10 GB/s.
+/// A device on which a run takes one millisecond, from 512 x 512 on three, and memory moves 10 GB/s.
 class Millisecond : public SmallCache {
  public:
   std::vector<double> time(std::string_view, std::span<const KernelCall> calls, const SampleOptions&) override {
@@ -105,7 +105,7 @@ TEST_CASE("a product's figures follow from its shapes and its time") {
   CHECK(row["seconds"]["median"] <= row["seconds"]["p90"]);
 }
 
-TEST_CASE("what memory bounds is timed on more of it than the caches hold, and its limit is the memory's") {
+TEST_CASE("a memory-bound kernel is timed on more memory than the caches hold, and its limit is the memory's") {
   Millisecond timer;
   OpBench bench(timer, kOneRun);
   const OpResult relu = bench.run(make_op_request("relu", "1000x125", "", {}));
@@ -118,7 +118,7 @@ TEST_CASE("what memory bounds is timed on more of it than the caches hold, and i
   CHECK(tiny.memory_bytes == 0);
 }
 
-TEST_CASE("what products bound is timed on one set of operands, and its limit is the best product's rate") {
+TEST_CASE("a product-bound kernel is timed on one set of operands, and its limit is the best product's rate") {
   Millisecond timer;
   OpBench bench(timer, kOneRun);
   CHECK(bench.peak_flops({}) == doctest::Approx(2.0 * 512 * 512 * 512 / 2.7e-3));
@@ -127,7 +127,7 @@ TEST_CASE("what products bound is timed on one set of operands, and its limit is
   CHECK(product.of_limit() == doctest::Approx(0.9));
 }
 
-TEST_CASE("shapes, attributes and names that do not do are told with the rule") {
+TEST_CASE("an error in shapes, attributes or names states the rule") {
   CHECK(contains(bench_error({"op", "matmul", "--shape", "32x784,512x784"}, kExitSpec),
                  "contracted dims are 784 and 512"));
   CHECK(contains(bench_error({"op", "matmul", "--shape", "32xq"}, kExitSpec), "'32xq' is no shape"));

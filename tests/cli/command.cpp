@@ -1,4 +1,4 @@
-// Starting trainctl, and a job for it.
+// Starts trainctl, and writes a job for it.
 #include "tests/cli/command.h"
 
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 namespace {
 
-/// The scratch folder itself, also for commands that run in a folder inside of it.
+/// The scratch folder itself, also for commands that run in a folder inside it.
 std::string registry_of(const std::string& directory) {
   const size_t begin = directory.find("trainctl-test-");
   return begin == std::string::npos ? directory : directory.substr(0, directory.find('/', begin));
@@ -39,7 +39,7 @@ int start_trainctl(const std::string& directory, const std::vector<std::string>&
   if (pid != 0) return pid;
   die_with(tests);
   if (chdir(directory.c_str()) != 0) _exit(126);
-  // A registry of the test's own: ps and stop must not meet the runs of others.
+  // Each test has its own registry: ps and stop must not see other tests' runs.
   const std::string registry = registry_of(directory);
   setenv("XDG_RUNTIME_DIR", registry.c_str(), 1);
   setenv("TMPDIR", registry.c_str(), 1);

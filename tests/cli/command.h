@@ -5,22 +5,23 @@
 #include <vector>
 
 struct CommandResult {
-  int exit_code = -1;  ///< 128 + signal where one killed it
+  int exit_code = -1;  ///< 128 + signal if one killed it
   std::string out, err;
 };
 
-/// In `directory`, without a terminal, stdin empty.
+/// Runs it in `directory`, without a terminal, with an empty stdin.
 CommandResult trainctl_command(const std::string& directory, const std::vector<std::string>& arguments);
 
-/// The same without waiting: its pid. Output goes to `directory`/out and err. It dies with the thread that started it.
+/// The same without waiting; returns its pid. Output goes to `directory`/out and err. It is killed when the thread that
+/// started it ends.
 int start_trainctl(const std::string& directory, const std::vector<std::string>& arguments);
-/// Its end.
+/// Waits for it.
 CommandResult finish_trainctl(const std::string& directory, int pid);
 
 bool contains(const std::string& text, const std::string& part);
 
-/// Writes tests/jobs/small.yaml there, with `more` behind it; returns the file.
+/// Writes tests/jobs/small.yaml there, with `more` appended; returns the file.
 std::string small_job(const std::string& directory, const std::string& more = "");
 
-/// Children of a launcher that are workers, by rank; -1 for one that is not there.
+/// A launcher's child processes that are workers, by rank; -1: none.
 std::vector<int> workers_of(int launcher, int ranks);

@@ -1,4 +1,4 @@
-// Jobs that start a program of the user's.
+// Jobs that start the user's program.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A job that runs a line of shell once a rank.
+/// A job that runs a line of shell once per rank.
 void shell_job(const Scratch& scratch, const std::string& line, const std::string& more = "launch: {ranks: 3}\n") {
   std::ofstream(scratch.path() + "/job.yaml") << "name: shell\ncommand:\n  - sh\n  - -c\n  - |\n    " << line << "\n"
                                               << more;
@@ -43,7 +43,7 @@ std::string rank_stdout(const Scratch& scratch, int rank, int run = 1) {
 
 }  // namespace
 
-TEST_CASE("each rank of a command has the environment that torchrun would give it") {
+TEST_CASE("each rank of a command has the environment that torchrun would set") {
   const Scratch scratch;
   shell_job(scratch, "env > env.$RANK", "env: {LR: 0.10, OMP_NUM_THREADS: 7}\nlaunch: {ranks: 3, max_restarts: 2}\n");
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
@@ -71,7 +71,7 @@ TEST_CASE("each rank of a command has the environment that torchrun would give i
   CHECK(ids.size() == 1);
 }
 
-TEST_CASE("what the ranks of a command find each other by cannot be set by the job") {
+TEST_CASE("the job cannot set the variables by which the ranks of a command find each other") {
   for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
                            "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
     CHECK(is_reserved_variable(name));
@@ -89,7 +89,7 @@ working_dir: src
   CHECK(rank_stdout(scratch, 0, 2) == scratch.path() + "\ntrue 0.2 a b\n");
 }
 
-TEST_CASE("the job that a run of a command leaves runs as it is, from anywhere") {
+TEST_CASE("the job file that a run of a command leaves can be run unchanged, from any folder") {
   const Scratch scratch;
   shell_job(scratch, "echo $NAME in `pwd`", "env: {NAME: mine}\n");
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
@@ -100,7 +100,7 @@ TEST_CASE("the job that a run of a command leaves runs as it is, from anywhere")
   CHECK(plan["env"] == nlohmann::json{"NAME"});
 }
 
-TEST_CASE("a rank of a command that fails ends the run with 5, and is named with its last words") {
+TEST_CASE("a rank of a command that fails ends the run with 5, and is named with its last output") {
   const Scratch scratch;
   shell_job(scratch, "if [ $RANK = 1 ]; then echo out of luck >&2; exit 7; fi; sleep 100");
   const CommandResult result = trainctl_command(scratch.path(), {"run", "job.yaml"});
@@ -116,7 +116,7 @@ TEST_CASE("a rank of a command that ends early with 0 is no failure") {
   CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
 }
 
-// The launcher listened to SIGUSR1 only while ranks ran, and then died of it.
+// The launcher handled SIGUSR1 only while ranks ran; after that the signal killed it.
 TEST_CASE("a signal that comes when all ranks have ended does not change how the run ended") {
   const Scratch scratch;
   shell_job(scratch, "seq 1 100000",
@@ -152,7 +152,7 @@ TEST_CASE("all ranks of a command start again after one has failed, with another
   CHECK(attempts == 3);
 }
 
-TEST_CASE("stderr of the first rank of a command is shown, and with --show that of others") {
+TEST_CASE("stderr of the first rank of a command is shown, and with --show that of other ranks") {
   const Scratch scratch;
   shell_job(scratch, "echo out $RANK; echo err $RANK >&2");
   const std::string first = trainctl_command(scratch.path(), {"run", "job.yaml"}).out;
@@ -166,7 +166,7 @@ TEST_CASE("stderr of the first rank of a command is shown, and with --show that 
   CHECK(contains(wrong.err, "there is no rank 3"));
 }
 
-TEST_CASE("a program that is not there is an error of the job, before anything starts") {
+TEST_CASE("a program that does not exist is an error in the job, before anything starts") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/data.txt") << "no program";
   const auto error = [&](const std::string& command) {
@@ -184,7 +184,7 @@ TEST_CASE("a program that is not there is an error of the job, before anything s
   CHECK(list_runs(scratch.path() + "/log_output").empty());
 }
 
-TEST_CASE("plan says what a command would start, and what only a network has is refused") {
+TEST_CASE("plan shows what a command would start, and fields that only a network has are refused") {
   const Scratch scratch;
   shell_job(scratch, "true", "env: {LR: 0.1}\nlaunch: {ranks: 2, bind: core, max_restarts: 1}\n");
   const CommandResult plan = trainctl_command(scratch.path(), {"plan", "job.yaml"});
@@ -214,7 +214,7 @@ TEST_CASE("plan shows the binding and the threads of a network's ranks too") {
   CHECK(json["launch"]["ranks"].size() == 2);
 }
 
-TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only where there is room") {
+TEST_CASE("plan shows what ranks on GPUs need besides their arenas, and what they use only if there is room") {
   const Scratch scratch;
   small_job(scratch.path());
   const auto plan = [&](const char* more, const char* device) {
@@ -223,7 +223,7 @@ TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only
   CHECK_FALSE(contains(plan("seed=1", "launch.device=cpu"), "workspace"));
   const std::string shown = plan("seed=1", "launch.device=cuda");
   CHECK(contains(shown, "workspace     total  data set\n"));
-  CHECK(contains(shown, "what stands behind total is taken only where the GPU has room"));
+  CHECK(contains(shown, "columns after total are used only if the GPU has room"));
   const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_classes"][0]["memory"];
   CHECK(memory["workspace"] > 32 << 20);
   CHECK(memory["data_set"] > 0);
@@ -234,7 +234,7 @@ TEST_CASE("plan shows what ranks on GPUs take beside their arenas, and what only
   CHECK(memory["total"] == sum);
 }
 
-TEST_CASE("20 jobs at once on one host: each has a run and a port of its own") {
+TEST_CASE("20 jobs at once on one host: each has its own run and port") {
   const Scratch scratch;
   const std::string configs = TRAINCTL_SOURCE_DIR "/configs/any_program.yaml";
   std::vector<int> pids;
@@ -263,7 +263,7 @@ TEST_CASE("a network that failed once starts again from the beginning, and ends 
   const RunDirectory run(scratch.path() + "/log_output", 1);
   for (int rank = 0; rank < 2; ++rank)
     REQUIRE(eventually([&] { return contains(slurp(run.rank_file(rank, "stdout")), "step: "); }));
-  // The first attempt does not end by itself, however long this test is held up; ranks read the job when they start.
+  // The first attempt must not end on its own, however slow this test is; ranks read the job when they start.
   const std::string endless = slurp(run.file("job.yaml"));
   const std::string epochs = "epochs: 100000000";
   REQUIRE(contains(endless, epochs));

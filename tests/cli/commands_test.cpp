@@ -25,7 +25,7 @@ TEST_CASE("every command explains itself, with an example") {
   CHECK(contains(trainctl_command(scratch.path(), {"--version"}).out, "trainctl "));
 }
 
-TEST_CASE("the worker is no command of the user's") {
+TEST_CASE("the worker is hidden from the user") {
   const Scratch scratch;
   CHECK_FALSE(contains(trainctl_command(scratch.path(), {"--help"}).out, "worker"));
 }
@@ -41,7 +41,7 @@ TEST_CASE("a command line that makes no sense exits with 2") {
   CHECK(contains(result.err, "'launch.ranks' is not of the form field=value"));
 }
 
-TEST_CASE("check says that a job is right, and takes overrides") {
+TEST_CASE("check says that a job is valid, and accepts overrides") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult result =
@@ -51,7 +51,7 @@ TEST_CASE("check says that a job is right, and takes overrides") {
   CHECK(contains(result.out, "2 ranks"));
 }
 
-TEST_CASE("an error in the job shows its line and a caret, all of them, and exits with 2") {
+TEST_CASE("all errors in the job are shown with line and caret, and the exit code is 2") {
   const Scratch scratch;
   small_job(scratch.path(), "train: {epoch: 1}\nparalel: {}\n");
   const CommandResult result = trainctl_command(scratch.path(), {"check", "job.yaml"});
@@ -64,14 +64,14 @@ TEST_CASE("an error in the job shows its line and a caret, all of them, and exit
   CHECK(contains(result.err, "2 errors"));
 }
 
-TEST_CASE("a job file that is not there exits with 2 and is named") {
+TEST_CASE("a job file that does not exist is named, with exit code 2") {
   const Scratch scratch;
   const CommandResult result = trainctl_command(scratch.path(), {"run", "no.yaml"});
   CHECK(result.exit_code == kExitSpec);
   CHECK(contains(result.err, "no.yaml"));
 }
 
-TEST_CASE("show program stops after a pass, or says what each pass does") {
+TEST_CASE("show program stops after a pass, or shows what each pass does") {
   const Scratch scratch;
   small_job(scratch.path());
   const auto show = [&](const std::vector<std::string>& more) {
@@ -129,7 +129,7 @@ TEST_CASE("schema is JSON, and names the sections") {
   CHECK(schema["properties"].contains("parallel"));
 }
 
-TEST_CASE("init writes a job that is right, and never over another file") {
+TEST_CASE("init writes a valid job, and never overwrites a file") {
   const Scratch scratch;
   CHECK(trainctl_command(scratch.path(), {"init", "mlp", "-o", "mine.yaml"}).exit_code == kExitDone);
   CHECK(trainctl_command(scratch.path(), {"check", "mine.yaml"}).exit_code == kExitDone);
@@ -150,7 +150,7 @@ TEST_CASE("without a terminal nothing is coloured") {
   }
 }
 
-TEST_CASE("a word that is no command is answered with the nearest one") {
+TEST_CASE("an unknown command is answered with the nearest one") {
   const Scratch scratch;
   const CommandResult result = trainctl_command(scratch.path(), {"runn", "job.yaml"});
   CHECK(result.exit_code == kExitSpec);
@@ -158,13 +158,13 @@ TEST_CASE("a word that is no command is answered with the nearest one") {
   CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, plan, check"));
 }
 
-TEST_CASE("output that cannot be written is no success") {
+TEST_CASE("output that cannot be written is a failure") {
   const Scratch scratch;
   const std::string command = std::string(TRAINCTL_BINARY) + " schema >/dev/full 2>" + scratch.path() + "/err";
   CHECK(WEXITSTATUS(std::system(command.c_str())) == kExitEnv);
 }
 
-TEST_CASE("a run does without standard streams, as under cron") {
+TEST_CASE("a run works without standard streams, as under cron") {
   const Scratch scratch;
   small_job(scratch.path());
   const std::string command = "cd " + scratch.path() +

@@ -1,4 +1,4 @@
-// What completion offers, and what is said of command lines that make no sense.
+// What completion offers, and the errors for invalid command lines.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ TEST_CASE("completion knows commands, options and the words of arguments") {
   CHECK(offered(scratch, {"dance", ""}).empty());
 }
 
-TEST_CASE("completion knows job files, and what may be set in them") {
+TEST_CASE("completion knows job files, and the fields that may be set in them") {
   const Scratch scratch;
   small_job(scratch.path());
   std::filesystem::create_directory(scratch.path() + "/jobs");
@@ -107,7 +107,7 @@ complete_line "trainctl run job.yaml launch.bi"
   CHECK(lines == Words{"show", "none numa", "launch.bind="});
 }
 
-TEST_CASE("what is wrong with a command line is said in our own words") {
+TEST_CASE("errors in a command line are reported in our own words") {
   const Scratch scratch;
   small_job(scratch.path());
   CHECK(contains(complaint(scratch, {}), "trainctl: a command is missing: run, plan"));

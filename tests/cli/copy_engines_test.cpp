@@ -1,4 +1,4 @@
-// Jobs with parameters that are large enough for the copy engines, on two GPUs: their losses beside one CPU rank's.
+// Jobs with parameters that are large enough for the copy engines, on two GPUs: their losses against one CPU rank's.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-"""A data-parallel script as its author wrote it for torchrun: nothing of it knows trainctl."""
+"""A data-parallel script written for torchrun, without any knowledge of trainctl."""
 import os
 
 import torch

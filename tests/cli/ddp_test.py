@@ -1,5 +1,5 @@
 """A PyTorch DDP script written for torchrun gives the same numbers, and the exit code that docs/launching.md says,
-under `command:` of trainctl. Usage: ddp_test.py TRAINCTL. Exits with 77 where python3 has no PyTorch."""
+under `command:` of trainctl. Usage: ddp_test.py TRAINCTL. Exits with 77 if python3 has no PyTorch."""
 import os, pathlib, re, subprocess, sys, tempfile
 
 SKIPPED = 77
@@ -19,7 +19,7 @@ def numbers(output):
 
 
 def run(words, folder):
-    """PyTorch 2.15 aborts a process with Gloo now and then as it ends, under torchrun too: then the run is made again."""
+    """PyTorch 2.15 with Gloo sometimes aborts a process at its end, under torchrun too: then the run is repeated."""
     for _ in range(5):
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT)
         print("$", " ".join(words), "->", done.returncode)

@@ -1,4 +1,4 @@
-// Which devices a job's ranks run on, for hosts that are made up.
+// Which devices a job's ranks run on, on simulated hosts.
 #include "cli/launch/device_choice.h"
 
 #include <doctest/doctest.h>
@@ -41,7 +41,7 @@ std::string refusal(const std::vector<std::string>& overrides, const CudaDevices
 
 }  // namespace
 
-TEST_CASE("launch.device: auto takes GPUs where there is one for every rank") {
+TEST_CASE("launch.device: auto uses GPUs if there is one for every rank") {
   CHECK(resolve_device(spec_of(), host(2)) == Device::cuda);
   CHECK(resolve_device(spec_of(), host(1)) == Device::cpu);
   CHECK(resolve_device(spec_of(), host(0)) == Device::cpu);
@@ -62,7 +62,7 @@ TEST_CASE("launch.device: cuda without enough GPUs says how many there are and a
   CHECK(refusal(cuda, host(2)).empty());
 }
 
-TEST_CASE("a rank that does not fit in what its GPU has free is refused with what it needs, by kind") {
+TEST_CASE("a rank that does not fit in the free memory of its GPU is refused with its needs, by kind") {
   const std::string said = refusal({"launch.device=cuda"}, host(2, 1000));
   CHECK(said.starts_with("plan: rank 0 needs "));
   CHECK(said.find("gpu 0 (NVIDIA H200) has") != std::string::npos);
@@ -70,7 +70,7 @@ TEST_CASE("a rank that does not fit in what its GPU has free is refused with wha
   CHECK(said.find("workspace 32.0 MiB") != std::string::npos);
 }
 
-TEST_CASE("the workspace counts beside 1 GiB for CUDA and NCCL, what a rank can do without does not") {
+TEST_CASE("the workspace and 1 GiB for CUDA and NCCL count, optional memory does not") {
   const std::vector<std::string> cuda = {"launch.device=cuda"};
   const Memory memory = compile_all(plan_job(spec_of(cuda)))[0].memory;
   CHECK(memory.data_set > 0);
@@ -79,7 +79,7 @@ TEST_CASE("the workspace counts beside 1 GiB for CUDA and NCCL, what a rank can 
   CHECK_FALSE(refusal(cuda, host(2, enough - 1)).empty());
 }
 
-TEST_CASE("the first lines of a run say what it runs on") {
+TEST_CASE("the first lines of a run say which devices it uses") {
   const CudaDevices found = host(8);
   CHECK(describe_gpus({found.list.begin(), found.list.begin() + 2}, found) == "2 of 8 GPUs (NVIDIA H200)");
   CHECK(describe_gpus(host(1).list, host(1)) == "1 GPU (NVIDIA H200)");
@@ -88,7 +88,7 @@ TEST_CASE("the first lines of a run say what it runs on") {
   CHECK(describe_cpus(spec_of(), Device::cpu, host(8)) == "CPUs");
 }
 
-TEST_CASE("ranks that nobody has bound are bound to the cores of their GPU's node") {
+TEST_CASE("unbound ranks are bound to the cores of their GPU's node") {
   Topology topology;
   for (int id = 0; id < 8; ++id) topology.cpus.push_back({id, id, id / 4});
   std::vector<RankBinding> bindings(3);
@@ -99,7 +99,7 @@ TEST_CASE("ranks that nobody has bound are bound to the cores of their GPU's nod
   CHECK(bindings[2].cpus == std::vector<int>{4, 5, 6, 7});
 }
 
-TEST_CASE("a rank has a queue of the device for each of its streams, and CUDA's default where that is enough") {
+TEST_CASE("a rank has a hardware queue for each of its streams, and CUDA's default number if that is enough") {
   Program program;
   CHECK(queues_for(program) == 8);
   const auto send_to = [&](int peer) {
@@ -116,7 +116,7 @@ TEST_CASE("a rank has a queue of the device for each of its streams, and CUDA's 
 
 namespace {
 
-/// The CUDA libraries that trainctl looks for.
+/// The CUDA libraries that trainctl tries to open.
 std::string opened(const std::vector<std::string>& arguments) {
   const Scratch scratch;
   small_job(scratch.path());
@@ -139,7 +139,7 @@ TEST_CASE("plan and show open no CUDA library, whatever the device") {
   CHECK(opened({"run", "job.yaml", "launch.device=cpu"}) == "");
 }
 
-TEST_CASE("run looks for GPUs where it may use them") {
+TEST_CASE("run looks for GPUs if it may use them") {
   if (!cuda_version_of_build()) return skip_test("built without CUDA");
   CHECK(contains(opened({"run", "job.yaml", "launch.device=auto"}), "libnvidia-ml"));
 }

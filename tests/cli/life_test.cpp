@@ -30,7 +30,7 @@ int exit_code(const Scratch& scratch, int run) {
   return outcome.is_object() ? outcome.value("exit_code", -1) : -1;
 }
 
-/// A command of two ranks that end, with the number in it, once the file `end` is there.
+/// A command of two ranks that wait for the file `end`, then exit with the number in it.
 void waiting_job(const Scratch& scratch) {
   std::ofstream(scratch.path() + "/job.yaml") << R"(name: waits
 command: [sh, -c, 'echo rank $RANK waits; while [ ! -e end ]; do sleep 0.02; done; exit $(cat end)']
@@ -45,7 +45,7 @@ void end_with(const Scratch& scratch, int code) {
 
 const std::vector<std::string> kDetach = {"run", "job.yaml", "--detach"};
 
-/// Nobody is left behind by a test that failed.
+/// Stops all runs, so that a failed test leaves none behind.
 struct StopsAll {
   const Scratch& scratch;
   ~StopsAll() { trainctl_command(scratch.path(), {"stop", "--all", "--now"}); }
@@ -53,7 +53,7 @@ struct StopsAll {
 
 }  // namespace
 
-TEST_CASE("a detached network trains on, is listed with its progress, and ends after a step when it is stopped") {
+TEST_CASE("a detached network keeps training, is listed with its progress, and ends after a step when it is stopped") {
   const Scratch scratch;
   const StopsAll end{scratch};
   small_job(scratch.path());
@@ -88,7 +88,7 @@ TEST_CASE("a detached network trains on, is listed with its progress, and ends a
   CHECK(contains(trainctl_command(scratch.path(), {"ps", "-a"}).out, "small"));
 }
 
-TEST_CASE("a detached run is the leader of its own session, out of the terminal's reach") {
+TEST_CASE("a detached run leads its own session, which the terminal does not reach") {
   const Scratch scratch;
   const StopsAll end{scratch};
   waiting_job(scratch);
@@ -99,7 +99,7 @@ TEST_CASE("a detached run is the leader of its own session, out of the terminal'
         scratch.path() + "/log_output/1/launcher.log");
 }
 
-TEST_CASE("what keeps a detached run from starting is told at once, with its exit code") {
+TEST_CASE("an error that keeps a detached run from starting is reported at once, with its exit code") {
   const Scratch scratch;
   small_job(scratch.path(), "tran: {}\n");
   const CommandResult wrong = trainctl_command(scratch.path(), kDetach);
@@ -114,7 +114,7 @@ TEST_CASE("what keeps a detached run from starting is told at once, with its exi
   CHECK(running(scratch).empty());
 }
 
-TEST_CASE("attach shows a run from elsewhere, and ends with its exit code and first cause") {
+TEST_CASE("attach shows a run from another folder, and ends with its exit code and first cause") {
   const Scratch scratch;
   const StopsAll end{scratch};
   waiting_job(scratch);
@@ -144,7 +144,7 @@ TEST_CASE("Ctrl-C ends attach, not the run") {
   CHECK(running(scratch).size() == 1);
 }
 
-TEST_CASE("stop wants a number where several run, and --all takes them all") {
+TEST_CASE("stop needs a number if several runs are running, and --all stops all of them") {
   const Scratch scratch;
   const StopsAll end{scratch};
   waiting_job(scratch);
@@ -168,7 +168,7 @@ TEST_CASE("stop wants a number where several run, and --all takes them all") {
   }
 }
 
-TEST_CASE("a number means the run of this folder, not one of the same number elsewhere") {
+TEST_CASE("a number means the run of this folder, not one with the same number in another") {
   const Scratch scratch;
   const StopsAll end{scratch};
   waiting_job(scratch);
@@ -180,7 +180,7 @@ TEST_CASE("a number means the run of this folder, not one of the same number els
   CHECK(trainctl_command(scratch.path(), {"stop", "1", "--log-dir", "other"}).exit_code == kExitDone);
 }
 
-TEST_CASE("stop --now ends ranks that do not listen, and a launcher that does not answer") {
+TEST_CASE("stop --now ends ranks that ignore signals, and a launcher that does not respond") {
   const Scratch scratch;
   const StopsAll end{scratch};
   std::ofstream(scratch.path() + "/job.yaml") << R"(

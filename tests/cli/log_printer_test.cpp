@@ -1,4 +1,4 @@
-// How lines of logs look.
+// The format of log lines.
 #include "cli/render/log_printer.h"
 
 #include <doctest/doctest.h>
@@ -28,14 +28,14 @@ TEST_CASE("prefixes are as wide as the largest rank's, and name stderr") {
   CHECK(printed({.prefix = false}, {{{3, false}, lines("a\n\nb")}}) == "a\n\nb\n");
 }
 
-TEST_CASE("colours are of prefixes, and a rank's own end with its line") {
+TEST_CASE("only prefixes are coloured, and a rank's own colours end with its line") {
   const std::string text =
       printed({.colors = true}, {{{0, false}, lines("plain\n\033[31mred\n")}, {{0, true}, lines("e\n")}});
   CHECK(text ==
         "\033[36mrank 0 | \033[0mplain\n\033[36mrank 0 | \033[0m\033[31mred\033[0m\n\033[31mrank 0 err | \033[0me\n");
 }
 
-TEST_CASE("a restart is said once a rank, a loss wherever it was") {
+TEST_CASE("a restart is printed once per rank, lost bytes wherever they were") {
   const LogBlock restart{LogBlock::Kind::restart, kTime, 2, {}}, lost{LogBlock::Kind::lost, kTime, 1234, {}};
   CHECK(printed({}, {{{0, false}, restart}, {{0, true}, restart}, {{1, false}, lost}}) ==
         "rank 0 | --- restart 2 ---\nrank 1 | --- 1,234 bytes could not be written here ---\n");
@@ -44,7 +44,7 @@ TEST_CASE("a restart is said once a rank, a loss wherever it was") {
         "1234}\n");
 }
 
-TEST_CASE("JSON holds the line as it was written, and without a time it is null") {
+TEST_CASE("JSON has the line as it was written, and null for an unknown time") {
   CHECK(printed({.json = true}, {{{0, false}, lines("50%\r100%\n\"\\\t\x01\n")}}) ==
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"50%\\r100%\"}\n"
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"\\\"\\\\\\t\\u0001\"}"
@@ -53,7 +53,7 @@ TEST_CASE("JSON holds the line as it was written, and without a time it is null"
         "{\"time\":null,\"rank\":0,\"stream\":\"stdout\",\"text\":\"x\"}\n");
 }
 
-TEST_CASE("the tail is of each rank, of the lines that match, in the order in which they came") {
+TEST_CASE("the tail is taken per rank, from the lines that match, in order of arrival") {
   const std::vector<std::pair<LogSource, LogBlock>> blocks = {
       {{0, false}, lines("a1\na2\nb\n")}, {{1, false}, lines("a3\n")}, {{0, true}, lines("a4\n")}};
   CHECK(printed({.prefix = false, .grep = "^a[0-9]$", .tail = 2}, blocks) == "a2\na3\na4\n");

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Runs a shell script once a rank, to its end.
+/// Runs a shell script once per rank, to its end.
 CommandResult run_script(const std::string& directory, const std::string& script, const std::string& launch) {
   std::ofstream(directory + "/job.yaml") << "name: script\ncommand: [sh, script.sh]\nlaunch: {" << launch << "}\n";
   std::ofstream(directory + "/script.sh") << script;
@@ -38,9 +38,8 @@ std::vector<nlohmann::json> objects_of(const std::string& text) {
   return objects;
 }
 
-/// Each rank writes its numbered lines in turn, rank 0 first, each when the one before it stands in the log: a line's
-/// time is that of the launcher's reading, and a launcher that was held up reads the lines of several ranks and streams
-/// at once.
+/// The ranks write their numbered lines in turn, rank 0 first, each after the preceding line is in the log. A line's
+/// time is when the launcher read it, and a launcher that was held up reads lines of several ranks and streams at once.
 const char* const kInTurn = R"(
 for i in 1 2 3; do
   while [ $RANK -gt 0 ] && [ ! -e step.$((RANK - 1)).$i ]; do sleep 0.01; done
@@ -54,7 +53,7 @@ echo "error of $RANK" >&2
 
 }  // namespace
 
-TEST_CASE("logs are merged by time, with a prefix of each rank") {
+TEST_CASE("logs are merged by time, each rank with its prefix") {
   const Scratch scratch;
   REQUIRE(run_script(scratch.path(), kInTurn, "ranks: 2").exit_code == kExitDone);
   const auto logs = [&](std::vector<std::string> words) {
@@ -78,7 +77,7 @@ TEST_CASE("logs are merged by time, with a prefix of each rank") {
   CHECK(logs({"--no-prefix", "--rank", "0", "--grep", "err"}).out == "error of 0\n");
 }
 
-TEST_CASE("as JSON a line has its time, rank, stream and text, and a run its state") {
+TEST_CASE("in JSON a line has its time, rank, stream and text, and a run its state") {
   const Scratch scratch;
   REQUIRE(
       run_script(scratch.path(),
@@ -99,7 +98,7 @@ TEST_CASE("as JSON a line has its time, rank, stream and text, and a run its sta
   CHECK(runs[0]["ranks"] == 1);
 }
 
-TEST_CASE("a run or rank that is not there is the user's error, and those that are there are named") {
+TEST_CASE("an unknown run or rank is the user's error, and the existing ones are named") {
   const Scratch scratch;
   CommandResult result = trainctl_command(scratch.path(), {"logs", "-f"});
   CHECK(result.exit_code == kExitSpec);
@@ -123,7 +122,7 @@ TEST_CASE("a run or rank that is not there is the user's error, and those that a
   }
 }
 
-TEST_CASE("rotated logs are read as one, and only as many files are kept as the job says") {
+TEST_CASE("rotated logs are read as one, and only the job's number of files is kept") {
   const Scratch scratch;
   REQUIRE(run_script(scratch.path(), "seq 1 20000", "ranks: 2, log_size: 10KB, log_files: 3").exit_code == kExitDone);
   const RunDirectory run(scratch.path() + "/log_output", 1);
@@ -152,7 +151,7 @@ TEST_CASE("restarts are shown where they happened") {
   CHECK(lines[2]["restart"] == 1);
 }
 
-TEST_CASE("a progress bar is shown as it ended, and a pattern meets lines of a megabyte") {
+TEST_CASE("the last state of a progress bar is shown, and a pattern matches lines of a megabyte") {
   const Scratch scratch;
   const char* script =
       "printf 'a 10%%\\ra 50%%\\ra 100%%\\n'; printf 'dos\\r\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo end";
@@ -198,7 +197,7 @@ TEST_CASE("a bundle is a tar of the run") {
   }
 }
 
-TEST_CASE("whoever does not read a run's output keeps no rank waiting, and is told what is left out") {
+TEST_CASE("a reader that does not read a run's output delays no rank, and skipped lines are reported") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml")
       << "name: flood\ncommand: [sh, -c, 'seq 1 5000000']\nlaunch: {ranks: 2}\n";

@@ -1,4 +1,4 @@
-// Output that nobody reads.
+// Output that is not read.
 #include "cli/render/output.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ struct Pipe {
 
 }  // namespace
 
-TEST_CASE("output that is not read waits, all of it, and holds nobody up") {
+TEST_CASE("all output that is not read is kept, and the writer does not wait") {
   const Pipe pipe;
   std::string text;
   {
@@ -48,7 +48,7 @@ TEST_CASE("output that is not read waits, all of it, and holds nobody up") {
   }
 }
 
-TEST_CASE("a reader that goes away ends the waiting") {
+TEST_CASE("flush returns when the reader goes away") {
   std::signal(SIGPIPE, SIG_IGN);
   Pipe pipe;
   Output output(pipe.ends[1]);
@@ -60,7 +60,7 @@ TEST_CASE("a reader that goes away ends the waiting") {
   pipe.ends[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
 }
 
-TEST_CASE("a file on a disk has what was written at once") {
+TEST_CASE("output to a regular file is written at once") {
   const Scratch scratch;
   const std::string path = scratch.path() + "/out";
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

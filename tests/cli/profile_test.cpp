@@ -71,7 +71,7 @@ TEST_CASE("--profile=FILE names the trace of all ranks") {
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output/1/trace.json"));
 }
 
-TEST_CASE("a run that ends before the profiled steps says so, one that ends among them shows what it has") {
+TEST_CASE("a run that ends before the profiled steps says so, one that ends within them shows what it has") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult before = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=7-9"}));
@@ -84,7 +84,7 @@ TEST_CASE("a run that ends before the profiled steps says so, one that ends amon
   CHECK(read_json(scratch.path() + "/log_output/2/trace.json").is_object());
 }
 
-TEST_CASE("profiles that cannot be are refused before a rank is started") {
+TEST_CASE("impossible profiles are refused before a rank is started") {
   const Scratch scratch;
   small_job(scratch.path());
   const CommandResult wrong = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=5-3"}));

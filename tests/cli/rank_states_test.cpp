@@ -1,4 +1,4 @@
-// What ranks of a network are said to do.
+// How the states of a network's ranks are described.
 #include "cli/launch/rank_states.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Four ranks of a data-parallel job, all at its first collective but for the last one, which is one before.
+/// Four ranks of a data-parallel job: all are at its first collective except the last, one instruction before.
 struct FourRanks {
   PlannedJob job = plan_job(job_spec("small", {"parallel.mode=data_parallel", "launch.ranks=4"}));
   RankClasses classes = compile_classes(job);
@@ -45,7 +45,7 @@ TEST_CASE("ranks that move are training") {
   CHECK(ranks.states.describe(*ranks.memory, 11.5)[0] == "training");
 }
 
-TEST_CASE("a rank that stands still says where, and which of its group has not come") {
+TEST_CASE("a rank that stands still is shown with its position and the ranks of its group that have not arrived") {
   FourRanks ranks;
   ranks.states.describe(*ranks.memory, 10);
   const std::vector<std::string> texts = ranks.states.describe(*ranks.memory, 12);
@@ -57,7 +57,7 @@ TEST_CASE("a rank that stands still says where, and which of its group has not c
   CHECK(ranks.states.describe(*ranks.memory, 14)[0] == "waiting in " + ranks.at(ranks.collective).name + " for 2,3");
 }
 
-TEST_CASE("a rank that waits for a message says from whom") {
+TEST_CASE("a rank that waits for a message is shown with the sender") {
   const PlannedJob job = plan_job(job_spec(
       "small",
       {"parallel={mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {fc1: 0, act1: 0, out: 1}}",
@@ -89,7 +89,7 @@ TEST_CASE("a rank that waits for a message says from whom") {
   CHECK(states.describe(*memory, 5)[1] == "in " + name);
 }
 
-TEST_CASE("before and after its steps a rank says what it is at") {
+TEST_CASE("before and after its steps a rank is shown with its phase") {
   FourRanks ranks;
   ranks.memory->status(0).state = RankState::starting;
   ranks.memory->status(1).state = RankState::loading;

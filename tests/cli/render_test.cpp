@@ -1,4 +1,4 @@
-// What the user sees, as text.
+// Text that the user sees.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -57,7 +57,7 @@ LiveStatus training() {
 
 }  // namespace
 
-TEST_CASE("of a start the user hears how long the slowest rank took, and for what") {
+TEST_CASE("the user sees how long the slowest rank took to start, and for what") {
   using Json = nlohmann::ordered_json;
   const std::vector<Json> ranks = {
       Json::parse(R"({"seconds": 3.1, "alone": 1.0, "phases": {"CUDA": 0.99, "data": 0.01, "NCCL": 2.1}})"),
@@ -70,7 +70,7 @@ TEST_CASE("of a start the user hears how long the slowest rank took, and for wha
   CHECK(start_up_line({}, 0).empty());
 }
 
-TEST_CASE("the progress line says how far a run is, and what its ranks do") {
+TEST_CASE("the progress line shows a run's progress, and what its ranks do") {
   CHECK(progress_text(LiveStatus{}, 80) == "starting");
   CHECK(progress_text(training(), 80) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  ranks 0-7 training");
   LiveStatus command;
@@ -81,7 +81,7 @@ TEST_CASE("the progress line says how far a run is, and what its ranks do") {
   CHECK(progress_text(command, 80) == "restart 1/2  rank 0 running");
 }
 
-TEST_CASE("a narrow terminal leaves out what matters least, and never wraps") {
+TEST_CASE("on a narrow terminal the least important parts are left out, and no line wraps") {
   CHECK(progress_text(training(), 60) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s");
   CHECK(progress_text(training(), 40) == "epoch 3/10  step 101/440  loss 1.2031");
   CHECK(progress_text(training(), 30) == "step 101/440  loss 1.2031");
@@ -90,7 +90,7 @@ TEST_CASE("a narrow terminal leaves out what matters least, and never wraps") {
   for (size_t width = 0; width < 100; ++width) CHECK(display_width(progress_text(training(), width)) <= width);
 }
 
-TEST_CASE("a rank that does not train like the others is never left out") {
+TEST_CASE("a rank in another state than the others is never left out") {
   LiveStatus status = training();
   status.ranks = {{"0-5,7", "training"}, {"6", "waiting in all_reduce grad.0 for 3"}};
   CHECK(progress_text(status, 200) ==
@@ -105,7 +105,7 @@ TEST_CASE("the width of a text counts characters, and no colours") {
   CHECK(display_width("") == 0);
 }
 
-TEST_CASE("the words of a command are shown as a shell would take them") {
+TEST_CASE("the words of a command are quoted for a shell") {
   CHECK(shell_words({"python3", "train.py", "--lr=0.1"}) == "python3 train.py --lr=0.1");
   CHECK(shell_words({"sh", "-c", "echo \"$RANK\"", "", "it's"}) == "sh -c 'echo \"$RANK\"' '' 'it'\\''s'");
 }

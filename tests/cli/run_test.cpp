@@ -1,4 +1,4 @@
-// trainctl run: real ranks that train, and that come to harm.
+// trainctl run: real ranks that train and fail.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -83,7 +83,7 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
   CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);
 }
 
-TEST_CASE("a run leaves where the time until its first step went: phases that add up, of each rank") {
+TEST_CASE("a run records for each rank where the time until its first step went, in phases that add up") {
   const Scratch scratch;
   small_job(scratch.path());
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel"})
@@ -104,7 +104,7 @@ TEST_CASE("a run leaves where the time until its first step went: phases that ad
   CHECK(first["start_up"] == nlohmann::json::parse(slurp(run.rank_file(0, "start_up.json"))));
 }
 
-TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
+TEST_CASE("the ranks may communicate over Gloo, with the same numbers") {
   const Scratch scratch;
   small_job(scratch.path());
   const std::vector<std::string> words = {
@@ -116,7 +116,7 @@ TEST_CASE("the ranks may talk over Gloo, with the same numbers") {
   CHECK(shm == slurp(scratch.path() + "/log_output/2/rank.0/stdout"));
 }
 
-TEST_CASE("a rank outlives a peer's closed connection, so that it can say who is gone") {
+TEST_CASE("a rank survives a peer's closed connection, so that it can name the lost peer") {
   const EndlessRun run;
   std::ifstream status("/proc/" + std::to_string(run.workers[1]) + "/status");
   std::string line;
@@ -142,15 +142,15 @@ TEST_CASE("a rank that is killed is named, all others stop, exit code 5") {
   CHECK(json["first_cause"]["rank"] == 2);
 }
 
-TEST_CASE("a rank that stands still is named as the one that does not answer") {
-  // The others must not stand still for as long: a machine that is busy holds up any process for a second or two.
+TEST_CASE("a rank that stands still is named as the one that stopped answering") {
+  // The others must not stand still for that long: a busy machine holds up any process for a second or two.
   const EndlessRun run({"launch.timeout=10s", "launch.grace=1s"});
   kill(run.workers[1], SIGSTOP);
   const CommandResult result = run.finish();
   INFO(result.err);
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
-  // Its peer says so, or the launcher, whoever is first.
+  // Either its peer or the launcher reports it first.
   CHECK((contains(result.err, "stopped answering at step ") || contains(result.err, "has stood still for ")));
   CHECK(run.nobody_is_left());
 }
@@ -176,9 +176,9 @@ void check_left_out_collective(const std::string& device, const std::string& tim
 
 }  // namespace
 
-TEST_CASE("a rank that leaves out a collective is named on CPUs") { check_left_out_collective("cpu", "60s"); }
+TEST_CASE("a rank that skips a collective is named on CPUs") { check_left_out_collective("cpu", "60s"); }
 
-TEST_CASE("a rank that leaves out a collective is named on GPUs") {
+TEST_CASE("a rank that skips a collective is named on GPUs") {
   if (have_gpus(2)) check_left_out_collective("cuda", "3s");
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("a launcher that is killed takes its ranks with it") {
   CHECK(eventually([&] { return state_of(RunDirectory(run.scratch.path() + "/log_output", 1)) == RunState::lost; }));
 }
 
-TEST_CASE("an environment that does not do exits with 3") {
+TEST_CASE("an unusable environment exits with 3") {
   const Scratch scratch;
   small_job(scratch.path());
   std::ofstream(scratch.path() + "/file") << "x";

@@ -22,7 +22,7 @@ using namespace trainctl;
 
 namespace {
 
-/// trainctl with a terminal of some columns as its stdout.
+/// trainctl with a terminal of a given width as its stdout.
 class OnTerminal {
  public:
   OnTerminal(const Scratch& scratch, int columns, const std::vector<std::string>& words, const char* no_color = nullptr)
@@ -65,7 +65,7 @@ class OnTerminal {
     ioctl(terminal_, TIOCSWINSZ, &size);
   }
 
-  /// Reads on until `part` has come, or the process has ended.
+  /// Reads until `part` has appeared or the process has ended.
   bool shows(const std::string& part) {
     while (text_.find(part) == std::string::npos) {
       pollfd ready{terminal_, POLLIN, 0};
@@ -112,7 +112,7 @@ void wake_up(const Scratch& scratch) { std::ofstream(scratch.path() + "/end") <<
 
 }  // namespace
 
-TEST_CASE("on a terminal the ranks' states stay below, coloured, and go when the run ends") {
+TEST_CASE("on a terminal the ranks' states stay in the last line, coloured, and disappear when the run ends") {
   if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
@@ -124,7 +124,7 @@ TEST_CASE("on a terminal the ranks' states stay below, coloured, and go when the
   CHECK(contains(run.text(), "\033[32mdone\033[0m after"));
 }
 
-TEST_CASE("NO_COLOR leaves out colours, not the live view") {
+TEST_CASE("NO_COLOR turns off colours, not the live view") {
   if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
@@ -146,7 +146,7 @@ TEST_CASE("the progress line is never wider than the window") {
   CHECK(run.finish() == 0);
 }
 
-TEST_CASE("a line that a narrower window has folded is taken away whole") {
+TEST_CASE("a line that a narrower window has wrapped is removed completely") {
   if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);

@@ -50,14 +50,16 @@ void write(std::ostream& out, const Instruction& i, const Program& p, const Mesh
 
 std::string text_of_class(const Program& p, const Mesh& mesh) {
   std::ostringstream out;
-  out << p.stage << " " << p.arena_bytes << " " << p.scalars_offset << " " << p.loss_offset << " " << to_string(p.memory)
-      << " " << p.memory.arena() << "\n";
+  out << p.stage << " " << p.arena_bytes << " " << p.scalars_offset << " " << p.loss_offset << " "
+      << to_string(p.memory) << " " << p.memory.arena() << "\n";
   for (const std::vector<int>& ranks : p.groups) write(out, group_of_ranks(mesh, ranks, p.rank));
   for (const Variable& v : p.variables)
-    out << "\n" << v.name << " " << text_of(v.global_shape) << " " << text_of(v.shape) << " " << v.bucket << " "
+    out << "\n"
+        << v.name << " " << text_of(v.global_shape) << " " << text_of(v.shape) << " " << v.bucket << " "
         << v.bucket_element << " " << v.arena_offset << " " << static_cast<int>(v.dtype);
   for (const Bucket& b : p.buckets) {
-    out << "\n" << b.name << " " << b.elements << " " << b.reduce_group << " " << b.shard_group << " " << b.shards << " "
+    out << "\n"
+        << b.name << " " << b.elements << " " << b.reduce_group << " " << b.shard_group << " " << b.shards << " "
         << b.pieces << " " << b.level << " " << b.weights_offset << " " << b.compute_offset << " " << b.gradients_offset
         << " " << static_cast<int>(b.gradient_type) << static_cast<int>(b.kept_type) << " " << b.sums_offset << " "
         << b.updated_by_parts;

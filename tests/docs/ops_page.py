@@ -65,7 +65,7 @@ class Build:
                 self.out / (command[at] + "." + pathlib.Path(path).name + ".o").replace("/", "-"))
             words = [self.of_copy(w) for w in command]
             words[at] = made
-            words[-1] = str(self.copy / path)
+            words[words.index(str(self.copy / model))] = str(self.copy / path)
             yield command[at], made, words
 
     def link(self, target):

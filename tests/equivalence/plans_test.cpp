@@ -107,7 +107,8 @@ void check_communications(const RunResult& run) {
       CAPTURE(rank);
       ++ranks;
       std::vector<std::string> said;
-      for (const auto& row : report.at("calls").at(of_class.at("calls").get<size_t>())) said.push_back(row_text(report, row, rank));
+      for (const auto& row : report.at("calls").at(of_class.at("calls").get<size_t>()))
+        said.push_back(row_text(report, row, rank));
       const auto r = static_cast<size_t>(rank);
       CHECK(run.calls[r] == said);
       CHECK(run.calls_per_step[r] == static_cast<int>(said.size()));

@@ -1,4 +1,4 @@
-// Cores for ranks, on hosts that are made up or described to hwloc, and on this one.
+// Cores for ranks: on simulated hosts, on hosts described to hwloc, and on this one.
 #include "launcher/binding.h"
 
 #include <doctest/doctest.h>
@@ -87,14 +87,14 @@ TEST_CASE("ranks that are not bound share all CPUs evenly") {
   CHECK(threads_of(bind(4, plain({0, 1}), BindMode::none)) == std::vector<int>{1, 1, 1, 1});
 }
 
-TEST_CASE("core: equal runs of whole cores, both threads of each, a thread of work a core") {
+TEST_CASE("core: equal runs of whole cores with both hardware threads, and one thread of work per core") {
   const auto list = bind(4, with_threads(2, 8), BindMode::core);
   CHECK(list[0].cpus == Cpus{0, 1, 2, 3, 16, 17, 18, 19});
   CHECK(list[3].cpus == Cpus{12, 13, 14, 15, 28, 29, 30, 31});
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
 }
 
-TEST_CASE("core: every core is somebody's and nobody's twice, whatever the numbers") {
+TEST_CASE("core: every core belongs to exactly one rank, whatever the numbers") {
   for (int ranks = 1; ranks <= 16; ++ranks) {
     const auto list = bind(ranks, with_threads(2, 8), BindMode::core);
     Cpus all;
@@ -108,7 +108,7 @@ TEST_CASE("core: every core is somebody's and nobody's twice, whatever the numbe
   }
 }
 
-TEST_CASE("core: more ranks than cores get a core's thread each, and share these when there are more still") {
+TEST_CASE("core: with more ranks than cores each gets a hardware thread, and with even more they share these") {
   CHECK(cpus_of(bind(4, with_threads(1, 2), BindMode::core)) == std::vector<Cpus>{{0}, {2}, {1}, {3}});
   const auto one_core = bind(3, plain({5}), BindMode::core);
   CHECK(cpus_of(one_core) == std::vector<Cpus>{{5}, {5}, {5}});
@@ -117,11 +117,11 @@ TEST_CASE("core: more ranks than cores get a core's thread each, and share these
   CHECK(cpus_of(eight_on_two) == std::vector<Cpus>{{0}, {0}, {0}, {0}, {1}, {1}, {1}, {1}});
 }
 
-TEST_CASE("core: CPUs that the process may not use are nobody's") {
+TEST_CASE("core: CPUs that the process may not use are given to no rank") {
   CHECK(cpus_of(bind(2, plain({1, 3, 4, 9}), BindMode::core)) == std::vector<Cpus>{{1, 3}, {4, 9}});
 }
 
-TEST_CASE("numa: each rank has its node, and its part of the node's cores as threads") {
+TEST_CASE("numa: each rank has all cores of its node, and its part of them as threads") {
   const auto list = bind(4, with_threads(2, 8), BindMode::numa);
   CHECK(list[0].cpus == list[1].cpus);
   CHECK(list[2].cpus == list[3].cpus);
@@ -130,7 +130,7 @@ TEST_CASE("numa: each rank has its node, and its part of the node's cores as thr
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
 }
 
-TEST_CASE("numa: one rank on two nodes has both, and of three on two nodes one has a node for itself") {
+TEST_CASE("numa: one rank on two nodes has both, and of three ranks on two nodes one has a node to itself") {
   CHECK(bind(1, with_threads(2, 8), BindMode::numa)[0].cpus.size() == 32);
   CHECK(threads_of(bind(1, with_threads(2, 8), BindMode::numa)) == std::vector<int>{16});
   CHECK(threads_of(bind(3, with_threads(2, 8), BindMode::numa)) == std::vector<int>{8, 4, 4});
@@ -164,7 +164,7 @@ TEST_CASE("two sockets with two threads a core: ranks get whole cores, those of 
   CHECK(describe(bind(2, host.topology(), BindMode::numa)[1]) == "CPUs 8-15,24-31");
 }
 
-TEST_CASE("a host of 2,048 cores is dealt out to the last one") {
+TEST_CASE("all of a host's 2,048 cores are used") {
   const DescribedHost host("pack:16 [numa] core:128 pu:2");
   const auto list = bind(64, host.topology(), BindMode::core);
   CHECK(describe(list[0]) == "CPUs 0-63");
@@ -174,7 +174,7 @@ TEST_CASE("a host of 2,048 cores is dealt out to the last one") {
   CHECK(describe(bind(2048, host.topology(), BindMode::core)[2047]) == "CPUs 4094-4095");
 }
 
-TEST_CASE("CPUs that a control group forbids are nobody's, and nor are the cores that it empties") {
+TEST_CASE("CPUs that a control group forbids are given to no rank, nor are cores without an allowed CPU") {
   DescribedHost host("pack:2 [numa] core:4 pu:2");
   host.allow("1-5,11");
   const auto list = bind(2, host.topology(), BindMode::core);
@@ -200,7 +200,7 @@ TEST_CASE("cores that share a cache go to one rank, however they are numbered") 
   CHECK(cpus_of(bind(4, host.topology(), BindMode::core)) == std::vector<Cpus>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
 }
 
-TEST_CASE("this host is read: each CPU that we may use once, none that our mask leaves out") {
+TEST_CASE("this host's topology has each CPU of our mask once, and no other") {
   const Topology all = read_topology();
   REQUIRE_FALSE(all.cpus.empty());
   std::set<int> ids;
@@ -219,7 +219,7 @@ TEST_CASE("this host is read: each CPU that we may use once, none that our mask 
   CHECK(restricted.cpus[0].node == all.cpus.back().node);
 }
 
-TEST_CASE("a process is bound by a mask that goes beyond 1,024 CPUs") {
+TEST_CASE("a process can be bound to CPUs above 1,024") {
   const Scratch scratch;
   const std::string file = scratch.path() + "/status";
   const int cpu = read_topology().cpus.front().id;
@@ -227,13 +227,13 @@ TEST_CASE("a process is bound by a mask that goes beyond 1,024 CPUs") {
   ProcessCommand command;
   command.argv = {"sh", "-c",
                   "grep Cpus_allowed_list /proc/self/status > " + file + ".part; mv " + file + ".part " + file};
-  command.cpus = {cpu, 2047, 5000};  // the kernel leaves out those that there are not
+  command.cpus = {cpu, 2047, 5000};  // the kernel ignores CPUs that do not exist
   runner.start(command);
   REQUIRE(eventually([&] { return std::filesystem::exists(file); }));
   CHECK(slurp(file) == "Cpus_allowed_list:\t" + std::to_string(cpu) + "\n");
 }
 
-TEST_CASE("a binding is said in runs") {
+TEST_CASE("a binding is printed as ranges") {
   CHECK(describe(RankBinding{{0, 1, 2, 8}, 3}) == "CPUs 0-2,8");
   CHECK(describe(RankBinding{{4}, 1}) == "CPU 4");
   CHECK(describe(RankBinding{}) == "not bound");

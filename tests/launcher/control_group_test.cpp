@@ -1,4 +1,4 @@
-// Control groups that are made up.
+// Simulated control groups.
 #include "launcher/control_group.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ struct Host {
 
 }  // namespace
 
-TEST_CASE("the least CPU quota of the group and those above it counts") {
+TEST_CASE("the smallest CPU quota of the group and its ancestors counts") {
   const Host host("0::/slice/job\n");
   CHECK(quota_cores(host.sys, host.proc) == 0);
   host.write("cgroup/slice/job/cpu.max", "max 100000\n");
@@ -46,7 +46,7 @@ TEST_CASE("a quota of control groups v1 counts as well, and -1 is none") {
   CHECK(quota_cores(host.sys, host.proc) == 1.5);
 }
 
-TEST_CASE("kills for lack of memory are counted by the own group, v2 or v1, else by the host") {
+TEST_CASE("out-of-memory kills are counted by the process's group, v2 or v1, else by the host") {
   const Host host("4:memory:/a/b\n0::/c\n");
   CHECK(out_of_memory_kills(host.sys, host.proc) == -1);
   host.write("proc/vmstat", "nr_free_pages 3\noom_kill 7\n");

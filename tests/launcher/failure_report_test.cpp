@@ -1,4 +1,4 @@
-// What the user reads when a run has failed.
+// The report of a failed run.
 #include "launcher/failure_report.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ TEST_CASE("a run without a failure has no report") {
   CHECK(scene.report().empty());
 }
 
-TEST_CASE("the report ends with the cause: rank, host, what it was doing, its last words") {
+TEST_CASE("the report ends with the cause: rank, host, what it was doing, its last output") {
   Scene scene;
   scene.cause().end = {1, true, SIGSEGV};
   scene.cause().doing = "step 412, all_reduce grad.0 (instruction 881)";
@@ -56,7 +56,7 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
             scene.directory.rank_file(1, "stderr") + ":\n  | first\n  | bug: this rank got SIGSEGV\n");
 }
 
-TEST_CASE("what the rank says of its error is said once") {
+TEST_CASE("the rank's own error message is shown once") {
   Scene scene;
   scene.cause().end = {1, false, 3};
   scene.cause().error =
@@ -76,7 +76,7 @@ TEST_CASE("SIGKILL is called out of memory only when the kernel said so") {
   CHECK(scene.report().find("was killed by the kernel for lack of memory") != std::string::npos);
 }
 
-TEST_CASE("a rank that is silent is named with what its peer says of it") {
+TEST_CASE("a silent rank is named with its peer's complaint") {
   Scene scene;
   scene.outcome.reports[0].error =
       RankError{.kind = ErrorKind::comm, .what = "rank 1 has not arrived", .instruction = ""};
@@ -88,7 +88,7 @@ TEST_CASE("a rank that is silent is named with what its peer says of it") {
         std::string::npos);
 }
 
-TEST_CASE("error.json has the cause and tells consequences") {
+TEST_CASE("error.json has the cause and marks consequences") {
   Scene scene;
   scene.cause().end = {1, false, 7};
   scene.outcome.reports[2].end = {1, false, 0};

@@ -44,12 +44,12 @@ TEST_CASE("a death by signal is the cause although the complaints about it were 
   CHECK(cause.rank == 2);
 }
 
-TEST_CASE("of two own failures the earlier one counts, by the rank's own clock reading where it left one") {
+TEST_CASE("of two own failures the earlier one counts, by the rank's own timestamp if it left one") {
   CHECK(find_first_cause({error(ErrorKind::env, 2.0), error(ErrorKind::bug, 1.0)}).rank == 1);
   CHECK(find_first_cause({exited(1, 1.0), error(ErrorKind::bug, 2.0)}).rank == 0);
 }
 
-TEST_CASE("ranks that we stopped are no cause") {
+TEST_CASE("ranks that we stopped are not the cause") {
   const Cause cause = find_first_cause({killed(SIGTERM, 0.5, true), exited(3, 1.0), killed(SIGKILL, 2.0, true)});
   CHECK(cause.rank == 1);
 }
@@ -82,7 +82,7 @@ TEST_CASE("complaints in a circle blame the first") {
   CHECK(cause.rank == 1);
 }
 
-TEST_CASE("of complaints in a circle the rank that is ahead of the others is the cause: it left something out") {
+TEST_CASE("of complaints in a circle the rank that is ahead of the others is the cause: it skipped a call") {
   std::vector<RankReport> reports = {error(ErrorKind::comm, 1.0, {2}), error(ErrorKind::comm, 1.1, {2}),
                                      error(ErrorKind::comm, 1.2, {0})};
   for (RankReport& report : reports) report.error->step = 3;
@@ -117,7 +117,7 @@ TEST_CASE("the rank that the launcher found silent is the cause, complaints abou
   CHECK(cause.complaining_rank == -1);
 }
 
-TEST_CASE("of several ranks that one waits for the frozen one is the cause, then the one that does not wait") {
+TEST_CASE("of several ranks that one rank waits for, the frozen one is the cause, then the one that does not wait") {
   const auto running = [](bool waiting, bool frozen) {
     RankReport report = killed(SIGTERM, 61.0, true);
     report.reports_progress = true;
@@ -128,7 +128,7 @@ TEST_CASE("of several ranks that one waits for the frozen one is the cause, then
   const RankReport complaint = error(ErrorKind::comm, 60.0, {1, 2, 3});
   CHECK(find_first_cause({complaint, running(true, false), running(true, true), running(false, false)}).rank == 2);
   CHECK(find_first_cause({complaint, running(true, false), running(true, false), running(false, false)}).rank == 3);
-  // Rank 1 waits too, and had no time to say that it does so for rank 2.
+  // Rank 1 waits too, but had no time to report that it waits for rank 2.
   const Cause cause =
       find_first_cause({error(ErrorKind::comm, 60.0, {1}), running(true, false), running(false, false), done(1.0)});
   CHECK(cause.rank == 2);

@@ -1,4 +1,4 @@
-// A port that nobody else is given.
+// A port that no other process gets by chance.
 #include "launcher/held_port.h"
 
 #include <doctest/doctest.h>
@@ -24,7 +24,7 @@ sockaddr_in address_of(uint16_t port) {
 
 }  // namespace
 
-TEST_CASE("ports that are held at one time are different ones") {
+TEST_CASE("ports held at the same time are different") {
   std::vector<std::unique_ptr<HeldPort>> held;
   std::set<uint16_t> ports;
   for (int i = 0; i < 200; ++i) {
@@ -34,7 +34,7 @@ TEST_CASE("ports that are held at one time are different ones") {
   CHECK(ports.size() == 200);
 }
 
-TEST_CASE("whoever knows a held port listens on it") {
+TEST_CASE("a program that knows the number of a held port can listen on it") {
   const HeldPort held;
   const sockaddr_in address = address_of(held.port());
   const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -1,4 +1,4 @@
-// Forking launchers, and watching what becomes of them.
+// Forks launchers and observes them.
 #include "tests/launcher/launcher_process.h"
 
 #include <sys/prctl.h>
@@ -59,7 +59,7 @@ int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& 
   return outcome.exit_code;
 }
 
-/// One letter of /proc/<pid>/stat, "17 (name) S 1 …"; \0 where there is no such process.
+/// One letter of /proc/<pid>/stat, "17 (name) S 1 …"; \0 if there is no such process.
 char state_of_process(int pid) {
   const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
   const size_t name_end = stat.rfind(')');

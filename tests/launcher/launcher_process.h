@@ -1,4 +1,4 @@
-// A launcher in a process of its own, running shell scripts as ranks, for tests that hurt it.
+// A launcher in a separate process with shell scripts as ranks, for tests that inject faults.
 #pragma once
 
 #include <functional>
@@ -11,36 +11,36 @@ struct LauncherOptions {
   double grace_seconds = 10;
   double timeout_seconds = 60;
   int max_restarts = 0;
-  bool progress = false;  ///< a rank moves on at every look, unless there is `log_dir`/still.<RANK>
-  bool gate = false;      ///< ranks are asked to end by `log_dir`/stop, and say their last step in `log_dir`/stopped
+  bool progress = false;  ///< a rank makes progress at every look, unless `log_dir`/still.<RANK> exists
+  bool gate = false;      ///< ranks are asked to end by `log_dir`/stop, and write their last step to `log_dir`/stopped
   std::vector<trainctl::RankBinding> bindings = {};
 };
 
 /// Forks; the child supervises one `sh -c script` a rank (RANK, DIR and ATTEMPT in its environment) and exits as
 /// trainctl run would. It writes the failure report to `log_dir`/report, outcome.json to `log_dir`/outcome, and
-/// notices, a line each, to `log_dir`/notices. Returns the launcher's pid. It dies with the thread that started it.
+/// notices, one per line, to `log_dir`/notices. Returns its pid. It is killed when the thread that started it ends.
 int start_launcher(const std::string& log_dir, const std::vector<std::string>& scripts,
                    const LauncherOptions& options = {});
 
-/// The exit status of a pid, 128 + signal where one killed it.
+/// The exit status of a pid, 128 + signal if one killed it.
 int wait_for(int pid);
 
-/// The calling process, just forked, is killed when `parent` ends: a test that fails leaves no run behind.
+/// Makes the calling process, just forked, die with `parent`: a failed test leaves no run behind.
 void die_with(int parent);
 
-/// Whether a process exists and is no zombie.
+/// Whether a process exists and is not a zombie.
 bool alive(int pid);
 
-/// Whether SIGSTOP has stopped it: a busy machine takes its time.
+/// Whether SIGSTOP has stopped it, which takes a while on a busy machine.
 bool stopped(int pid);
 
-/// Waits until it holds; the last answer. It gives up after 100 seconds: an answer that takes long is none of a test's
-/// business, and one that never comes should be told before CTest's limit.
+/// Waits until `holds` returns true; returns its last result. Gives up after 100 seconds, before CTest's limit; a slow
+/// machine must not fail a test.
 bool eventually(const std::function<bool()>& holds);
 
-/// A file's text; "" where there is none, as of a process that has gone, be it while its /proc is read.
+/// A file's text; "" if there is none, for example in /proc of a process that ends while it is read.
 std::string slurp(const std::string& path);
 
-/// The number that a script wrote to a file (with `echo $$ > file`), waiting for it. Throws where none comes: a signal
-/// to process 0 would be one to the tests themselves.
+/// Waits for the number that a script writes to a file (`echo $$ > file`). Throws if none is written: a signal to
+/// process 0 would go to the tests themselves.
 int pid_in(const std::string& path);

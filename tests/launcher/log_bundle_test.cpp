@@ -40,7 +40,7 @@ RunDirectory run_with_logs(const std::string& log_dir) {
 
 }  // namespace
 
-TEST_CASE("a bundle holds the whole run folder and a word on the host") {
+TEST_CASE("a bundle has the whole run folder and a description of the host") {
   const Scratch scratch;
   const RunDirectory run = run_with_logs(scratch.path() + "/logs");
   const std::string bundle = scratch.path() + "/run.tar.gz", out = scratch.path() + "/out";
@@ -53,7 +53,7 @@ TEST_CASE("a bundle holds the whole run folder and a word on the host") {
   CHECK(shell("diff -r " + out + "/run-1 " + run.path() + " > /dev/null"));
 }
 
-TEST_CASE("a bundle takes the place of the one before it, and nothing lies beside it") {
+TEST_CASE("a bundle replaces an older one, and leaves no other file") {
   const Scratch scratch;
   const RunDirectory run = run_with_logs(scratch.path() + "/logs");
   const std::string folder = scratch.path() + "/here";
@@ -74,7 +74,7 @@ TEST_CASE("a bundle that cannot be written whole is not written") {
   for (int i = 0; i < 300000; ++i) random << static_cast<char>(std::rand());
   random.close();
   const pid_t pid = fork();
-  if (pid == 0) {  // no file of it may have more than 100 kB: as where the disk is full
+  if (pid == 0) {  // its files are limited to 100 kB, which acts like a full disk
     std::signal(SIGXFSZ, SIG_IGN);
     const rlimit limit{100000, 100000};
     setrlimit(RLIMIT_FSIZE, &limit);
@@ -89,7 +89,7 @@ TEST_CASE("a bundle that cannot be written whole is not written") {
   CHECK(fs::is_empty(folder));
 }
 
-TEST_CASE("names of any length and any bytes come back") {
+TEST_CASE("names of any length and any bytes are preserved") {
   const Scratch scratch;
   const std::string tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out", folder(90, 'd');
   const std::vector<std::string> names = {folder + "/" + std::string(80, 'n'),
@@ -128,7 +128,7 @@ TEST_CASE("a file keeps its time, and anyone may read it") {
   CHECK_FALSE(fs::exists(out + "/gone"));
 }
 
-TEST_CASE("a file that grows while it is read is taken as long as it was, and what follows is whole") {
+TEST_CASE("a file that grows while it is read keeps its first size, and the next entry is whole") {
   const Scratch scratch;
   const std::string file = scratch.path() + "/log", tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out";
   const std::string line(999, 'x');
@@ -154,7 +154,7 @@ TEST_CASE("a file that grows while it is read is taken as long as it was, and wh
   CHECK(slurp(out + "/last") == "all here");
 }
 
-TEST_CASE("a file with fewer bytes than it said is filled up with zeros") {
+TEST_CASE("a file that shrinks while it is read is padded with zeros") {
   const Scratch scratch;
   const std::string file = "/sys/devices/system/cpu/online";  // its size is a page, whatever it holds
   const std::string tar = scratch.path() + "/t.tar.gz", out = scratch.path() + "/out";

@@ -1,4 +1,4 @@
-// Many ranks' logs in the order of time, and what users write to choose among them.
+// Many ranks' logs in order of time, and the user's syntax to select among them.
 #include "launcher/log_merge.h"
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ int64_t unix_ns() {
 
 }  // namespace
 
-TEST_CASE("lines of all ranks and both streams come in the order of time") {
+TEST_CASE("lines of all ranks and both streams are in order of time") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 3);
   LogWriter a(stream_of(run, 0), {}, 0, 1), b(stream_of(run, 1), {}, 0, 1), e(stream_of(run, 1, "stderr"), {}, 0, 1);
@@ -56,7 +56,7 @@ TEST_CASE("lines of all ranks and both streams come in the order of time") {
   CHECK(only == "1:b1\n1e:e1\n1:b2\n");
 }
 
-TEST_CASE("what has no time comes first, by rank") {
+TEST_CASE("lines without a time come first, by rank") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 3);
   for (int rank = 0; rank < 3; ++rank) {
@@ -70,7 +70,7 @@ TEST_CASE("what has no time comes first, by rank") {
   CHECK(text == "1:line\n2:line\n0:line\n");
 }
 
-TEST_CASE("while a run goes on its latest lines wait until no earlier one can come") {
+TEST_CASE("while a run goes on, its latest lines wait until no earlier one can arrive") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 2);
   LogWriter a(stream_of(run, 0), {}, 0, 1), b(stream_of(run, 1), {}, 0, 1);
@@ -86,7 +86,7 @@ TEST_CASE("while a run goes on its latest lines wait until no earlier one can co
   CHECK(text == "1:earlier\n0:later\n0:last\n");
 }
 
-TEST_CASE("lists of ranks have numbers and ranges") {
+TEST_CASE("lists of ranks consist of numbers and ranges") {
   CHECK(parse_ranks("3") == std::vector<int>{3});
   CHECK(parse_ranks("7,0,3-5,4") == std::vector<int>{0, 3, 4, 5, 7});
   for (const char* bad : {"", "a", "1,", "1-", "5-3", "1;2", "-1", "1,,2", "0-99999999"}) {
@@ -118,7 +118,7 @@ TEST_CASE("a time is a duration before now, or a moment") {
   tzset();
 }
 
-TEST_CASE("times of logs come back as they were written, and nothing else passes for one") {
+TEST_CASE("log times are read back as written, and no other bytes are accepted") {
   using Kind = TimesRecord::Kind;
   for (const TimesRecord& record : {TimesRecord{Kind::bytes, 0, 0}, TimesRecord{Kind::restart, INT64_MAX, 7},
                                     TimesRecord{Kind::lost, 1, (int64_t{1} << 56) - 1}}) {

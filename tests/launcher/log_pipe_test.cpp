@@ -70,7 +70,7 @@ TEST_CASE("a log pipe writes every byte and hands out whole lines") {
   CHECK(slurp(files.path(LogFiles::kCurrent)) == "epoch: 1 step: 2\n\nnext\nrest");
 }
 
-TEST_CASE("a pipe that something else still writes to is finished all the same") {
+TEST_CASE("a pipe that another process still writes to is finished anyway") {
   const Scratch scratch;
   LogPipe pipe({scratch.path(), "stdout"});
   const int other = dup(pipe.write_end());
@@ -81,7 +81,7 @@ TEST_CASE("a pipe that something else still writes to is finished all the same")
   CHECK(slurp(scratch.path() + "/stdout") == "left\n");
 }
 
-TEST_CASE("beside a log stands when its bytes came") {
+TEST_CASE("the times next to a log tell when its bytes arrived") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {}, 0, 1);
@@ -91,7 +91,7 @@ TEST_CASE("beside a log stands when its bytes came") {
   CHECK(times_of(files) == std::vector<TimesRecord>{{Kind::bytes, 100, 6}, {Kind::bytes, 200, 8}});
 }
 
-TEST_CASE("a file that has its size is followed by the next one, at the end of a line") {
+TEST_CASE("a file that has reached its size is followed by the next one, at the end of a line") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {.file_bytes = 10, .files = 100}, 0, 1);
@@ -117,7 +117,7 @@ TEST_CASE("a line that never ends is cut at twice the size of a file") {
   for (const int number : files.numbers()) CHECK(fs::file_size(files.path(number)) == 20);
 }
 
-TEST_CASE("the oldest files go, their times with them") {
+TEST_CASE("the oldest files are deleted together with their times") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stderr"};
   LogWriter log(files, {.file_bytes = 1, .files = 3}, 0, 1);
@@ -129,7 +129,7 @@ TEST_CASE("the oldest files go, their times with them") {
   CHECK(fs::exists(files.times_path(8)));
 }
 
-TEST_CASE("one file is all that is kept where launch.log_files is 1") {
+TEST_CASE("only one file is kept if launch.log_files is 1") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {.file_bytes = 1, .files = 1}, 0, 1);
@@ -138,7 +138,7 @@ TEST_CASE("one file is all that is kept where launch.log_files is 1") {
   CHECK(slurp(files.path(LogFiles::kCurrent)) == "3\n");
 }
 
-TEST_CASE("a restart goes on in the same file, on a line of its own, and the times say where") {
+TEST_CASE("a restart continues the same file on a new line, and the times say where") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   { LogWriter(files, {}, 0, 1).write("first\nbroken of", 10); }
@@ -149,7 +149,7 @@ TEST_CASE("a restart goes on in the same file, on a line of its own, and the tim
             {Kind::bytes, 10, 15}, {Kind::bytes, 20, 16}, {Kind::restart, 20, 1}, {Kind::bytes, 30, 23}});
 }
 
-TEST_CASE("times that were cut off go on behind the last whole record") {
+TEST_CASE("truncated times continue after the last whole record") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   { LogWriter(files, {}, 0, 1).write("a\n", 10); }
@@ -160,7 +160,7 @@ TEST_CASE("times that were cut off go on behind the last whole record") {
             {Kind::bytes, 10, 2}, {Kind::bytes, 20, 2}, {Kind::restart, 20, 1}, {Kind::bytes, 30, 4}});
 }
 
-TEST_CASE("a full disk loses lines, counts them, and begins again with a whole line") {
+TEST_CASE("a full disk loses lines, counts their bytes, and writing resumes with a whole line") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {}, 0, 1);
@@ -180,7 +180,7 @@ TEST_CASE("a full disk loses lines, counts them, and begins again with a whole l
   CHECK(times_of(files)[times_of(files).size() - 2] == TimesRecord{Kind::lost, 40, 29});
 }
 
-TEST_CASE("a device that is always full blocks nobody") {
+TEST_CASE("a device that is always full blocks no rank") {
   if (!fs::exists("/dev/full")) return skip_test("no /dev/full");
   const Scratch scratch;
   fs::create_symlink("/dev/full", scratch.path() + "/stdout");
@@ -193,7 +193,7 @@ TEST_CASE("a device that is always full blocks nobody") {
   CHECK(lines == std::vector<std::string>{"one", "two"});
 }
 
-TEST_CASE("a full disk is said once for all ranks, and so is its end, with what was lost") {
+TEST_CASE("a full disk is reported once for all ranks, and so is its end, with the number of lost bytes") {
   const Scratch scratch;
   std::vector<std::string> notices;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 3);
@@ -235,7 +235,7 @@ TEST_CASE("a full disk is said once for all ranks, and so is its end, with what 
   CHECK(notices.size() == 2);
 }
 
-// Draining went on while there was something to drain, and only then was the next rank started.
+// Draining used to continue while there was anything to drain, and only then was the next rank started.
 TEST_CASE("a rank that floods its output keeps no other from starting") {
   const Scratch scratch;
   const int launcher = start_launcher(
@@ -244,7 +244,7 @@ TEST_CASE("a rank that floods its output keeps no other from starting") {
   CHECK(wait_for(launcher) == 0);
 }
 
-TEST_CASE("a process that left its rank's group and writes on does not keep the run from ending") {
+TEST_CASE("a process that left its rank's group and keeps writing does not keep the run from ending") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"});
   CHECK(wait_for(launcher) == 0);

@@ -1,5 +1,5 @@
-// A stream read back: through files that are numbered and deleted while they are read, with times that are whole,
-// cut off, wrong or missing.
+// Reading a stream back: from files that are rotated and deleted meanwhile, with times that are whole, truncated, wrong
+// or missing.
 #include "launcher/log_stream.h"
 
 #include <doctest/doctest.h>
@@ -46,7 +46,7 @@ using Events = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("lines come with the time at which they were whole") {
+TEST_CASE("lines have the time at which they were complete") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {}, 0, 1);
@@ -56,7 +56,7 @@ TEST_CASE("lines come with the time at which they were whole") {
   CHECK(read_all(files).events == Events{"10: one\n", "30: two\nthree\nfour\n", "30: fi"});
 }
 
-TEST_CASE("a line that is not over is left for later while the log grows") {
+TEST_CASE("an incomplete line is left for later while the log grows") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogStream stream(files);
@@ -89,7 +89,7 @@ TEST_CASE("a stream is read through all its files") {
   CHECK(read_all(files).text == all);
 }
 
-TEST_CASE("a reader keeps its place while files are numbered under it") {
+TEST_CASE("a reader keeps its position while files are rotated") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {.file_bytes = 50, .files = 1000}, 0, 1);
@@ -107,7 +107,7 @@ TEST_CASE("a reader keeps its place while files are numbered under it") {
   CHECK(read.text == all);
 }
 
-TEST_CASE("a reader that is too slow goes on with the oldest file that is left") {
+TEST_CASE("a reader that is too slow continues with the oldest remaining file") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {.file_bytes = 1, .files = 3}, 0, 1);
@@ -120,7 +120,7 @@ TEST_CASE("a reader that is too slow goes on with the oldest file that is left")
   CHECK(read.text == "0\n7\n8\n9\n");
 }
 
-TEST_CASE("restarts and losses stand between the lines where they happened") {
+TEST_CASE("restarts and losses are reported between the lines where they happened") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   { LogWriter(files, {}, 0, 1).write("first\ncut", 10); }
@@ -132,7 +132,7 @@ TEST_CASE("restarts and losses stand between the lines where they happened") {
         Events{"10: first\n", "20: cut\n", "20 restart 1", "30: second\n", "40 lost 5", "50: third\n"});
 }
 
-TEST_CASE("without times, all lines are there, with no time") {
+TEST_CASE("without times all lines are read, with no time") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter(files, {}, 0, 1).write("one\ntwo\n", 10);
@@ -140,7 +140,7 @@ TEST_CASE("without times, all lines are there, with no time") {
   CHECK(read_all(files).events == Events{"0: one\ntwo\n"});
 }
 
-TEST_CASE("what follows times that were cut off has the last known time") {
+TEST_CASE("lines after truncated times have the last known time") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {}, 0, 1);
@@ -156,7 +156,7 @@ TEST_CASE("what follows times that were cut off has the last known time") {
   CHECK(read_all(files).text == "one\ntwo\nthree\n");
 }
 
-TEST_CASE("a log that somebody emptied is read on from its new beginning") {
+TEST_CASE("a log that was truncated by hand is read from its new beginning") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   LogWriter log(files, {}, 0, 1);
@@ -180,7 +180,7 @@ TEST_CASE("times never go back within a stream, whatever the clock did") {
   CHECK(read_all(files).events == Events{"100: one\n", "100: two\n", "120: three\n"});
 }
 
-TEST_CASE("lines of any length and any bytes come whole") {
+TEST_CASE("lines of any length and any bytes are read whole") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   std::mt19937 random(3);
@@ -250,7 +250,7 @@ TEST_CASE("a stream may start at a time, over several files, with a whole line")
   CHECK_FALSE(stream.next(false).has_value());
 }
 
-TEST_CASE("the tail of a file is its last lines, of a huge line its end") {
+TEST_CASE("the tail of a file is its last lines, or the end of a huge line") {
   const Scratch scratch;
   const std::string path = scratch.path() + "/log";
   CHECK(tail_of_file(path, 3).empty());
@@ -265,7 +265,7 @@ TEST_CASE("the tail of a file is its last lines, of a huge line its end") {
   CHECK(tail.ends_with("xend"));
 }
 
-TEST_CASE("the tail of a file that has just been begun goes back into the one before it") {
+TEST_CASE("the tail of a file that has just been begun includes lines of the preceding one") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/stderr.1") << "a\nb\n";
   std::ofstream(scratch.path() + "/stderr.2") << "c\nd\n";

@@ -1,4 +1,4 @@
-// The registry of runs, and what is written in it.
+// The registry of runs and its contents.
 #include "launcher/registry.h"
 
 #include <doctest/doctest.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A registry of the test's own.
+/// A registry for one test.
 struct OwnRegistry {
   Scratch scratch;
   OwnRegistry() {
@@ -54,7 +54,7 @@ RegisteredRun a_run(int number) {
 
 }  // namespace
 
-TEST_CASE("a run is listed while its launcher lives, with what it does") {
+TEST_CASE("a run is listed while its launcher lives, with its status") {
   const OwnRegistry registry;
   CHECK(running_runs().empty());
   std::optional<Registration> first(a_run(2)), second(a_run(1));
@@ -82,7 +82,7 @@ TEST_CASE("a run is listed while its launcher lives, with what it does") {
   CHECK(registry.files() == 0);
 }
 
-TEST_CASE("what a killed launcher left in the registry is seen and removed") {
+TEST_CASE("the registry entry of a killed launcher is found and removed") {
   const OwnRegistry registry;
   int ends[2];
   REQUIRE(pipe(ends) == 0);
@@ -105,7 +105,7 @@ TEST_CASE("what a killed launcher left in the registry is seen and removed") {
   close(ends[1]);
 }
 
-TEST_CASE("the registry is ours alone, or is not used") {
+TEST_CASE("a registry folder that other users can enter is not used") {
   const OwnRegistry registry;
   const std::string in_temporary = registry.scratch.path() + "/trainctl-" + std::to_string(getuid());
   { const Registration registration(a_run(1)); }
@@ -123,7 +123,7 @@ TEST_CASE("the registry is ours alone, or is not used") {
   CHECK(running_runs().empty());
 }
 
-TEST_CASE("a damaged entry is no run") {
+TEST_CASE("a damaged entry is not listed") {
   CHECK_FALSE(parse_live_status("[1]"));
   CHECK_FALSE(parse_live_status(""));
   const auto status =
@@ -134,7 +134,7 @@ TEST_CASE("a damaged entry is no run") {
   CHECK(status->ranks.size() == 1);
 }
 
-TEST_CASE("ranks that do the same are one group, the largest first") {
+TEST_CASE("ranks in the same state are one group, the largest first") {
   const std::vector<RankGroup> groups = group_ranks({"a", "b", "a", "a", "b", "a"});
   REQUIRE(groups.size() == 2);
   CHECK(groups[0] == RankGroup{"0,2,3,5", "a"});

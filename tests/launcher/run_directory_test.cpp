@@ -18,7 +18,7 @@
 using namespace trainctl;
 namespace fs = std::filesystem;
 
-TEST_CASE("runs count 1, 2, 3 and never take a number again") {
+TEST_CASE("runs count 1, 2, 3 and never reuse a number") {
   const Scratch scratch;
   CHECK(RunDirectory::create(scratch.path(), 2).run() == 1);
   CHECK(RunDirectory::create(scratch.path(), 2).run() == 2);
@@ -28,7 +28,7 @@ TEST_CASE("runs count 1, 2, 3 and never take a number again") {
   CHECK(RunDirectory(scratch.path(), 3).ranks() == std::vector<int>{0, 1});
 }
 
-TEST_CASE("folders that are no runs are passed over") {
+TEST_CASE("folders that are not runs are ignored") {
   const Scratch scratch;
   fs::create_directories(scratch.path() + "/notes");
   fs::create_directories(scratch.path() + "/7b");
@@ -60,7 +60,7 @@ TEST_CASE("20 processes that start at once get 20 folders") {
   CHECK(*runs.rbegin() == kLaunchers);
 }
 
-TEST_CASE("a log folder that cannot be made says which and what to set") {
+TEST_CASE("the error for a log folder that cannot be created names it and the field to set") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/file") << "x";
   try {
@@ -72,7 +72,7 @@ TEST_CASE("a log folder that cannot be made says which and what to set") {
   }
 }
 
-TEST_CASE("error.json comes back as it was written") {
+TEST_CASE("error.json is read back as it was written") {
   const Scratch scratch;
   CHECK_FALSE(read_rank_error(scratch.path()).has_value());
   write_rank_error(scratch.path(), {.kind = ErrorKind::comm,
@@ -94,7 +94,7 @@ TEST_CASE("error.json comes back as it was written") {
   CHECK(error->time == doctest::Approx(12.25));
 }
 
-TEST_CASE("an error.json that is broken is as good as none") {
+TEST_CASE("a broken error.json is ignored") {
   CHECK_FALSE(parse_rank_error("").has_value());
   CHECK_FALSE(parse_rank_error("{\"kind\": \"comm\"").has_value());
   CHECK_FALSE(parse_rank_error("[1, 2]").has_value());
@@ -103,15 +103,15 @@ TEST_CASE("an error.json that is broken is as good as none") {
   CHECK_FALSE(parse_rank_error("{\"kind\": 3}").has_value());
 }
 
-// Found by fuzzing: a step that no integer holds was converted all the same.
-TEST_CASE("numbers of an error.json that do not fit are left out") {
+// Found by fuzzing: a step outside the range of integers was converted.
+TEST_CASE("numbers in error.json that do not fit their type are ignored") {
   const auto error = parse_rank_error(R"({"kind": "comm", "step": 3e33, "missing": [1, 1e99, "x", 5000000000, 2]})");
   REQUIRE(error.has_value());
   CHECK(error->step == 0);
   CHECK(error->missing == std::vector<int>{1, 2});
 }
 
-TEST_CASE("a run is running while its lock is held, then what its outcome says, or lost") {
+TEST_CASE("a run is running while its lock is held; after that its outcome gives the state, or it is lost") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 1);
   {

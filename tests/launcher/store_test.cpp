@@ -1,4 +1,4 @@
-// The store and its language, over real sockets.
+// The store and its protocol, over real sockets.
 #include "launcher/store.h"
 
 #include <arpa/inet.h>
@@ -17,7 +17,7 @@ using namespace trainctl;
 
 namespace {
 
-/// A server on a loop of its own thread.
+/// A server with its event loop on a separate thread.
 class Server {
  public:
   explicit Server(std::string token = "secret") : store_(loop_, std::move(token)), thread_([this] { loop_.run(); }) {}
@@ -34,7 +34,7 @@ class Server {
   std::thread thread_;
 };
 
-/// A client with no manners.
+/// A client that sends arbitrary bytes.
 class RawSocket {
  public:
   explicit RawSocket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -60,7 +60,7 @@ class RawSocket {
   int fd_;
 };
 
-/// Shuts every connection of this process to the port, as a network that fails would. How many there were.
+/// Shuts every connection of this process to the port, like a failing network. Returns their number.
 int shut_connections_to(uint16_t port) {
   int count = 0;
   for (int fd = 3; fd < 256; ++fd) {
@@ -77,7 +77,7 @@ constexpr size_t kHelloBytes = 4 + 32;
 
 }  // namespace
 
-TEST_CASE("what one client sets another gets") {
+TEST_CASE("a value that one client sets is returned to another") {
   const Server server;
   StoreClient a(server.port(), "secret"), b(server.port(), "secret");
   const std::string value("bytes\0and\nmore", 14);
@@ -87,7 +87,7 @@ TEST_CASE("what one client sets another gets") {
   CHECK(b.get("key", 5).empty());
 }
 
-TEST_CASE("a get waits for its key, and other calls of the same client go on meanwhile") {
+TEST_CASE("a get waits for its key, and the same client's other calls continue meanwhile") {
   const Server server;
   StoreClient client(server.port(), "secret");
   std::string got;
@@ -99,7 +99,7 @@ TEST_CASE("a get waits for its key, and other calls of the same client go on mea
   CHECK(got == "here");
 }
 
-TEST_CASE("a key that nobody sets is an error that names it, in time") {
+TEST_CASE("getting a key that is never set fails in time, with an error that names the key") {
   const Server server;
   StoreClient client(server.port(), "secret");
   try {
@@ -112,7 +112,7 @@ TEST_CASE("a key that nobody sets is an error that names it, in time") {
   CHECK(client.get("a", 1) == "b");
 }
 
-TEST_CASE("a connection that breaks costs another one, not the call") {
+TEST_CASE("a call survives a broken connection by opening a new one") {
   const Server server;
   StoreClient client(server.port(), "secret");
   client.set("key", "value");
@@ -150,7 +150,7 @@ TEST_CASE("a client with another token is refused, and a server with another tok
   CHECK_THROWS_AS(stranger.set("key", "value"), EnvError);
 }
 
-TEST_CASE("a client that proves nothing learns nothing but a nonce") {
+TEST_CASE("a client without a proof learns only a nonce") {
   const Server server;
   StoreClient(server.port(), "secret").set("key", "the secret value");
   for (const std::string& attack :
@@ -163,12 +163,12 @@ TEST_CASE("a client that proves nothing learns nothing but a nonce") {
   }
 }
 
-TEST_CASE("no nonce comes twice, so a proof cannot be played again") {
+TEST_CASE("nonces do not repeat, so a proof cannot be replayed") {
   const Server server;
   CHECK(RawSocket(server.port()).receive(kHelloBytes) != RawSocket(server.port()).receive(kHelloBytes));
 }
 
-TEST_CASE("after the welcome, a frame that is too large or not in the language closes the connection") {
+TEST_CASE("after the welcome, a frame that is too large or malformed closes the connection") {
   const Server server;
   for (const std::string& bad : {store::frame("what?"), store::frame("S\x05"), std::string("\x01\x00\x10\x00", 4)}) {
     const RawSocket socket(server.port());
@@ -184,7 +184,7 @@ TEST_CASE("after the welcome, a frame that is too large or not in the language c
   }
 }
 
-TEST_CASE("a store that is gone is an error of the environment") {
+TEST_CASE("an unreachable store is an error of the environment") {
   uint16_t port = 0;
   {
     const Server server;
@@ -194,7 +194,7 @@ TEST_CASE("a store that is gone is an error of the environment") {
   CHECK_THROWS_AS(client.set("a", "b"), EnvError);
 }
 
-TEST_CASE("requests come back as they were encoded") {
+TEST_CASE("requests are decoded as they were encoded") {
   using store::Request;
   for (const Request& request :
        {Request{Request::Kind::set, "k", "value", 0}, Request{Request::Kind::get, "key", "", 70000},
@@ -210,7 +210,7 @@ TEST_CASE("requests come back as they were encoded") {
   }
 }
 
-TEST_CASE("requests that are cut short, or have no key or too long a one, are none") {
+TEST_CASE("requests that are truncated, or have no key or one that is too long, are rejected") {
   const std::string bytes = store::encode(store::Request{store::Request::Kind::get, "key", "", 5}).substr(4);
   for (size_t size = 0; size < bytes.size(); ++size)
     CHECK_FALSE(store::parse_request(bytes.substr(0, size)).has_value());

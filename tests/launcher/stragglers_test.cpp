@@ -14,7 +14,7 @@
 
 using namespace trainctl;
 
-// Its environment reads as empty for a moment in each exec, and it was passed over as one without the mark.
+// During exec a process's environment is empty for a moment, so it was taken for a process without the mark.
 TEST_CASE("a process that is in the middle of exec is found as well") {
   const Scratch scratch;
   const std::string script = scratch.path() + "/again.sh";

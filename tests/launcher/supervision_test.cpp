@@ -1,4 +1,4 @@
-// The launcher's decisions, on made-up processes and a made-up clock.
+// The launcher's decisions, with simulated processes and a simulated clock.
 #include "launcher/supervision.h"
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ struct Scene {
                        .error = RankError{.kind = ErrorKind::comm, .what = "", .instruction = "", .missing = {about}}},
                       now);
   }
-  /// Looks at the ranks, once a second, until then.
+  /// Looks at the ranks once a second until that time.
   void passes(double until) {
     for (; clock < until; clock += 1) supervision.advance(clock);
     supervision.advance(until);
@@ -74,7 +74,7 @@ constexpr Scene::Limits kTwoRestarts = {.grace_seconds = 10, .settle_seconds = 0
 
 }  // namespace
 
-TEST_CASE("ranks that exit 0 leave the others alone") {
+TEST_CASE("ranks that exit 0 do not affect the others") {
   Scene scene;
   for (int rank = 0; rank < 4; ++rank) {
     CHECK_FALSE(scene.supervision.done());
@@ -92,7 +92,7 @@ TEST_CASE("one failure asks every other rank to stop, and wakes those that are s
   CHECK(scene.supervision.deadline() == doctest::Approx(15.0));
 }
 
-TEST_CASE("ranks that do not stop are killed when grace is over, not before") {
+TEST_CASE("ranks that do not stop are killed after grace, not before") {
   Scene scene;
   scene.killed(0, SIGSEGV, 1.0);
   scene.killed(1, SIGTERM, 1.1);
@@ -157,7 +157,7 @@ TEST_CASE("a rank that cannot be started stops those that were") {
   CHECK(supervision.done());  // rank 2 is never started
 }
 
-TEST_CASE("what ends after it was asked to is marked so") {
+TEST_CASE("a rank that ends after it was asked to is marked so") {
   Scene scene;
   scene.exits(2, 3, 5.0);
   scene.killed(0, SIGTERM, 5.1);
@@ -180,7 +180,7 @@ TEST_CASE("ranks that can be asked to end get no signal before grace is over, an
   CHECK(scene.count(SIGKILL) == 3);
 }
 
-TEST_CASE("a rank that fails while all are asked to end stops the others, but not for longer than they had") {
+TEST_CASE("a rank that fails while all are asked to end stops the others, within the deadline that they had") {
   Scene scene(Scene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);
   scene.killed(0, SIGSEGV, 10.5);
@@ -198,7 +198,7 @@ TEST_CASE("a second signal kills ranks that were asked to end") {
   CHECK(scene.supervision.ending_signal() == SIGUSR1);
 }
 
-TEST_CASE("programs get the user's SIGUSR1 as it is, and SIGTERM when grace is over") {
+TEST_CASE("programs get the user's SIGUSR1 unchanged, and SIGTERM after grace") {
   Scene scene;
   scene.supervision.interrupted(SIGUSR1, 1.0);
   CHECK(scene.count(SIGUSR1) == 4);
@@ -241,13 +241,15 @@ TEST_CASE("a rank that reports its position and stands still for the timeout sto
   CHECK(scene.count(SIGTERM) == 4);
 }
 
-TEST_CASE("a rank that says nothing of itself is never silent") {
+TEST_CASE("a rank that reports no progress is never silent") {
   Scene scene;
   scene.supervision.advance(1e6);
   CHECK(scene.sent.empty());
 }
 
-TEST_CASE("of the ranks that stand still the one to blame is frozen, else does not wait, else stands longest") {
+TEST_CASE(
+    "of the ranks that stand still, the cause is a frozen one, else one that does not wait, else the one that stood "
+    "longest") {
   Scene scene;
   // The look after 63 s finds all of them.
   for (const int rank : {0, 1}) scene.moves(rank, 1, 1.0, true);
@@ -271,7 +273,7 @@ TEST_CASE("of the ranks that stand still the one to blame is frozen, else does n
   }
 }
 
-TEST_CASE("ranks that wait for each other have a moment to complain themselves before they are called silent") {
+TEST_CASE("ranks that wait for each other have a moment to complain before they are considered silent") {
   Scene scene;
   for (int rank = 0; rank < 4; ++rank) scene.moves(rank, 1, 0, true);
   scene.passes(60.5);
@@ -282,7 +284,7 @@ TEST_CASE("ranks that wait for each other have a moment to complain themselves b
   CHECK(scene.count(SIGTERM) == 3);
 }
 
-TEST_CASE("while restarts are left a failure stops all ranks, and they are due to start again when all have ended") {
+TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is due when all have ended") {
   Scene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   CHECK(scene.count(SIGTERM) == 3);
@@ -300,7 +302,7 @@ TEST_CASE("while restarts are left a failure stops all ranks, and they are due t
   CHECK_FALSE(scene.supervision.restart_due());
 }
 
-TEST_CASE("restarts end with their number") {
+TEST_CASE("there are at most max_restarts restarts") {
   Scene scene(kTwoRestarts);
   for (int attempt = 0; attempt <= 2; ++attempt) {
     CHECK(scene.supervision.attempt() == attempt);
@@ -313,7 +315,7 @@ TEST_CASE("restarts end with their number") {
   }
 }
 
-TEST_CASE("what a rank was in one attempt is forgotten in the next: its silence begins anew") {
+TEST_CASE("a rank's state is reset for each attempt: its silence is counted from the start") {
   Scene scene({.timeout_seconds = 60, .max_restarts = 1});
   scene.moves(0, 1, 0);
   scene.passes(100);
@@ -326,7 +328,7 @@ TEST_CASE("what a rank was in one attempt is forgotten in the next: its silence 
   CHECK(scene.silent().empty());
 }
 
-TEST_CASE("time in which the launcher was held up itself is no rank's silence") {
+TEST_CASE("time in which the launcher itself was held up does not count as silence") {
   Scene scene;
   scene.moves(2, 7, 0);
   scene.passes(30);
@@ -337,7 +339,7 @@ TEST_CASE("time in which the launcher was held up itself is no rank's silence") 
   CHECK(scene.silent() == std::vector<int>{2});
 }
 
-TEST_CASE("the user's signal takes the restart away, and ends the run") {
+TEST_CASE("the user's signal cancels the restart and ends the run") {
   Scene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   scene.supervision.interrupted(SIGINT, 5.1);
@@ -347,7 +349,7 @@ TEST_CASE("the user's signal takes the restart away, and ends the run") {
   CHECK(scene.supervision.ending_signal() == SIGINT);
 }
 
-TEST_CASE("what would fail again in the same way is not started again") {
+TEST_CASE("a failure that would repeat in the same way is not followed by a restart") {
   Scene scene(kTwoRestarts);
   SUBCASE("the job file is wrong") {
     scene.supervision.ended(0,

@@ -18,9 +18,9 @@ using namespace trainctl;
 
 namespace {
 
-/// Says its pid in DIR/pid.<RANK>, then sleeps beside a child that sleeps too.
+/// Writes its pid to DIR/pid.<RANK>, then sleeps; it has a child that sleeps too.
 const char* const kSleeper = "sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; wait";
-/// The same, deaf to SIGTERM.
+/// The same, but ignores SIGTERM.
 const char* const kDeaf =
     "trap '' TERM; sleep 1000 & echo $! > $DIR/child.$RANK; echo $$ > $DIR/pid.$RANK; while :; do wait; done";
 
@@ -50,7 +50,7 @@ TEST_CASE("ranks that exit 0 end the run with 0, their output in their folders")
   CHECK(slurp(scratch.path() + "/report").empty());
 }
 
-TEST_CASE("one rank fails: all stop, the exit code is 5, and the report ends with its last words") {
+TEST_CASE("one rank fails: all stop, the exit code is 5, and the report ends with its last output") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(),
@@ -77,7 +77,7 @@ TEST_CASE("a rank killed from outside is the cause") {
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
-// The launcher was held up, and blamed the one with the smallest number.
+// The launcher was held up, and named the rank with the smallest number.
 TEST_CASE("of ranks that are found dead at once the one that was killed is the cause") {
   const Scratch scratch;
   const int launcher =
@@ -98,7 +98,7 @@ TEST_CASE("of ranks that are found dead at once the one that was killed is the c
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
 
-TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
+TEST_CASE("ranks that ignore SIGTERM are killed after grace") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {kDeaf, "while [ ! -s $DIR/pid.0 ]; do :; done; exit 1"}, {.grace_seconds = 0.2});
@@ -107,7 +107,7 @@ TEST_CASE("ranks deaf to SIGTERM are killed when grace is over") {
   CHECK(all_gone(pids));
 }
 
-TEST_CASE("a stopped rank is woken to stop") {
+TEST_CASE("a stopped rank is continued so that it can end") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {kSleeper, kSleeper});
   const std::vector<int> pids = pids_of(scratch.path(), 2);
@@ -117,7 +117,7 @@ TEST_CASE("a stopped rank is woken to stop") {
   CHECK(all_gone(pids));
 }
 
-TEST_CASE("Ctrl-C once stops ranks that listen, exit code 130") {
+TEST_CASE("one Ctrl-C stops ranks that handle it, exit code 130") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {kSleeper, kSleeper});
   const std::vector<int> pids = pids_of(scratch.path(), 2);
@@ -126,7 +126,7 @@ TEST_CASE("Ctrl-C once stops ranks that listen, exit code 130") {
   CHECK(all_gone(pids));
 }
 
-TEST_CASE("Ctrl-C twice kills ranks that do not") {
+TEST_CASE("two Ctrl-C kill ranks that ignore it") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {kDeaf, kSleeper}, {.grace_seconds = 1000});
   const std::vector<int> pids = pids_of(scratch.path(), 2);
@@ -148,14 +148,14 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(all_gone(pids));
 }
 
-TEST_CASE("what a rank leaves behind in its group goes with it") {
+TEST_CASE("processes that a rank leaves in its group are killed with it") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});
   CHECK(wait_for(launcher) == 0);
   CHECK(all_gone({pid_in(scratch.path() + "/child.0")}));
 }
 
-TEST_CASE("what leaves a rank's group goes with the run, however that ends") {
+TEST_CASE("processes that leave a rank's group are killed with the run, however it ends") {
   const Scratch scratch;
   const std::string daemon =
       "setsid sh -c 'echo $$ > $DIR/daemon.0; exec sleep 1000' & while [ ! -e $DIR/end ]; do sleep 0.01; done";
@@ -168,7 +168,7 @@ TEST_CASE("what leaves a rank's group goes with the run, however that ends") {
   CHECK(all_gone({pid}));
 }
 
-TEST_CASE("20 launchers at once each get a run of their own, whole") {
+TEST_CASE("20 launchers at once each get their own complete run") {
   const Scratch scratch;
   std::vector<int> launchers;
   for (int i = 0; i < 20; ++i) {
@@ -182,7 +182,7 @@ TEST_CASE("20 launchers at once each get a run of their own, whole") {
   }
 }
 
-TEST_CASE("much output arrives whole and in order") {
+TEST_CASE("large output arrives whole and in order") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"seq 1 300000", "seq 1 300000 >&2"});
   CHECK(wait_for(launcher) == 0);
@@ -204,7 +204,7 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
   CHECK(out == std::to_string(threads) + "\n0 1 2 3 ");  // 3: ls reads /proc
 }
 
-TEST_CASE("a program that is not there is named") {
+TEST_CASE("a program that does not exist is named") {
   const Scratch scratch;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 1);
   const std::string program = scratch.path() + "/program";  // no bare name: of PATH some folders may be closed to us
@@ -220,7 +220,7 @@ TEST_CASE("a program that is not there is named") {
   CHECK(report.find("cannot start " + program + ": No such file or directory") != std::string::npos);
 }
 
-TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs go on") {
+TEST_CASE("a rank fails and restarts are left: all ranks start again, and their logs continue") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(),
@@ -234,7 +234,7 @@ TEST_CASE("a rank fails and restarts are left: all ranks start again, and their 
   CHECK(slurp(scratch.path() + "/outcome").find(R"("restarts":[{"rank":1,)") != std::string::npos);
 }
 
-TEST_CASE("when no restart is left the last failure is the outcome, and nobody is left of any attempt") {
+TEST_CASE("when no restart is left, the last failure is the outcome, and no process of any attempt is left") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(),
                                       {"sleep 1000 & echo $! > $DIR/child.$ATTEMPT; wait",
@@ -249,7 +249,7 @@ TEST_CASE("when no restart is left the last failure is the outcome, and nobody i
   CHECK(all_gone(children));
 }
 
-TEST_CASE("an error of one attempt does not speak for the next") {
+TEST_CASE("an error of one attempt is not taken for one of the next") {
   const Scratch scratch;
   const std::string error = R"({"kind": "env", "what": "the disk is on fire", "time": 1})";
   const int launcher = start_launcher(
@@ -276,7 +276,7 @@ TEST_CASE("a stopped rank that reports its progress is named when it stands stil
   CHECK(report.find("its process was stopped, by SIGSTOP or a debugger") != std::string::npos);
 }
 
-TEST_CASE("SIGUSR1 goes on to the ranks, which may end by it, and the exit code is 138") {
+TEST_CASE("SIGUSR1 is passed on to the ranks, which may end by it, and the exit code is 138") {
   const Scratch scratch;
   const int launcher = start_launcher(
       scratch.path(), {"trap 'echo saved; exit 0' USR1; echo $$ > $DIR/pid.0; while :; do sleep 0.01; done"});
@@ -286,7 +286,7 @@ TEST_CASE("SIGUSR1 goes on to the ranks, which may end by it, and the exit code 
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "saved\n");
 }
 
-TEST_CASE("ranks that can be asked to end do so at their leisure, and the outcome says after which step") {
+TEST_CASE("ranks that can be asked to end finish on their own, and the outcome has the last step") {
   const Scratch scratch;
   const std::string patient = "echo $$ > $DIR/pid.$RANK; while [ ! -e $DIR/stop ]; do sleep 0.01; done; sleep 0.1; ";
   SUBCASE("before the job's end") {
@@ -306,7 +306,7 @@ TEST_CASE("ranks that can be asked to end do so at their leisure, and the outcom
   }
 }
 
-TEST_CASE("a bound rank runs on its CPUs alone, with its threads") {
+TEST_CASE("a bound rank runs only on its CPUs, with its number of threads") {
   const Scratch scratch;
   const int cpu = read_topology().cpus.back().id;
   unsetenv("OMP_NUM_THREADS");

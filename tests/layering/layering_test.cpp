@@ -98,6 +98,15 @@ TEST_CASE("a room includes only rooms to its left") {
   }
 }
 
+TEST_CASE("only what tests know of ops (<folder>_cases.cpp) includes headers of tests") {
+  for (const Include& include : all_includes()) {
+    if (!include.target.starts_with("tests/")) continue;
+    INFO(where(include));
+    CHECK(include.file.string().ends_with("_cases.cpp"));
+    CHECK(include.target.starts_with("tests/op_cases/"));
+  }
+}
+
 TEST_CASE("runtime takes only program.h from compile") {
   for (const Include& include : all_includes())
     if (include.file.string().starts_with("engine/runtime/") && include.target.starts_with("engine/compile/")) {

@@ -9,6 +9,8 @@
 #include <sstream>
 
 #include "engine/ops/kernel.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/optimizer_def.h"
 #include "tests/op_cases/op_cases.h"
 #include "tests/op_cases/simulate.h"
 
@@ -132,6 +134,15 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
       CHECK(tested == kernel->takes);
     }
   }
+}
+
+TEST_CASE("every step that a kernel takes is what another kernel is to it") {
+  unsigned taken = 0, offered = bits(EpilogueStep::descend);  // the step of an optimizer, not of a kernel
+  for (const KernelDef* kernel : all_kernels()) {
+    taken |= kernel->takes;
+    if (kernel->as_epilogue != nullptr) offered |= bits(kernel->as_epilogue({}).step);
+  }
+  CHECK(taken == offered);
 }
 
 TEST_CASE("every layer has a row in its family's cases, and every optimizer's kernel is its family's") {

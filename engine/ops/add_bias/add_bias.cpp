@@ -27,6 +27,8 @@ extern const OpDef add_bias_op = {
         },
     .kernel = {.name = "add_bias",
                .in_place = InPlace::first_on_first,
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{EpilogueStep::bias}; },
+               .element = [](const Attrs&) -> std::string { return "+"; },
                .cost = elementwise_cost<1>,
                .example =
                    [] {
@@ -45,7 +47,8 @@ extern const OpDef bias_grad_op = {
     },
     .kernel = {.name = "bias_grad",
                .accumulates = 1,
-               .takes = static_cast<unsigned>(EpilogueStep::descend),
+               .takes = bits(EpilogueStep::descend),
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{EpilogueStep::bias_grad}; },
                .cost =
                    [](Infos in, Infos out, const Attrs&) {
                      Cost cost = traffic_cost(in, out, 0);

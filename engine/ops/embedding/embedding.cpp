@@ -55,7 +55,14 @@ extern const OpDef embedding_op = {
         [](GradBuilder& g) {
           g.set_in_grad(1, "embedding_grad", {g.out_grad(), g.in(0)}, {{"vocab", g.shape(g.in(1))[0]}});
         },
+    // Only the rows that are asked for are read.
     .kernel = {.name = "embedding",
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in.first(1), out, 0);
+                     cost.bytes += static_cast<double>(num_elements(out[0].shape) * byte_size(in[1].dtype));
+                     return cost;
+                   },
                .example =
                    [] {
                      using namespace example;

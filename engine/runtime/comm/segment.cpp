@@ -20,8 +20,8 @@ constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
 constexpr uint32_t kVersion = 3;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
-// Ranks of one program have their buffers at the same offsets. If all arenas began on a page, a sum over eight of
-// them would use eight lines of one cache set, and take more than twice as long. 41 lines of 64: all different.
+// All ranks have their buffers at the same offsets. If every arena started on a page boundary, a sum over eight of
+// them would map to one cache set and take more than twice as long. A shift of 41 of 64 lines avoids that.
 constexpr int64_t kStagger = 41 * 64;
 
 [[noreturn]] void throw_damaged(const std::string& how) {
@@ -175,7 +175,7 @@ void Segment::fill_in(Group& group, const std::vector<int>& ranks) const {
   if (uint64_t{group.first_member} + group.size > kMembers) {
     used.fetch_sub(group.size, std::memory_order_relaxed);
     group.size = group.first_member = 0;
-    // Ready, but nobody's: those who look for room go past it.
+    // Ready, but owned by no group: a search for a free entry skips it.
     group.state.store(2, std::memory_order_release);
     throw EnvError(
         fmt::format("shared memory: the groups of this job have more than {} members together; use "
@@ -199,7 +199,7 @@ Group& Segment::open_group(const std::vector<int>& ranks) const {
       fill_in(group, ranks);
       return group;
     }
-    // Being filled in takes a microsecond, unless its maker was killed in it.
+    // Filling in an entry takes a microsecond, unless the rank that does it is killed.
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     while (state == 1) {
       sched_yield();

@@ -3,9 +3,9 @@
 //   [ header | arena sizes | routes | statuses | groups | members | channels | staging of each rank | arena of each
 //   rank ]
 //
-// The layout follows from the arena sizes and the routes, of which each has one channel: it grows with the ranks and
-// the pairs of ranks that send messages, not with all pairs. A new segment is all zero, which is the empty state of
-// every table; pages that nobody touches take no memory.
+// The layout follows from the arena sizes and the routes. Each route has one channel, so the segment grows with the
+// ranks and the pairs that exchange messages, not with all pairs. A new segment is all zero, which is the empty state
+// of every table; untouched pages take no memory.
 #pragma once
 
 #include <atomic>
@@ -29,23 +29,23 @@ struct Header {
   alignas(64) StepGate gate;
 };
 
-/// One member's place in a group: what it brings to the group's next call. Written by the member before
-/// it arrives, read by all while the call is open.
+/// One member's entry in a group: its arguments of the group's next call. The member writes it before it arrives;
+/// all members read it while the call is open.
 struct alignas(64) Member {
   int32_t rank;
-  std::atomic<uint32_t> arrived;  ///< the phase that ends the last call it came to
+  std::atomic<uint32_t> arrived;  ///< the phase that ends the last call it joined
   std::atomic<uint32_t> working;  ///< 1: it holds a chunk
   uint8_t op, dtype;
   uint16_t root;
   int64_t in, out;  ///< bytes from the segment's start
   int64_t stride;   ///< elements between blocks, in `in` and in `out`
-  int64_t count;    ///< elements (of a block) that are left to do
-  int64_t limit;    ///< how many of them it can take in one round (staged buffers)
+  int64_t count;    ///< elements (of a block) not yet done
+  int64_t limit;    ///< the most of them that one round can take (staged buffers)
 };
 static_assert(sizeof(Member) == 64);
 
-/// Ranks that call collectives together. `phase` counts two a round: odd while a round is open for
-/// work, even when none is.
+/// Ranks that call collectives together. `phase` advances by two a round: odd while a round is open for
+/// work, even between rounds.
 struct alignas(64) Group {
   std::atomic<uint32_t> state;  ///< 0 empty, 1 being filled in, 2 ready
   uint32_t size;
@@ -54,13 +54,13 @@ struct alignas(64) Group {
   alignas(64) std::atomic<uint32_t> arrivals;
   alignas(64) std::atomic<uint32_t> next_chunk;
   alignas(64) std::atomic<uint32_t> chunks_done;
-  // Of the open round; written by the last member to arrive.
-  int64_t round;  ///< elements (of a block); -1: the members came with different calls
+  // The open round; written by the last member to arrive.
+  int64_t round;  ///< elements (of a block); -1: the members made different calls
   int64_t chunk_elements;
   uint32_t chunks;
 };
 
-/// A piece of a message, in the sender's part of the segment until the receiver has copied it.
+/// A piece of a message, in the sender's staging area until the receiver has copied it.
 struct Piece {
   int64_t offset;
   int64_t bytes;
@@ -70,7 +70,7 @@ struct Piece {
 /// Messages from one rank to another, in order: a ring of pieces.
 struct alignas(64) Channel {
   static constexpr uint32_t kPieces = 1024;
-  Event posted;             ///< pieces that the sender has put in
+  Event posted;             ///< pieces that the sender has posted
   alignas(64) Event taken;  ///< pieces that the receiver has copied
   std::atomic<uint32_t> messages_taken;
   alignas(64) Piece pieces[kPieces];
@@ -84,11 +84,11 @@ class Segment {
   static constexpr int64_t kCollectiveStaging = int64_t{8} << 20;
   static constexpr int64_t kSendStaging = int64_t{64} << 20;
 
-  /// `routes` are in order, each once.
+  /// `routes` are sorted and unique.
   static int64_t bytes_needed(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
   /// Fills in a new segment.
   static void initialize(std::byte* base, const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
-  /// `bytes` is the size of the mapping. EnvError where it is not a segment of this version.
+  /// `bytes` is the size of the mapping. EnvError if it is not a segment of this version.
   Segment(std::byte* base, int64_t bytes);
 
   int num_ranks() const { return num_ranks_; }
@@ -96,12 +96,12 @@ class Segment {
   StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
-  std::span<std::byte> send_staging(int rank) const;  ///< of a rank that routes begin at
+  std::span<std::byte> send_staging(int rank) const;  ///< of a rank that sends messages
 
-  /// Found by its rank list, or made. EnvError when the tables are full.
+  /// Finds the group of these ranks, or creates it. EnvError when the tables are full.
   Group& open_group(const std::vector<int>& ranks) const;
   std::span<Member> members(const Group& group) const;
-  /// In order. Messages of routes()[i] go over channel(i).
+  /// Sorted. Messages of routes()[i] use channel(i).
   const std::vector<Route>& routes() const { return contents_.routes; }
   Channel& channel(size_t route) const;
 

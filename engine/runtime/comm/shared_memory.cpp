@@ -43,7 +43,7 @@ std::shared_ptr<SharedMemory> SharedMemory::create(const std::vector<int64_t>& a
     throw_errno(fmt::format("cannot make room for the arenas of {} ranks ({})", arena_bytes_per_rank.size(),
                             format_bytes(bytes)));
   }
-  // No process can cut it short while others use it.
+  // No process can truncate it while others use it.
   if (fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_errno("cannot seal");
   memory->map(bytes);
   comm::Segment::initialize(memory->base_, arena_bytes_per_rank, routes);

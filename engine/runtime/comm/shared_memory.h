@@ -1,6 +1,5 @@
-// One anonymous memory segment (memfd) that the ranks of one host share: what each rank is doing, the
-// tables through which they meet, channels for their messages, and every rank's arena. Nothing is named; nothing is
-// left behind.
+// One anonymous memory segment (memfd) that the ranks of one host share: each rank's status, the tables of groups,
+// channels for messages, and every rank's arena. It has no name in the file system, so a crash leaves nothing behind.
 #pragma once
 
 #include <atomic>
@@ -21,8 +20,8 @@ class Segment;
 
 enum class RankState : uint32_t { starting, loading, connecting, training, done, failed };
 
-/// What a rank is doing. Written by the rank (and `state` by the launcher, when the rank is gone); read by its
-/// peers and the launcher at any time. All zero is "not started".
+/// What a rank is doing. Written by the rank (and `state` by the launcher, once the rank has ended); read by its
+/// peers and the launcher at any time. All zero means "not started".
 struct alignas(64) RankStatus {
   std::atomic<RankState> state{RankState::starting};
   std::atomic<int32_t> pid{0};  ///< 0: no Communicator yet
@@ -34,7 +33,7 @@ struct alignas(64) RankStatus {
   std::atomic<float> samples_per_second{0};
 };
 
-/// Messages go from one rank to another.
+/// One rank sends messages to another.
 struct Route {
   int32_t from = 0, to = 0;
   friend auto operator<=>(const Route&, const Route&) = default;
@@ -42,18 +41,18 @@ struct Route {
 
 class SharedMemory {
  public:
-  /// A segment with one zeroed arena a rank, each 64-byte aligned, and a channel for each of `routes`, which may come
-  /// in any order and more than once. Ranks may send no messages on other routes. Memory is taken when first touched.
+  /// A segment with one zeroed, 64-byte aligned arena a rank and a channel for each of `routes`, which may be
+  /// unsorted and repeated. Ranks may send messages on these routes only. Pages take memory when first touched.
   static std::shared_ptr<SharedMemory> create(const std::vector<int64_t>& arena_bytes_per_rank,
                                               std::vector<Route> routes = {});
-  /// Maps a segment that another process created; takes over `fd`. EnvError where it is no such segment.
+  /// Maps a segment that another process created; takes ownership of `fd`. EnvError if it is no such segment.
   static std::shared_ptr<SharedMemory> attach(int fd);
 
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  /// Not close-on-exec: a child of fork and exec has it under the same number.
+  /// Not close-on-exec: a child inherits it under the same number.
   int fd() const { return fd_; }
   int num_ranks() const;
   int64_t bytes() const { return bytes_; }

@@ -33,7 +33,7 @@ class SharedMemoryCommunicator : public Communicator {
   int num_ranks() const override { return memory_->num_ranks(); }
   int open_group(const std::vector<int>& ranks) override { return collectives_.open_group(ranks); }
 
-  // Whatever lies in the segment is reached in place, whatever does not is staged: nothing to prepare.
+  // Buffers inside the segment are accessed in place and others are staged: nothing to prepare.
   void register_arena(void*, int64_t) override {}
 
   void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) override {
@@ -72,7 +72,7 @@ class SharedMemoryCommunicator : public Communicator {
   }
   std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing,
                                     bool late) const override {
-    // Who has finished may well have done its part: only time tells.
+    // A rank that has finished may have done its part of this call, so it is not lost before the timeout.
     const int lost = peers_.lost_rank([](int) { return false; });
     if (lost < 0 && !late) return std::nullopt;
     return peers_.give_up(call, lost, missing);

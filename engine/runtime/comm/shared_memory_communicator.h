@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// The same for processes and for threads: N threads may each have one over the same SharedMemory object.
+/// Works for processes and for threads: N threads may each have one over the same SharedMemory object.
 /// Buffers inside the segment (arena(rank)) are read and written by peers in place; others are staged through
 /// it. Peers read and write a rank's buffers only while it is in a call.
 std::unique_ptr<Communicator> make_shared_memory_communicator(std::shared_ptr<SharedMemory> memory, int rank,

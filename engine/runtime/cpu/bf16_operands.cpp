@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/graph/bf16.h"
+#include "engine/ops/kernel_def.h"
 
 namespace trainctl {
 namespace {
@@ -19,7 +20,7 @@ struct Widened {
 }  // namespace
 
 CpuKernel prepare_with_bf16_operands(const CpuKernelDef& def, KernelCall call) {
-  const bool updates = std::string_view(def.name).ends_with("_update");
+  const bool updates = get_kernel(def.name).updates_outputs;
   const auto widened = std::make_shared<std::vector<Widened>>();
   const auto widen = [&](TensorArg& arg, bool read, bool written) {
     if (arg.dtype != DType::bf16) return;
