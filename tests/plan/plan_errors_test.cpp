@@ -74,11 +74,11 @@ TEST_CASE("a strategy has no more inputs than its layer, and as many cuts as dim
   CHECK(
       only(errors("layer1: [[1, 1], [1, 1], [1], [1]]")) ==
       "12:13: parallel.strategies.layer1: 4 entries, but layer1 has 3 inputs: data [32, 784], weight [512, 784], bias "
-      "[512] | one list of cuts an input, in this order; trailing ones may be left out");
-  CHECK(
-      only(errors("layer1: [[1, 1, 1]]")) ==
-      "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number a dim; [1, 1] cuts "
-      "nothing");
+      "[512] | one list of cuts per input, in this order; trailing ones may be omitted");
+  CHECK(only(errors("layer1: [[1, 1, 1]]")) ==
+        "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number per dim; [1, 1] "
+        "cuts "
+        "nothing");
 }
 
 TEST_CASE("the error for a pattern names the layer that does not fit, and all errors are reported at once") {
@@ -93,7 +93,7 @@ TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
   const Graph graph = graph_of(spec);
   spec.launch.ranks = 3;
   spec.parallel.stages = 2;
-  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("3 ranks cannot be shared by 2"),
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("3 ranks do not divide into 2"),
                        SpecError);
   spec.parallel.mode = ParallelMode::stand_alone;
   CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("runs on 1 rank"), SpecError);
@@ -124,11 +124,12 @@ parallel:
 TEST_CASE("data_parallel needs a batch that divides among all ranks") {
   const std::string error = only(plan_errors(job("layer1: [[1, 1]]", 3), {"parallel.mode=data_parallel"}));
   CHECK(
-      error.find("dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which 3 ranks cannot share | "
-                 "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
+      error.find(
+          "dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which do not divide among 3 ranks | "
+          "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
 }
 
 TEST_CASE("in hybrid_parallel a strategy cuts only parameters") {
   const std::string error = only(plan_errors(job("layer1: [[2, 1], [1, 1]]", 8), {"parallel.mode=hybrid_parallel"}));
-  CHECK(error.find("in hybrid_parallel a strategy cuts parameters alone") != std::string::npos);
+  CHECK(error.find("in hybrid_parallel a strategy cuts only parameters") != std::string::npos);
 }
