@@ -77,8 +77,7 @@ TEST_CASE("a strategy has no more inputs than its layer, and as many cuts as dim
       "[512] | one list of cuts per input, in this order; trailing ones may be omitted");
   CHECK(only(errors("layer1: [[1, 1, 1]]")) ==
         "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number per dim; [1, 1] "
-        "cuts "
-        "nothing");
+        "cuts nothing");
 }
 
 TEST_CASE("the error for a pattern names the layer that does not fit, and all errors are reported at once") {
