@@ -65,8 +65,7 @@ class Form {
   void launch(const Instruction& i) {
     if (i.opcode != Opcode::kernel) fault(i.name + " is part of a launch but is not a kernel");
     const bool goes_on = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
-    if (!goes_on && !launches_.insert(i.launch).second)
-      return fault(i.name + " does not stand together with its launch");
+    if (!goes_on && !launches_.insert(i.launch).second) return fault(i.name + " is not next to the rest of its launch");
     for (int e = index_ - 1; e >= 0 && p_.instructions[e].launch == i.launch; --e) {
       const Instruction& earlier = p_.instructions[e];
       for (const Operand& written : i.outputs) {

@@ -47,8 +47,7 @@ void set_epilogue(Attrs& attrs, const Epilogue& epilogue);
 /// The activation of a gelu node, from attr approximate.
 Activation gelu_of(const Attrs& attrs);
 
-/// For `trainctl bench op --attrs`: every attr of an epilogue of these steps with a value, and the words that an attr
-/// of epilogues takes (empty: it is none of them).
+/// For `trainctl bench op --attrs`: every attr of an epilogue with these steps, each with a value.
 Attrs epilogue_attrs(unsigned steps);
 /// The values of an epilogue attr that is a word; empty if it is a flag or no attr of epilogues.
 std::vector<std::string> epilogue_words(std::string_view attr);

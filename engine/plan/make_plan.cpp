@@ -32,7 +32,7 @@ Plan plan_header(const JobSpec& spec) {
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
   if (plan.mode == ParallelMode::auto_parallel) {
-    throw SpecError(spec.position("parallel.mode"), "parallel.mode", "auto_parallel is not there yet",
+    throw SpecError(spec.position("parallel.mode"), "parallel.mode", "auto_parallel is not implemented yet",
                     "semi_auto_parallel propagates from the strategies of a few layers");
   }
   if (plan.mode == ParallelMode::stand_alone && plan.ranks != 1) {
@@ -43,10 +43,10 @@ Plan plan_header(const JobSpec& spec) {
   }
   if (plan.ranks < 1 || plan.num_stages < 1 || plan.ranks % plan.num_stages != 0) {
     const int above = (plan.ranks / std::max(plan.num_stages, 1) + 1) * plan.num_stages;
-    throw SpecError(
-        spec.position("launch.ranks"), "launch.ranks",
-        fmt::format("{} ranks cannot be shared by {} stages: each stage has as many", plan.ranks, plan.num_stages),
-        fmt::format("the next number of ranks that fits is {}", above));
+    throw SpecError(spec.position("launch.ranks"), "launch.ranks",
+                    fmt::format("{} ranks do not divide into {} stages: every stage needs the same number", plan.ranks,
+                                plan.num_stages),
+                    fmt::format("the next number of ranks that fits is {}", above));
   }
   plan.mesh = Mesh(plan.ranks / plan.num_stages);
   return plan;
@@ -60,7 +60,7 @@ void check_batch_divides(const Graph& graph, const JobSpec& spec, const Plan& pl
   const int64_t below = spec.dataset.batch / unit * unit;
   errors.push_back(
       {spec.position("dataset.batch"), "dataset.batch",
-       fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which {} ranks{} cannot share",
+       fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which do not divide among {} ranks{}",
                    graph.tensors[data].shape[0], spec.dataset.batch, plan.micro_batches, ranks,
                    plan.num_stages > 1 ? " of a stage" : ""),
        fmt::format("data_parallel takes multiples of {}: {}", unit,
@@ -89,9 +89,9 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
                  const CostModel& cost, Plan& plan) {
   if (plan.hybrid()) {
-    say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: the network is what each rank does");
+    say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
   } else if (plan.mesh.size() == 1) {
-    say_whole(graph, plan, Choice::stand_alone, plan.num_stages == 1 ? "one rank" : "one rank a stage");
+    say_whole(graph, plan, Choice::stand_alone, plan.num_stages == 1 ? "one rank" : "one rank per stage");
   } else if (plan.mode == ParallelMode::data_parallel) {
     cut_the_batch(graph, facts, plan);
   }

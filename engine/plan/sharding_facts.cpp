@@ -15,7 +15,7 @@ void note_obstacles(const TensorRule& rule, const std::vector<Factor>& factors, 
       if (f != major && factors[f].size > 1 && why_not[f].empty()) {
         why_not[f] = "it is the minor part of a merged dim";
       }
-      if (++seen[f] > 1 && why_not[f].empty()) why_not[f] = "it stands for two dims of one tensor";
+      if (++seen[f] > 1 && why_not[f].empty()) why_not[f] = "it is the index of two dims of one tensor";
     }
   }
 }

@@ -33,7 +33,7 @@ class Reader {
       fail({},
            fmt::format("{} entries, but {} has {} inputs: {}", strategy_.cuts.size(), layer_.name, layer_.inputs.size(),
                        inputs_text()),
-           "one list of cuts an input, in this order; trailing ones may be left out");
+           "one list of cuts per input, in this order; trailing ones may be omitted");
       return {};
     }
     const bool hybrid = spec_.parallel.mode == ParallelMode::hybrid_parallel;
@@ -75,10 +75,10 @@ class Reader {
       const int64_t cut = strategy_.cuts[i][d];
       product *= cut;
       if (cut == 1 || parameter) continue;
-      fail(at(i, d),
-           fmt::format("{} is cut {} ways, but in hybrid_parallel a strategy cuts parameters alone", dim_text(i, d),
-                       cut),
-           "write 1 here: the network's shapes are already what one rank holds");
+      fail(
+          at(i, d),
+          fmt::format("{} is cut {} ways, but in hybrid_parallel a strategy cuts only parameters", dim_text(i, d), cut),
+          "write 1 here: the network's shapes are already what one rank holds");
     }
     if (mesh_.size() % product != 0) {
       fail(at(i),
@@ -91,7 +91,7 @@ class Reader {
     const size_t ndim = graph_.tensors[layer_.inputs[i]].shape.size();
     if (strategy_.cuts[i].size() == ndim) return true;
     fail(at(i), fmt::format("{} cuts for {}, which has {} dims", strategy_.cuts[i].size(), input_text(i), ndim),
-         fmt::format("one number a dim; {} cuts nothing", format_list(Ints(ndim, 1))));
+         fmt::format("one number per dim; {} cuts nothing", format_list(Ints(ndim, 1))));
     return false;
   }
 

@@ -21,7 +21,7 @@ std::optional<std::string> read_word(const YamlNode& node, const std::string& pa
     problems.add(node.pos, path, "must be text, not " + describe(node),
                  node.is_null() ? "put it in quotes: \"\", \"null\" or \"~\"" : "");
   } else if (node.text.find('\0') != std::string::npos) {
-    problems.add(node.pos, path, "holds a zero byte, which no program can be given");
+    problems.add(node.pos, path, "contains a zero byte, which cannot be passed to a program");
   } else {
     return node.text;
   }
@@ -72,7 +72,7 @@ std::map<std::string, std::string> read_environment(const YamlNode& node, const 
     if (entry.key.empty() || entry.key.find('=') != std::string::npos || entry.key.find('\0') != std::string::npos) {
       problems.add(entry.key_pos, where, "'" + entry.key + "' cannot be the name of a variable");
     } else if (is_reserved_variable(entry.key)) {
-      problems.add(entry.key_pos, where, "'" + entry.key + "' is set by trainctl", "leave it out");
+      problems.add(entry.key_pos, where, "'" + entry.key + "' is set by trainctl", "remove it");
     } else if (std::optional<std::string> value = read_word(entry.value, where, problems)) {
       variables[entry.key] = std::move(*value);
     }

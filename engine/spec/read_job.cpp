@@ -91,8 +91,8 @@ class JobReader {
     std::vector<std::string> others;
     for (const Field& one : section.fields)
       if (belongs_to(one, kind_)) others.push_back(one.name);
-    problems_.add(pos, where, "'" + field.name + "' has no place beside a command",
-                  "beside a command " + (section.name.empty() ? "a job" : section.name) + " takes " + join(others));
+    problems_.add(pos, where, "'" + field.name + "' is not for jobs with a command",
+                  "with a command " + (section.name.empty() ? "a job" : section.name) + " takes " + join(others));
   }
 
   void read(const YamlNode& node, const Field& field, void* object, const std::string& path) {

@@ -114,7 +114,7 @@ class ValueReader {
     const std::optional<int64_t> value = node.is_scalar() && !node.quoted ? parse_integer(node.text) : std::nullopt;
     if (!value) {
       const bool quoted_number = node.is_scalar() && node.quoted && parse_integer(node.text);
-      return wrong(node, path, "an integer", quoted_number ? "leave the quotes out" : "");
+      return wrong(node, path, "an integer", quoted_number ? "remove the quotes" : "");
     }
     if (!in_range(node, static_cast<double>(*value), path)) return {};
     return value;
@@ -124,7 +124,7 @@ class ValueReader {
     const std::optional<double> value = node.is_scalar() && !node.quoted ? parse_number(node.text) : std::nullopt;
     if (!value) {
       const bool quoted_number = node.is_scalar() && node.quoted && parse_number(node.text);
-      return wrong(node, path, "a number", quoted_number ? "leave the quotes out" : "");
+      return wrong(node, path, "a number", quoted_number ? "remove the quotes" : "");
     }
     if (!in_range(node, *value, path)) return {};
     return value;

@@ -45,7 +45,7 @@ std::string divisors(int64_t value) {
 
 void mode_is_there(Rules& r) {
   if (!r.fine({"parallel.mode"}) || r.job.parallel.mode != ParallelMode::auto_parallel) return;
-  r.wrong("parallel.mode", "auto_parallel is not there yet",
+  r.wrong("parallel.mode", "auto_parallel is not implemented yet",
           "use semi_auto_parallel: it needs strategies only where you want to decide");
 }
 
@@ -110,7 +110,7 @@ void collectives_only_in_hybrid(Rules& r) {
   for (const LayerSpec& layer : r.job.network) {
     if (!find_layer_type(layer.type)->collective) continue;
     r.wrong(layer.path + ".type", layer.type + " layers are for hybrid_parallel; " +
-                                      std::string(to_string(r.job.parallel.mode)) + " puts collectives in by itself");
+                                      std::string(to_string(r.job.parallel.mode)) + " inserts collectives itself");
   }
 }
 

@@ -1,4 +1,4 @@
-// The arena's history, byte by byte.
+// ByteMap: the arena's history, byte by byte.
 #include "engine/compile/byte_map.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// Element-wise kernels that follow from one another as one instruction.
+// Chains of element-wise kernels fused into one instruction.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -33,7 +33,7 @@ const std::string kLast = "  - {name: z, type: dense, units: 32}\n";
 
 }  // namespace
 
-TEST_CASE("activations, dropout and a residual sum are one instruction, and so is their way back") {
+TEST_CASE("activations, dropout and a residual sum are one instruction, and so is their backward pass") {
   const Program p = compiled(kFirst +
                              "  - {name: s, type: sigmoid}\n"
                              "  - {name: d, type: dropout, p: 0.25}\n"
@@ -48,20 +48,20 @@ TEST_CASE("activations, dropout and a residual sum are one instruction, and so i
   CHECK(found[1].ends_with(") x1 sigmoid_grad + =0"));
 }
 
-TEST_CASE("one op alone stays as it is, and what others read is written") {
+TEST_CASE("a single op is not fused, and values that other instructions read are written") {
   CHECK(expressions(compiled(kFirst + "  - {name: s, type: sigmoid}\n" + kLast)[0]).empty());
   const Program p = compiled(kFirst + "  - {name: s, type: sigmoid}\n  - {name: t, type: tanh}\n" + kLast)[0];
   const std::vector<std::string> found = expressions(p);
   CHECK(found == std::vector<std::string>{"x0 sigmoid :0 =0 $0 tanh =1", "x0 x1 tanh_grad x2 sigmoid_grad =0"});
 }
 
-TEST_CASE("a value of which nobody outside knows is not written, though it is used twice") {
+TEST_CASE("a value that is only read inside the chain is not written, even if it is used twice") {
   const std::string square = "  - {name: s, type: add, inputs: [a, data]}\n  - {name: q, type: mul, inputs: [s, s]}\n";
   for (const std::string& e : expressions(compiled("  - {name: a, type: relu, inputs: [data]}\n" + square)[0]))
     CHECK(e == "x0 relu x0 + :0 $0 * =0");
 }
 
-TEST_CASE("chains do not grow beyond what a kernel takes") {
+TEST_CASE("chains do not grow beyond the limits of a kernel") {
   std::string layers = kFirst;
   for (int i = 0; i < 30; ++i) layers += "  - {name: s" + std::to_string(i) + ", type: dropout}\n";
   const Program p = compiled(layers + kLast)[0];
@@ -71,7 +71,7 @@ TEST_CASE("chains do not grow beyond what a kernel takes") {
   CHECK(expressions(compiled(layers + kLast)[0]).size() >= 2);
 }
 
-TEST_CASE("a chain stops where ranks exchange what it makes, and at the ends of tasks") {
+TEST_CASE("a chain stops where ranks exchange its results, and at the ends of tasks") {
   const std::string layers = kFirst +
                              "  - {name: s, type: sigmoid}\n"
                              "  - {name: t, type: tanh}\n"

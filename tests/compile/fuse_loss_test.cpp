@@ -1,4 +1,4 @@
-// A loss and its gradient as one instruction.
+// A loss and its gradient fused into one instruction.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -36,8 +36,8 @@ int count(const Program& program, const std::string& op) {
 }  // namespace
 
 TEST_CASE(
-    "each micro-batch's loss and gradient are one kernel, the gradient in the prediction's place "
-    "unless both are of one launch") {
+    "each micro-batch's loss and gradient are one kernel, the gradient in the prediction's memory "
+    "unless both are in one launch") {
   for (const std::string loss : {"softmax_cross_entropy", "mae", "mse"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
       CAPTURE(loss);
@@ -59,12 +59,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("where the backward pass comes much later, memory is what the prediction took") {
+TEST_CASE("if the backward pass comes much later, the gradient takes no more memory than the prediction did") {
   const std::vector<std::string> gpipe = {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
                                           "parallel.micro_batches=4", "parallel.schedule=gpipe"};
   const Program last = compiled("mse", gpipe)[1];
   CHECK(count(last, "mse_with_grad") == 4);
-  // The prediction stays what it is for the second layer that reads it.
+  // The second layer that reads the prediction needs it unchanged.
   std::vector<std::string> read_again = gpipe;
   read_again.emplace_back(
       "network=[{name: a, type: dense, units: 24}, {name: d, type: dense, units: 8}, {name: act, type: tanh}]");
@@ -74,7 +74,7 @@ TEST_CASE("where the backward pass comes much later, memory is what the predicti
   CHECK(count(compiled("mse", at_once)[1], "mse_with_grad") == 4);
 }
 
-TEST_CASE("a prediction that is made again for the backward pass is not the one that the loss read") {
+TEST_CASE("a prediction that is recomputed for the backward pass is not the one that the loss read") {
   const Program p = compiled("mse", {"parallel.recompute=[d]"})[0];
   CHECK(count(p, "mse") == 1);
   CHECK(count(p, "mse_grad") == 1);

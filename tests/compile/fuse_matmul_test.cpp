@@ -1,4 +1,4 @@
-// What compile() makes part of a matrix product (engine/compile/fuse_matmul.cpp, fuse_bias_grad.cpp).
+// What compile() fuses into a matrix product (engine/compile/fuse_matmul.cpp, fuse_bias_grad.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ int count(const Program& program, const std::string& op) { return static_cast<in
 
 }  // namespace
 
-TEST_CASE("bias, relu and relu's gradient are parts of the products beside them") {
+TEST_CASE("bias, relu and relu's gradient are fused into the adjacent products") {
   const Program program = programs("type: relu", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
   for (const char* op : {"add_bias", "relu", "relu_grad", "bias_grad"}) CHECK_MESSAGE(count(program, op) == 0, op);
   const auto products = of(program, "matmul");
@@ -55,7 +55,7 @@ TEST_CASE("bias, relu and relu's gradient are parts of the products beside them"
   CHECK(products[2]->inputs[2].offset == products[0]->outputs[0].offset);
 }
 
-TEST_CASE("gelu keeps what it is of beside its result, and its gradient reads that") {
+TEST_CASE("gelu also writes its input, and its gradient reads that") {
   const Program program =
       programs("type: gelu, approximate: tanh", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
   for (const char* op : {"add_bias", "gelu", "gelu_grad"}) CHECK_MESSAGE(count(program, op) == 0, op);
@@ -82,7 +82,7 @@ TEST_CASE("without a backward pass gelu keeps nothing") {
   CHECK(forward == 2);
 }
 
-TEST_CASE("one kernel makes a layer's gradients of weight and bias, or steps both") {
+TEST_CASE("one kernel computes a layer's gradients of weight and bias, or updates both") {
   for (const char* optimizer : {kAdam, kSgd}) {
     const Program program = programs("type: relu", std::string(optimizer) + "parallel: {mode: stand_alone}")[0];
     CHECK(count(program, "bias_grad") == 0);
@@ -98,7 +98,7 @@ TEST_CASE("one kernel makes a layer's gradients of weight and bias, or steps bot
   }
 }
 
-TEST_CASE("gradients that are reduced over ranks are made before their reductions") {
+TEST_CASE("gradients that are reduced over ranks are computed before their reductions") {
   for (const char* shard : {"1", "2", "3"}) {
     const auto all = programs(
         "type: relu",
@@ -110,7 +110,7 @@ TEST_CASE("gradients that are reduced over ranks are made before their reduction
   }
 }
 
-TEST_CASE("an activation of a sum over ranks is not part of the product of one") {
+TEST_CASE("an activation of a sum over ranks is not fused into one rank's product") {
   // The contraction is cut: the products are partial sums until they are reduced.
   const auto all =
       programs("type: relu",

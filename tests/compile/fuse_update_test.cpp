@@ -1,4 +1,4 @@
-// Plain SGD inside the kernels that make the gradients (engine/compile/fuse_update.cpp).
+// Plain SGD inside the kernels that compute the gradients (engine/compile/fuse_update.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Of tests/jobs/mlp.yaml; `optimizer` and `parallel` as in a job file.
+/// Programs of tests/jobs/mlp.yaml; `optimizer` and `parallel` as in a job file.
 std::vector<Program> programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
                               int ranks = 1) {
   const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
@@ -26,7 +26,7 @@ Program alone(const std::string& optimizer, const std::string& parallel = "mode:
   return programs(optimizer, parallel)[0];
 }
 
-/// Parameters that kernels step themselves: a layer's weight and bias may be two outputs of one.
+/// Parameters that kernels update themselves: a layer's weight and bias may be two outputs of one kernel.
 int64_t steps(const Program& program) {
   int64_t count = 0;
   for (const Instruction& i : program.instructions)
@@ -36,7 +36,7 @@ int64_t steps(const Program& program) {
 
 }  // namespace
 
-TEST_CASE("plain SGD on one rank keeps no gradients: each parameter is stepped once, in place") {
+TEST_CASE("plain SGD on one rank keeps no gradients: each parameter is updated once, in place") {
   const Program program = alone("type: sgd");
   CHECK(program.memory.gradients == 0);
   CHECK(std::none_of(program.instructions.begin(), program.instructions.end(),
@@ -55,7 +55,7 @@ TEST_CASE("a step inside a kernel comes after the last read of its parameter") {
   }
 }
 
-TEST_CASE("gradients are kept where anything but one kernel needs them") {
+TEST_CASE("gradients are kept if anything besides one kernel needs them") {
   CHECK(steps(alone("type: sgd, momentum: 0.9")) == 0);
   CHECK(steps(alone("type: sgd, weight_decay: 0.1")) == 0);
   CHECK(steps(alone("type: sgd, clip_norm: 1.0")) == 0);
@@ -67,7 +67,7 @@ TEST_CASE("gradients are kept where anything but one kernel needs them") {
   }
 }
 
-TEST_CASE("a parameter that is stepped twice, or never, is a fault") {
+TEST_CASE("a parameter that is updated twice, or never, is a fault") {
   Program twice = alone("type: sgd");
   const auto step = std::find_if(twice.instructions.begin(), twice.instructions.end(),
                                  [](const Instruction& i) { return i.attrs.flag("descend"); });

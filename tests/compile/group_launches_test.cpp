@@ -1,4 +1,4 @@
-// Instructions that may be launched as one.
+// Instructions that may share a launch.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -38,17 +38,18 @@ const std::string kUpdates = "matmul_weight_grad matmul_weight_grad matmul_weigh
 
 }  // namespace
 
-TEST_CASE("a small step on one rank is two launches: forward and backward by rows, and the updates behind them") {
+TEST_CASE("a small step on one rank is two launches: forward and backward by rows, followed by the updates") {
   for (const char* batch : {"dataset.batch=32", "dataset.batch=48"})
     CHECK(launches(mlp({batch})) == std::vector<std::string>{kChain, kUpdates});
 }
 
-TEST_CASE("weight gradients that are kept or summed over ranks are launched as one too") {
+TEST_CASE("weight gradients that are kept or summed over ranks share a launch too") {
   CHECK(launches(mlp({"optimizer={type: adam}"})) == std::vector<std::string>{kChain, kUpdates});
   CHECK(launches(mlp({"launch.ranks=2", "parallel.mode=data_parallel"})) == std::vector<std::string>{kChain, kUpdates});
 }
 
-TEST_CASE("weight gradients of more rows than a chain has go behind the products that follow, and are one launch") {
+TEST_CASE(
+    "weight gradients with more rows than a chain allows move behind the products that follow, and are one launch") {
   const Program p = mlp({"dataset.batch=512"});
   CHECK(launches(p) == std::vector<std::string>{kHead, kUpdates});
   CHECK(p.instructions.back().op == "matmul_weight_grad");
@@ -56,7 +57,7 @@ TEST_CASE("weight gradients of more rows than a chain has go behind the products
   CHECK(found == std::vector<std::string>{kHead, kUpdates, kHead, kUpdates});
 }
 
-TEST_CASE("of more rows than a chain has, the last product, the loss and the product backward are one launch") {
+TEST_CASE("with more rows than a chain allows, the last product, the loss and the backward product are one launch") {
   const Program p = mlp({"dataset.batch=4096"});
   CHECK(launches(p) == std::vector<std::string>{kHead});
   std::vector<std::string> names;
@@ -77,14 +78,14 @@ TEST_CASE("a head has few outputs, and one product on each side of its loss") {
   CHECK(outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 17}]", "[17]").empty());
   CHECK(
       outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 8}, {name: c, type: dense, units: 4}]",
-              "[4]") == std::vector<std::string>{kMse});  // not the layers before, few as their outputs are
+              "[4]") == std::vector<std::string>{kMse});  // not the layers before, although they also have few outputs
   CHECK(outputs("[{name: a, type: dense, units: 4}]", "[4]") ==
-        std::vector<std::string>{"matmul mse_with_grad"});  // nothing asks for the data's gradient
+        std::vector<std::string>{"matmul mse_with_grad"});  // the data's gradient is not needed
   CHECK(outputs("[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 4}, {name: c, type: tanh}]", "[4]")
             .empty());
 }
 
-TEST_CASE("heads are launches in bf16 too, and behind gelu") {
+TEST_CASE("heads are launches in bf16 too, and after gelu") {
   CHECK(launches(mlp({"dataset.batch=4096", "precision=bf16"})) == std::vector<std::string>{kHead});
   const std::string gelu =
       "network=[{name: a, type: dense, units: 64}, {name: g, type: gelu}, {name: b, type: dense, units: 10}]";
@@ -92,13 +93,13 @@ TEST_CASE("heads are launches in bf16 too, and behind gelu") {
         std::vector<std::string>{"matmul mse_with_grad matmul"});
 }
 
-TEST_CASE("each micro-batch has launches of its own") {
+TEST_CASE("each micro-batch has its own launches") {
   const std::vector<std::string> found =
       launches(mlp({"parallel.micro_batches=2", "launch.ranks=2", "parallel.mode=data_parallel"}));
   CHECK(std::count(found.begin(), found.end(), kChain) == 2);
 }
 
-TEST_CASE("layers side by side are no chain") {
+TEST_CASE("parallel layers are not a chain") {
   const std::vector<std::string> found =
       launches(mlp({"network=[{name: a, type: dense, units: 64}, {name: b, type: dense, units: 64, "
                     "inputs: [a]}, {name: c, type: dense, units: 64, inputs: [a]}, {name: d, type: "
@@ -107,7 +108,7 @@ TEST_CASE("layers side by side are no chain") {
   CHECK(std::none_of(found.begin(), found.end(), [](const std::string& ops) { return ops == "matmul matmul matmul"; }));
 }
 
-TEST_CASE("what keeps a GPU busy is launched by itself, and so are layers and weight gradients that are not f32") {
+TEST_CASE("large products are launched alone, and so are layers and weight gradients that are not f32") {
   CHECK(launches(mlp({"dataset.batch=8192"})) == std::vector<std::string>{kHead});
   CHECK(launches(mlp({"precision=bf16"})) == std::vector<std::string>{kHead});
   CHECK(launches(mlp({"dataset.batch=8192", "dataset.label_shape=[64]",
@@ -115,11 +116,10 @@ TEST_CASE("what keeps a GPU busy is launched by itself, and so are layers and we
             .empty());
 }
 
-TEST_CASE(
-    "ranks that make the same numbers launch the same kernels, also where one of them counts the loss or prints") {
+TEST_CASE("ranks that compute the same values launch the same kernels, even if one of them counts the loss or prints") {
   const std::vector<Program> ranks = all_ranks(
       {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.strategies={a: [[1, 1], [2, 1]]}", "print=[b]"});
-  const auto of_replicas = [](const Program& p) {  // what follows the cut layer, and who is launched with whom
+  const auto of_replicas = [](const Program& p) {  // what follows the cut layer, and which kernels share a launch
     std::vector<std::string> found;
     int first = -1;
     for (const Instruction& i : p.instructions) {
@@ -140,7 +140,9 @@ TEST_CASE("small loads stand at the start of their micro-batch") {
   CHECK(p.instructions[1].opcode == Opcode::load);
 }
 
-TEST_CASE("verify: a launch that writes where another of its kernels reads is a fault, and one that is torn apart") {
+TEST_CASE(
+    "verify: a launch that writes where another of its kernels reads is a fault, and so is one that is not "
+    "contiguous") {
   const auto faults = [](const Program& p) { return verify_programs({p}).size(); };
   const Program right = mlp({});
   REQUIRE(faults(right) == 0);

@@ -1,4 +1,4 @@
-// Jobs of tests/jobs, and what the tests of the compiler vary in them.
+// Jobs of tests/jobs, and the settings that the compiler's tests vary in them.
 #pragma once
 
 #include <string>
@@ -21,9 +21,9 @@ struct Job {
   Plan plan;
 };
 
-/// Planned. Throws SpecError.
+/// Reads, builds and plans a job. Throws SpecError.
 Job job(JobSpec spec);
-/// A job of tests/jobs, in batches of 48, which every number of ranks up to 12 divides.
+/// A job of tests/jobs with a batch of 48, which most rank counts up to 12 divide.
 Job job(const std::string& name, std::vector<std::string> overrides);
 
 /// Every combination of one entry of each list, as overrides; "" adds none.

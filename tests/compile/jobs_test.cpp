@@ -1,5 +1,5 @@
-// Jobs from YAML to programs, over the product of everything a plan can say. compile_all verifies what it
-// makes, so a combination passes when it does not throw.
+// Jobs from YAML to programs, over combinations of everything that a plan can contain. compile_all verifies its
+// result, so a combination passes if it does not throw.
 #include "tests/compile/jobs.h"
 
 #include <doctest/doctest.h>
@@ -22,7 +22,7 @@ std::vector<Program> compiled(const std::string& name, const std::vector<std::st
   return compiled(job(name, overrides));
 }
 
-/// How many of them can be planned; each of those must compile to programs that hold, in f32 and in bf16.
+/// Returns how many can be planned; each of those must compile to valid programs, in f32 and in bf16.
 int compile_every(const std::string& name, const std::vector<std::vector<std::string>>& combinations) {
   int count = 0;
   for (auto overrides : combinations) {
@@ -33,7 +33,7 @@ int compile_every(const std::string& name, const std::vector<std::vector<std::st
     try {
       j = job(name, overrides);
     } catch (const SpecError&) {
-      continue;  // asks for what cannot be: not the compiler's matter
+      continue;  // impossible to plan: not the compiler's concern
     }
     CHECK_NOTHROW(compiled(j));
     overrides.emplace_back("precision=bf16");
@@ -45,7 +45,7 @@ int compile_every(const std::string& name, const std::vector<std::vector<std::st
 
 }  // namespace
 
-TEST_CASE("every job of tests/jobs compiles, as it stands") {
+TEST_CASE("every job of tests/jobs compiles unchanged") {
   const std::vector<std::string> names = job_names();
   CHECK(names.size() >= 20);
   for (const std::string& name : names) {
@@ -111,11 +111,11 @@ TEST_CASE("cut batch, rows and columns in the same network") {
   CHECK(norms > 20);
 }
 
-TEST_CASE("no bucket is gathered while a product still reads weights of it, be they in another rank's shard") {
+TEST_CASE("no bucket is gathered while a product still reads weights of it, even if they are in another rank's shard") {
   CHECK_NOTHROW(compiled("sharded_buckets"));
 }
 
-TEST_CASE("hybrid_parallel: what the job cuts and moves itself") {
+TEST_CASE("hybrid_parallel: the job's own cuts and collectives") {
   for (const auto& overrides : product({kLevels,
                                         {"parallel.micro_batches=1", "parallel.micro_batches=2"},
                                         {"parallel.full_batch=true", "parallel.full_batch=false"}})) {
@@ -141,7 +141,7 @@ TEST_CASE("batch_norm [[4,1]] before matmul [[1,1],[1,4]]: one all_gather, and n
   }
 }
 
-TEST_CASE("a parameter of two stages is summed over both, and lies alike in both") {
+TEST_CASE("a parameter of two stages is summed over both, and has the same layout in both") {
   const Job j = job("language", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2",
                                  "parallel.micro_batches=2"});
   const std::vector<Program> programs = compiled(j);
@@ -169,7 +169,7 @@ TEST_CASE("redistributions and transfers of a skip over several stages reach the
 TEST_CASE("dropout runs again in a recompute under the same key, and running statistics do not") {
   const Job j = job("norms", {"launch.ranks=1", "parallel.recompute=['*']"});
   const Program p = compiled(j)[0];
-  std::vector<std::string> masks;  // of chains that dropout is a part of
+  std::vector<std::string> masks;  // of chains that contain dropout
   std::vector<bool> again;
   int running = 0;
   for (const Instruction& i : p.instructions) {
@@ -186,7 +186,7 @@ TEST_CASE("dropout runs again in a recompute under the same key, and running sta
   CHECK(running == 1);
 }
 
-TEST_CASE("a data set tensor that is wanted in two layouts is loaded once and cut from there") {
+TEST_CASE("a data set tensor needed in two layouts is loaded once and sliced from there") {
   const std::string cuts =
       "parallel.strategies={q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]]}";
   for (const Program& p : compiled("attention", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {

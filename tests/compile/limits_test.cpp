@@ -20,7 +20,7 @@ std::string spec_error(const std::string& text, const std::vector<std::string>& 
       (void)compile(j.graph, j.plan, j.spec, CostModel::cpu(), stage * j.plan.mesh.size());
   } catch (const SpecError& error) {
     const Diagnostic& first = error.diagnostics().front();
-    CHECK_FALSE(first.path.empty());  // where a value came from the command line, that is all there is
+    CHECK_FALSE(first.path.empty());  // a value given on the command line has no other position
     return std::to_string(first.pos.line) + ":" + std::to_string(first.pos.column) + ": " + first.path + ": " +
            first.message + " (" + first.hint + ")";
   }
@@ -29,7 +29,7 @@ std::string spec_error(const std::string& text, const std::vector<std::string>& 
 
 }  // namespace
 
-TEST_CASE("any number of ranks that the field takes is planned and compiled, or is an error with a position") {
+TEST_CASE("any number of ranks that the field allows is planned and compiled, or is an error with a position") {
   // 2^16 has the most axes, 65,521 is the largest prime, 30,030 and 46,656 have axes of several sizes.
   int compiled = 0, refused = 0;
   for (const int ranks : {1, 2, 97, 4096, 16384, 30030, 32768, 46656, 65521, 65535, 65536, 65537, 100000}) {
@@ -89,7 +89,7 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 }  // namespace
 
-TEST_CASE("a whole tensor may be far larger than any machine: only what one rank holds has a limit") {
+TEST_CASE("a whole tensor may be far larger than any machine: only the part on one rank is limited") {
   const Words data_parallel = {"parallel.mode=data_parallel", "launch.ranks=1024"};
   const Job j = job(parse_job(kLanguageModel, "job.yaml", data_parallel));
   const TensorId logits = j.graph.find_tensor("head").value();
@@ -99,7 +99,7 @@ TEST_CASE("a whole tensor may be far larger than any machine: only what one rank
   CHECK(p.arena_bytes < int64_t{64} * 1024 * 50257 * 4 * 4);
 }
 
-TEST_CASE("what a rank would hold of one tensor is refused at the layer, with the ranks and the next move") {
+TEST_CASE("too large a part of a tensor is refused at the layer, with the ranks and what to change") {
   const std::string two = spec_error(kLanguageModel, {"parallel.mode=data_parallel", "launch.ranks=2"});
   CHECK(two.starts_with("5:5: layer head: "));
   CHECK(two.find("head is [65536, 1024, 50257]; each of the ranks 0 to 1 would hold [32768, 1024, 50257] of it, "

@@ -1,4 +1,4 @@
-// What the arena holds, and what makes it smaller.
+// The contents of the arena, and what makes it smaller.
 #include <doctest/doctest.h>
 
 #include "tests/compile/sketch.h"
@@ -56,7 +56,7 @@ TEST_CASE("each level of optimizer sharding takes less than the one before") {
   CHECK(memory[3].weights * 3 < memory[2].weights);
 }
 
-TEST_CASE("buffers of tensors that never live together share bytes") {
+TEST_CASE("buffers of tensors that are never alive together share bytes") {
   const Program one = first(data_parallel_plan(kMlp, 1, 1, 1)), many = first(data_parallel_plan(kMlp, 1, 1, 6));
   // One stage runs a micro-batch's backward right after its forward.
   CHECK(many.memory.activations == one.memory.activations);

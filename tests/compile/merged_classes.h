@@ -1,4 +1,4 @@
-// Classes found by comparing programs, not by what the plan says of ranks: for proofs of any programs, broken ones too.
+// Classes found by comparing programs, not from the plan: for proofs of any programs, including broken ones.
 #pragma once
 
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace trainctl {
 
-/// Everything in a program but the numbers that may differ between the ranks of a class: equal texts, one class.
+/// Everything in a program except the numbers that may differ within a class: equal texts are one class.
 std::string text_of_class(const Program& program, const Mesh& mesh);
 
-/// The ranks of one stage, as many as have stage 0.
+/// The mesh of one stage, sized by the ranks of stage 0.
 Mesh mesh_of(const std::vector<Program>& programs);
 
-/// Programs of all ranks, those with equal texts as one class.
+/// The programs of all ranks; those with equal texts form one class.
 RankClasses merged(const std::vector<Program>& programs, const Mesh& mesh);
 
-/// The faults that are found rank by rank. Fails the test unless the proof by classes finds some where this does.
+/// The faults found rank by rank. Fails the test if there are some and the proof by classes finds none.
 std::vector<ProgramFault> faults_by_both_proofs(const std::vector<Program>& programs);
 
 }  // namespace trainctl

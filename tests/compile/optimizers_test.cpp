@@ -1,4 +1,4 @@
-// What a program keeps and runs for each optimizer of the list (engine/ops/optimizer_def.h).
+// The states and update kernels in a program for each optimizer of the list (engine/ops/optimizer_def.h).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Compiled {
   Program program;
 };
 
-/// A layer of 16 x 32 and its bias, on two ranks so that gradients are summed and updated apart.
+/// A layer of 16 x 32 and its bias, on two ranks so that gradients are summed and updated separately.
 Compiled compiled(const std::string& optimizer) {
   Compiled made;
   made.spec = parse_job(R"(
@@ -75,7 +75,7 @@ TEST_CASE("states depend on the settings: plain sgd keeps none, momentum one, ad
   CHECK(Optimizer("adamw", {}).states() == std::vector<std::string>{"m", "v"});
 }
 
-TEST_CASE("an optimizer's settings are its own fields, those that a job leaves out by their defaults") {
+TEST_CASE("an optimizer's settings are its own fields, with defaults for those that a job omits") {
   const Attrs adam = Optimizer("adam", {{"eps", 1e-6}, {"momentum", 0.9}}).settings;
   CHECK(to_string(adam) == "{betas: [0.9, 0.999], eps: 1e-06, weight_decay: 0.0}");
 }

@@ -1,4 +1,4 @@
-// What the streams of a program may do at the same time.
+// What the streams of a program can do at the same time.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Four equal layers on four ranks, each a bucket of its own at level 3; of 4096 units, at the other levels too.
+/// Four equal layers on four ranks. At level 3 each is its own bucket; with 4096 units at the other levels too.
 std::vector<Program> compiled_all(int level, const std::vector<std::string>& more, const std::string& units,
                                   int64_t piece_bytes = 0) {
   std::vector<std::string> overrides = {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"};
@@ -48,7 +48,7 @@ bool overlap(const Operand& a, const Operand& b) {
   return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
 }
 
-/// Gathers of level 3, and up to where each one's weights are read.
+/// Gathers of level 3: from each gather to the last read of its weights.
 std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   std::vector<std::pair<int, int>> lives;
   for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
@@ -65,8 +65,7 @@ std::vector<std::pair<int, int>> gathered_lives(const Program& p) {
   return lives;
 }
 
-
-/// Whether a gather of weights stands behind it.
+/// True if a gather of weights stands behind the update.
 bool is_gathered(const Program& p, size_t update) {
   return update + 1 < p.instructions.size() && p.instructions[update + 1].purpose == Purpose::weights;
 }
@@ -81,7 +80,7 @@ std::vector<int> reductions(const Program& p) {
   return found;
 }
 
-/// The last sum of a bucket's gradients; -1: none.
+/// The last reduction of a bucket's gradients; -1: none.
 int last_reduction(const Program& p, const std::string& bucket) {
   int last = -1;
   for (int i : reductions(p)) {
@@ -93,19 +92,20 @@ int last_reduction(const Program& p, const std::string& bucket) {
 }  // namespace
 
 TEST_CASE(
-    "level 3: each layer's weights are on their way before the layer before it computes, and two at most are there") {
+    "level 3: each layer's weights are being gathered before the previous layer computes, and at most two are in "
+    "memory") {
   for (const std::string precision : {"fp32", "bf16"}) {
     const Program p = compiled(3, {"precision=" + precision});
     const auto lives = gathered_lives(p);
-    // Two micro-batches, four layers forward and two backward: the first needs
-    // no gradient of its data. The last layer's weights are still there.
+    // Two micro-batches, four layers forward and two backward: the first needs no gradient of its data. The last
+    // layer's weights are still in memory.
     REQUIRE(lives.size() == 12);
     for (size_t k = 0; k + 1 < lives.size(); ++k) {
       CHECK(lives[k + 1].first < lives[k].second);
       if (k + 2 < lives.size()) CHECK(lives[k + 2].first > lives[k].second);
     }
     for (size_t k = 1; k < lives.size(); ++k) {
-      // Nothing between a gather and the product before its own waits for it.
+      // No instruction between a gather and the product before its own product waits for it.
       for (int i = lives[k].first + 1; i <= lives[k - 1].second; ++i) {
         const std::vector<int>& waits = p.instructions[i].waits;
         CHECK(std::find(waits.begin(), waits.end(), lives[k].first) == waits.end());
@@ -131,7 +131,7 @@ TEST_CASE("no work on a micro-batch waits for the reduction that was issued last
   }
 }
 
-TEST_CASE("the last large gradient is made and reduced in pieces: while one is reduced the next is made") {
+TEST_CASE("the last large gradient is computed and reduced in pieces: while one is reduced the next is computed") {
   for (int level = 0; level <= 2; ++level) {
     for (const std::string more : {"parallel.micro_batches=1", "parallel.micro_batches=2", "precision=bf16"}) {
       CAPTURE(level);
@@ -150,7 +150,7 @@ TEST_CASE("the last large gradient is made and reduced in pieces: while one is r
         const Bucket::Piece range = in_pieces->piece(piece);
         const int reduction = last_reduction(p, range.name);
         REQUIRE(reduction > before);
-        // The piece's product, and nothing else of the backward pass, stands between two reductions.
+        // Only the piece's product stands between two reductions, nothing else of the backward pass.
         const auto makes = [&](const Instruction& i) { return i.op == "matmul_weight_grad"; };
         const auto from = p.instructions.begin() + std::max(before, 0), to = p.instructions.begin() + reduction;
         if (piece > 0) CHECK(std::count_if(from, to, makes) == 1);
@@ -172,7 +172,7 @@ TEST_CASE("the last large gradient is made and reduced in pieces: while one is r
   }
 }
 
-TEST_CASE("what else is reduced once the last large gradient is made waits for the last of its pieces") {
+TEST_CASE("other reductions after the last large gradient wait for its last piece") {
   const Program p =
       compiled(2, {"parallel.optimizer_shard={level: 2, min_kb: 8}", "parallel.micro_batches=1"}, "64", 4096);
   const auto in_pieces = std::find_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& b) { return b.pieces > 1; });
@@ -182,7 +182,7 @@ TEST_CASE("what else is reduced once the last large gradient is made waits for t
   CHECK(last_reduction(p, biases->name) > last_reduction(p, in_pieces->piece(in_pieces->pieces - 1).name));
 }
 
-TEST_CASE("what is not reduced, small, or cut at level 3 is in one piece") {
+TEST_CASE("gradients that are not reduced, small, or cut at level 3 are in one piece") {
   const auto most_pieces = [](const Program& p) {
     int most = 0;
     for (const Bucket& b : p.buckets) most = std::max(most, b.pieces);
@@ -196,12 +196,12 @@ TEST_CASE("what is not reduced, small, or cut at level 3 is in one piece") {
 
 TEST_CASE("updates stand in the order in which their gradients are summed") {
   for (int level = 0; level <= 3; ++level) {
-    // With a minimum, all biases share a bucket, the first to be opened and the last to be summed.
+    // With a minimum, all biases share a bucket, which is the first to be opened and the last to be summed.
     for (const std::string min_kb : {"0", "64"}) {
       const Program p = compiled(
           level, {"parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: " + min_kb + "}"}, "4096");
       int updates = 0;
-      std::array<int, 2> before = {-1, -1};  // of those that no gather waits for, and the others
+      std::array<int, 2> before = {-1, -1};  // for updates that no gather waits for, and for the others
       for (size_t i = 0; i < p.instructions.size(); ++i) {
         const Instruction& code = p.instructions[i];
         if (!is_update(code)) continue;
@@ -232,7 +232,7 @@ TEST_CASE("all updates but the last bucket's stand before the first wait for the
   }
 }
 
-TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is reduced, where compute hides both") {
+TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is reduced, so that compute hides both") {
   for (int level = 1; level <= 2; ++level) {
     for (const std::string micro_batches : {"1", "2"}) {
       const Program p = compiled(level, {"parallel.micro_batches=" + micro_batches, "dataset.batch=1024"}, "4096");
@@ -256,7 +256,7 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
           before_next += i < *next ? 1 : 0;
         }
       }
-      // At level 2 it is a sum over micro-batches that stands behind the next reduction.
+      // At level 2 a sum over micro-batches stands behind the next reduction.
       const bool sums_up = level == 2 && micro_batches == "2";
       CHECK(before_next == (sums_up ? 0 : static_cast<int>(p.buckets.size()) - 1));
       CHECK(at_the_end == 1);
@@ -264,7 +264,7 @@ TEST_CASE("levels 1 and 2: a bucket is updated and gathered before the next is r
   }
 }
 
-TEST_CASE("levels 1 and 2 in bf16: weights are gathered under the forward pass, but those that it begins with") {
+TEST_CASE("levels 1 and 2 in bf16: weights are gathered during the forward pass, except those that it starts with") {
   for (int level = 1; level <= 2; ++level) {
     for (const std::string micro_batches : {"1", "2"}) {
       CAPTURE(level);
@@ -315,7 +315,7 @@ TEST_CASE("in bf16 a program that reads weights before it gathers them is wrong"
   }));
 }
 
-TEST_CASE("levels 1 and 2 in bf16: updates that no gather waits for fill the time of the last reductions") {
+TEST_CASE("levels 1 and 2 in bf16: updates that no gather waits for fill the time until the last reductions end") {
   for (int level = 1; level <= 2; ++level) {
     const Program p = compiled(level, {"parallel.micro_batches=1", "precision=bf16", "dataset.batch=1024"}, "4096",
                                int64_t{16} << 20);
@@ -333,11 +333,11 @@ TEST_CASE("levels 1 and 2 in bf16: updates that no gather waits for fill the tim
     }
     CHECK(seen);
     CHECK(before >= 1);
-    CHECK(before + after == 2 + 1 + 4);  // two layers' whole, one's bias, and its weight in pieces
+    CHECK(before + after == 2 + 1 + 4);  // the whole of two layers, one bias, and its weight in pieces
   }
 }
 
-TEST_CASE("levels 1 and 2 in bf16: the gradient made last is of weights that are gathered later") {
+TEST_CASE("levels 1 and 2 in bf16: the last gradient computed is that of weights that are gathered later") {
   for (int level = 0; level <= 2; ++level) {
     for (const std::string precision : {"fp32", "bf16"}) {
       const Program p = compiled(level, {"parallel.micro_batches=1", "precision=" + precision, "dataset.batch=1024"},
@@ -351,7 +351,8 @@ TEST_CASE("levels 1 and 2 in bf16: the gradient made last is of weights that are
   }
 }
 
-TEST_CASE("a gradient that is reduced is made before its layer's input's, unless other ranks wait for that") {
+TEST_CASE(
+    "a weight gradient that is reduced is computed before the input gradient, unless other ranks wait for the latter") {
   const auto place = [](const Program& p, const std::string& name) {
     const auto found = std::find_if(p.instructions.begin(), p.instructions.end(),
                                     [&](const Instruction& i) { return i.name == name; });
@@ -365,7 +366,7 @@ TEST_CASE("a gradient that is reduced is made before its layer's input's, unless
     CHECK_MESSAGE(p.instructions[static_cast<size_t>(place(p, weight)) + 1].purpose == Purpose::gradient, "level ",
                   level);
   }
-  // Ranks have other units of a layer, and so a part each of the sum that its input's gradient is.
+  // Ranks have different units of a layer, so each computes a term of the sum that is its input's gradient.
   for (const std::string cuts : {"[[2, 1], [2, 1], [2]]", "[[1, 1], [4, 1], [4]]"}) {
     const Program p = compiled(
         0, {"parallel.micro_batches=1", "parallel.mode=semi_auto_parallel", "parallel.strategies.h.*=" + cuts}, "4096");
@@ -375,9 +376,9 @@ TEST_CASE("a gradient that is reduced is made before its layer's input's, unless
   }
 }
 
-TEST_CASE("levels 1 and 2: no update stands where its reduction would be waited for, but at the end") {
+TEST_CASE("levels 1 and 2: no update stands where it would wait for its reduction, except at the end") {
   for (int level = 1; level <= 2; ++level) {
-    const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");  // 8 rows a rank: reductions take longer
+    const Program p = compiled(level, {"parallel.micro_batches=1"}, "4096");  // 8 rows per rank: reductions take longer
     const int last = reductions(p).back();
     for (int i = 0; i < last; ++i) {
       if (!is_update(p.instructions[static_cast<size_t>(i)])) continue;
@@ -402,7 +403,7 @@ TEST_CASE("with clip_norm every update comes after the norm of all gradients") {
   }
 }
 
-TEST_CASE("a large weight is reduced together with the small parameters before it, in one collective a layer") {
+TEST_CASE("a large weight is reduced together with the small parameters before it, in one collective per layer") {
   const Program p = compiled(0, {}, "4096");
   REQUIRE(p.buckets.size() == 4);
   for (const Bucket& bucket : p.buckets) CHECK(bucket.elements == 4096 * 4096 + 4096);

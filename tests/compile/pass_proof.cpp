@@ -16,7 +16,7 @@ using Compilers = std::vector<std::unique_ptr<Compiler>>;
 
 constexpr size_t kMostFaultsShown = 5;
 
-// Passes that may change which collectives there are, or the order of communication.
+// Passes that may change the collectives or the order of communication.
 const std::set<std::string_view> kMovesCommunication = {"lower_stage", "gather_ahead", "order_gradients",
                                                         "make_in_pieces", "update_early"};
 
@@ -31,7 +31,7 @@ bool has_places(const Compiler& c) {
   return std::any_of(c.buffers.begin(), c.buffers.end(), [](const VirtualBuffer& b) { return b.offset >= 0; });
 }
 
-/// Offsets of buckets and variables, where those of the buffers are `at`.
+/// Sets the offsets of buckets and variables, given those of the buffers in `at`.
 void set_places(const Compiler& c, const std::vector<int64_t>& at, Program& p) {
   const auto place = [&](BufferId buffer) { return buffer < 0 ? -1 : at[buffer]; };
   p.scalars_offset = place(c.scalars);
@@ -65,7 +65,7 @@ void wait_for_all_sends(Program& p) {
   if (!last.waits.empty()) p.instructions.push_back(std::move(last));
 }
 
-/// The program so far as one that could run. Buffers without a place get one each, apart from all others.
+/// The program so far in runnable form: buffers that are not placed yet get separate places.
 Program spread_out(const Compiler& c, bool sends_are_ordered) {
   Program p = c.program;
   if (!p.instructions.empty()) return p;  // order_streams has run
@@ -120,7 +120,7 @@ void sends_are_waited_for(const Program& p, Faults& faults) {
   for (const Instruction& code : p.instructions) {
     for (int w : code.waits) waited[w] = true;
   }
-  // A later send of the same channel that is waited for has been received after this one.
+  // A send has been received if a later one on the same channel has been waited for.
   std::set<int> later;
   for (size_t i = p.instructions.size(); i-- > 0;) {
     const Instruction& code = p.instructions[i];
@@ -143,12 +143,12 @@ std::vector<std::string> communication(const Program& p) {
   return list;
 }
 
-/// Passes run on a copy leave `c` as it is.
+/// Passes run on a copy and leave `c` unchanged.
 std::unique_ptr<Compiler> copy_of(const Compiler& c) {
   auto copy = std::make_unique<Compiler>(c.graph, c.plan, c.spec, c.cost, c.rank);
   copy->program = c.program;
   copy->bucket_plans = c.bucket_plans;
-  copy->buckets = c.buckets;  // their plans are those of `c`
+  copy->buckets = c.buckets;  // their plans refer to those of `c`
   copy->scalars = c.scalars;
   copy->loss = c.loss;
   copy->states = c.states;
@@ -208,7 +208,7 @@ class PassProof {
            " becomes " + (a == after.end() ? "nothing" : *a);
   }
 
-  /// Only the required passes that are left, on copies; nothing before there is code.
+  /// Runs only the remaining required passes, on copies; before lower_stage there is no code to check.
   std::optional<PassFault> finish(const Pass& last, std::span<const Pass> left, bool sends_are_ordered) const {
     if (ranks_.front()->code.empty()) return std::nullopt;
     Compilers copies;

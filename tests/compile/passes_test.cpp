@@ -1,5 +1,4 @@
-// Each pass by itself: over many jobs what every pass leaves can be proved, and where a pass is broken on purpose the
-// proof names it.
+// Each pass separately: its result is proved over many jobs, and if a pass is broken on purpose the proof names it.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +21,7 @@ std::string fault_text(const Job& j, std::span<const Pass> list = passes()) {
   return fault ? fault->pass + ": " + fault->text : "";
 }
 
-/// What a plan may say, drawn from a seed.
+/// A plan's settings, drawn from a seed.
 Words drawn_overrides(std::mt19937& random) {
   const auto pick = [&random](const Words& from) { return from[random() % from.size()]; };
   const std::string stages = pick({"1", "1", "2", "3"});
@@ -54,7 +53,7 @@ std::vector<Pass> with_pass_after(std::string_view name, void (*broken)(Compiler
   return list;
 }
 
-/// The first instruction that `is` holds for; -1: there is none, and the pass does nothing on this rank.
+/// The first instruction for which `is` returns true; -1: none, and the pass does nothing on this rank.
 template <class F>
 int first(const Compiler& c, F is) {
   const auto found = std::find_if(c.code.begin(), c.code.end(), is);
@@ -63,7 +62,7 @@ int first(const Compiler& c, F is) {
 
 bool is_opcode(const VirtualInstruction& v, Opcode opcode) { return v.code.opcode == opcode; }
 
-/// A kernel, and the next instruction reads what it makes.
+/// A kernel whose output the next instruction reads.
 int producer_before_its_reader(const Compiler& c) {
   for (size_t i = 0; i + 1 < c.code.size(); ++i) {
     const auto& made = c.code[i].outputs;
@@ -219,7 +218,7 @@ const std::vector<Break> kBreaks = {
 
 }  // namespace
 
-TEST_CASE("what each pass leaves is proved by itself, over drawn plans of every network") {
+TEST_CASE("the result of each pass is proved separately, over random plans of every network") {
   std::mt19937 random(12);
   int proved = 0;
   for (const std::string& name : kNetworks) {
@@ -233,7 +232,7 @@ TEST_CASE("what each pass leaves is proved by itself, over drawn plans of every 
         CHECK(fault_text(j) == "");
         ++proved;
       } catch (const SpecError&) {
-        continue;  // asks for what cannot be
+        continue;  // impossible to plan
       }
     }
   }
@@ -241,7 +240,7 @@ TEST_CASE("what each pass leaves is proved by itself, over drawn plans of every 
   CHECK(proved >= 50);
 }
 
-TEST_CASE("a pass that breaks the program is named, however many passes follow it") {
+TEST_CASE("a pass that breaks the program is named, regardless of the passes after it") {
   const Job j = pipeline();
   REQUIRE(fault_text(j) == "");
   for (const Break& broken : kBreaks) {
@@ -255,7 +254,7 @@ TEST_CASE("a pass that breaks the program is named, however many passes follow i
   }
 }
 
-TEST_CASE("the last pass ends in what compile makes, and names are unique") {
+TEST_CASE("the last pass ends in the result of compile, and names are unique") {
   const Job j = pipeline();
   const Program program = compile(j.graph, j.plan, j.spec, CostModel::cpu(), 1);
   Compiler c(j.graph, j.plan, j.spec, CostModel::cpu(), 1);
@@ -271,7 +270,7 @@ TEST_CASE("the last pass ends in what compile makes, and names are unique") {
   CHECK(passes_up_to(passes().back().name).size() == passes().size());
 }
 
-TEST_CASE("a program without places says which buffer an operand is in, and is no smaller than with places") {
+TEST_CASE("a program without offsets prints each operand's buffer, and is no smaller than with offsets") {
   const Job j = pipeline();
   Compiler c(j.graph, j.plan, j.spec, CostModel::cpu(), 0);
   run_passes(passes_up_to("reuse_buffers"), c);

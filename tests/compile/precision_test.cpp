@@ -31,7 +31,7 @@ const Instruction& update_of(const Program& program, const Bucket& bucket) {
 
 }  // namespace
 
-TEST_CASE("bf16: an update steps this rank's f32 weights and writes as much of the copy that kernels read") {
+TEST_CASE("bf16: an update steps this rank's f32 weights and writes the same part of the copy that kernels read") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     for (const Program& p : bf16(level)) {
@@ -64,7 +64,7 @@ TEST_CASE("bf16: weights are gathered in bf16, gradients are summed in f32") {
   }
 }
 
-TEST_CASE("bf16: memory shows the f32 weights apart, halves what kernels read, and leaves the optimizer alone") {
+TEST_CASE("bf16: memory lists the f32 weights separately, halves what kernels read, and leaves the optimizer alone") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     const std::string cut = "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}";
@@ -81,7 +81,7 @@ TEST_CASE("bf16: memory shows the f32 weights apart, halves what kernels read, a
   }
 }
 
-TEST_CASE("bf16: what is never updated is kept in bf16 alone") {
+TEST_CASE("bf16: weights that are never updated are kept only in bf16") {
   const JobSpec spec = parse_job(R"(
 precision: bf16
 dataset: {type: random, shape: [32], batch: 4}
@@ -97,7 +97,7 @@ print: [a]
   for (const Variable& v : p.variables) CHECK(v.arena_offset == -1);
 }
 
-TEST_CASE("bf16: layers behind the loss's input have weights that nobody updates, beside those that are") {
+TEST_CASE("bf16: layers behind the loss's input have weights that are never updated, next to those that are") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     for (const Program& p : compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
@@ -110,7 +110,7 @@ TEST_CASE("bf16: layers behind the loss's input have weights that nobody updates
   }
 }
 
-TEST_CASE("bf16: plain SGD is no part of the kernels that make gradients") {
+TEST_CASE("bf16: plain SGD is not fused into the kernels that compute gradients") {
   const std::vector<std::string> plain = {"optimizer={type: sgd, learning_rate: 0.1}", "launch.ranks=1",
                                           "network=[{type: dense, units: 64}, {type: relu}, {type: dense, units: 1}]"};
   CHECK(compiled(plain)[0].buckets[0].updated_by_parts);
@@ -154,14 +154,14 @@ TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and tak
       }
       for (const Instruction& i : p.instructions) {
         if (i.op == "adam_update" || i.op == "sum_squares") CHECK(i.inputs[0].dtype == DType::bf16);
-        CHECK(i.op != "copy_slice");  // who makes a gradient rounds it
+        CHECK(i.op != "copy_slice");  // the kernel that computes a gradient rounds it
       }
       CHECK(to_string(p).find("bf16 gradients @") != std::string::npos);
     }
   }
 }
 
-TEST_CASE("gradients in bf16: what several micro-batches make adds up in f32, and is rounded once") {
+TEST_CASE("gradients in bf16: contributions of several micro-batches add up in f32, and are rounded once") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     const std::vector<Program> programs =
@@ -183,7 +183,7 @@ TEST_CASE("gradients in bf16: what several micro-batches make adds up in f32, an
   }
 }
 
-TEST_CASE("gradients in bf16: what several layers make for one parameter adds up in f32") {
+TEST_CASE("gradients in bf16: contributions of several layers to one parameter add up in f32") {
   const std::string network =
       "network=[{name: a, type: dense, units: 32}, {type: relu}, {name: b, type: dense, units: 32, share: a}, "
       "{type: dense, units: 1}]";
@@ -211,7 +211,7 @@ TEST_CASE("verify_programs: gradients in another type than the bucket's, or not 
       for (Instruction& i : p.instructions) change(i);
     return !verify_programs(programs).empty();
   };
-  const auto as_f32 = [](Operand& o) {  // as many bytes
+  const auto as_f32 = [](Operand& o) {  // the same number of bytes
     o.dtype = DType::f32;
     o.shape.back() /= 2;
   };
@@ -236,7 +236,7 @@ TEST_CASE("verify_programs: gradients in another type than the bucket's, or not 
   }
 }
 
-TEST_CASE("tf32: every product says so, and nothing else does") {
+TEST_CASE("tf32: every product is marked, and nothing else is") {
   for (const std::string precision : {"fp32", "tf32"}) {
     int products = 0;
     const std::vector<Program> programs = compiled({"precision=" + precision});

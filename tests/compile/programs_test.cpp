@@ -1,4 +1,4 @@
-// What a program contains: collectives, transfers, buckets, fusion.
+// The contents of a program: collectives, transfers, buckets, fusion.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ const Graph kMlp = mlp_graph(24, 16, {8, 12, 1});
 
 }  // namespace
 
-TEST_CASE("data parallel: one gradient all_reduce a step of 4 bytes a parameter, without padding") {
+TEST_CASE("data parallel: one gradient all_reduce per step of 4 bytes per parameter, without padding") {
   for (int ranks : {2, 3, 4, 6, 8, 12}) {
     for (int micro_batches : {1, 2}) {
       const Graph graph = mlp_graph(24, 16, {8, 12, 1});
@@ -76,7 +76,7 @@ TEST_CASE("matmul, add_bias and relu become one matmul, and the last layer keeps
   CHECK_FALSE(last.attrs.has("activation"));
 }
 
-TEST_CASE("what the backward pass or a print needs is not fused away") {
+TEST_CASE("values that the backward pass or a print needs are not fused away") {
   Graph graph = mlp_graph(24, 16, {8, 1});
   graph.prints = {graph.find_tensor("layer1").value()};
   const Program p = programs_of(graph, data_parallel_plan(graph, 2))[0];
@@ -99,7 +99,7 @@ TEST_CASE("gradients add up in their bucket: the first contribution of a step ov
   CHECK(find_all(p, Opcode::kernel, "update bucket0").size() == 1);
 }
 
-TEST_CASE("data is loaded once a micro-batch, each rank its rows") {
+TEST_CASE("data is loaded once per micro-batch, each rank its rows") {
   const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 3, 1, 2));
   for (const Program& p : programs) {
     const std::vector<int> loads = find_all(p, Opcode::load, "load data");
@@ -120,7 +120,7 @@ TEST_CASE("stages: activations go forward, their gradients back, each rank to th
     for (int s : sends) CHECK(p.instructions[s].peer == (p.rank + 2) % 4);
     CHECK(collectives(p, Purpose::gradient).size() == 1);
   }
-  // The last wait leaves no buffer to a channel.
+  // The last wait releases every channel's buffers.
   CHECK(programs[0].instructions.back().opcode != Opcode::send);
   CHECK(find_all(programs[1], Opcode::wait).size() <= 1);
 }
@@ -147,8 +147,9 @@ TEST_CASE(
       CHECK(weights.size() == static_cast<size_t>(level));
     } else {
       for (const Instruction* i : gradient) CHECK(i->collective == Collective::reduce_scatter);
-      CHECK(gradient.size() == (level == 2 ? 2 : 6));  // a bucket; a bucket a layer
-      // Once; for each micro-batch forward of 3 layers, backward of 2, of which the first still has its weights.
+      CHECK(gradient.size() == (level == 2 ? 2 : 6));  // one bucket; one bucket per layer
+      // All_gathers: once; for each micro-batch forward of 3 layers, backward of 2, of which the first still has its
+      // weights.
       CHECK(weights.size() == (level == 2 ? 1 : 8));
     }
     for (const Bucket& b : p.buckets) {
@@ -202,7 +203,7 @@ TEST_CASE("clipping: every gradient element is counted once over all ranks, and 
   }
 }
 
-TEST_CASE("the loss adds up over micro-batches in one place, and every rank gets the sum") {
+TEST_CASE("the loss adds up over micro-batches in one buffer, and every rank gets the sum") {
   const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 3));
   for (const Program& p : programs) {
     const std::vector<int> losses = find_all(p, Opcode::kernel, "loss");
@@ -230,13 +231,13 @@ TEST_CASE("without a loss a program runs forward only") {
   CHECK(find_all(p, Opcode::collective).empty());
 }
 
-TEST_CASE("every rank compiles the same program by itself as among the others") {
+TEST_CASE("a rank compiles the same program alone as together with the others") {
   const Plan plan = data_parallel_plan(kMlp, 4, 2, 2);
   const std::vector<Program> once = programs_of(kMlp, plan), again = programs_of(kMlp, plan);
   for (size_t r = 0; r < once.size(); ++r) CHECK(to_string(once[r]) == to_string(again[r]));
 }
 
-TEST_CASE("a program prints as a table: a line an instruction, with buffers and waits") {
+TEST_CASE("a program prints as a table: one line per instruction, with buffers and waits") {
   const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 2))[0];
   const std::string text = to_string(p);
   CHECK(std::count(text.begin(), text.end(), '\n') == 2 + static_cast<int>(p.buckets.size() + p.instructions.size()));
@@ -266,7 +267,7 @@ TEST_CASE("a bucket has at most 32 MiB, or one parameter, and what comes last in
   }
 }
 
-TEST_CASE("a loss that is printed too is added up from its own buffer, whole where it is printed") {
+TEST_CASE("a loss that is also printed has its own buffer, is whole when printed, and is added up from there") {
   Graph graph = mlp_graph(24, 16, {8, 1});
   graph.prints = {graph.loss};
   for (const Program& p : programs_of(graph, data_parallel_plan(graph, 2, 1, 2))) {
@@ -277,7 +278,7 @@ TEST_CASE("a loss that is printed too is added up from its own buffer, whole whe
   }
 }
 
-TEST_CASE("where several ranks compute the same loss, one of them counts") {
+TEST_CASE("if several ranks compute the same loss, one of them counts it") {
   Graph graph = mlp_graph(24, 16, {8, 1});
   Plan plan = data_parallel_plan(graph, 4);
   // The last layers replicate over axis 1 of 2x2.
@@ -293,7 +294,7 @@ TEST_CASE("where several ranks compute the same loss, one of them counts") {
   CHECK(counted == 2);
 }
 
-TEST_CASE("gradients of two uses that are partial over different axes are reduced as they arise") {
+TEST_CASE("gradients of two uses that are partial over different axes are reduced as soon as they are computed") {
   Graph graph = mlp_graph(24, 8, {8, 8, 1});
   // layer2 uses layer1's weight too.
   Update& first = graph.updates.back().parameter == graph.find_tensor("layer1.bias").value()
@@ -317,7 +318,7 @@ TEST_CASE("gradients of two uses that are partial over different axes are reduce
   for (const Instruction* i : collectives(p, Purpose::redistribute))
     reduced += i->name.find("weight") != std::string::npos;
   CHECK(reduced == 2);
-  // layer2's bias is summed over one axis, the shared weight over nobody any more, the rest over both.
+  // layer2's bias is still summed over one axis, the shared weight over none, the rest over both
   CHECK(p.buckets.size() == 3);
   CHECK(std::count_if(p.buckets.begin(), p.buckets.end(), [](const Bucket& x) { return x.reduce_group < 0; }) == 1);
 }

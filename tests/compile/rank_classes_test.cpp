@@ -1,5 +1,5 @@
-// A class stands for all of its ranks: their programs differ in rank numbers alone, and a proof of it is one of all of
-// them.
+// A class stands for all of its ranks: their programs differ only in rank numbers, and a proof for it holds for
+// all.
 #include "engine/compile/rank_classes.h"
 
 #include <doctest/doctest.h>
@@ -106,7 +106,7 @@ class RandomJob {
     }
   }
 
-  /// Lists of two ranks each, next to each other or far apart, or of all.
+  /// Lists of two ranks each, adjacent or far apart, or one list of all.
   std::string group() {
     std::string text;
     const int kind = pick({0, 1, 2, 3});
@@ -141,7 +141,7 @@ class RandomJob {
   std::string strategies_;
 };
 
-/// Something is wrong with it now, or not: dropped, moved, or said otherwise.
+/// Damages an instruction at random, possibly without effect: drops it, moves it, or changes a field.
 void break_instruction(Program& p, size_t at, unsigned how) {
   Instruction& i = p.instructions[at];
   const auto operands = [&]() -> std::vector<Operand>& { return i.outputs.empty() ? i.inputs : i.outputs; };
@@ -149,7 +149,7 @@ void break_instruction(Program& p, size_t at, unsigned how) {
     case 0:
       i.waits.clear();
       break;
-    case 1:  // it does nothing
+    case 1:  // a wait that does nothing
       i.opcode = Opcode::wait;
       i.inputs.clear();
       i.outputs.clear();
@@ -196,7 +196,7 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 }  // namespace
 
-TEST_CASE("ranks of data and tensor parallel are one or two classes, however many they are") {
+TEST_CASE("any number of data and tensor parallel ranks are one or two classes") {
   for (const int ranks : {16, 1024, 4096}) {
     const Job job(kWide +
                   fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
@@ -213,7 +213,7 @@ TEST_CASE("ranks of data and tensor parallel are one or two classes, however man
   }
 }
 
-TEST_CASE("one rank of several counts a loss that they all make: it is a class of its own") {
+TEST_CASE("of several ranks that compute the same loss one counts it: that rank is its own class") {
   const Job job(
       kWide +
       "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
@@ -223,7 +223,7 @@ TEST_CASE("one rank of several counts a loss that they all make: it is a class o
   CHECK(classes.ranks[1] == std::vector<int>{1, 2, 3});
 }
 
-TEST_CASE("a group that is not of the mesh is one of its own ranks alone") {
+TEST_CASE("a group that does not follow the mesh is equal only to the same list of ranks") {
   const Mesh mesh(4);
   CHECK(group_of_ranks(mesh, {0, 1}, 0) == group_of_ranks(mesh, {2, 3}, 3));
   CHECK_FALSE(group_of_ranks(mesh, {0, 2}, 0) == group_of_ranks(mesh, {5, 7}, 7));  // of another stage
@@ -236,7 +236,7 @@ TEST_CASE("a group that is not of the mesh is one of its own ranks alone") {
   CHECK(group_of_ranks(mesh, {2, 3}, 2).members(mesh, 1) == std::vector<int>{0, 1});
 }
 
-TEST_CASE("random jobs: the programs of a class differ in numbers alone, and both proofs agree") {
+TEST_CASE("random jobs: the programs of a class differ only in numbers, and both proofs agree") {
   int legal = 0, shared = 0, broken = 0, found = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
     const std::string drawn = RandomJob(seed).text();
@@ -245,7 +245,7 @@ TEST_CASE("random jobs: the programs of a class differ in numbers alone, and bot
     try {
       job.emplace(drawn);
     } catch (const SpecError&) {
-      continue;  // asks for what cannot be
+      continue;  // impossible to plan
     }
     ++legal;
     const RankClasses classes = job->classes();

@@ -1,4 +1,4 @@
-// Programs broken on purpose: each way is found, at the rank and instruction where it shows.
+// Programs broken on purpose: each fault is found, at the rank and instruction where it shows.
 #include "engine/compile/verify_programs.h"
 
 #include <doctest/doctest.h>
@@ -27,7 +27,7 @@ std::vector<Program> sharded(int level) {
   return programs_of(graph, plan);
 }
 
-/// Whether a fault at this rank (and instruction, if not -1) says all of these words.
+/// True if a fault at this rank (and instruction, if not -1) contains all of these words.
 bool says(const std::vector<ProgramFault>& faults, int rank, int instruction, const std::vector<std::string>& words) {
   for (const ProgramFault& f : faults) {
     if (f.rank != rank || (instruction >= 0 && f.instruction != instruction)) continue;
@@ -44,7 +44,7 @@ std::string text(const std::vector<ProgramFault>& faults) {
   return all;
 }
 
-/// Takes an instruction out; waits for it and indices after it follow.
+/// Removes an instruction; waits for it are removed, and indices after it shift.
 void drop(Program& p, int index) {
   p.instructions.erase(p.instructions.begin() + index);
   for (Instruction& i : p.instructions) {
@@ -62,12 +62,12 @@ int find_kernel(const Program& p, std::string_view op) {
 
 }  // namespace
 
-TEST_CASE("what the compiler makes is right") {
+TEST_CASE("the compiler's programs have no faults") {
   CHECK(text(faults_by_both_proofs(pipeline())) == "");
   for (int level = 0; level <= 3; ++level) CHECK(text(faults_by_both_proofs(sharded(level))) == "");
 }
 
-TEST_CASE("a dropped recv: its sender has nobody to send to, and what would have come is read") {
+TEST_CASE("a dropped recv: the send has no receiver, and a value that never arrived is read") {
   std::vector<Program> programs = pipeline();
   const int recv = find_all(programs[2], Opcode::recv)[0];
   drop(programs[2], recv);
@@ -77,7 +77,7 @@ TEST_CASE("a dropped recv: its sender has nobody to send to, and what would have
   CHECK(says(faults, 2, -1, {"reads layer2"}));
 }
 
-TEST_CASE("a dropped send: the receiver waits for what never comes") {
+TEST_CASE("a dropped send: the receiver waits for a message that never comes") {
   std::vector<Program> programs = pipeline();
   drop(programs[1], find_all(programs[1], Opcode::send)[1]);
   const auto faults = faults_by_both_proofs(programs);
@@ -85,7 +85,7 @@ TEST_CASE("a dropped send: the receiver waits for what never comes") {
   CHECK(says(faults, 3, find_all(programs[3], Opcode::recv)[1], {"from rank 1", "never sends it"}));
 }
 
-TEST_CASE("a recv of other bytes than were sent") {
+TEST_CASE("a recv of a different size than was sent") {
   std::vector<Program> programs = pipeline();
   const int recv = find_all(programs[3], Opcode::recv)[0];
   programs[3].instructions[recv].outputs[0].shape[0] /= 2;
@@ -94,7 +94,7 @@ TEST_CASE("a recv of other bytes than were sent") {
   CHECK(says(faults, 3, recv, {"from rank 1", "bytes instead of"}));
 }
 
-TEST_CASE("sends in another order than recvs") {
+TEST_CASE("sends in a different order than recvs") {
   std::vector<Program> programs = pipeline();
   const std::vector<int> sends = find_all(programs[0], Opcode::send);
   std::swap(programs[0].instructions[sends[0]].micro_batch, programs[0].instructions[sends[1]].micro_batch);
@@ -104,7 +104,7 @@ TEST_CASE("sends in another order than recvs") {
              {"of micro-batch 0", "what comes is", "of micro-batch 1"}));
 }
 
-TEST_CASE("swapped collectives: one rank issues them in another order") {
+TEST_CASE("swapped collectives: one rank issues them in a different order") {
   std::vector<Program> programs = sharded(3);
   const std::vector<int> all = find_all(programs[1], Opcode::collective);
   int other = 1;
@@ -115,7 +115,7 @@ TEST_CASE("swapped collectives: one rank issues them in another order") {
   CHECK(says(faults, 1, all[0], {"number 0 of group {0,1}", "rank 0 issues"}));
 }
 
-TEST_CASE("a collective of other bytes on one rank") {
+TEST_CASE("a collective of a different size on one rank") {
   std::vector<Program> programs = pipeline();
   const int reduce = find_all(programs[1], Opcode::collective)[0];
   Instruction& code = programs[1].instructions[reduce];
@@ -125,7 +125,7 @@ TEST_CASE("a collective of other bytes on one rank") {
   CHECK(says(faults, 1, reduce, {"all_reduce grad.bucket", "group {0,1}", "rank 0 issues"}));
 }
 
-TEST_CASE("a collective that one rank leaves out") {
+TEST_CASE("a collective that one rank does not issue") {
   std::vector<Program> programs = pipeline();
   drop(programs[3], find_all(programs[3], Opcode::collective).back());
   const auto faults = faults_by_both_proofs(programs);
@@ -142,7 +142,7 @@ TEST_CASE("a read before the write") {
   CHECK(says(faults, 0, -1, {"reads data where nothing has been written yet"}));
 }
 
-TEST_CASE("a missing wait: the comm stream sums gradients that compute is still making") {
+TEST_CASE("a missing wait: the comm stream sums gradients that are still being computed") {
   std::vector<Program> programs = pipeline();
   int reduce = -1;
   for (int i : find_all(programs[0], Opcode::collective)) {
@@ -162,7 +162,7 @@ TEST_CASE("every wait that the compiler lists is needed") {
       const Instruction& code = programs[r].instructions[i];
       for (size_t w = 0; w < code.waits.size(); ++w) {
         if (programs[r].instructions[code.waits[w]].opcode == Opcode::send)
-          continue;  // these also limit what is under way
+          continue;  // these also limit the sends in flight
         std::vector<Program> broken = programs;
         broken[r].instructions[i].waits.erase(broken[r].instructions[i].waits.begin() + static_cast<std::ptrdiff_t>(w));
         INFO("rank " << r << " instruction " << i << " " << code.name << " wait " << code.waits[w]);
@@ -182,10 +182,10 @@ TEST_CASE("a sent buffer that is written before the send has been waited for") {
   CHECK(says(faults, 0, -1, {"without waiting for instruction " + std::to_string(send), "still sends the same bytes"}));
 }
 
-TEST_CASE("overlapping buffers: what lies there is overwritten while it is still to be read") {
+TEST_CASE("overlapping buffers: a value is overwritten before it is read") {
   std::vector<Program> programs = pipeline();
   Program& p = programs[0];
-  // The data of the first micro-batch, needed again by the weight's gradient, is moved onto what relu1 writes.
+  // The data of the first micro-batch, which the weight gradient needs again, is moved onto relu1's output.
   const std::vector<int> fused = find_all(p, Opcode::kernel, "relu1");
   const int64_t onto = p.instructions[fused[0]].outputs[0].offset;
   const int64_t from = p.instructions[find_all(p, Opcode::load)[0]].outputs[0].offset;
@@ -295,7 +295,7 @@ TEST_CASE("weights that are not gathered after a sharded update") {
              {"the weights of bucket0 are gathered 0 times in a step, not once"}));
 }
 
-TEST_CASE("weights that others look at between steps, gathered at the next one's start instead") {
+TEST_CASE("weights that are read between steps, but gathered only at the start of the next") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) move_instruction(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0], 0);
   CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves bucket0 with old weights at the end of the step"}));
@@ -311,7 +311,7 @@ TEST_CASE("a contribution that overwrites the ones before it") {
 
 TEST_CASE("deadlock: each of two ranks receives before it sends") {
   std::vector<Program> programs = pipeline();
-  // Rank 0 asks for the gradient of micro-batch 0 before it has sent any activation.
+  // Rank 0 waits for the gradient of micro-batch 0 before it has sent any activation.
   Program& p = programs[0];
   const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];
   Instruction early = p.instructions[recv];
@@ -335,7 +335,7 @@ TEST_CASE("a wait for a later instruction") {
 }
 
 TEST_CASE("deadlock: two ranks issue collectives of two groups in different orders") {
-  // Ranks 0 and 1 share the groups {0,1} and {0,1,2}: each story by itself is told alike by all members.
+  // Ranks 0 and 1 share the groups {0,1} and {0,1,2}: within each group all members agree.
   std::vector<Program> programs(3);
   const auto all_reduce = [](int group, const std::string& name) {
     Instruction i;

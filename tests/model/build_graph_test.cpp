@@ -1,4 +1,4 @@
-// What the graph of a job looks like: forward, loss, backward, updates.
+// The graph of a job: forward, loss, backward, updates.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -75,7 +75,7 @@ TEST_CASE("the loss is the mean over the global batch: micro-batches share the s
   CHECK(loss.attrs.number("scale") == doctest::Approx(1.0 / 8));
 }
 
-TEST_CASE("a label takes the prediction's shape where its numbers are as many") {
+TEST_CASE("a label takes the prediction's shape if the numbers of elements are equal") {
   CHECK(tensor(build(kMlp), "label").shape == Shape{8, 1});
   const Graph classes =
       build("network: [{type: dense, units: 5}]\nloss: softmax_cross_entropy\n", {.label = {1}, .integer_label = true});
@@ -134,7 +134,7 @@ loss: softmax_cross_entropy
   CHECK(tensor(graph, "embed.weight").init.kind == Init::Kind::normal);
 }
 
-TEST_CASE("nothing backward is made without a loss, nor for what only data feeds") {
+TEST_CASE("there is no backward pass without a loss, nor for tensors that only data feeds") {
   const Graph forward = build("network: [{name: fc, type: dense, units: 3}]\nprint: [fc]\n");
   CHECK(forward.loss == -1);
   CHECK(forward.updates.empty());
@@ -159,7 +159,7 @@ print: [aside]
   CHECK_FALSE(graph.find_tensor("grad.a.use0"));
 }
 
-TEST_CASE("batch_norm's statistics are nodes of their own, and its sums serve dx and the parameters") {
+TEST_CASE("batch_norm's statistics are separate nodes, and its sums serve dx and the parameters") {
   const Graph graph = build(R"(network:
   - {name: fc, type: dense, units: 1, bias: false}
   - {name: bn, type: batch_norm}
@@ -180,7 +180,7 @@ loss: mae
   CHECK(tensor(graph, "bn.running_var").init.value == 1.0);
 }
 
-TEST_CASE("hybrid_parallel builds what one rank holds") {
+TEST_CASE("hybrid_parallel builds one rank's part") {
   const std::string network =
       "network: [{name: fc, type: dense, units: 4}, {name: all, type: all_gather}]\nloss: mae\n";
   const std::string parallel = "parallel: {mode: hybrid_parallel, micro_batches: 2";

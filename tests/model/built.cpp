@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// The data set's line of the job, as `data` has it.
+/// The data set's line of the job, for the shapes in `data`.
 std::string dataset(const Data& data) {
   return fmt::format("dataset: {{type: random, shape: {}, dtype: {}, label_dtype: {}, classes: 9, batch: 8}}\n",
                      to_string(data.shape), data.integer ? "i32" : "f32", data.integer_label ? "i32" : "f32");

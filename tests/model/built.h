@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// The data set's shapes in these tests: data [12], one f32 label a sample.
+/// The data set's shapes in these tests: data [12], one f32 label per sample.
 struct Data {
   Shape shape = {12};
   Shape label = {};
@@ -19,10 +19,10 @@ struct Data {
 /// A job whose first line is its data set (batch 8), the rest is `text`.
 Graph build(const std::string& text, const Data& data = {});
 
-/// The problems of a job that must not build: "line:column message".
+/// The errors of a job that must not build: "line:column message".
 std::vector<std::string> problems(const std::string& text, const Data& data = {});
 
-/// One line a node of the phase: "layer1.matmul = matmul(data, layer1.weight)".
+/// One line per node of the phase: "layer1.matmul = matmul(data, layer1.weight)".
 std::vector<std::string> nodes(const Graph& graph, Phase phase);
 
 const Tensor& tensor(const Graph& graph, const std::string& name);

@@ -1,4 +1,4 @@
-// Every layer type builds, trains where it has weights, and its output has the expected shape.
+// Every layer type builds, trains if it has weights, and its output has the expected shape.
 #include <doctest/doctest.h>
 
 #include <set>
@@ -14,7 +14,7 @@ namespace {
 
 bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective; }
 
-/// A job around the row's layer; verify_graph has looked at it.
+/// A job around the row's layer; its graph has passed verify_graph.
 Graph build_row(const LayerCase& row, const std::string& precision) {
   const std::string type = row.type, fields = row.fields;
   const int64_t outputs = num_elements(row.shape);
@@ -32,7 +32,7 @@ network:
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
-  // As many labels as the layer has outputs, though they need not belong to samples here.
+  // As many labels as the layer has outputs, even if they do not belong to samples here.
   if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
   return build(text, {.label = {outputs / 8}});
 }
@@ -51,7 +51,7 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
   }
 }
 
-TEST_CASE("bf16: what is computed is bf16, and losses, statistics, states and gradients of parameters are f32") {
+TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradients of parameters are f32") {
   for (const LayerCase& row : layer_cases()) {
     CAPTURE(std::string(row.type));
     CAPTURE(std::string(row.fields));
@@ -74,7 +74,7 @@ TEST_CASE("bf16: what is computed is bf16, and losses, statistics, states and gr
   }
 }
 
-TEST_CASE("embedding reads integers and makes a row of the table each") {
+TEST_CASE("embedding reads integers and returns a row of the table for each") {
   const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init_std: 0.5}]\nloss: mse\n",
                             {.shape = {5}, .label = {15}, .integer = true});
   CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
@@ -91,7 +91,7 @@ TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
   CHECK(tensor(graph, "grad.e.weight").dtype == DType::f32);
 }
 
-TEST_CASE("every layer of the list has a doc and a row in its family's cases; so have its fields a doc") {
+TEST_CASE("every layer of the list has a doc and a row in its family's cases; its fields have docs") {
   std::set<std::string> tested, listed;
   for (const LayerCase& row : layer_cases()) tested.insert(row.type);
   for (const LayerDef* layer : all_layers()) {
@@ -112,7 +112,7 @@ TEST_CASE("every layer of the list has a doc and a row in its family's cases; so
   CHECK(tested == listed);
 }
 
-TEST_CASE("a layer takes as many inputs as its definition says") {
+TEST_CASE("a layer takes the number of inputs in its definition") {
   const EntryType& add = *find_layer_type("add");
   CHECK(input_fault(add, {}, 2).empty());
   CHECK(input_fault(add, {}, 1) == "add takes 2 inputs, not 1");

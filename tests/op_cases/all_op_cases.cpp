@@ -1,4 +1,4 @@
-// The cases of every family of all_ops.def.
+// The cases of every family in all_ops.def.
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
@@ -18,7 +18,7 @@ namespace trainctl {
 
 namespace {
 
-/// The families of TRAINCTL_OP_CASES, separated by commas; all where it is not set.
+/// The families in TRAINCTL_OP_CASES, separated by commas; all if unset.
 std::vector<FamilyCases> wanted() {
   const std::span<const FamilyCases> all = all_cases();
   const char* const set = std::getenv("TRAINCTL_OP_CASES");

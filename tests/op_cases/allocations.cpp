@@ -1,4 +1,4 @@
-// The global operator new, counting.
+// The global operator new, with a counter.
 #include "tests/op_cases/allocations.h"
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Where the kernels of a test run. The tests hold all operands in host memory and know of no device.
+// Where a test's kernels run. The tests keep all operands in host memory and are independent of the device.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@ class CaseDevice {
  public:
   virtual ~CaseDevice() = default;
 
-  /// A kernel on operands in host memory, `scalars` too; two operands with the same data share memory on the device
-  /// as well. Each run takes what the operands hold then, outputs included, and leaves there what the kernel made.
-  /// Fails where the kernel writes outside its operands, or keeps memory that it may not.
+  /// A kernel on operands in host memory, including `scalars`; operands with the same data also share memory on the
+  /// device. Each run reads the operands' current contents, outputs included, and writes the kernel's results back.
+  /// Fails if the kernel writes outside its operands, or keeps memory that it may not.
   virtual std::function<void()> prepare(const std::string& op, const KernelCall& call) const = 0;
 };
 

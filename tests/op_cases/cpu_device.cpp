@@ -1,4 +1,4 @@
-// The CPU, whose memory is the host's: kernels run where the operands are, and may not allocate.
+// The CPU uses host memory directly: kernels run on the operands in place, and may not allocate.
 #include "engine/base/error.h"
 #include "tests/op_cases/allocations.h"
 #include "tests/op_cases/case_device.h"

@@ -1,4 +1,4 @@
-// The vectorisable functions against those of the standard library in double.
+// Compares the vectorisable functions with those of the standard library in double.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -34,7 +34,7 @@ TEST_CASE("exp, tanh, erf and sigmoid are within 5e-7 of the exact value") {
             cpu::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, -80.0f, 80.0f) < 5e-7);
 }
 
-TEST_CASE("a NaN goes through, and infinities are bounded") {
+TEST_CASE("a NaN propagates, and infinities are bounded") {
   for (float (*f)(float) : {cpu::exp, cpu::tanh, cpu::erf, cpu::sigmoid}) CHECK(std::isnan(f(NAN)));
   CHECK(std::isfinite(cpu::exp(INFINITY)));
   CHECK(cpu::exp(-INFINITY) < 2e-38f);
@@ -42,7 +42,7 @@ TEST_CASE("a NaN goes through, and infinities are bounded") {
   CHECK(cpu::sigmoid(-INFINITY) < 1e-37f);
 }
 
-TEST_CASE("a sum is exact to double, whatever its length") {
+TEST_CASE("a sum is as accurate as double, regardless of its length") {
   for (int64_t n : {0, 1, 15, 16, 17, 100003}) {
     const std::vector<float> x(static_cast<size_t>(n), 0.1f);
     CHECK(cpu::sum(n, [&](int64_t i) { return double{x[static_cast<size_t>(i)]}; }) ==

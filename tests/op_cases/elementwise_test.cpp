@@ -1,4 +1,4 @@
-// Expressions of element-wise chains, and the CPU kernel that evaluates them: to the bits of the single kernels.
+// Expressions of element-wise chains, and the CPU kernel that evaluates them: bit for bit like the single kernels.
 #include <doctest/doctest.h>
 
 #include <vector>
@@ -74,7 +74,7 @@ TEST_CASE("an expression is read token by token") {
   CHECK(tokens[8].index == 1);
 }
 
-TEST_CASE("what is no expression, or goes beyond the limits, is none") {
+TEST_CASE("text that is not an expression, or exceeds the limits, is rejected") {
   for (const char* text : {"", "x0", "=0", "x0 x1 =0", "x0 + =0", "x0 =0 x0 =0", "x0 =1", "$0 =0", "x0 cosh =0",
                            "x8 =0", "x0 =4", "x-1 =0", "x0  =0", "x0 =0 ", "x =0", "x0 dropout(0.5) =0",
                            "x0 dropout(a,1) =0", "x0 :2 =0", "x0 x0 x0 x0 x0 + + + + =0"}) {
@@ -83,7 +83,7 @@ TEST_CASE("what is no expression, or goes beyond the limits, is none") {
   CHECK(is_expression("x0 x0 x0 x0 + + + =0"));
 }
 
-TEST_CASE("a chain gives the bits of its single kernels, whatever the size, the place and what it is written over") {
+TEST_CASE("a chain gives the bits of its single kernels for every size, offset and output memory") {
   const Attrs dropout{{"p", 0.3}, {"key", int64_t{-77}}}, tanh{{"approximate", std::string("tanh")}};
   for (const Layout& layout : layouts()) {
     CAPTURE(to_string(layout.shape));

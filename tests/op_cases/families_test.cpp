@@ -1,5 +1,5 @@
-// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need of it in
-// its own folder.
+// Walks all_ops.def: a family has its kernels on each device, an example, and everything that the tests need, all
+// in its own folder.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ std::string cases_file(const FamilyCases& family) {
   return "engine/ops/" + folder + "/" + folder + "_cases.cpp";
 }
 
-/// The text of the family's file of CUDA kernels, which a build without CUDA does not compile. Empty: there is none.
+/// The text of the family's file of CUDA kernels, which a build without CUDA does not compile. Empty if there is
+/// none.
 std::string cuda_source(const std::string& folder) {
   for (const char* extension : {".cu", ".cpp"}) {
     const fs::path file = fs::path(TRAINCTL_SOURCE_DIR) / "engine/ops" / folder / (folder + "_cuda" + extension);
@@ -97,7 +98,7 @@ TEST_CASE("every op has a row, a reference, a rule and a gradient in its family'
     for (const OpDef* op : family.family.ops) {
       const std::string name = op->name;
       CAPTURE(name);
-      // What only backward passes have, under the rule of what it is the gradient of.
+      // Ops that only occur in backward passes, under the rule of the tensors that they are the gradients of.
       const bool backward_alone = op->backward == nullptr && emitted.contains(name);
       if (!op->collective) CHECK_MESSAGE((backward_alone ? run_by_any : run).contains(name), "no row runs the op");
       if (op->backward != nullptr) CHECK_MESSAGE(gradients.contains(name), "no gradient row of the op");

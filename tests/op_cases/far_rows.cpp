@@ -16,7 +16,7 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-constexpr int64_t kRows = 3;  // alike but for their labels: the first class, the middle one, the last
+constexpr int64_t kRows = 3;  // equal except for their labels: the first class, the middle one, the last
 constexpr double kScale = 0.01;
 
 double rounded(double v, DType type) {
@@ -109,7 +109,7 @@ double loss_of(const Doubles& x, size_t label) {
   return std::log(sum) + (top - x[label]);
 }
 
-/// As a part of the largest expected number, or of `least`; NaNs and infinities have to be the same.
+/// Relative to the largest expected number, or to `least`; NaNs and infinities must be the same.
 void check_near(const Doubles& got, const Doubles& expected, double least, double tolerance) {
   REQUIRE(got.size() == expected.size());
   double largest = least, worst = 0;

@@ -1,5 +1,5 @@
-// Rows of softmax and of its loss with numbers as far from 0 as their type has them: masks of attention are the lowest
-// finite number or -infinity, and a row may be masked throughout.
+// Rows of softmax and of its loss with the numbers farthest from 0 that their type has: attention masks are the
+// lowest finite number or -infinity, and a row may be completely masked.
 #pragma once
 
 #include "engine/graph/dtype.h"
@@ -7,9 +7,9 @@
 
 namespace trainctl {
 
-/// Forward, gradient and loss of rows of n, against loops in double that subtract the largest first.
+/// Forward, gradient and loss of rows of n, against loops in double that first subtract the maximum.
 void check_far_rows(const CaseDevice& device, DType type, int64_t n);
-/// The same numbers down the columns of a tensor.
+/// The same numbers along the columns of a tensor.
 void check_far_columns(const CaseDevice& device, DType type, int64_t n);
 
 }  // namespace trainctl

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// `place` among all operands keys the values.
+/// The values depend on `place`, the operand's index among all.
 std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
   using Fill = CaseOperand::Fill;
   std::vector<double> values(static_cast<size_t>(num_elements(operand.shape)));
@@ -35,7 +35,7 @@ std::vector<std::vector<double>> all_values(const KernelCase& row) {
   return all;
 }
 
-/// In memory of the host, which is as large whatever the type.
+/// In host memory, which has the same size for every type.
 TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& values, bool wide,
                     std::vector<uint32_t>& memory) {
   memory.resize(values.size());

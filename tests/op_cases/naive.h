@@ -1,5 +1,5 @@
-// Tensors in double and loops over them: what the naive references of ops are made of (the <folder>_cases.cpp of each
-// family). Every element is found by its index, nothing is clever.
+// Tensors in double and loops over them, for the naive references of ops (the <folder>_cases.cpp of each family).
+// Every element is found by its index; nothing is optimized.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@ Tensor64 zeros(const Shape& shape);
 
 /// f of each element of the first input.
 Outputs map(const Inputs& in, const std::function<double(double)>& f);
-/// f of the elements of two inputs, broadcast as numpy does.
+/// f of the elements of two inputs, broadcast as in numpy.
 Outputs map_pairs(const Inputs& in, double (*f)(double, double));
 /// scale * sum of f(prediction - label): a loss.
 Outputs sum_of_differences(const Inputs& in, const Attrs& attrs, double (*f)(double));
@@ -38,15 +38,15 @@ Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, double (*f)(double
 
 /// The activation of x.
 double activated(Activation activation, double x);
-/// Its slope where the activation is of x; relu's, of y, is the same.
+/// Its slope at the activation's input x; for relu, y gives the same.
 double slope_at(Activation activation, double x);
-/// What an epilogue makes of a kernel's result in all that is element by element: bias (in[2]), activation and slope
-/// (at the last input), and the activation's input where it is kept.
+/// Applies the element-wise steps of an epilogue to a kernel's result: bias (in[2]), activation and slope (at the
+/// last input), and the activation's input if it is kept.
 Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
 
-/// Whether dropout keeps element i.
+/// True if dropout keeps element i.
 bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, int micro_batch, size_t i);
-/// The factor of gradients that are clipped to attr clip_norm; in[1] is their squared norm.
+/// The factor of gradients clipped to attr clip_norm; in[1] is their squared norm.
 double clip_scale(const Inputs& in, const Attrs& attrs);
 
 }  // namespace naive

@@ -1,6 +1,6 @@
-// One row an op and shape: the rows of a family are in its <folder>_cases.cpp (op_cases.h), and op_cases_test.cpp says
-// what every row must pass. Shapes: prime sizes that vector loops do not divide, ones, and sizes that 2, 3, 4 and 6
-// ranks divide.
+// One row per op and shape. The rows of a family are in its <folder>_cases.cpp (op_cases.h); op_cases_test.cpp
+// lists what every row must pass. Shapes: prime sizes that vector loops do not divide, ones, and sizes that 2, 3, 4
+// and 6 ranks divide.
 #pragma once
 
 #include <string>
@@ -27,10 +27,10 @@ struct OpCase {
   std::string op;
   std::vector<CaseInput> inputs;
   Attrs attrs = {};
-  std::vector<Shape> outputs;  ///< of the last node, as a person works them out
-  double tolerance = 2e-6;     ///< of the largest element of a result; gradients: 10 times that
-  BuildLayer build = nullptr;  ///< where the layer is more than one node
-  bool fused = false;          ///< with an epilogue, which only the compiler sets: there is no backward
+  std::vector<Shape> outputs;  ///< of the last node, worked out by hand
+  double tolerance = 2e-6;     ///< relative to the largest element of a result; gradients: 10 times that
+  BuildLayer build = nullptr;  ///< for a layer of more than one node
+  bool fused = false;          ///< with an epilogue, which only the compiler sets: no backward
 
   std::string name() const;
 };
@@ -40,14 +40,15 @@ inline CaseInput fixed(Shape shape) { return {std::move(shape), false}; }
 /// i32 in [0, below).
 inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
 
-/// A row of an instruction with that epilogue.
+/// A row of an instruction with this epilogue.
 OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, const Epilogue& epilogue,
                   std::vector<Shape> outputs);
 
 /// A batch_norm layer as model/ lowers it, over x [n, c, ..] (batch_norm_cases.cpp).
 OpCase batch_norm_case(Shape x, bool affine);
 
-/// Values of f32 inputs: a standard normal by (row, input, element), so that a row fails the same way each time.
+/// Values of f32 inputs: standard normal, a function of (row, input, element), so that a row fails the same way
+/// each time.
 std::vector<double> case_values(const OpCase& op_case, size_t input);
 
 }  // namespace trainctl

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// The largest difference, as a part of the largest expected element. NaNs are infinitely wrong.
+/// The largest difference, relative to the largest expected element. A NaN is infinitely wrong.
 double error(const std::vector<double>& got, const std::vector<double>& expected) {
   if (got.size() != expected.size()) return INFINITY;
   double worst = 0, largest = 1e-30;
@@ -22,7 +22,7 @@ double error(const std::vector<double>& got, const std::vector<double>& expected
   return worst / largest;
 }
 
-/// All tensors that nodes make or update.
+/// All tensors that nodes write or update.
 std::set<TensorId> results(const Graph& graph) {
   std::set<TensorId> all;
   for (const Node& node : graph.nodes) {
@@ -34,7 +34,7 @@ std::set<TensorId> results(const Graph& graph) {
   return all;
 }
 
-/// A run must give what the plain run of the same graph gives.
+/// A run must give the same result as the plain run of the same graph.
 void check_same(const OpCase& row, const Graph& graph, const Values& got, const Values& expected, double tolerance) {
   for (TensorId t : results(graph)) {
     CAPTURE(graph.tensors[t].name);
@@ -100,7 +100,7 @@ void check_backward(const OpCase& row, const CaseRun& run) {
     REQUIRE_MESSAGE(built.in_grads[i] >= 0, row.name());
     const auto slopes = finite_differences(built, start, built.inputs[i]);
     const auto& gradient = got[built.in_grads[i]];
-    // A gradient that is 0 in truth (softmax over one class) has no size to compare with.
+    // A gradient that is exactly 0 (softmax over one class) has no scale to compare with.
     const bool vanishes = std::all_of(slopes.begin(), slopes.end(), [](double s) { return std::fabs(s) < 1e-9; });
     const double off = vanishes ? error(gradient, slopes) * 1e-30 : error(gradient, slopes);
     CHECK_MESSAGE(off <= run.tolerance(10 * row.tolerance), row.name());
@@ -124,7 +124,7 @@ void check_accumulate(const OpCase& row, const CaseRun& run) {
   const CaseGraph built = both_ways(row, run);
   Values expected = initial_values(row, built), got = expected;
   for (const Node& node : built.graph.nodes) {
-    // Node by node, so that each reads the plain results of those before it.
+    // Node by node, so that each reads the plain results of the previous ones.
     Graph one = built.graph;
     one.nodes = {node};
     run_graph(one, uncut(one), expected, {.device = &run.device});
@@ -135,7 +135,7 @@ void check_accumulate(const OpCase& row, const CaseRun& run) {
       const bool adds = (get_op(node.op).kernel.accumulates >> o & 1) != 0;
       const Epilogue epilogue = epilogue_of(node.attrs);
       const bool more_after = epilogue.activation != Activation::none || epilogue.slope != Activation::none;
-      if (more_after) continue;  // the compiler accumulates none of these
+      if (more_after) continue;  // the compiler never accumulates into these
       for (double& v : sum) v += adds ? kBefore : 0.0;
       CHECK_MESSAGE(error(added[node.outputs[o]], sum) <= run.tolerance(5e-6), row.name(), " node ", node.op);
     }

@@ -1,4 +1,4 @@
-// What every row of the table must pass, whatever the device and the type of its numbers.
+// What every row of the table must pass, on every device and in every number type.
 #pragma once
 
 #include <algorithm>
@@ -7,15 +7,14 @@
 
 namespace trainctl {
 
-/// Where a row runs, and in which numbers.
+/// The device that a row runs on, and its number types.
 struct CaseRun {
   const CaseDevice& device = cpu_device();
   DType floats = DType::f32;
-  double least_tolerance = 0;  ///< in f32, of kernels with approximate functions
-  bool bf16_gradients =
-      false;  ///< of inputs, where no node reads them: as parameters have them, with gradient_precision
+  double least_tolerance = 0;   ///< in f32, for kernels with approximate functions
+  bool bf16_gradients = false;  ///< of inputs that no node reads: as parameters have them, with gradient_precision
 
-  /// Of the largest element: what f32 is held to, or bf16's own rounding.
+  /// Relative to the largest element: the tolerance of f32, or bf16's own rounding.
   double tolerance(double of_f32) const { return floats == DType::f32 ? std::max(of_f32, least_tolerance) : 1e-2; }
 };
 
@@ -23,13 +22,13 @@ struct CaseRun {
 void check_forward(const OpCase& row, const CaseRun& run);
 /// Backward, against finite differences of the loops in double.
 void check_backward(const OpCase& row, const CaseRun& run);
-/// Every cut that the rule permits gives the unsharded result, forward and backward. Returns how many there are.
+/// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts.
 int check_cuts(const OpCase& row, const CaseRun& run);
-/// A kernel that can accumulate adds to what is there.
+/// A kernel that can accumulate adds to the output's contents.
 void check_accumulate(const OpCase& row, const CaseRun& run);
-/// An op that may work in place gives the same there, to the bit.
+/// An op that may work in place gives the same result there, bit for bit.
 void check_in_place(const OpCase& row, const CaseRun& run);
-/// Two threads give what one gives.
+/// Two threads give the same result as one.
 void check_threads(const OpCase& row, const CaseRun& run);
 void check_same_bits_twice(const OpCase& row, const CaseRun& run);
 /// Forward and backward, against f32 on another device: for rows too large for finite differences.

@@ -1,6 +1,6 @@
-// All that tests know of one family of ops. engine/ops/<folder>/<folder>_cases.cpp defines
+// Everything that tests know about one family of ops. engine/ops/<folder>/<folder>_cases.cpp defines
 //   extern const OpCases <folder>_cases
-// and all_ops.def makes the list, so that a family without it does not link. families_test.cpp says what it must hold.
+// and all_ops.def makes the list, so a family without it does not link. families_test.cpp checks its contents.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// One forward node of an op, by itself.
+/// One forward node of an op.
 struct Given {
   const char* op;
   std::vector<TensorInfo> inputs;
@@ -36,18 +36,18 @@ struct GradientCase {
   const char* why;
 };
 
-/// What infer says of inputs that do not fit (tests/ops_rules/shape_errors_test.cpp).
+/// The error of infer for inputs that do not fit (tests/ops_rules/shape_errors_test.cpp).
 struct ShapeErrorCase {
   Given given;
   const char* message;
 };
 
-/// The scalars of both sides of a comparison where an op draws random numbers.
+/// The scalars of both sides of a comparison, for ops that draw random numbers.
 inline constexpr uint64_t kCaseSeed = 17;
 inline constexpr uint32_t kCaseStep = 5;
 inline constexpr int kCaseMicroBatch = 3;
 
-/// The forward op as a naive loop in double: what kernels and finite differences are compared with.
+/// The forward op as a naive loop in double: kernels and finite differences are compared with it.
 struct Reference {
   const char* op;
   naive::Outputs (*run)(const naive::Inputs& in, const Attrs& attrs);
@@ -56,9 +56,9 @@ struct Reference {
 /// An operand of a KernelCase.
 struct CaseOperand {
   enum class Fill : uint8_t {
-    values,    ///< between -1 and 1, by the operand's place among all and the element
+    values,    ///< between -1 and 1, determined by the operand's index and the element
     positive,  ///< between 0 and 1
-    number,    ///< `number` throughout
+    number,    ///< every element is `number`
     ids,       ///< i32 in [0, number)
     unwritten  ///< NaN
   };
@@ -73,16 +73,16 @@ inline CaseOperand unwritten(Shape shape, DType dtype = DType::f32) {
   return {std::move(shape), CaseOperand::Fill::unwritten, dtype};
 }
 
-/// A call of one kernel: of those that no op of the graph runs, and of fused steps that no OpCase reaches. The CPU
-/// runs it against the family's KernelReference, a GPU against the CPU.
+/// A call of one kernel: for kernels that no op of the graph runs, and for fused steps that no OpCase reaches. The
+/// CPU runs it against the family's KernelReference, a GPU against the CPU.
 struct KernelCase {
   std::string kernel;
   std::vector<CaseOperand> in, out;
   Attrs attrs = {};
-  double tolerance = 0;  ///< of a GPU against the CPU, as a part of an element, or of 1 where that is less
+  double tolerance = 0;  ///< of a GPU against the CPU, relative to the element, or to 1 if that is larger
   StepScalars scalars = {};
 
-  /// The CPU stands in for bf16 with f32: its kernel takes none there.
+  /// The CPU uses f32 in place of bf16: its kernel has no bf16 there.
   bool f32_on_cpu = false;
 
   std::string name() const;
@@ -90,24 +90,24 @@ struct KernelCase {
 
 struct NaiveCall {
   const naive::Inputs& in;
-  const naive::Outputs& before;  ///< what the outputs hold
+  const naive::Outputs& before;  ///< the initial contents of the outputs
   const Attrs& attrs;
   const StepScalars& scalars;
 };
 
-/// A kernel as a naive loop in double. Where an output has TensorArg::accumulate, what this gives is added to it.
+/// A kernel as a naive loop in double. If an output has TensorArg::accumulate, the result is added to it.
 struct KernelReference {
   const char* kernel;
   naive::Outputs (*run)(const NaiveCall& call);
 };
 
-/// A layer of a job file (tests/model/layer_types_test.cpp). It stands between two dense layers `first` and `second` of
-/// [8, 12], so that gradients flow through.
+/// A layer of a job file (tests/model/layer_types_test.cpp). It is placed between two dense layers `first` and
+/// `second` of [8, 12], so that gradients flow through.
 struct LayerCase {
   const char* type;
-  const char* fields;   ///< ", units: 5"; its input is `first` where it names none
-  Shape shape;          ///< of what comes out
-  bool of_ids = false;  ///< it reads the data instead, ids of [8, 5]
+  const char* fields;   ///< ", units: 5"; its input is `first` unless given here
+  Shape shape;          ///< of the output
+  bool of_ids = false;  ///< reads the data instead, ids of [8, 5]
 };
 
 struct Exemption {
@@ -136,7 +136,7 @@ struct FamilyCases {
 /// In the order of all_ops.def.
 std::span<const FamilyCases> all_cases();
 
-/// The rows of all families, in that order, or of those that the environment names: TRAINCTL_OP_CASES=softmax,gelu.
+/// The rows of all families, in that order, or of those named by the environment: TRAINCTL_OP_CASES=softmax,gelu.
 const std::vector<OpCase>& op_cases();
 const std::vector<RuleCase>& rule_cases();
 const std::vector<GradientCase>& gradient_cases();
@@ -144,7 +144,7 @@ const std::vector<ShapeErrorCase>& shape_error_cases();
 const std::vector<KernelCase>& kernel_cases();
 const std::vector<LayerCase>& layer_cases();
 
-/// Null where the op has none.
+/// Null if the op has none.
 const Reference* find_reference(std::string_view op);
 const KernelReference* find_kernel_reference(std::string_view kernel);
 

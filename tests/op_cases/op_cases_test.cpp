@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-TEST_CASE("an op infers the shapes that a person works out") {
+TEST_CASE("an op infers the expected shapes") {
   for (const OpCase& row : op_cases()) {
     const CaseGraph built = build_case(row, false);
     const Node& last = built.graph.nodes[built.last];
@@ -20,7 +20,7 @@ TEST_CASE("an op infers the shapes that a person works out") {
   }
 }
 
-TEST_CASE("a forward kernel gives what the naive loop in double gives") {
+TEST_CASE("a forward kernel gives the result of the naive loop in double") {
   for (const OpCase& row : op_cases()) check_forward(row, {});
 }
 
@@ -34,15 +34,15 @@ TEST_CASE("every cut that the rule permits gives the unsharded result, forward a
   if (std::getenv("TRAINCTL_OP_CASES") == nullptr) CHECK(cuts_run > 200);
 }
 
-TEST_CASE("a kernel that can accumulate adds to what is there") {
+TEST_CASE("a kernel that can accumulate adds to the output's contents") {
   for (const OpCase& row : op_cases()) check_accumulate(row, {});
 }
 
-TEST_CASE("an op that may work in place gives the same there") {
+TEST_CASE("an op that may work in place gives the same result there") {
   for (const OpCase& row : op_cases()) check_in_place(row, {});
 }
 
-TEST_CASE("two threads give what one gives") {
+TEST_CASE("two threads give the same result as one") {
   for (const OpCase& row : op_cases()) check_threads(row, {});
 }
 

@@ -29,7 +29,7 @@ std::vector<OptimizerCall> optimizer_calls() {
                                .weight_decay = bit(2) ? 0.01 : 0.0,
                                .flag = bit(3),
                                .gradient = bit(4) ? DType::bf16 : DType::f32};
-      // The CPU rounds nothing where it stands in for bf16.
+      // The CPU does not round where f32 stands in for bf16.
       if (call.gradient == DType::bf16 && call.copy) continue;
       calls.push_back(call);
     }

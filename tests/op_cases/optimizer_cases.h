@@ -1,4 +1,4 @@
-// Calls that every optimizer's update kernel has to stand: gradients in f32 and bf16, clipped and not, with weight
+// Calls that every optimizer's update kernel must pass: gradients in f32 and bf16, clipped and not, with weight
 // decay and without, and with the weights' bf16 copy.
 #pragma once
 
@@ -10,7 +10,7 @@ struct OptimizerCall {
   int64_t n = 0;
   bool copy = false;  ///< the last output is a bf16 copy of the weights
   double clip_norm = 0, weight_decay = 0;
-  bool flag = false;  ///< for whatever the optimizer has besides
+  bool flag = false;  ///< for an option specific to the optimizer
   DType gradient = DType::f32;
 
   /// in: gradient, squared norm. out: weight, `states` (their fill), (copy).

@@ -1,5 +1,5 @@
-// Matrix products over shapes that reach each path of the register tiles: every instruction set that this
-// processor has, and oneDNN, against a loop in double.
+// Matrix products over shapes that reach each path of the register tiles, in every instruction set of this
+// processor and in oneDNN, against a loop in double.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -47,7 +47,7 @@ double expected_at(const cpu::Product& p, int64_t r, int64_t c) {
 
 using Make = CpuKernel (*)(const cpu::Product&);
 
-/// A kernel that runs one instruction set whatever the processor would choose.
+/// A kernel with a fixed instruction set, independent of the processor's default.
 template <const cpu::Tiles* (*kTiles)()>
 CpuKernel prepare_with(const cpu::Product& product) {
   cpu::Product p = product;
@@ -63,7 +63,7 @@ void check_products(const char* by, Make make, int threads) {
     const auto a = random_values(s.m * s.k, 1), b = random_values(s.k * s.n, 2), bias = random_values(s.n, 3);
     for (int bits = 0; bits < 32; ++bits) {
       const Variant v{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
-      if ((v.bias != v.relu) && s.m * s.n * s.k > 100000) continue;  // the large ones with both or neither
+      if ((v.bias != v.relu) && s.m * s.n * s.k > 100000) continue;  // the large ones only with both or neither
       std::vector<float> c(static_cast<size_t>(s.m * s.n),
                            v.accumulate ? kBefore : std::numeric_limits<float>::quiet_NaN());
       cpu::Product p{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .b = b.data(), .c = c.data()};
@@ -96,7 +96,7 @@ TEST_CASE("matrix products are right for every shape, transpose and fused step")
   if (cpu::tiles_avx512() != nullptr) check_products("avx512", prepare_with<cpu::tiles_avx512>, 1);
 }
 
-TEST_CASE("oneDNN's matrix products, for processors without tiles of ours, are right too") {
+TEST_CASE("oneDNN's matrix products, for processors without our tiles, are right too") {
   check_products("oneDNN", cpu::prepare_product_with_onednn, 1);
 }
 

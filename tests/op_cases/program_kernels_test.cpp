@@ -1,5 +1,5 @@
-// The kernels that only compiled programs use: moves, sums of gradients, optimizers. And what holds for all
-// kernels: a run allocates nothing.
+// The kernels that only compiled programs use: moves, sums of gradients, optimizers. Also a rule for all kernels: a
+// run allocates nothing.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ Floats random_floats(size_t n, uint64_t key) {
   return values;
 }
 
-/// In place: kernels have its address.
+/// Not copied: kernels keep its address.
 void refill(Floats& values, uint64_t key) {
   const Floats next = random_floats(values.size(), key);
   std::copy(next.begin(), next.end(), values.begin());
@@ -49,7 +49,7 @@ Attrs parts(int64_t outer, int64_t count, int64_t inner) {
   return {{"outer", outer}, {"parts", count}, {"inner", inner}};
 }
 
-/// What an optimizer does to one weight, in double.
+/// The effect of an optimizer on one weight, in double.
 struct Reference {
   double w, m = 0, v = 0;
   void sgd(double g, double lr, double momentum, bool nesterov, double decay) {
@@ -81,9 +81,9 @@ void check_weights(const Floats& weights, const std::vector<Reference>& expected
 
 }  // namespace
 
-TEST_CASE("pack puts each part together and unpack takes it apart again") {
+TEST_CASE("pack makes each part contiguous and unpack reverses it") {
   for (const DType dtype : {DType::f32, DType::i32, DType::bf16}) {
-    // [outer 2, parts 3, inner 4]; two bf16 lie in the place of a float.
+    // [outer 2, parts 3, inner 4]; two bf16 take the place of a float.
     const int64_t inner = dtype == DType::bf16 ? 8 : 4;
     Floats x = random_floats(24, 1), packed = poison(24), back = poison(24);
     const auto of = [&](Floats& values) {
@@ -118,7 +118,7 @@ TEST_CASE("accumulate adds, zero clears") {
   CHECK(y == Floats(kWeights, 0.0f));
 }
 
-TEST_CASE("sum_squares is the squared norm, and adds where it is told to") {
+TEST_CASE("sum_squares is the squared norm, and can accumulate") {
   Floats x = random_floats(1001, 1), out = poison(1);
   prepare("sum_squares", {arg(x)}, {arg(out)})();
   CHECK(out[0] == doctest::Approx(norm_of(x) * norm_of(x)).epsilon(1e-7));
@@ -179,7 +179,7 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   }
 }
 
-TEST_CASE("every optimizer of the list goes downhill with its defaults; a plain step is -learning_rate * gradient") {
+TEST_CASE("every optimizer of the list reduces a loss with its defaults; a plain step is -learning_rate * gradient") {
   for (const OptimizerDef* def : all_optimizers()) {
     CAPTURE(def->name);
     const Optimizer optimizer(def->name, {});
@@ -202,7 +202,7 @@ TEST_CASE("every optimizer of the list goes downhill with its defaults; a plain 
 
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
-  // Ties go to the even neighbour; the last is a nan, which rounding up would make infinite.
+  // Ties go to the even neighbour; the last one is a NaN, which rounding up would make infinite.
   Floats w = {1.0f, 1.00390625f, 1.01171875f, -1.004f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
   const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0x7fc0};
   for (const char* op : {"sgd_update", "adam_update"}) {
@@ -216,7 +216,7 @@ TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   }
 }
 
-TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in the prediction's place") {
+TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in the prediction's memory") {
   for (const LossDef* def : all_losses()) {
     for (const bool in_place : {false, true}) {
       CAPTURE(def->name);
@@ -261,7 +261,7 @@ TEST_CASE("the optimizers and sums run without allocating") {
   CHECK(allocations() == before);
 }
 
-TEST_CASE("a weight gradient with its bias's gives what the two kernels give, also as a step") {
+TEST_CASE("a weight gradient fused with the bias gradient gives the results of the two kernels, also as a step") {
   for (const bool kn : {false, true}) {
     for (const bool descend : {false, true}) {
       constexpr int64_t kRows = 6, kIn = 5, kOut = 3;
@@ -289,7 +289,7 @@ TEST_CASE("a weight gradient with its bias's gives what the two kernels give, al
   }
 }
 
-TEST_CASE("some rows of a weight gradient are those of the whole, and its bias's gradient stays whole") {
+TEST_CASE("some rows of a weight gradient equal those of the whole, and the bias gradient stays whole") {
   for (const bool kn : {false, true}) {
     constexpr int64_t kRows = 9, kIn = 40, kOut = 24, kPiece = 8;
     const StepScalars scalars;

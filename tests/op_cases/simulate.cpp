@@ -1,4 +1,4 @@
-// Slices follow from a node's rule alone: a dim is cut as often as its cut factor is.
+// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor.
 #include "tests/op_cases/simulate.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// This rank's block number of each factor: ranks count through the factors, the last one fastest.
+/// This rank's block index in each factor: ranks enumerate the factors, the last one fastest.
 std::vector<int> coordinates(int rank, const Cuts& cuts) {
   std::vector<int> at(cuts.size());
   for (size_t f = cuts.size(); f-- > 0;) {
@@ -65,7 +65,7 @@ Slice make_slice(const Tensor& tensor, const TensorRule& rule, const Layer& laye
   return slice;
 }
 
-/// f(place in the slice, place in the whole tensor) for each element.
+/// Calls f(index in the slice, index in the whole tensor) for each element.
 template <class F>
 void for_each_element(const TensorArg& arg, F f) {
   for (int64_t i = 0; i < arg.size(); ++i) {
@@ -93,7 +93,7 @@ bool has_factor(const TensorRule& rule, int factor, const Layer& layer) {
                      [&](const DimRule& dim) { return cut_factor(dim, layer.factors) == factor; });
 }
 
-/// Whether this rank's part of an output counts: of ranks that hold the same, the first. Ranks that differ in
+/// True if this rank's part of an output counts: of ranks with the same part, only the first. Ranks that differ in
 /// a factor that only inputs have hold terms of a sum, so each of them counts.
 bool counts(const Node& node, const TensorRule& output, const Layer& layer, const Cuts& cuts, int rank) {
   const std::vector<int> at = coordinates(rank, cuts);
@@ -167,7 +167,7 @@ void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& va
   }
 }
 
-/// Whether a factor is the one that is cut wherever it stands.
+/// True if the factor is the one that is cut in every dim that contains it.
 bool is_major(const Graph& graph, int factor) {
   const auto fits = [&](const TensorRule& rule) {
     return std::all_of(rule.begin(), rule.end(), [&](const DimRule& dim) {
@@ -233,7 +233,7 @@ Values initial_values(const OpCase& op_case, const CaseGraph& built) {
     if (tensor.kind == TensorKind::state) values[t].assign(num_elements(tensor.shape), tensor.init.value);
   }
   if (built.out_grad >= 0) {
-    // A loss is 1 of itself; its backward does not ask.
+    // A loss has gradient 1 with respect to itself; its backward does not read it.
     const bool loss = built.graph.tensors[built.out_grad].shape == Shape{1};
     auto& dy = values[built.out_grad];
     dy.resize(num_elements(built.graph.tensors[built.out_grad].shape), 1.0);

@@ -1,5 +1,5 @@
-// A row's graph, and its run on simulated ranks: the layer's factors are cut, each rank runs each node's kernel
-// on its slices, and what the ranks made is put together again.
+// A row's graph, and its run on simulated ranks: the layer's factors are cut, each rank runs each node's kernel on
+// its slices, and the ranks' results are assembled again.
 #pragma once
 
 #include <vector>
@@ -16,17 +16,17 @@ struct CaseGraph {
   std::vector<TensorId> inputs;
   NodeId last = -1;                ///< the last forward node
   TensorId out_grad = -1;          ///< the gradient of its first output: an input of the graph
-  std::vector<TensorId> in_grads;  ///< one a row's input; -1: not differentiable
+  std::vector<TensorId> in_grads;  ///< one per input of the row; -1: not differentiable
 };
-/// `floats`: f32, or bf16 for what the row says is f32, but labels.
+/// `floats`: f32, or bf16 in place of the row's f32, except for labels.
 CaseGraph build_case(const OpCase& op_case, bool backward, DType floats = DType::f32);
 
-/// Whole tensors by id, i32 too. Empty: not there yet.
+/// Whole tensors by id, including i32. Empty: not computed yet.
 using Values = std::vector<std::vector<double>>;
 /// Values of the row's inputs, states and output gradient, rounded to the tensors' types.
 Values initial_values(const OpCase& op_case, const CaseGraph& built);
 
-/// Ways each factor of the layer is cut: the ranks are their product.
+/// The number of ways that each factor of the layer is cut: the ranks are their product.
 using Cuts = std::vector<int>;
 Cuts uncut(const Graph& graph);
 /// Every legal way to cut one factor 2, 3 or 4 ways, or two factors 2 ways each.
@@ -34,8 +34,8 @@ std::vector<Cuts> permitted_cuts(const Graph& graph);
 std::string to_string(const Cuts& cuts, const Graph& graph);
 
 struct RunOptions {
-  bool in_place = false;    ///< output 0 in the memory of input 0, where the op says that it may be
-  bool accumulate = false;  ///< onto kBefore, where the op says that it can
+  bool in_place = false;    ///< output 0 in the memory of input 0, if the op allows it
+  bool accumulate = false;  ///< onto kBefore, if the op allows it
   int threads = 1;
   const CaseDevice* device = &cpu_device();
 };
@@ -44,7 +44,7 @@ inline constexpr float kBefore = 0.75f;
 /// Runs all nodes in order. Memory that a kernel does not write is left as NaN.
 void run_graph(const Graph& graph, const Cuts& cuts, Values& values, const RunOptions& options = {});
 
-/// The forward nodes with the reference in double.
+/// Runs the forward nodes with the reference in double.
 void run_reference(const Graph& graph, NodeId last, Values& values);
 
 }  // namespace trainctl

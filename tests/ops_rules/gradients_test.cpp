@@ -1,6 +1,6 @@
-// The backward nodes of each op and their rules. What a gradient is a partial sum over follows from
-// its rule alone: the factors that the node's inputs have and its output lacks. So each gradient row of the
-// families' cases gives the reason why cutting any factor that the forward rule permits leaves a correct (partial) sum.
+// The backward nodes of each op and their rules. The factors that a gradient is a partial sum over follow from its
+// rule alone: those that the node's inputs have and its output lacks. Each gradient row of the families' cases
+// states why cutting any factor that the forward rule permits leaves a correct (partial) sum.
 #include <doctest/doctest.h>
 
 #include "engine/base/text.h"
@@ -17,7 +17,7 @@ TEST_CASE("every op's backward nodes have the rule, and so the partial sums, of 
   }
 }
 
-TEST_CASE("a factor that a gradient is summed over is cuttable in the forward rule, or cut by nobody") {
+TEST_CASE("a factor that a gradient is summed over is cuttable in the forward rule, or never cut") {
   // Sums over an uncuttable factor happen inside a kernel; only collectives (never cut) may have them here.
   for (const GradientCase& row : gradient_cases()) {
     CAPTURE(std::string(row.given.op));
@@ -36,7 +36,7 @@ TEST_CASE("a factor that a gradient is summed over is cuttable in the forward ru
   }
 }
 
-TEST_CASE("a gradient that nobody needs has no node") {
+TEST_CASE("a gradient that is not needed has no node") {
   Graph graph = one_node({"matmul", {{{2, 3}}, {{3, 4}}}});
   graph.tensors[0].dtype = DType::i32;  // as if it were data
   CHECK(backward_of(graph) == std::vector<std::string>{"matmul_weight_grad mk,mn->kn sums m"});

@@ -1,4 +1,4 @@
-// One forward node in a graph of its own, and its backward nodes, printed.
+// One forward node in its own graph, and its backward nodes, printed.
 #pragma once
 
 #include <string>
@@ -9,15 +9,14 @@
 
 namespace trainctl {
 
-/// The node of layer "op" with inputs in0, in1, … that all need gradients (but for i32).
+/// The node of layer "op" with inputs in0, in1, …, which all need gradients (except i32).
 Graph one_node(const Given& given);
 
-/// Appends its backward nodes. What each does, in order:
-/// "matmul mn,kn->mk sums n" (the factors that only inputs have), and "pass in0" for a gradient that
-/// is handed on.
+/// Appends its backward nodes. Returns what each does, in order: "matmul mn,kn->mk sums n" (the factors that only
+/// inputs have), and "pass in0" for a gradient that is passed on.
 std::vector<std::string> backward_of(Graph& graph);
 
-/// "a b" of the factors that inputs have and output `i` lacks.
+/// The factors that inputs have and output `i` lacks: "a b".
 std::string contracted(const Graph& graph, const Node& node, size_t i);
 
 }  // namespace trainctl

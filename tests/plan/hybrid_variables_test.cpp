@@ -1,5 +1,5 @@
-// hybrid_parallel: parameters and states that a strategy leaves out follow the factors that it cuts, and two
-// strategies of one shared parameter agree.
+// hybrid_parallel: parameters and states without cuts in a strategy follow the factors that it cuts, and two
+// strategies for a shared parameter must agree.
 #include <doctest/doctest.h>
 
 #include "tests/plan/planned.h"
@@ -24,7 +24,7 @@ const char* const kShared =
 
 }  // namespace
 
-TEST_CASE("a bias that the strategy leaves out is cut as its weight's out dim") {
+TEST_CASE("a bias without cuts in the strategy is cut as its weight's out dim") {
   const Planned p = planned(job("  - {name: a, type: dense, units: 16}\n", "    a: [[1, 1], [2, 1]]\n"));
   CHECK(p.variable("a.weight").global_shape == Shape{32, 16});
   CHECK(p.variable("a.bias").global_shape == Shape{32});
@@ -34,7 +34,7 @@ TEST_CASE("a bias that the strategy leaves out is cut as its weight's out dim") 
   CHECK(output_layout(p.graph, p.plan, node, 0).partial == Axes{1});
 }
 
-TEST_CASE("a bias stays whole where only the contraction is cut, and has the very axes of the out dim") {
+TEST_CASE("a bias stays whole if only the contraction is cut, and otherwise has exactly the axes of the out dim") {
   const Planned rows = planned(job("  - {name: a, type: dense, units: 16}\n", "    a: [[1, 1], [1, 4]]\n"));
   CHECK(rows.variable("a.bias").global_shape == Shape{16});
   const Planned both =
@@ -43,7 +43,7 @@ TEST_CASE("a bias stays whole where only the contraction is cut, and has the ver
   CHECK(both.variable("a.bias").layout.dims == std::vector<Axes>{{1}});
 }
 
-TEST_CASE("a bias of one element a rank follows too") {
+TEST_CASE("a bias of one element per rank follows too") {
   const Planned p = planned(dataset(8, "[16]") + R"(network: [{name: a, type: dense, units: 1}]
 loss: mse
 launch: {ranks: 4}
@@ -53,7 +53,7 @@ parallel: {mode: hybrid_parallel, strategies: {a: [[1, 1], [4, 1]]}}
   CHECK(p.variable("a.bias").global_shape == Shape{4});
 }
 
-TEST_CASE("what the strategy says of a bias holds") {
+TEST_CASE("the cuts that a strategy gives a bias are used") {
   const Planned p = planned(job("  - {name: a, type: dense, units: 16}\n", "    a: [[1, 1], [2, 1], [1]]\n"));
   CHECK(p.variable("a.bias").global_shape == Shape{16});
 }
@@ -68,7 +68,7 @@ TEST_CASE("beta and the running statistics follow gamma") {
   CHECK(p.plan.variables.size() == 4);
 }
 
-TEST_CASE("layers that share a parameter take it as the one with a strategy cuts it, biases as well") {
+TEST_CASE("layers that share a parameter use the cuts of the one with a strategy, biases as well") {
   for (const char* strategy : {"    a: [[1, 1], [2, 1]]\n", "    b: [[1, 1], [2, 1]]\n"}) {
     const Planned p = planned(job(kShared, strategy));
     CHECK(p.variable("a.weight").global_shape == Shape{32, 16});

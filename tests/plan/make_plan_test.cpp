@@ -1,5 +1,5 @@
-// What a plan chooses: data parallel where nothing is said, a user's strategies to the letter, and
-// the rest from the neighbours.
+// The choices of a plan: data parallel by default, a user's strategies exactly as given, and the rest from the
+// neighbours.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ int count(const std::vector<std::string>& words, const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("where nothing is said every layer is data parallel over all ranks, and nothing moves") {
+TEST_CASE("without strategies every layer is data parallel over all ranks, and nothing moves") {
   for (int ranks : {2, 3, 4, 6, 8, 12}) {
     for (const char* mode : {"data_parallel", "semi_auto_parallel"}) {
       const Planned p = planned(mlp(24, std::string("{mode: ") + mode + "}", ranks));
@@ -71,12 +71,12 @@ launch: {ranks: 4}
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("matmul1") == "[[1, 1], [1, 4]]");
   std::vector<std::string> moves = p.moves(Phase::forward);
-  // The statistics' own sums aside.
+  // Except for the sums of the statistics.
   std::erase_if(moves, [](const std::string& move) { return move.starts_with("all_reduce bn1."); });
   CHECK(moves == std::vector<std::string>{"all_gather bn1"});
 }
 
-TEST_CASE("elementwise layers follow what they read, and the next dense layer is cut to fit") {
+TEST_CASE("elementwise layers follow what they read, and the next dense layer is cut to match") {
   const Planned p = planned(mlp(32, "{mode: semi_auto_parallel, strategies: {layer1: [[1, 1], [4, 1]]}}", 4));
   CAPTURE(to_string(p.plan, p.graph));
   CHECK(broken_rule(p) == "");
@@ -110,7 +110,7 @@ TEST_CASE("the axes of strategies are chosen so that neighbours agree") {
   CHECK(p.out("relu1") == p.in("layer2"));
 }
 
-TEST_CASE("a batch that does not divide is cut as far as it does, and the plan says what would be") {
+TEST_CASE("a batch that does not divide is cut as far as possible, and the plan says which sizes would divide") {
   const Planned p = planned(mlp(6, "{mode: semi_auto_parallel}", 4));
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("relu1") == "[[2, 1]]");
@@ -122,7 +122,7 @@ TEST_CASE("a batch that does not divide is cut as far as it does, and the plan s
   CHECK(odd.cuts("relu1") == "[[3, 1]]");
 }
 
-TEST_CASE("rows that cannot be cut at all are said to be not cut, and the advice is one note for the job") {
+TEST_CASE("rows that cannot be cut at all are reported as not cut, and the advice is one note for the job") {
   const Planned p = planned(mlp(48, "{mode: semi_auto_parallel}", 7));
   CHECK(broken_rule(p) == "");
   for (const LayerPlan& layer : p.plan.layers) {
@@ -133,7 +133,7 @@ TEST_CASE("rows that cannot be cut at all are said to be not cut, and the advice
         std::vector<std::string>{"the 48 rows of a micro-batch are not cut on 7 ranks; 42 or 49 would be cut 7 ways"});
 }
 
-TEST_CASE("one rank, or one rank a stage, cuts nothing") {
+TEST_CASE("one rank, or one rank per stage, cuts nothing") {
   const Planned alone = planned(mlp(32, "{mode: stand_alone}", 1));
   CHECK(broken_rule(alone) == "");
   CHECK(alone.plan.layers[1].choice == Choice::stand_alone);
@@ -142,7 +142,7 @@ TEST_CASE("one rank, or one rank a stage, cuts nothing") {
   CHECK(piped.cuts("layer2") == "[[1, 1], [1, 1], [1]]");
 }
 
-TEST_CASE("the reference job: stages as configured, unnamed layers beside what they read") {
+TEST_CASE("the reference job: stages as configured, unnamed layers in the stage of their inputs") {
   const Planned p = planned(mlp(32,
                                 "{mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {layer1: 0, "
                                 "relu1: 0, layer2: 1, relu2: 1, layer3: 1}, strategies: {layer2: [[2, 1], [2, 1]]}, "
@@ -161,7 +161,7 @@ TEST_CASE("the reference job: stages as configured, unnamed layers beside what t
   CHECK(p.plan.mesh.ways(p.variable("layer2.weight").layout.dims[0]) == 2);
 }
 
-TEST_CASE("stages are balanced by work where no stage_config is given") {
+TEST_CASE("stages are balanced by work if no stage_config is given") {
   const Planned p = planned(mlp(32, "{mode: data_parallel, stages: 2, micro_batches: 2}", 4));
   CHECK(broken_rule(p) == "");
   // 784x512 against 512x512 and 512x1.
@@ -199,7 +199,7 @@ launch: {ranks: 4}
   CHECK(output_layout(p.graph, p.plan, loss, 0).partial == Axes{0, 1});
 }
 
-TEST_CASE("a parameter that layers of two stages share is kept by both, as the first wants it") {
+TEST_CASE("a parameter that layers of two stages share is kept by both, in the layout that the first needs") {
   const Planned p = planned(dataset(8, "[32]", "[32]") + R"(
 network:
   - {name: layer1, type: dense, units: 32}

@@ -38,7 +38,7 @@ TEST_CASE("a mesh has the prime factors of its ranks, largest first") {
   CHECK(to_string(Mesh(1)) == "1");
 }
 
-TEST_CASE("coordinates give the rank back, axis 0 being the slowest") {
+TEST_CASE("coordinates give the rank, with axis 0 the slowest") {
   for (int ranks = 1; ranks <= 16; ++ranks) {
     const Mesh mesh(ranks);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -49,7 +49,7 @@ TEST_CASE("coordinates give the rank back, axis 0 being the slowest") {
   }
 }
 
-TEST_CASE("a group holds the ranks that differ in its axes alone, in block order, and groups part the ranks") {
+TEST_CASE("a group holds the ranks that differ only in its axes, in block order, and the groups partition the ranks") {
   for (int ranks = 1; ranks <= 16; ++ranks) {
     const Mesh mesh(ranks);
     for (const Axes& axes : ordered_axes(mesh)) {
@@ -87,13 +87,13 @@ TEST_CASE("the local parts of a cut tensor tile it") {
   }
 }
 
-TEST_CASE("a layout's text shows cuts, and axes where the mesh has several") {
+TEST_CASE("a layout's text shows cuts, and axes if the mesh has several") {
   CHECK(to_string(Layout{{{0}, {}}, {}}, Mesh(2)) == "[2, 1]");
   CHECK(to_string(Layout{{{0, 2}, {}}, {1}}, Mesh(8)) == "[4@0.2, 1]+sum(2@1)");
   CHECK(to_string(Layout::replicated(1), Mesh(1)) == "[1]");
 }
 
-TEST_CASE("axes that neither cut nor sum replicate") {
+TEST_CASE("a tensor is replicated over axes that neither cut nor sum it") {
   CHECK(Layout{{{1}}, {0}}.replica_axes(Mesh(8)) == Axes{2});
   CHECK(Layout::replicated(2).replica_axes(Mesh(6)) == Axes{0, 1});
 }

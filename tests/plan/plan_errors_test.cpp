@@ -1,4 +1,4 @@
-// Jobs that cannot be planned: what is wrong, where, and what would be legal.
+// Jobs that cannot be planned: the error, its position, and what would be legal.
 #include <doctest/doctest.h>
 
 #include "engine/spec/parse.h"
@@ -8,7 +8,7 @@ using namespace trainctl;
 
 namespace {
 
-// The strategy of layer1 stands on line 12, from column 14 on.
+// The strategy of layer1 is on line 12, from column 14.
 std::string job(const std::string& strategy, int ranks = 8) {
   return dataset(32, "[784]") + R"(network:
   - {name: layer1, type: dense, units: 512}
@@ -48,13 +48,13 @@ TEST_CASE("a cut must divide the ranks of a stage") {
         "does not divide | legal cuts of this dim: 1, 2");
 }
 
-TEST_CASE("an index that two inputs share is cut alike in both") {
+TEST_CASE("an index that two inputs share is cut the same way in both") {
   CHECK(only(errors("layer1: [[1, 4], [2, 2]]")) ==
         "12:26: parallel.strategies.layer1: dim 1 of weight [512, 784] is cut 2 ways, but dim 1 of data [32, 784], "
         "which runs over the same index, is cut 4 ways | write 4 here, or 2 there");
 }
 
-TEST_CASE("what may not be cut says why") {
+TEST_CASE("the error for a dim that may not be cut gives the reason") {
   const std::string error = only(errors("soft: [[1, 4]]"));
   CAPTURE(error);
   CHECK(
@@ -63,7 +63,7 @@ TEST_CASE("what may not be cut says why") {
   CHECK(error.ends_with(" | legal cuts of this dim: 1"));
 }
 
-TEST_CASE("the cuts of a layer together divide the ranks") {
+TEST_CASE("the product of a layer's cuts divides the ranks") {
   CHECK(
       only(errors("layer1: [[8, 1], [4, 1]]")) ==
       "12:13: parallel.strategies.layer1: layer1 is cut 8 x 4 = 32 ways in all, but the job has 8 ranks | the product "
@@ -74,26 +74,25 @@ TEST_CASE("a strategy has no more inputs than its layer, and as many cuts as dim
   CHECK(
       only(errors("layer1: [[1, 1], [1, 1], [1], [1]]")) ==
       "12:13: parallel.strategies.layer1: 4 entries, but layer1 has 3 inputs: data [32, 784], weight [512, 784], bias "
-      "[512] | one list of cuts an input, in this order; trailing ones may be left out");
-  CHECK(
-      only(errors("layer1: [[1, 1, 1]]")) ==
-      "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number a dim; [1, 1] cuts "
-      "nothing");
+      "[512] | one list of cuts per input, in this order; trailing ones may be omitted");
+  CHECK(only(errors("layer1: [[1, 1, 1]]")) ==
+        "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number per dim; [1, 1] "
+        "cuts nothing");
 }
 
-TEST_CASE("a pattern says which of its layers does not fit, and all errors come at once") {
+TEST_CASE("the error for a pattern names the layer that does not fit, and all errors are reported at once") {
   const std::vector<std::string> lines = errors("layer*: [[1, 1], [8, 1]]\n    soft: [[64, 1]]");
   REQUIRE(lines.size() == 2);
   CHECK(lines[1].find("layer2: dim 0 of weight [1, 512] is cut 8 ways") != std::string::npos);
 }
 
 TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
-  // The parser says so too; a plan does not rely on it.
+  // The parser checks it too; the planner does not rely on that.
   JobSpec spec = parse_job(job("layer1: [[1, 1]]"), "job.yaml");
   const Graph graph = graph_of(spec);
   spec.launch.ranks = 3;
   spec.parallel.stages = 2;
-  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("3 ranks cannot be shared by 2"),
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("3 ranks do not divide into 2"),
                        SpecError);
   spec.parallel.mode = ParallelMode::stand_alone;
   CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel::cpu()), doctest::Contains("runs on 1 rank"), SpecError);
@@ -121,14 +120,15 @@ parallel:
         std::string::npos);
 }
 
-TEST_CASE("data_parallel wants a batch that all ranks share") {
+TEST_CASE("data_parallel needs a batch that divides among all ranks") {
   const std::string error = only(plan_errors(job("layer1: [[1, 1]]", 3), {"parallel.mode=data_parallel"}));
   CHECK(
-      error.find("dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which 3 ranks cannot share | "
-                 "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
+      error.find(
+          "dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which do not divide among 3 ranks | "
+          "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
 }
 
-TEST_CASE("in hybrid_parallel a strategy cuts parameters alone") {
+TEST_CASE("in hybrid_parallel a strategy cuts only parameters") {
   const std::string error = only(plan_errors(job("layer1: [[2, 1], [1, 1]]", 8), {"parallel.mode=hybrid_parallel"}));
-  CHECK(error.find("in hybrid_parallel a strategy cuts parameters alone") != std::string::npos);
+  CHECK(error.find("in hybrid_parallel a strategy cuts only parameters") != std::string::npos);
 }

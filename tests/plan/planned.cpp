@@ -112,7 +112,7 @@ std::string broken_rule(const Planned& planned) {
   for (const Node& node : graph.nodes) {
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const Layout layout = input_layout(graph, plan, node, i);
-      layout.local_shape(plan.mesh, graph.tensors[node.inputs[i]].shape);  // throws where a cut does not divide
+      layout.local_shape(plan.mesh, graph.tensors[node.inputs[i]].shape);  // throws if a cut does not divide
       if (layout.is_partial()) return node.name + ": reads a partial sum";
     }
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {

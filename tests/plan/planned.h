@@ -1,4 +1,4 @@
-// A job written as text, with its graph and plan: what the planner's tests start from.
+// A job written as text, with its graph and plan, for the planner's tests.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ struct Planned {
   Layout in(std::string_view layer) const;
   Layout out(std::string_view layer) const;
   const VariablePlan& variable(std::string_view tensor) const;
-  /// "all_gather bn1" for every redistribution that the nodes of this phase ask for, parameters
-  /// aside, in node order; a layout that a tensor was brought into before is not asked for again.
+  /// "all_gather bn1" for every redistribution that the nodes of this phase need, except of parameters, in node
+  /// order; a tensor is brought into the same layout only once.
   std::vector<std::string> moves(Phase phase) const;
 };
 
@@ -34,14 +34,14 @@ struct Planned {
 Graph graph_of(const JobSpec& spec);
 Planned planned(const std::string& yaml, const std::vector<std::string>& overrides = {});
 
-/// "line:column: path: message | hint", one a diagnostic, of a job that cannot be planned.
+/// "line:column: path: message | hint", one per diagnostic, for a job that cannot be planned.
 std::vector<std::string> plan_errors(const std::string& yaml, const std::vector<std::string>& overrides = {});
 
 /// A random or constant data set with this batch and shape per sample, as the head of a job.
 std::string dataset(int64_t batch, const std::string& shape, const std::string& label_shape = "[1]");
 
-/// Holds of any plan of any job: axes are used once a layer, cuts divide, stages do not run
-/// backwards, variables lie where the layers that read them first want them.
+/// Checks that hold for any plan of any job: axes are used once per layer, cuts divide, stages do not run
+/// backwards, variables have the layout of the layer that reads them first.
 std::string broken_rule(const Planned& planned);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Whatever network and strategies: the plan is legal, or the job is refused with a SpecError.
+// For any network and strategies, the plan is legal or the job is refused with a SpecError.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -92,7 +92,7 @@ class RandomJob {
 
 }  // namespace
 
-TEST_CASE("a random job gets a legal plan or a SpecError, never our own error") {
+TEST_CASE("a random job gets a legal plan or a SpecError, never an internal error") {
   int legal = 0;
   int refused = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {
@@ -102,7 +102,7 @@ TEST_CASE("a random job gets a legal plan or a SpecError, never our own error") 
       const Planned p = planned(job);
       CAPTURE(to_string(p.plan, p.graph));
       CHECK(broken_rule(p) == "");
-      // Every tensor gets from where it is made to where it is read.
+      // Every tensor gets from its producer to its readers.
       for (Phase phase : {Phase::forward, Phase::backward}) (void)p.moves(phase);
       for (LayerId l = 0; l < static_cast<LayerId>(p.graph.layers.size()); ++l) {
         const StrategySpec* said = nullptr;

@@ -1,5 +1,5 @@
-// Redistribution played through on real numbers: every rank holds its local array, each step is what
-// the collective does to them, and the end must be the slices of the whole.
+// Executes redistributions on real numbers: every rank holds its local array, each step applies the collective, and
+// the result must be the slices of the whole.
 #include "engine/plan/redistribution.h"
 
 #include <doctest/doctest.h>
@@ -76,7 +76,7 @@ Array sum_of(const PerRank& now, const std::vector<int>& group) {
   return total;
 }
 
-// What rank r holds after the step, from what its group holds before.
+// The contents of rank r after the step, from those of its group before.
 Array after_step(const Mesh& mesh, const Shape& shape, const RedistributionStep& step, const PerRank& now, int r) {
   const std::vector<int> group = mesh.group(r, step.axes);
   const int mine = mesh.index(r, step.axes);
@@ -131,7 +131,7 @@ Layout random_layout(const Mesh& mesh, int ndim, bool may_be_partial, std::mt199
   return layout;
 }
 
-// Sum everything up, gather every dim, slice: what needs no planning.
+// Sum everything up, gather every dim, slice: needs no planning.
 double naive_seconds(const Mesh& mesh, const Shape& shape, const Layout& from, const Layout& to,
                      const CostModel& cost) {
   std::vector<RedistributionStep> steps;
@@ -232,7 +232,7 @@ TEST_CASE("the right collective is found for the common moves") {
   CHECK(only(Layout{{{0}, {1}}, {}}, Layout{{{0}, {1}}, {}}) == "0 steps");
 }
 
-TEST_CASE("axes that stand together move together, on a mesh of 65,536 ranks too") {
+TEST_CASE("adjacent axes move together, on a mesh of 65,536 ranks too") {
   const Mesh mesh(65536);
   REQUIRE(mesh.num_axes() == 16);
   Axes all, half, other;
@@ -259,7 +259,7 @@ TEST_CASE("axes that stand together move together, on a mesh of 65,536 ranks too
   CHECK(kinds({{half, other}, {}}, {{half, {}}, {}}) == Kinds{all_gather});
 }
 
-TEST_CASE("where 16 dims change at once a direct way is taken") {
+TEST_CASE("if 16 dims change at once the direct path is taken") {
   const Mesh mesh(65536);
   Layout sum = Layout::replicated(16), cut = Layout::replicated(16);
   for (Axis a = 0; a < 16; ++a) {
@@ -277,7 +277,7 @@ TEST_CASE("where 16 dims change at once a direct way is taken") {
   CHECK(plan_redistribution(mesh, shape, DType::f32, cut, turned, CostModel::cpu()).back().after == turned);
 }
 
-TEST_CASE("bytes on the wire are exact, also of the largest tensor over the most ranks") {
+TEST_CASE("bytes on the wire are exact, even for the largest tensor over the most ranks") {
   constexpr int64_t kBytes = int64_t{1} << 60;
   CHECK(wire_bytes(Collective::all_gather, kBytes, 65536) == kBytes - (kBytes >> 16));
   CHECK(wire_bytes(Collective::all_reduce, kBytes, 65536) == 2 * (kBytes - (kBytes >> 16)));

@@ -1,4 +1,4 @@
-// Schedules: every micro-batch once, forward before backward, bounded in flight.
+// Schedules: every micro-batch once, forward before backward, a bounded number in flight.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ std::string text(const std::vector<Task>& tasks) {
   return line;
 }
 
-// Runs all stages' lists together; true when each reaches its end: a forward waits for the stage
-// before, a backward for the stage after.
+// Runs all stages' lists together; true if each reaches its end: a forward waits for the stage before, a backward
+// for the stage after.
 bool all_stages_finish(Schedule schedule, int num_stages, int micro_batches) {
   std::vector<std::vector<Task>> lists;
   for (int s = 0; s < num_stages; ++s) lists.push_back(stage_tasks(schedule, s, num_stages, micro_batches, true));
@@ -49,7 +49,7 @@ bool all_stages_finish(Schedule schedule, int num_stages, int micro_batches) {
 
 }  // namespace
 
-TEST_CASE("1f1b and gpipe give the orders of the book") {
+TEST_CASE("1f1b and gpipe give the textbook orders") {
   CHECK(text(stage_tasks(Schedule::one_f_one_b, 0, 2, 4, true)) == "F0 F1 B0 F2 B1 F3 B2 B3");
   CHECK(text(stage_tasks(Schedule::one_f_one_b, 1, 2, 4, true)) == "F0 B0 F1 B1 F2 B2 F3 B3");
   CHECK(text(stage_tasks(Schedule::gpipe, 0, 2, 4, true)) == "F0 F1 F2 F3 B0 B1 B2 B3");

@@ -1,4 +1,4 @@
-// Jobs that start a program of the user's.
+// Jobs that start a user's program.
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"
@@ -8,7 +8,7 @@
 using namespace trainctl;
 using Words = std::vector<std::string>;
 
-TEST_CASE("the words of a command are what the user wrote, whatever YAML would make of them") {
+TEST_CASE("the words of a command are what the user wrote, regardless of YAML's types") {
   const Words words = {"true", "0.10", "1e-3", "0x1F", "yes", "a b", "", "-", "$RANK", "null"};
   const JobSpec job = parse_job(R"(command: [true, 0.10, 1e-3, 0x1F, yes, "a b", "", -, $RANK, "null"])", "job.yaml");
   CHECK(job.has_command());
@@ -42,7 +42,7 @@ launch: {ranks: 4, max_restarts: 2, bind: numa, grace: 3s}
   CHECK(to_yaml(again) == text);
 }
 
-TEST_CASE("a command runs in the job file's folder unless told otherwise") {
+TEST_CASE("a command runs in the job file's folder unless working_dir is set") {
   CHECK(parse_job("command: [true]", "/home/me/jobs/job.yaml").working_dir == "/home/me/jobs");
   CHECK(parse_job("command: [true]", "/job.yaml").working_dir == "/");
   CHECK(parse_job("command: [true]\nworking_dir: /data", "/home/me/job.yaml").working_dir == "/data");

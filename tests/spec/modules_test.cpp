@@ -50,7 +50,7 @@ TEST_CASE("a module that is not repeated has no number, and one without a name h
   CHECK(flat(job) == Lines{"b.relu <- data", "b_1.relu <- b.relu", "z.relu <- b_1.relu"});
 }
 
-TEST_CASE("modules nest, and inputs of a module are what `input` means inside") {
+TEST_CASE("modules nest, and `input` inside a module is the module's input") {
   const JobSpec job =
       parse_job(kData +
                     "modules:\n"
@@ -63,7 +63,7 @@ TEST_CASE("modules nest, and inputs of a module are what `input` means inside") 
                            "o.i.1.add <- o.i.1.relu o.i.0.add", "o.mul <- o.i.1.add o.i.0.relu"});
 }
 
-TEST_CASE("a share inside a module is of the same copy, else of the network") {
+TEST_CASE("a share inside a module refers to the same copy, else to the network") {
   const JobSpec job =
       parse_job(kData +
                     "modules:\n"

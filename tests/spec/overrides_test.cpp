@@ -1,4 +1,4 @@
-// `a.b=c` of the command line.
+// Overrides on the command line: `a.b=c`.
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"
@@ -26,7 +26,7 @@ std::string error_of(const std::string& one) {
 
 }  // namespace
 
-TEST_CASE("an override sets a field, and makes sections that are not there") {
+TEST_CASE("an override sets a field, and creates missing sections") {
   const JobSpec job = with({"launch.ranks=4", "parallel.stages=2", "name=other", "optimizer.learning_rate.base=0.5"});
   CHECK(job.launch.ranks == 4);
   CHECK(job.parallel.stages == 2);
@@ -61,7 +61,7 @@ TEST_CASE("a key with dots or stars is taken whole") {
 
 TEST_CASE("the later of two overrides wins") { CHECK(with({"seed=3", "seed=4"}).seed == 4); }
 
-TEST_CASE("an override that cannot be applied says which and why") {
+TEST_CASE("the error for an override that cannot be applied says which and why") {
   CHECK(error_of("launch.ranks") ==
         "command line: 'launch.ranks' is not an override (write field=value, e.g. parallel.stages=2)");
   CHECK(error_of("=3").find("names no field") != std::string::npos);

@@ -1,4 +1,4 @@
-// Reading jobs that are right: defaults, kinds, positions, and writing them out again.
+// Reading correct jobs: defaults, kinds, positions, and writing them out again.
 #include "engine/spec/parse.h"
 
 #include <doctest/doctest.h>
@@ -52,7 +52,7 @@ void check_same(const JobSpec& a, const JobSpec& b) {
 
 }  // namespace
 
-TEST_CASE("what is left out takes the default of job_spec.h") {
+TEST_CASE("an omitted field takes the default of job_spec.h") {
   const JobSpec job = parse_job(kJob, "job.yaml");
   CHECK(job.name == "job");
   CHECK(job.seed == 1);
@@ -68,7 +68,7 @@ TEST_CASE("what is left out takes the default of job_spec.h") {
   CHECK_FALSE(job.network[0].attrs.has("init_std"));
 }
 
-TEST_CASE("a layer takes the one before it, and a name of its type and a counter") {
+TEST_CASE("a layer reads the previous one by default, and is named by its type and a counter") {
   const JobSpec job = parse_job(kData +
                                     "network: [{type: relu}, {type: relu}, {name: relu_2, type: tanh}, {type: relu},\n"
                                     "  {type: add, inputs: [relu, data]}]\n",
@@ -109,7 +109,7 @@ TEST_CASE("bytes take decimal and binary units, and whole numbers exactly") {
   CHECK_THROWS_AS(bytes("-1"), SpecError);
 }
 
-TEST_CASE("null is as good as leaving a field out") {
+TEST_CASE("null is the same as omitting a field") {
   const JobSpec job = parse_job(kJob + "loss: null\nparallel:\ntrain: {epochs: ~}\n", "job.yaml");
   CHECK_FALSE(job.loss);
   CHECK(job.train.epochs == 1);
@@ -124,7 +124,7 @@ TEST_CASE("anchors, aliases and merge keys are resolved") {
   CHECK(job.network[1].attrs == job.network[0].attrs);
 }
 
-TEST_CASE("every field knows where it stands, and a default where its section stands") {
+TEST_CASE("every field has its position, and a default that of its section") {
   const JobSpec job =
       parse_job(kJob + "parallel:\n  mode: hybrid_parallel\n  strategies: {f*: [[1, 1], [2, 1]]}\n", "job.yaml");
   CHECK(job.position("network[0].units") == SourcePos{"job.yaml", 3, 36});
@@ -135,7 +135,7 @@ TEST_CASE("every field knows where it stands, and a default where its section st
   CHECK(job.parallel.strategies[0].path == "parallel.strategies.f*");
 }
 
-TEST_CASE("columns count characters, not bytes, and a byte order mark counts nothing") {
+TEST_CASE("columns count characters, not bytes, and a byte order mark does not count") {
   try {
     parse_job("\xEF\xBB\xBFname: \"\xC3\xA4\xC3\xB6\" \n" + kJob + "print: [\"\xC3\xBC\", x]\n", "job.yaml");
     FAIL("accepted");
@@ -146,14 +146,14 @@ TEST_CASE("columns count characters, not bytes, and a byte order mark counts not
   }
 }
 
-TEST_CASE("the path of the data set is relative to the job file and comes out absolute") {
+TEST_CASE("the path of the data set is relative to the job file and is made absolute") {
   const std::string text = "dataset: {type: mnist, path: data/x}\nnetwork: [{type: relu}]\n";
   CHECK(parse_job(text, "/a/b/job.yaml").dataset.path == "/a/b/data/x");
   CHECK(parse_job(text, "job.yaml").dataset.path == (fs::current_path() / "data/x").string());
   CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.path == "/d");
 }
 
-TEST_CASE("jobs that run as they are: each reads, and reads back the same from its YAML") {
+TEST_CASE("every runnable job parses, and its resolved YAML parses to the same job") {
   int jobs = 0;
   for (const char* folder : {"configs", "templates"}) {
     for (const auto& entry : fs::directory_iterator(fs::path(TRAINCTL_SOURCE_DIR) / folder)) {
@@ -206,7 +206,7 @@ TEST_CASE("any text that a job may hold reads back as it was, as a word, a value
   }
 }
 
-TEST_CASE("the resolved job is written to be read: sections as blocks, lists and layers on a line") {
+TEST_CASE("the resolved job is readable: sections as blocks, lists and layers on one line") {
   const std::string text =
       to_yaml(parse_job("dataset: {type: random, shape: [8], label_dtype: f32}\n"
                         "network: [{name: fc, type: dense, units: 4}]\nloss: mae\n"
@@ -224,7 +224,7 @@ TEST_CASE("the resolved job is written to be read: sections as blocks, lists and
   CHECK(text.back() == '\n');
 }
 
-TEST_CASE("a file that cannot be read is the user's to fix") {
+TEST_CASE("a file that cannot be read is a SpecError") {
   CHECK_THROWS_WITH_AS(load_job("no/such/job.yaml"), doctest::Contains("cannot read the job file"), SpecError);
   CHECK_THROWS_WITH_AS(load_job(TRAINCTL_SOURCE_DIR), doctest::Contains("it is a folder"), SpecError);
   CHECK_THROWS_WITH_AS(parse_job("", "job.yaml"), doctest::Contains("the job file is empty"), SpecError);
@@ -245,7 +245,7 @@ TEST_CASE("a tied weight may be an embedding's") {
   CHECK(job.network[1].attrs.text("share") == "wte");
 }
 
-TEST_CASE("the loss may be placed like a layer") {
+TEST_CASE("the loss may be assigned to a stage like a layer") {
   const JobSpec job =
       parse_job(kJob +
                     "loss: mae\nparallel: {mode: data_parallel, stages: 2, stage_config: {fc: 0, loss: 1}}\n"

@@ -1,4 +1,4 @@
-// docs/job.md against the field table. TRAINCTL_UPDATE_DOCS=1 writes the tables anew.
+// Compares docs/job.md with the field table. TRAINCTL_UPDATE_DOCS=1 rewrites the tables.
 #include "engine/spec/reference.h"
 
 #include <doctest/doctest.h>

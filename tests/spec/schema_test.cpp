@@ -1,4 +1,4 @@
-// The JSON Schema against the field table.
+// Compares the JSON Schema with the field table.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

@@ -36,7 +36,7 @@ void expect_partition(const Groups& groups, int ranks) {
   }
   for (int rank = 0; rank < ranks; ++rank) {
     if (times[static_cast<size_t>(rank)] == 1) continue;
-    shape_error(fmt::format("group {}: rank {} stands in {} lists, each of the stage's {} ranks must stand in one",
+    shape_error(fmt::format("group {}: rank {} is in {} lists, but each of the stage's {} ranks must be in one",
                             to_string(Value{groups}), rank, times[static_cast<size_t>(rank)], ranks));
   }
 }
@@ -45,7 +45,7 @@ void expect_partition(const Groups& groups, int ranks) {
 Attrs group_attrs(const LayerContext& layer) {
   if (!layer.hybrid) {
     shape_error(
-        fmt::format("{} is a layer of parallel.mode: hybrid_parallel alone; in other modes the planner "
+        fmt::format("{} is a layer only for parallel.mode: hybrid_parallel; in other modes the planner "
                     "inserts the collectives",
                     layer.def.name));
   }

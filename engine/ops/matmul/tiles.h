@@ -62,7 +62,7 @@ struct View {
   const float* at(int64_t r, int64_t c) const { return p + r * row + c * col; }
 };
 
-/// The epilogue: what is done to sums before they are stored in C.
+/// The epilogue: applied to sums before they are stored in C.
 struct Finish {
   bool add;           ///< adds the scaled sums to C
   float scale;        ///< 1 unless `add`
