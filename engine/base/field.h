@@ -57,7 +57,7 @@ struct Field {
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  ///< min itself is not allowed
   bool max_open = false;
-  int length = 0;  ///< lists: so many items; 0: any number
+  int length = 0;  ///< lists: the number of items; 0: any
   std::vector<std::string> choices;
   std::vector<std::string> only;  ///< belongs to these values of the section's `type` alone
   JobKind job = JobKind::any;
