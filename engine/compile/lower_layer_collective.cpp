@@ -3,25 +3,32 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
 
 namespace trainctl {
 namespace {
 
-class LayerCollective {
+class CollectiveLowering {
  public:
-  LayerCollective(Lowering& l, const Node& node, const View& input, const View& output)
+  CollectiveLowering(Lowering& l, const Node& node, const View& input, const View& output)
       : l_(l), node_(node), input_(input), output_(output), ranks_(group_ranks()) {}
 
   void lower() {
-    const std::string& op = node_.op;
-    if (op == "all_reduce") return collective(Collective::all_reduce, input_, output_);
-    if (op == "broadcast") return collective(Collective::broadcast, input_, output_);
-    if (op == "reduce") return reduce();
-    if (op == "all_gather") return all_gather(dim("dim"));
-    if (op == "reduce_scatter") return collective(Collective::reduce_scatter, packed(dim("dim")), output_);
-    if (op == "all_to_all") return all_to_all(dim("split_dim"), dim("concat_dim"));
-    check(false, "a collective that can be lowered: " + op);
+    switch (*get_op(node_.op).collective) {
+      case LayerCollective::all_reduce:
+        return collective(Collective::all_reduce, input_, output_);
+      case LayerCollective::broadcast:
+        return collective(Collective::broadcast, input_, output_);
+      case LayerCollective::reduce:
+        return reduce();
+      case LayerCollective::all_gather:
+        return all_gather(dim("dim"));
+      case LayerCollective::reduce_scatter:
+        return collective(Collective::reduce_scatter, packed(dim("dim")), output_);
+      case LayerCollective::all_to_all:
+        return all_to_all(dim("split_dim"), dim("concat_dim"));
+    }
   }
 
  private:
@@ -109,7 +116,7 @@ class LayerCollective {
 }  // namespace
 
 void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output) {
-  LayerCollective(l, node, input, output).lower();
+  CollectiveLowering(l, node, input, output).lower();
 }
 
 }  // namespace trainctl

@@ -6,6 +6,7 @@
 //   softmax/softmax_cases.cpp   the cases that tests run
 #pragma once
 
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -18,6 +19,9 @@
 namespace trainctl {
 
 class GradBuilder;
+
+/// What an op does that is a collective as a layer (hybrid_parallel).
+enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
 struct OpDef {
   const char* name;
@@ -41,7 +45,7 @@ struct OpDef {
   /// The output is input 0 with another shape: no instruction is compiled.
   bool is_view = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction; its kernel only has a cost.
-  bool collective = false;
+  std::optional<LayerCollective> collective = {};
 };
 
 /// Thrown by an op's infer; model/ turns it into a SpecError at the layer's position.

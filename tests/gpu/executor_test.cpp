@@ -275,7 +275,7 @@ TEST_CASE("a kernel that a GPU has not is an error that names it") {
   program.instructions = {instruction(Opcode::kernel, "frobnicate")};
   OneRank rank(program);
   CHECK_THROWS_WITH_AS(make_cuda_executor(program, *rank.comm, {}, graph(true)),
-                       doctest::Contains("no CUDA kernel 'frobnicate'"), InternalError);
+                       doctest::Contains("has the kernel 'frobnicate'"), InternalError);
 }
 
 TEST_CASE("an arena that the card has no room for is an error that says how much there is") {

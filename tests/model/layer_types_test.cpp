@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective; }
+bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective.has_value(); }
 
 /// A job around the row's layer; its graph has passed verify_graph.
 Graph build_row(const LayerCase& row, const std::string& precision) {

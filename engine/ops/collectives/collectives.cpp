@@ -54,7 +54,7 @@ extern const OpDef all_reduce_op = {
     .rule = collective_rule,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_reduce", {g.out_grad()}, g.attrs()); },
     .kernel = {.name = "all_reduce", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::all_reduce,
 };
 
 /// Concatenates the ranks' parts along attr dim (0).
@@ -69,7 +69,7 @@ extern const OpDef all_gather_op = {
     .rule = collective_rule,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce_scatter", {g.out_grad()}, g.attrs()); },
     .kernel = {.name = "all_gather", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::all_gather,
 };
 
 /// Sums, and leaves each rank its block along attr dim (0).
@@ -84,7 +84,7 @@ extern const OpDef reduce_scatter_op = {
     .rule = collective_rule,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "all_gather", {g.out_grad()}, g.attrs()); },
     .kernel = {.name = "reduce_scatter", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::reduce_scatter,
 };
 
 /// Splits attr split_dim, sends block j to rank j, and concatenates the received blocks along attr concat_dim.
@@ -106,7 +106,7 @@ extern const OpDef all_to_all_op = {
           g.set_in_grad(0, "all_to_all", {g.out_grad()}, attrs);
         },
     .kernel = {.name = "all_to_all", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::all_to_all,
 };
 
 /// Copies the input of the group's rank attr root to every rank of the group.
@@ -116,7 +116,7 @@ extern const OpDef broadcast_op = {
     .rule = collective_rule,
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "reduce", {g.out_grad()}, g.attrs()); },
     .kernel = {.name = "broadcast", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::broadcast,
 };
 
 /// The sum on rank attr root, 0 on the others: broadcast's backward.
@@ -124,7 +124,7 @@ extern const OpDef reduce_op = {
     .name = "reduce",
     .infer = [](Infos in, const Attrs&) { return infer_same("reduce", in); },
     .kernel = {.name = "reduce", .cost = collective_cost},
-    .collective = true,
+    .collective = LayerCollective::reduce,
 };
 
 extern const LayerDef all_reduce_layer, all_gather_layer, reduce_scatter_layer, all_to_all_layer, broadcast_layer;
