@@ -98,9 +98,10 @@ std::vector<Ints> Attrs::int_lists(std::string_view name) const {
   return value ? *value : std::vector<Ints>{};
 }
 
-std::vector<double> Attrs::numbers(std::string_view name) const {
+const std::vector<double>& Attrs::numbers(std::string_view name) const {
+  static const std::vector<double> none;
   const auto* value = get<std::vector<double>>(items_, name);
-  return value ? *value : std::vector<double>{};
+  return value ? *value : none;
 }
 
 const Value* Attrs::find(std::string_view name) const {

@@ -32,7 +32,7 @@ class Attrs {
   /// The list, or an empty one where the name is absent.
   Ints ints(std::string_view name) const;
   std::vector<Ints> int_lists(std::string_view name) const;
-  std::vector<double> numbers(std::string_view name) const;
+  const std::vector<double>& numbers(std::string_view name) const;
   /// The value, or null where the name is absent.
   const Value* find(std::string_view name) const;
 

@@ -6,7 +6,6 @@
 #include <numbers>
 
 #include "engine/base/error.h"
-#include "engine/ops/optimizer_def.h"
 
 namespace trainctl {
 
@@ -25,12 +24,13 @@ double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_ste
   return schedule.min + (schedule.base - schedule.min) * (1.0 + std::cos(std::numbers::pi * done)) / 2.0;
 }
 
-StepScalars step_scalars(const OptimizerSpec& optimizer, int64_t step, int64_t epoch, int64_t run_steps) {
+StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimizer, int64_t step, int64_t epoch,
+                         int64_t run_steps) {
   StepScalars scalars;
-  scalars.learning_rate = static_cast<float>(learning_rate(optimizer.learning_rate, step, run_steps));
+  scalars.learning_rate = static_cast<float>(learning_rate(schedule, step, run_steps));
   scalars.step = static_cast<uint32_t>(step);
   scalars.epoch = static_cast<uint32_t>(epoch);
-  Optimizer(optimizer.type, optimizer.attrs).fill_scalars(step + 1, scalars);
+  optimizer.fill_scalars(step + 1, scalars);
   return scalars;
 }
 

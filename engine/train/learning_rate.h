@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "engine/ops/kernel.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -16,7 +17,8 @@ namespace trainctl {
 /// `run_steps` replaces a total_steps of 0.
 double learning_rate(const ScheduleSpec& schedule, int64_t step, int64_t run_steps);
 
-/// All scalars that change from step to step; `epoch` from 0.
-StepScalars step_scalars(const OptimizerSpec& optimizer, int64_t step, int64_t epoch, int64_t run_steps);
+/// All scalars that change from step to step; `epoch` from 0. Allocates nothing.
+StepScalars step_scalars(const ScheduleSpec& schedule, const Optimizer& optimizer, int64_t step, int64_t epoch,
+                         int64_t run_steps);
 
 }  // namespace trainctl

@@ -55,7 +55,11 @@ int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
 
 Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
                  const TrainOptions& options)
-    : job_(job), program_(program), hooks_(std::move(hooks)), start_up_(options.start_up) {
+    : job_(job),
+      optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
+      program_(program),
+      hooks_(std::move(hooks)),
+      start_up_(options.start_up) {
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
@@ -89,7 +93,7 @@ void Trainer::start_steps() {
 void Trainer::start_step() {
   if (started_ == finished_) last_ = Clock::now();
   const int64_t epoch = started_ / steps_per_epoch();
-  const StepScalars scalars = step_scalars(job_.spec.optimizer, started_, epoch, run_steps_);
+  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
   if (started_ == 0) start_up_.ended("data");
   executor_->start_step(batch, scalars);
@@ -104,7 +108,7 @@ StepReport Trainer::report_of(int64_t step) const {
   report.run_step = step + 1;
   report.run_steps = run_steps_;
   report.has_loss = program_.loss_offset >= 0;
-  report.learning_rate = step_scalars(job_.spec.optimizer, step, report.epoch - 1, run_steps_).learning_rate;
+  report.learning_rate = static_cast<float>(learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_));
   return report;
 }
 

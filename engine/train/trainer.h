@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/start_up.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/loader.h"
@@ -75,6 +76,7 @@ class Trainer {
   void end_of_epoch(const StepReport& report);
 
   const PlannedJob& job_;
+  const Optimizer optimizer_;
   const Program& program_;
   TrainHooks hooks_;
   StartUpClock start_up_;

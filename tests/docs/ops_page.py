@@ -80,17 +80,19 @@ def target_of(obj):
 
 
 def relink(build, target, made):
-    """Links the target with the newly compiled objects. `made`: (object of the model, object, whether it replaces it)."""
+    """Links the target with the newly compiled objects. `made`: (source, object of the model, object, whether it replaces
+    it). What the target compiles itself, as the emulated GPU does with kernels, it does not take from a library."""
     words = build.link(target)
     libraries = {re.sub(r"^lib|\.a$", "", pathlib.Path(w).name) for w in words if w.endswith(".a")}
     objects = []
-    for model, obj, replaces in made:
+    compiled = {path for path, model, _, _ in made if model in words}
+    for path, model, obj, replaces in made:
         if model in words:
             if replaces:
                 words[words.index(model)] = obj
             else:
                 objects.append(obj)
-        elif target_of(model) in libraries:  # precedes the library, so that the library's own object is not linked
+        elif path not in compiled and target_of(model) in libraries:  # precedes the library, so that the library's own object is not linked
             objects.append(obj)
     at = words.index("-o")
     words[at + 1] = str(build.out / target)
@@ -130,7 +132,7 @@ def main():
             for obj, anew, command in build.commands(path, model):
                 if target_of(obj) in wanted:
                     jobs.append(command)
-                    made.append((obj, anew, path == model))
+                    made.append((path, obj, anew, path == model))
         assert len(made) > len(new), "docs/ops.md: the build directory has no commands for the new files"
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             for done in [pool.submit(subprocess.run, c, cwd=build_dir, check=True) for c in jobs]:

@@ -91,7 +91,7 @@ TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
   CHECK(tensor(graph, "grad.e.weight").dtype == DType::f32);
 }
 
-TEST_CASE("every layer of the list has a doc and a row in its family's cases; its fields have docs") {
+TEST_CASE("every layer of the list has a doc and a row in its family's cases, and its fields have docs") {
   std::set<std::string> tested, listed;
   for (const LayerCase& row : layer_cases()) tested.insert(row.type);
   for (const LayerDef* layer : all_layers()) {

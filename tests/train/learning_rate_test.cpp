@@ -39,7 +39,9 @@ TEST_CASE("a cosine schedule falls from the base to min over the run, and stays 
 
 TEST_CASE("adam's bias corrections count updates from 1") {
   const OptimizerSpec adam{.type = "adam", .attrs = {{"betas", std::vector<double>{0.9, 0.99}}}};
-  const StepScalars first = step_scalars(adam, 0, 0, 10), third = step_scalars(adam, 2, 1, 10);
+  const Optimizer optimizer(adam.type, adam.attrs);
+  const StepScalars first = step_scalars(adam.learning_rate, optimizer, 0, 0, 10),
+                    third = step_scalars(adam.learning_rate, optimizer, 2, 1, 10);
   CHECK(first.adam_bias1 == doctest::Approx(0.1));
   CHECK(first.adam_bias2 == doctest::Approx(0.01));
   CHECK(third.adam_bias1 == doctest::Approx(1 - 0.729));

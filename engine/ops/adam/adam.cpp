@@ -21,7 +21,7 @@ std::vector<Field> adam_fields() {
 }
 
 Attrs adam_attrs(const Attrs& settings, bool decoupled) {
-  const std::vector<double> betas = settings.numbers("betas");
+  const std::vector<double>& betas = settings.numbers("betas");
   return {{"weight_decay", settings.number("weight_decay")},
           {"beta1", betas[0]},
           {"beta2", betas[1]},
@@ -32,7 +32,7 @@ Attrs adam_attrs(const Attrs& settings, bool decoupled) {
 std::vector<std::string> moments(const Attrs&) { return {"m", "v"}; }
 
 void fill_bias_corrections(const Attrs& settings, int64_t update, StepScalars& scalars) {
-  const std::vector<double> betas = settings.numbers("betas");
+  const std::vector<double>& betas = settings.numbers("betas");
   scalars.adam_bias1 = static_cast<float>(1.0 - std::pow(betas[0], static_cast<double>(update)));
   scalars.adam_bias2 = static_cast<float>(1.0 - std::pow(betas[1], static_cast<double>(update)));
 }
