@@ -175,3 +175,18 @@ TEST_CASE("CUDA sources do not include fmt") {
       CHECK_FALSE(include.target.starts_with("fmt/"));
     }
 }
+
+TEST_CASE("no test case has a semicolon in its name, at which CMake would split it in two") {
+  static const std::regex pattern("TEST_CASE\\(\"[^\"]*;[^\"]*\"");
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(TRAINCTL_SOURCE_DIR) / "tests")) {
+    if (entry.path().extension() != ".cpp") continue;
+    ++files;
+    std::ifstream in(entry.path());
+    for (std::string line; std::getline(in, line);) {
+      INFO(entry.path().filename().string() << ": " << line);
+      CHECK_FALSE(std::regex_search(line, pattern));
+    }
+  }
+  CHECK(files > 100);
+}
