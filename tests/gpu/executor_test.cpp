@@ -11,6 +11,7 @@
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/initial_weights.h"
 #include "tests/gpu/gpus.h"
+#include "tests/op_cases/cuda/small_step_on.h"
 
 using namespace trainctl;
 
@@ -189,6 +190,7 @@ TEST_CASE("the executor records what its start and its first steps spend time on
 
 TEST_CASE("in a launch without a kernel of its own, the instructions of a head still run as one") {
   if (!have_gpus(1)) return;
+  const SmallStepOn on;
   const Program program = thin_network();
   for (const bool with_graph : {false, true}) {
     CAPTURE(with_graph);
