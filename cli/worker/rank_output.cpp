@@ -1,6 +1,7 @@
 // A rank's output lines and files.
 #include "cli/worker/rank_output.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -24,10 +25,11 @@ RankOutput::RankOutput(const JobSpec& spec, const Program& program, RankStatus& 
     : spec_(spec),
       program_(program),
       status_(status),
-      start_up_path_(directory.rank_file(program.rank, "start_up.json")),
-      recording_(record) {
+      start_up_path_(directory.rank_file(program.rank, "start_up.json")) {
   if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
-  if (record) collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
+  if (!record) return;
+  collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
+  to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
 }
 
 TrainHooks RankOutput::hooks() {
@@ -40,7 +42,8 @@ TrainHooks RankOutput::hooks() {
   hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
     print_tensor(operand, data, micro_batch);
   };
-  if (recording_) hooks.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
+  if (to_record_ > 0)
+    hooks.on_communication = [this](const Instruction& instruction) { on_communication(instruction); };
   return hooks;
 }
 
@@ -60,9 +63,6 @@ void RankOutput::on_step(const StepReport& report) {
   if (step_seconds_ > 0)
     status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
 
-  if (recording_) collectives_.flush();
-  recording_ = false;  // the first step is enough: all steps make the same calls
-
   const bool last = report.run_step == report.run_steps;
   if (report.run_step % spec_.train.log_every != 0 && !last) return;
   if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
@@ -75,8 +75,11 @@ void RankOutput::ended(const TrainResult& result) {
   if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.steps}}.dump() << std::endl;
 }
 
+/// Counts them: other steps, which make the same calls, may run before on_step reports the first one (sink_steps).
 void RankOutput::on_communication(const Instruction& instruction) {
-  if (recording_) collectives_ << communication_json(instruction, program_).dump() << '\n';
+  if (to_record_ == 0) return;
+  collectives_ << communication_json(instruction, program_).dump() << '\n';
+  if (--to_record_ == 0) collectives_.flush();
 }
 
 void RankOutput::print_tensor(const Operand& operand, const void* data, int micro_batch) {

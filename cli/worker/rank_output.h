@@ -36,7 +36,7 @@ class RankOutput {
   const Program& program_;
   RankStatus& status_;
   const std::string start_up_path_;
-  bool recording_;
+  int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
   std::ofstream metrics_, collectives_;
   double step_seconds_ = 0;  ///< moving average
 };

@@ -73,8 +73,9 @@ Operand Compiler::operand(TensorId tensor, const Layout& layout) const {
   Operand o;
   o.shape = local_shape(tensor, layout);
   o.dtype = t.dtype;
-  o.global_shape = t.shape;
-  o.global_offset = plan.hybrid() ? Shape(t.shape.size(), 0) : layout.local_offset(plan.mesh, t.shape, rank_in_stage);
+  o.global_shape = plan.hybrid() ? plan.hybrid_parts.global_shape(tensor, t.shape) : t.shape;
+  o.global_offset = plan.hybrid() ? plan.hybrid_parts.offset(tensor, t.shape, rank_in_stage)
+                                  : layout.local_offset(plan.mesh, t.shape, rank_in_stage);
   o.tensor = t.name;
   return o;
 }

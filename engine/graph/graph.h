@@ -38,6 +38,16 @@ struct Init {
   double value = 0.0;  ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
 };
 
+/// Where the rows of the batch are in a tensor: dim `dim` is [outer, rows, inner] in row-major order.
+struct BatchRows {
+  int dim = -1;        ///< -1: in no dim, since no row depends on one sample alone, or nothing depends on the batch
+  int64_t outer = 1;   ///< more than 1 if a reshape has merged the batch behind another dim
+  int64_t rows = 0;    ///< of one micro-batch
+  uint64_t sized = 0;  ///< bit d: the size of dim d depends on the batch's
+
+  bool is_sized(size_t d) const { return (sized >> d & 1) != 0; }
+};
+
 struct Tensor {
   std::string name;  ///< unique: "layer1.weight", "layer1", "layer1.matmul", "grad.layer1.weight"
   Shape shape;       ///< logical
@@ -45,6 +55,7 @@ struct Tensor {
   TensorKind kind = TensorKind::activation;
   NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
   Init init;             ///< parameter and state
+  BatchRows batch;       ///< of a gradient: that of its tensor
 };
 
 enum class Phase : uint8_t { forward, backward };
@@ -69,6 +80,9 @@ struct Layer {
   std::vector<TensorRule> input_rules;
   std::vector<TensorId> outputs;
   std::vector<TensorRule> output_rules;
+  /// It computes over the rows of the batch, of which it sees this many at a time (batch_norm, a sum over dim 0); 0:
+  /// each row is independent of the others.
+  int64_t mixed_rows = 0;
   SourcePos pos;
 };
 

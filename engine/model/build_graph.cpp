@@ -65,6 +65,7 @@ class Model {
     const bool integer = label ? data_.label_is_integer : data_.data_is_integer;
     tensor.dtype = integer ? DType::i32 : label ? DType::f32 : compute_type_;
     tensor.kind = TensorKind::input;
+    tensor.batch = {.dim = 0, .rows = batch_, .sized = 1};
     try {
       expect_size(name, tensor.shape);
     } catch (const ShapeError& problem) {
@@ -120,12 +121,14 @@ class Model {
       const LayerDef* def = find_layer(layer.type);
       if (def == nullptr) shape_error(fmt::format("there is no layer type '{}'", layer.type));
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
-      LayerContext context{*def, graph_, builder, attrs, inputs, ranks_in_stage_, hybrid_};
+      LayerContext context{*def,   graph_,          builder, attrs,
+                           inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
       const TensorId output = emit_layer(context);
       builder.finish(output);
       outputs_[layer.name] = output;
     } catch (const ShapeError& problem) {
-      error(layer.path, fmt::format("layer {}: {}", layer.name, problem.what()));
+      const std::string path = problem.field.empty() ? layer.path : layer.path + "." + problem.field;
+      error(path, fmt::format("layer {}: {}", layer.name, problem.what()));
     }
   }
 

@@ -41,6 +41,7 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
   Tensor tensor{.name = "label", .shape = wanted};
   tensor.dtype = c.data.label_is_integer ? DType::i32 : DType::f32;
   tensor.kind = TensorKind::input;
+  tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
   c.graph.tensors.push_back(tensor);
   return static_cast<TensorId>(c.graph.tensors.size() - 1);
 }
@@ -60,6 +61,10 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   Attrs attrs = with_defaults(c.spec.loss->attrs, type.fields);
   attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
   const TensorId loss = builder.emit(type.op->name, {prediction, label}, attrs)[0];
+  // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
+  // prediction is of the sample of its label.
+  const BatchRows& rows = c.graph.tensors[prediction].batch;
+  c.graph.layers.back().mixed_rows = rows.dim == 0 && rows.outer == 1 ? 0 : c.batch;
   builder.finish(loss);
   return loss;
 }

@@ -60,6 +60,7 @@ std::vector<TensorId> GradBuilder::append(std::string_view op_name, std::vector<
     tensor.dtype = outputs[i].dtype;
     tensor.kind = TensorKind::gradient;
     tensor.producer = static_cast<NodeId>(graph_.nodes.size());
+    tensor.batch = graph_.tensors[like[i]].batch;
     const TensorRule& rule = rules_.at(like[i]);
     node.rule.outputs.push_back(rule);
     node.outputs.push_back(static_cast<TensorId>(graph_.tensors.size()));

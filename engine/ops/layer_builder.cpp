@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/expect.h"
+#include "engine/ops/trace_batch.h"
 
 namespace trainctl {
 namespace {
@@ -161,6 +162,7 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   for (size_t i = 0; i < outputs.size(); ++i) rules_.emplace(node.outputs[i], node.rule.outputs[i]);
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
+  trace_batch(graph_, node);
   graph_.nodes.push_back(node);
   return node.outputs;
 }

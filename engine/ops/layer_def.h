@@ -37,8 +37,10 @@ struct LayerContext {
   const std::vector<TensorId>& inputs;
   int ranks_in_stage = 1;
   bool hybrid = false;  ///< parallel.mode: hybrid_parallel
+  int micro_batches = 1;
 
   const Shape& shape(int i = 0) const { return builder.shape(inputs.at(i)); }
+  const BatchRows& batch(int i = 0) const { return graph.tensors[inputs.at(i)].batch; }
 
   /// Adds one node that reads all of the layer's inputs; returns its first output.
   TensorId emit(std::string_view op, Attrs attrs = {});

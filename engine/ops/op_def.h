@@ -48,9 +48,12 @@ struct OpDef {
   std::optional<LayerCollective> collective = {};
 };
 
-/// Thrown by an op's infer; model/ turns it into a SpecError at the layer's position.
+/// Thrown by an op's infer or a layer's emit; model/ turns it into a SpecError at the layer's position, or at that of
+/// one of the layer's fields.
 struct ShapeError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit ShapeError(const std::string& message, std::string of_field = "")
+      : std::runtime_error(message), field(std::move(of_field)) {}
+  std::string field;
 };
 
 /// Every op, by family in the order of all_ops.def.

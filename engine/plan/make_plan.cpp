@@ -152,6 +152,31 @@ void place_variables(const Graph& graph, const std::vector<Layout>& by_hand, Pla
   }
 }
 
+// Layers that compute over the rows of the batch see those of one micro-batch, in hybrid_parallel of one rank's part.
+void note_mixed_rows(const Graph& graph, const JobSpec& spec, Plan& plan) {
+  constexpr size_t kShown = 6;
+  std::vector<std::string> names;
+  int64_t rows = 0;
+  for (const Layer& layer : graph.layers) {
+    if (layer.mixed_rows == 0 || layer.mixed_rows == spec.dataset.batch) continue;
+    names.push_back(layer.name);
+    rows = std::max(rows, layer.mixed_rows);
+  }
+  if (names.empty()) return;
+  const bool one = names.size() == 1, several = plan.micro_batches > 1;
+  const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  const bool of_rank = rows * plan.micro_batches < spec.dataset.batch;
+  const std::string part = !several ? "rank" : of_rank ? "rank's micro-batch at a time" : "micro-batch at a time";
+  const std::string depend = !several  ? "the ranks of a stage"
+                             : of_rank ? "parallel.micro_batches and the ranks of a stage"
+                                       : "parallel.micro_batches";
+  plan.notes.push_back(fmt::format(
+      "{}{} {} over the rows of the batch: {} the {} rows of one {}, not all {}{}, so the numbers depend on {}",
+      join(names), more, one ? "computes" : "compute", one ? "it sees" : "they see", rows, part, spec.dataset.batch,
+      several ? ", as in PyTorch" : "", depend));
+}
+
 // Notes for the user: rows that do not divide, ranks that repeat each other's work, settings that this mode
 // ignores.
 void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec, Plan& plan) {
@@ -221,7 +246,9 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   choose_axes(graph, facts, strategies, spec, cost, plan);
   if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   place_variables(graph, by_hand, plan);
+  if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
   add_notes(strategies, spec, plan);
+  note_mixed_rows(graph, spec, plan);
   return plan;
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/graph/graph.h"
 #include "engine/plan/cost_model.h"
+#include "engine/plan/hybrid_parts.h"
 #include "engine/plan/layout.h"
 #include "engine/spec/job_spec.h"
 
@@ -56,6 +57,7 @@ struct Plan {
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
   std::vector<LayerPlan> layers;         ///< one per layer of the graph
   std::vector<VariablePlan> variables;   ///< parameters, then states, in graph order
+  HybridParts hybrid_parts;              ///< in hybrid_parallel
   std::vector<std::string> notes;        ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }

@@ -30,7 +30,8 @@ int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
 }
 
 std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                                 const CostModel& cost, std::vector<Diagnostic>& errors) {
+                                 const std::vector<std::vector<LayerId>>& producers, const CostModel& cost,
+                                 std::vector<Diagnostic>& errors) {
   const int num_stages = spec.parallel.stages;
   const std::vector<double> of_node = node_seconds(graph, cost);
   std::vector<double> of_layer(graph.layers.size(), 0);
@@ -51,6 +52,9 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   for (LayerId l : placed) costs.push_back(of_layer[l]);
   const std::vector<int> parts = balanced_partition(costs, num_stages);
   for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = parts[i];
+  for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
+    if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
+  }
   return stages;
 }
 
@@ -83,15 +87,13 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
   return stages;
 }
 
-void check_none_empty(const std::vector<int>& stages, const std::vector<LayerFacts>& facts, const JobSpec& spec,
-                      std::vector<Diagnostic>& errors) {
+void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::vector<Diagnostic>& errors) {
   for (int s = 0; s < spec.parallel.stages; ++s) {
-    bool found = false;
-    for (size_t l = 0; l < stages.size(); ++l) found = found || (stages[l] == s && !facts[l].is_loss);
-    if (found) continue;
-    errors.push_back({spec.position("parallel.stage_config"), "parallel.stage_config",
-                      fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
-                      fmt::format("put a layer there, or set parallel.stages: {}", spec.parallel.stages - 1)});
+    if (std::find(stages.begin(), stages.end(), s) != stages.end()) continue;
+    errors.push_back(
+        {spec.position("parallel.stage_config"), "parallel.stage_config",
+         fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
+         fmt::format("put a layer or the loss there, or set parallel.stages: {}", spec.parallel.stages - 1)});
   }
 }
 
@@ -177,12 +179,9 @@ std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>
   const std::vector<std::vector<LayerId>> producers = layer_producers(graph);
   const bool balanced = spec.parallel.stage_config.empty();
   const size_t errors_before = errors.size();
-  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, cost, errors)
+  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, producers, cost, errors)
                                      : configured_stages(graph, facts, spec, producers, errors);
-  for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
-    if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
-  }
-  if (errors.size() == errors_before) check_none_empty(stages, facts, spec, errors);
+  if (errors.size() == errors_before) check_none_empty(stages, spec, errors);
   return stages;
 }
 

@@ -173,6 +173,7 @@ class JobReader {
   std::string nearest_layer(const std::string& pattern) const {
     std::vector<std::string> names;
     for (const LayerSpec& layer : job_.network) names.push_back(layer.name);
+    if (job_.loss) names.push_back("loss");
     const std::string guess = did_you_mean(pattern, names);
     if (!guess.empty()) return guess;
     constexpr size_t kShown = 12;

@@ -83,6 +83,20 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
   CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);
 }
 
+TEST_CASE("--record writes the communications of one step, whatever sink_steps is") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::vector<std::string> words = {
+      "run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "train.epochs=2", "--record"};
+  CHECK(trainctl_command(scratch.path(), words).exit_code == kExitDone);
+  CHECK(trainctl_command(scratch.path(), with(words, {"train.sink_steps=4"})).exit_code == kExitDone);
+  CHECK(trainctl_command(scratch.path(), with(words, {"train.steps=1"})).exit_code == kExitDone);
+  const std::string once = slurp(scratch.path() + "/log_output/1/rank.1/collectives.jsonl");
+  CHECK(count(once, "\n") > 0);
+  CHECK(slurp(scratch.path() + "/log_output/2/rank.1/collectives.jsonl") == once);
+  CHECK(slurp(scratch.path() + "/log_output/3/rank.1/collectives.jsonl") == once);
+}
+
 TEST_CASE("a run records for each rank where the time until its first step went, in phases that add up") {
   const Scratch scratch;
   small_job(scratch.path());

@@ -28,6 +28,10 @@ const std::vector<Row>& rows() {
       {"network:\n  - {name: b, type: matmul, inputs: [data, data], transpose_b: true}\n",
        {"3:5 layer b: a matmul of a tensor with itself is not supported; put a reshape layer before one of the "
         "inputs"}},
+      {"network:\n  - {name: w, type: matmul, units: 3,\n     transpose_a: true}\n",
+       {"4:19 layer w: transpose_a makes the batch of [8, 12] the contracted dim, so the weight would need one row for "
+        "each row of a micro-batch, and its shape cannot depend on the batch; remove transpose_a, or give a second "
+        "input in place of units"}},
       {"network:\n  - {name: s, type: softmax, dim: 2}\n",
        {"3:5 layer s: there is no dim 2 in its input [8, 12]; dims are -2 to 1"}},
       {"network:\n  - {name: s, type: reduce_sum, dims: [1, -1]}\n",

@@ -72,12 +72,18 @@ TEST_CASE("an expression is read token by token") {
   CHECK(tokens[7].p == 0.25);
   CHECK(tokens[7].key == -3);
   CHECK(tokens[8].index == 1);
+  CHECK(tokens[7].batch.micro_batches == 1);
+  const BatchPlace batch = parse_expression("x0 dropout(0.25,-3,4,1,2) =0")[1].batch;
+  CHECK(batch.micro_batches == 4);
+  CHECK(batch.dim == 1);
+  CHECK(batch.outer == 2);
 }
 
 TEST_CASE("text that is not an expression, or exceeds the limits, is rejected") {
   for (const char* text : {"", "x0", "=0", "x0 x1 =0", "x0 + =0", "x0 =0 x0 =0", "x0 =1", "$0 =0", "x0 cosh =0",
                            "x8 =0", "x0 =4", "x-1 =0", "x0  =0", "x0 =0 ", "x =0", "x0 dropout(0.5) =0",
-                           "x0 dropout(a,1) =0", "x0 :2 =0", "x0 x0 x0 x0 x0 + + + + =0"}) {
+                           "x0 dropout(a,1) =0", "x0 :2 =0", "x0 x0 x0 x0 x0 + + + + =0",
+                           "x0 dropout(0.5,1,4) =0", "x0 dropout(0.5,1,0,0,1) =0", "x0 dropout(0.5,1,2,-1,1) =0"}) {
     CHECK_MESSAGE(!is_expression(text), std::string(text));
   }
   CHECK(is_expression("x0 x0 x0 x0 + + + =0"));
@@ -101,6 +107,11 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
               {{"expression", "x0 b1 + :0 =0 $0 gelu dropout(0.3,-77) x2 + =1"}});
     CHECK(out == a);
     CHECK(second == c);
+
+    calls.run("dropout", {calls.arg(b)}, {calls.arg(c)},
+              {{"p", 0.3}, {"key", int64_t{-77}}, {"batch", Ints{3, 1, 1}}});
+    calls.run("elementwise", {calls.arg(b)}, {calls.arg(out)}, {{"expression", "x0 dropout(0.3,-77,3,1,1) =0"}});
+    CHECK(out == c);
 
     calls.run("relu_grad", {calls.arg(dy), calls.arg(x)}, {calls.arg(a)});
     calls.run("sigmoid_grad", {calls.arg(a), calls.arg(z)}, {calls.arg(a)});

@@ -115,10 +115,8 @@ Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs) {
   return epilogue.keep_input ? Outputs{out, result} : Outputs{out};
 }
 
-bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, int micro_batch, size_t i) {
-  const uint64_t stream = stream_key(seed, static_cast<uint64_t>(key));
-  return philox_uniform(stream, i, (uint64_t{step} << 20) | static_cast<uint64_t>(micro_batch)) >=
-         static_cast<float>(p);
+bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i) {
+  return philox_uniform(stream_key(seed, static_cast<uint64_t>(key)), i, step) >= static_cast<float>(p);
 }
 
 double clip_scale(const Inputs& in, const Attrs& attrs) {

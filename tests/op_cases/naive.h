@@ -44,8 +44,8 @@ double slope_at(Activation activation, double x);
 /// last input), and the activation's input if it is kept.
 Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
 
-/// True if dropout keeps element i.
-bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, int micro_batch, size_t i);
+/// True if dropout keeps element i of the whole batch's tensor.
+bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i);
 /// The factor of gradients clipped to attr clip_norm; in[1] is their squared norm.
 double clip_scale(const Inputs& in, const Attrs& attrs);
 

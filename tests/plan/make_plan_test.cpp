@@ -161,6 +161,41 @@ TEST_CASE("the reference job: stages as configured, unnamed layers in the stage 
   CHECK(p.plan.mesh.ways(p.variable("layer2.weight").layout.dims[0]) == 2);
 }
 
+TEST_CASE("the loss is put in a stage by its name, alone or with layers") {
+  const auto stage_of_loss = [](const std::string& stage_config, int stages) {
+    const Planned p = planned(mlp(
+        32, "{mode: semi_auto_parallel, stages: " + std::to_string(stages) + ", stage_config: " + stage_config + "}",
+        stages));
+    CHECK(broken_rule(p) == "");
+    return p.layer("loss").stage;
+  };
+  CHECK(stage_of_loss("{'*': 0, layer2: 1}", 2) == 1);
+  CHECK(stage_of_loss("{'*': 0, loss: 1}", 2) == 1);
+  CHECK(stage_of_loss("{layer1: 0, layer2: 1, loss: 2}", 3) == 2);
+  CHECK(stage_of_loss("{layer1: 0, layer2: 1, relu2: 2, loss: 2}", 3) == 2);
+}
+
+TEST_CASE("a note names the layers that see only a part of the batch, and how many rows") {
+  const auto notes = [](const std::string& parallel, const std::string& type = "batch_norm") {
+    return planned(dataset(24, "[8]") + "network:\n  - {name: a, type: " + type +
+                   "}\n  - {name: fc, type: dense, units: 8}\n  - {name: b, type: " + type +
+                   "}\n  - {name: out, type: dense, units: 1}\nloss: mae\nlaunch: {ranks: 2}\nparallel: " + parallel +
+                   "\n")
+        .plan.notes;
+  };
+  CHECK(notes("{mode: data_parallel, micro_batches: 4}") ==
+        std::vector<std::string>{"a, b compute over the rows of the batch: they see the 6 rows of one micro-batch at a "
+                                 "time, not all 24, as in PyTorch, so the numbers depend on parallel.micro_batches"});
+  CHECK(notes("{mode: data_parallel, micro_batches: 4}", "softmax, dim: 0").size() == 1);
+  CHECK(notes("{mode: data_parallel}").empty());
+  CHECK(notes("{mode: data_parallel, micro_batches: 4}", "layer_norm").empty());
+  CHECK(notes("{mode: hybrid_parallel, micro_batches: 4, full_batch: true}").size() == 1);
+  CHECK(
+      notes("{mode: hybrid_parallel}") ==
+      std::vector<std::string>{"a, b compute over the rows of the batch: they see the 12 rows of one rank, not all 24, "
+                               "so the numbers depend on the ranks of a stage"});
+}
+
 TEST_CASE("stages are balanced by work if no stage_config is given") {
   const Planned p = planned(mlp(32, "{mode: data_parallel, stages: 2, micro_batches: 2}", 4));
   CHECK(broken_rule(p) == "");

@@ -118,6 +118,9 @@ parallel:
         "stage reads from itself and the stages before it: 1 or later");
   CHECK(only(plan_errors(with("    layer1: 0\n    relu1: 0\n"))).find("no layer is in stage 1 of 2") !=
         std::string::npos);
+  CHECK(only(plan_errors(with("    layer2: 1\n    loss: 0\n"))) ==
+        "15:11: parallel.stage_config.loss: loss is put in stage 0, but it reads layer2, which is in stage 1 | a stage "
+        "reads from itself and the stages before it: 1 or later");
 }
 
 TEST_CASE("data_parallel needs a batch that divides among all ranks") {

@@ -60,6 +60,8 @@ class Hybrid(Network):
         self.part_dense(self.size(), ways, self.rng.random() < 0.7, False)
         if self.rng.random() < 0.8:
             self.activation()
+        if self.rng.random() < 0.3:
+            self.dropout()
         self.part_dense(self.size(), ways, False, True)
         if self.full_batch:
             self.collective("all_reduce", self.shape, **group)
@@ -73,7 +75,7 @@ class Hybrid(Network):
             return False
         rows, features = self.shape
         self.collective("all_to_all", (rows * self.ranks, features // self.ranks), split_dim=1, concat_dim=0)
-        self.activation()
+        self.rng.choice([self.activation, self.dropout])()
         self.collective("all_to_all", (rows, features), split_dim=0, concat_dim=1)
         return True
 
@@ -86,7 +88,7 @@ class Hybrid(Network):
 
     def plain(self):
         # No modules: the one-rank network would have other names for their layers.
-        kind = self.rng.choice([self.dense, self.activation, self.layer_norm, self.residual] + ([self.dropout] if self.full_batch else []))
+        kind = self.rng.choice([self.dense, self.activation, self.layer_norm, self.residual, self.dropout])
         return kind()
 
     def grow(self, count):

@@ -130,7 +130,10 @@ def draw_strategies(rng, net, ranks):
 
 
 def draw_stages(rng, net, stages):
-    """stage_config in the order of the layers; sometimes only for some layers."""
+    """stage_config in the order of the layers; sometimes only for some layers, sometimes with the loss alone in the last stage."""
+    if chance(rng, 0.15):
+        config = draw_stages(rng, net, stages - 1) if stages > 2 else {layer["name"]: 0 for layer in net.flat}
+        return {**config, "loss": stages - 1} if config else None
     cuts = sorted(rng.sample(range(1, len(net.flat)), stages - 1))
     stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
     if chance(rng, 0.1):  # side by side: as early as a layer's inputs allow, or later

@@ -57,7 +57,7 @@ class Layers:
         self.shapes = {}    # of layers' outputs by name, and of data
         self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
         self.weights = {}   # layer with an own weight that others may share -> its shape
-        # Whether micro-batches compute other numbers than whole batches: statistics over rows, masks of dropout.
+        # Whether micro-batches compute other numbers than whole batches: statistics over rows.
         self.mixes_rows = False
         self.same_rows = set()  # tensors with equal rows, whose variance over rows is only rounding
         self.flat_sums = set()  # tensors whose sums are 0 or 1 except for rounding, so that a sum of them is only rounding
@@ -144,7 +144,6 @@ class Layers:
         return bool(self.elementwise(type, **fields))
 
     def dropout(self):
-        self.mixes_rows = True
         return bool(self.elementwise("dropout", p=self.rng.choice([0, 0.1, 0.3, 0.5])))
 
     def softmax(self, dim=None):

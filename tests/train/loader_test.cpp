@@ -101,15 +101,6 @@ TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole ro
   CHECK(from_bf16(rows[3]) == 304);
 }
 
-TEST_CASE("where loads state one rank's share, each rank takes its rows by its place in the stage") {
-  Program program;
-  program.rank_in_stage = 1;
-  program.instructions = {load("label", 1, {2, 1}, {0, 0}, {2, 1})};
-  Loader loader(std::make_unique<Counting>(12), spec_of(12), program, 1, {.num_steps = 1, .micro_batches = 2});
-  const std::byte* block = loader.next_step();
-  CHECK(floats(block, program, 0) == std::vector<float>{800, 900});
-}
-
 TEST_CASE("where the device keeps all samples their numbers come in place of data, whatever full_batch says") {
   Program program;
   program.instructions = {load("label", 0, {4}, {2}, {2}), load("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};

@@ -206,7 +206,7 @@ extern const OpDef batch_norm_grad_op = {
 
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
-    .doc = "Normalises each feature (dim 1) over the batch, over all ranks that share it.",
+    .doc = "Normalises each feature (dim 1) over the rows of a micro-batch, over all ranks that share it.",
     .fields =
         {eps_field(),
          number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),

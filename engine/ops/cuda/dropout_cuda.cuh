@@ -3,12 +3,13 @@
 
 #include <cmath>
 
+#include "engine/ops/batch_index.h"
 #include "engine/ops/random.h"
 #include "engine/ops/cuda/strided_cuda.cuh"
 
 namespace trainctl {
 
-/// Maps the elements of a slice to indices in the whole tensor, as runs that are contiguous in both.
+/// Maps the elements of a slice to indices in the whole micro-batch's tensor, as runs that are contiguous in both.
 struct PlaceInWhole {
   Nest<1> outer;      ///< over runs: index of each run's start in the whole
   Divisor run_packs;  ///< packs of a run
@@ -48,33 +49,40 @@ struct PlaceInWhole {
 /// The mask of a layer. An element is kept if its 24-bit number is at least `threshold`. That is the CPU's u >= p: both
 /// sides times 2^24 are exact.
 struct DropoutMask {
+  BatchIndex batch;
   uint64_t key = 0;
   uint32_t threshold = 0;  ///< for whole words, whose upper 24 bits count; p = 1 would need 2^32
   bool none = false;       ///< p = 1: no element is kept
   float scale = 0;
 
   DropoutMask() = default;
-  DropoutMask(uint64_t seed, double p, int64_t name)
-      : key(stream_key(seed, static_cast<uint64_t>(name))),
+  /// `y` is the slice, `name` the layer's key.
+  DropoutMask(uint64_t seed, double p, int64_t name, const BatchPlace& place, const TensorArg& y, int micro_batch)
+      : batch(place, y.global_shape, micro_batch),
+        key(stream_key(seed, static_cast<uint64_t>(name))),
         threshold(static_cast<uint32_t>(std::ceil(static_cast<float>(p) * 0x1p24f)) << 8),
         none(static_cast<float>(p) >= 1.0f),
         scale(p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f) {}
 
   __device__ float keep(uint32_t word, float v) const { return word >= threshold && !none ? v * scale : 0.0f; }
 
-  /// Applies the mask to elements `index`, index + 1, .. of the whole; a Philox block has the numbers of four elements.
+  /// True if a pack of elements that are consecutive in the micro-batch is so in the whole batch.
+  bool keeps_packs() const { return batch.run == 0; }
+
+  /// Applies the mask to elements `index`, index + 1, .. of the whole micro-batch; a Philox block has the numbers of
+  /// four elements.
   template <int V>
-  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
-    drop(step_and_batch, index, v, [this](int round) { return philox_round_key(key, round); });
+  __device__ void drop(uint32_t step, int64_t index, float (&v)[V]) const {
+    drop(step, static_cast<uint64_t>(batch.of(index)), v, [this](int round) { return philox_round_key(key, round); });
   }
 
  protected:
   template <int V, class KeyOf>
-  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V], KeyOf key_of) const {
+  __device__ void drop(uint64_t step, uint64_t index, float (&v)[V], KeyOf key_of) const {
     if (V > 1 && (index & 3) == 0) {
 #pragma unroll
       for (int j = 0; j < V; j += 4) {
-        const Philox4 bits = philox_rounds(key_of, (index + j) >> 2, step_and_batch);
+        const Philox4 bits = philox_rounds(key_of, (index + j) >> 2, step);
 #pragma unroll
         for (int k = 0; k < 4 && j + k < V; ++k) v[j + k] = keep(bits.v[k], v[j + k]);
       }
@@ -84,7 +92,7 @@ struct DropoutMask {
 #pragma unroll
     for (int j = 0; j < V; ++j) {
       const uint64_t at = index + j;
-      if (j == 0 || (at & 3) == 0) bits = philox_rounds(key_of, at >> 2, step_and_batch);
+      if (j == 0 || (at & 3) == 0) bits = philox_rounds(key_of, at >> 2, step);
       const uint32_t k = at & 3;
       v[j] = keep(k < 2 ? (k == 0 ? bits.v[0] : bits.v[1]) : (k == 2 ? bits.v[2] : bits.v[3]), v[j]);
     }
@@ -100,14 +108,9 @@ struct MaskOfKernel : DropoutMask {
     for (int round = 0; round < kPhiloxRounds; ++round) keys[round] = philox_round_key(key, round);
   }
   template <int V>
-  __device__ void drop(uint64_t step_and_batch, uint64_t index, float (&v)[V]) const {
-    DropoutMask::drop(step_and_batch, index, v, [this](int round) { return keys[round]; });
+  __device__ void drop(uint32_t step, int64_t index, float (&v)[V]) const {
+    DropoutMask::drop(step, static_cast<uint64_t>(batch.of(index)), v, [this](int round) { return keys[round]; });
   }
 };
-
-/// The upper half of Philox's counter.
-__device__ inline uint64_t step_and_batch(const StepScalars& scalars, int micro_batch) {
-  return (uint64_t{scalars.step} << 20) | static_cast<uint64_t>(micro_batch);
-}
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch, so every layout and every recompute draws the same mask. Backward: the same on dy.
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the step and the element's index in the whole
+// batch's tensor, so every layout, micro-batch and recompute draws the same mask. Backward: the same on dy.
 #include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/elementwise/spans_cpu.h"
 #include "engine/ops/kernel.h"
@@ -15,7 +15,7 @@ struct Mask {
   float scale;
 };
 
-/// Applies the mask to a contiguous run of elements whose indices in the whole tensor are first, first + 1, ..: a
+/// Applies the mask to a contiguous run of elements whose indices in the whole are first, first + 1, ..: a
 /// Philox block has the numbers of four elements, so whole blocks are drawn kBlocks at a time.
 void drop_row(const Mask& mask, uint64_t first, const float* x, float* y, int64_t n) {
   constexpr int kBlocks = 16;
@@ -42,9 +42,9 @@ void drop_row(const Mask& mask, uint64_t first, const float* x, float* y, int64_
 
 }  // namespace
 
-cpu::Dropout::Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key)
+cpu::Dropout::Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key, const BatchPlace& batch)
     : scalars_(call.scalars),
-      micro_batch_(static_cast<uint64_t>(call.micro_batch)),
+      batch_(batch, out.global_shape, call.micro_batch),
       key_(stream_key(call.seed, static_cast<uint64_t>(key))),
       p_(static_cast<float>(p)),
       scale_(p < 1.0 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f) {
@@ -62,15 +62,16 @@ cpu::Dropout::Dropout(const KernelCall& call, const TensorArg& out, double p, in
 }
 
 void cpu::Dropout::run(int64_t first, const float* x, float* y, int64_t n) const {
-  const Mask mask{key_, (uint64_t{scalars_->step} << 20) | micro_batch_, p_, scale_};
+  const Mask mask{key_, scalars_->step, p_, scale_};
   for (int64_t done = 0; done < n;) {
     int64_t row = (first + done) / row_, at = start_ + (first + done) % row_;
-    const int64_t length = std::min(n - done, row_ - (first + done) % row_);
+    int64_t length = std::min(n - done, row_ - (first + done) % row_);
     for (int d = rows_.ndim - 1; d >= 0; --d) {
       at += row % rows_.size[d] * rows_.stride[d][0];
       row /= rows_.size[d];
     }
-    drop_row(mask, static_cast<uint64_t>(at), x + done, y + done, length);
+    if (batch_.run > 0) length = std::min(length, batch_.run - at % batch_.run);
+    drop_row(mask, static_cast<uint64_t>(batch_.of(at)), x + done, y + done, length);
     done += length;
   }
 }
@@ -78,7 +79,8 @@ void cpu::Dropout::run(int64_t first, const float* x, float* y, int64_t n) const
 namespace {
 
 CpuKernel prepare_dropout(const KernelCall& call) {
-  return [drop = cpu::Dropout(call, call.out[0], call.attrs.number("p"), call.attrs.integer("key")),
+  return [drop = cpu::Dropout(call, call.out[0], call.attrs.number("p"), call.attrs.integer("key"),
+                              BatchPlace::of(call.attrs)),
           x = call.in[0].as<float>(), y = call.out[0].as<float>(), n = call.out[0].size()] { drop.run(0, x, y, n); };
 }
 

@@ -1,5 +1,5 @@
-// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the element's index in the whole tensor, the
-// step and the micro-batch: the same bits as on the CPU. Backward: the same on dy.
+// y = keep ? x / (1 - p) : 0. keep depends only on the layer's key, the step and the element's index in the whole
+// batch's tensor: the same bits as on the CPU. Backward: the same on dy.
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/dropout_cuda.cuh"
 
@@ -12,11 +12,11 @@ constexpr int kUnroll = 4;
 
 template <int V, class T>
 __global__ void __launch_bounds__(kMapThreads)
-    dropout_kernel(MaskOfKernel mask, PlaceInWhole place, const StepScalars* scalars, int micro_batch, Ref<T> x,
-                   Ref<T> y, int64_t packs) {
+    dropout_kernel(MaskOfKernel mask, PlaceInWhole place, const StepScalars* scalars, Ref<T> x, Ref<T> y,
+                   int64_t packs) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const uint64_t high = step_and_batch(*scalars, micro_batch);
+  const uint32_t step = scalars->step;
   const int64_t base = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
   Raw<T, V> raw[kUnroll];
 #pragma unroll
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kMapThreads)
     if (base + local >= packs) continue;
     float v[V];
     unpack(raw[u], v);
-    mask.drop(high, static_cast<uint64_t>(place.of_pack<V>(base, local)), v);
+    mask.drop(step, place.of_pack<V>(base, local), v);
     store(y, (base + local) * V, v);
   }
 }
@@ -44,7 +44,8 @@ namespace {
 CudaKernel prepare_dropout(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   if (y.size() == 0) return [](CudaStream) {};
-  const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"))};
+  const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"),
+                                      BatchPlace::of(call.attrs), y, call.micro_batch)};
   PlaceInWhole place(y);
   return with_common_type({&x, &y}, [&](auto t) {
     using T = decltype(t);
@@ -52,13 +53,12 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
       place.set_pack(pack);
       const int64_t packs = y.size() / pack;
       const auto blocks = static_cast<unsigned>(ceil_div(packs, kUnroll * kMapThreads));
-      return CudaKernel([=, from = ref<T>(x), to = ref<T>(y), scalars = call.scalars,
-                         micro_batch = call.micro_batch](CudaStream stream) {
-        launch(dropout_kernel<pack, T>, blocks, kMapThreads, 0, stream, "dropout", mask, place, scalars, micro_batch,
-               from, to, packs);
+      return CudaKernel([=, from = ref<T>(x), to = ref<T>(y), scalars = call.scalars](CudaStream stream) {
+        launch(dropout_kernel<pack, T>, blocks, kMapThreads, 0, stream, "dropout", mask, place, scalars, from, to,
+               packs);
       });
     };
-    if (place.run % kPack<T> == 0 && packs_are_aligned({&x, &y}))
+    if (place.run % kPack<T> == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y}))
       return prepare(std::integral_constant<int, kPack<T>>{});
     return prepare(std::integral_constant<int, 1>{});
   });

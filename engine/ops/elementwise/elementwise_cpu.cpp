@@ -58,7 +58,7 @@ class Evaluator {
     for (const TensorArg& out : call.out) outputs_.push_back({out.as<float>(), out.accumulate});
     elements_ = call.out[0].size();
     for (const ElementwiseToken& token : tokens_) {
-      if (token.op == ElementwiseOp::dropout) drops_.emplace_back(call, call.out[0], token.p, token.key);
+      if (token.op == ElementwiseOp::dropout) drops_.emplace_back(call, call.out[0], token.p, token.key, token.batch);
       check(token.op != ElementwiseOp::input || inputs_.at(static_cast<size_t>(token.index)).elements == elements_,
             "an x input is as large as the output");
     }

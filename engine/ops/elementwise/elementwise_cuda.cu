@@ -22,7 +22,6 @@ struct Chain {
   static constexpr int kMostMasks = 4;
   DropoutMask masks[kMostMasks];
   const StepScalars* scalars = nullptr;
-  int micro_batch = 0;
   int64_t packs = 0;
 };
 
@@ -162,8 +161,7 @@ __global__ void __launch_bounds__(kMapThreads)
         break;
       }
       case ElementwiseOp::dropout:
-        chain.masks[index].drop(step_and_batch(*chain.scalars, chain.micro_batch),
-                                static_cast<uint64_t>(place.of_pack<V>(base, threadIdx.x)), stack.v[0]);
+        chain.masks[index].drop(chain.scalars->step, place.of_pack<V>(base, threadIdx.x), stack.v[0]);
         break;
       default:
         compute(op, stack);
@@ -207,17 +205,17 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
   if (n == 0) return [](CudaStream) {};
   Chain chain;
   chain.scalars = call.scalars;
-  chain.micro_batch = call.micro_batch;
   chain.num_inputs = static_cast<int>(call.in.size());
   std::vector<bool> is_row(call.in.size());
-  bool draws = false;
+  bool draws = false, keeps_packs = true;
   int masks = 0;
   for (const ElementwiseToken& token : parse_expression(call.attrs.text("expression"))) {
     auto index = static_cast<uint8_t>(token.index);
     if (token.op == ElementwiseOp::row) is_row[static_cast<size_t>(token.index)] = true;
     if (token.op == ElementwiseOp::dropout) {
       check(masks < Chain::kMostMasks, "an element-wise chain has up to 4 dropouts");
-      chain.masks[masks] = DropoutMask(call.seed, token.p, token.key);
+      chain.masks[masks] = DropoutMask(call.seed, token.p, token.key, token.batch, call.out[0], call.micro_batch);
+      keeps_packs &= chain.masks[masks].keeps_packs();
       index = static_cast<uint8_t>(masks++);
       draws = true;
     }
@@ -238,7 +236,7 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
     chain.accumulate[k] = call.out[k].accumulate;
   }
   const auto packs_fit = [&](int pack) {
-    bool fit = aligned && n % pack == 0 && (!draws || PlaceInWhole(call.out[0]).run % pack == 0);
+    bool fit = aligned && n % pack == 0 && keeps_packs && (!draws || PlaceInWhole(call.out[0]).run % pack == 0);
     for (size_t k = 0; k < call.in.size(); ++k) fit = fit && (!is_row[k] || call.in[k].size() % pack == 0);
     return fit;
   };

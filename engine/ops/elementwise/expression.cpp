@@ -53,6 +53,22 @@ bool read_number(std::string_view text, T& number) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
+/// The arguments of dropout: p, key, and of several micro-batches the place of the batch.
+bool read_dropout(std::string_view text, ElementwiseToken& token) {
+  std::vector<std::string_view> words;
+  for (size_t comma = text.find(','); comma != std::string_view::npos; comma = text.find(',')) {
+    words.push_back(text.substr(0, comma));
+    text.remove_prefix(comma + 1);
+  }
+  words.push_back(text);
+  if (words.size() != 2 && words.size() != 5) return false;
+  if (!read_number(words[0], token.p) || !read_number(words[1], token.key)) return false;
+  if (words.size() == 2) return true;
+  BatchPlace& batch = token.batch;
+  return read_number(words[2], batch.micro_batches) && read_number(words[3], batch.dim) &&
+         read_number(words[4], batch.outer) && batch.micro_batches > 0 && batch.dim >= 0 && batch.outer > 0;
+}
+
 /// A token, and how many values it pops and pushes.
 struct Effect {
   ElementwiseToken token;
@@ -65,13 +81,8 @@ std::optional<Effect> read_token(std::string_view text) {
   }
   Effect effect;
   if (text.starts_with("dropout(") && text.ends_with(")")) {
-    text = text.substr(8, text.size() - 9);
-    const size_t comma = text.find(',');
-    if (comma == std::string_view::npos) return std::nullopt;
     effect = {{.op = ElementwiseOp::dropout}, 1, 1};
-    const bool good =
-        read_number(text.substr(0, comma), effect.token.p) && read_number(text.substr(comma + 1), effect.token.key);
-    return good ? std::optional(effect) : std::nullopt;
+    return read_dropout(text.substr(8, text.size() - 9), effect.token) ? std::optional(effect) : std::nullopt;
   }
   for (const Reference& r : kReferences) {
     if (text.empty() || text[0] != r.letter) continue;

@@ -12,7 +12,8 @@
 //          | "relu" | "sigmoid" | "tanh" | "gelu" | "gelu_tanh"
 //          | "relu_grad" | "sigmoid_grad" | "tanh_grad"      of dy and y, y on top
 //          | "gelu_grad" | "gelu_tanh_grad"                  of dy and x, x on top
-//          | "dropout(" p "," key ")"                        as the op's attrs; element i of output 0 counts
+//          | "dropout(" p "," key ["," batch] ")"            as the op's attrs; element i of output 0 counts
+//   batch := micro_batches "," dim "," outer                   BatchPlace; absent if there is one micro-batch
 //
 //   x0 b1 + relu x2 * =0              (relu(in0 + in1)) * in2 -> out0
 //   x0 x1 + :0 =0 $0 gelu =1          the sum is an output next to its gelu
@@ -27,6 +28,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "engine/ops/batch_index.h"
 
 namespace trainctl {
 
@@ -53,9 +56,10 @@ enum class ElementwiseOp : uint8_t {
 
 struct ElementwiseToken {
   ElementwiseOp op = ElementwiseOp::add;
-  int index = 0;    ///< of x, b, :, $ and =
-  double p = 0;     ///< dropout
-  int64_t key = 0;  ///< dropout
+  int index = 0;          ///< of x, b, :, $ and =
+  double p = 0;           ///< dropout
+  int64_t key = 0;        ///< dropout
+  BatchPlace batch = {};  ///< dropout
 };
 
 /// The limits of an expression, so that a kernel can hold its state in registers and its tokens in arguments.

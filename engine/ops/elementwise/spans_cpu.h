@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "engine/ops/batch_index.h"
 #include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/kernel.h"
 
@@ -30,16 +31,17 @@ void gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n);
 /// Dropout of a tensor that may be a slice of a larger one.
 class Dropout {
  public:
-  /// `out` has the slice's position; seed and scalars are the call's.
-  Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key);
+  /// `out` has the slice's position in the micro-batch; seed, scalars and the micro-batch are the call's.
+  Dropout(const KernelCall& call, const TensorArg& out, double p, int64_t key, const BatchPlace& batch);
   /// Elements [first, first + n) of the slice.
   void run(int64_t first, const float* x, float* y, int64_t n) const;
 
  private:
   const StepScalars* scalars_;
-  uint64_t micro_batch_, key_;
+  BatchIndex batch_;
+  uint64_t key_;
   float p_, scale_;
-  int64_t start_ = 0;  ///< index of the slice's first element in the whole
+  int64_t start_ = 0;  ///< index of the slice's first element in the whole micro-batch
   int64_t row_ = 1;    ///< elements that are contiguous in both
   Loops<1> rows_;      ///< over the slice's rows, with strides in the whole
 };

@@ -125,6 +125,14 @@ TensorId emit_matmul(LayerContext& layer) {
   if (in.size() < 2) {
     shape_error(fmt::format("matmul needs an input of at least 2 dims, but got {}", to_string(in)));
   }
+  if (ta && layer.batch().is_sized(in.size() - 2)) {
+    throw ShapeError(
+        fmt::format("transpose_a makes the batch of {} the contracted dim, so the weight would need one row for each "
+                    "row of a micro-batch, and its shape cannot depend on the batch; remove transpose_a, or give a "
+                    "second input in place of units",
+                    to_string(in)),
+        "transpose_a");
+  }
   const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
   const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
   return layer.builder.emit("matmul", {layer.inputs[0], w}, transposes(ta, tb))[0];

@@ -75,7 +75,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
   int64_t end = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (layout.offsets[i] < end) continue;  // not a load, or the same data as an earlier one
-    parts_.push_back(make_part(program.instructions[i], layout.rows[i] > 0, spec, program.rank_in_stage));
+    parts_.push_back(make_part(program.instructions[i], layout.rows[i] > 0, spec));
     parts_.back().offset = layout.offsets[i];
     end = layout.offsets[i] + 1;
   }
@@ -99,8 +99,7 @@ Loader::~Loader() {
   thread_.join();
 }
 
-Loader::Part Loader::make_part(const Instruction& load, bool by_number, const DatasetSpec& spec,
-                               int rank_in_stage) const {
+Loader::Part Loader::make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const {
   Part part;
   part.by_number = by_number;
   part.load = &load;
@@ -117,9 +116,8 @@ Loader::Part Loader::make_part(const Instruction& load, bool by_number, const Da
   check(elements % part.sample_elements == 0, "a micro-batch must have whole samples");
   const int64_t whole_rows = elements / part.sample_elements;
   const int64_t micro_batch_rows = spec.batch / options_.micro_batches;
-  check(micro_batch_rows % whole_rows == 0, "a load must state the whole micro-batch, or one rank's share of it");
-  const bool is_share = whole_rows < micro_batch_rows;
-  part.batch_row = part.micro_batch * micro_batch_rows + (is_share ? rank_in_stage * whole_rows : 0);
+  check(micro_batch_rows == whole_rows, "a load must state the whole micro-batch");
+  part.batch_row = part.micro_batch * micro_batch_rows;
 
   int64_t begin = elements, end = 0;
   for_each_run(operand.global_shape, operand.global_offset, operand.shape,

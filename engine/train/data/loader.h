@@ -1,10 +1,9 @@
 // Prepares the next step's batch in a separate thread while the current step trains.
 //
 // The batch is ordered over all ranks together: micro-batch m is its rows [m * n, (m + 1) * n), n = batch /
-// micro_batches. A rank's `load` instructions say which part of those rows (and of the other dims) it takes.
-// In hybrid_parallel they state what one rank holds: the ranks of a stage divide the rows in rank order, or
-// with full_batch each holds all of them. For bf16 loads the thread rounds the set's f32. For a tensor that the
-// device keeps whole it writes sample numbers instead of data.
+// micro_batches. A rank's `load` instructions say which part of those rows (and of the other dims) it takes. For bf16
+// loads the thread rounds the set's f32. For a tensor that the device keeps whole it writes sample numbers instead of
+// data.
 #pragma once
 
 #include <condition_variable>
@@ -65,7 +64,7 @@ class Loader {
     bool direct = false;              ///< copy the rows as they are, without slicing or rounding
   };
 
-  Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec, int rank_in_stage) const;
+  Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const;
   void load_steps();
   void fill(std::byte* block, int64_t step);
   void fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out);

@@ -44,12 +44,20 @@ def hash_of(name):
     return functools.reduce(lambda hash, byte: (hash ^ byte) * 0x100000001B3 % 2**64, name.encode(), 0xCBF29CE484222325)
 
 
-def dropout(x, p, seed, name, step, micro_batch):
+def dropout(x, whole, p, seed, name, step, micro_batch):
+    """`whole`: the shape of x for the whole batch, whose numbers are drawn. A micro-batch has the part of one of its dims, or its own
+    numbers if no dim, or more than one, depends on the batch."""
+    grown = [dim for dim in range(x.ndim) if whole[dim] != x.shape[dim]]
+    grown = grown if len(grown) == 1 else []
     words = philox(seed, hash_of(name), 0x7472616963746C)
-    blocks = jnp.arange((x.size + 3) // 4, dtype=jnp.uint64)
-    random = philox(words[1] << 32 | words[0], blocks, step.astype(jnp.uint64) << 20 | micro_batch)
-    uniform = (jnp.stack(jnp.broadcast_arrays(*random), 1).reshape(-1)[:x.size] >> 8).astype(jnp.float64) * 2.0**-24
-    return jnp.where(uniform.reshape(x.shape) >= float(np.float32(p)), x / (1 - p) if p < 1 else 0, 0)
+    size = math.prod(whole) if grown else (micro_batch + 1) * x.size
+    random = philox(words[1] << 32 | words[0], jnp.arange((size + 3) // 4, dtype=jnp.uint64), step.astype(jnp.uint64))
+    uniform = (jnp.stack(jnp.broadcast_arrays(*random), 1).reshape(-1)[:size] >> 8).astype(jnp.float64) * 2.0**-24
+    if grown:
+        count = whole[grown[0]] // x.shape[grown[0]]
+        uniform = jnp.split(uniform.reshape(whole), count, grown[0])[micro_batch]
+    kept = uniform.reshape(-1)[-x.size:].reshape(x.shape) >= float(np.float32(p))
+    return jnp.where(kept, x / (1 - p) if p < 1 else 0, 0)
 
 
 # The network.
@@ -64,11 +72,22 @@ def normalized(x, dims, eps, scale, bias, channel):
 class Network:
     def __init__(self, job):
         self.job = job
+        self.whole = {}  # layer -> the shape of its output for the whole batch
+
+    def find_shapes(self, *whole_batch):
+        """Fills self.whole from the arguments of `loss` without a micro-batch, up to a layer that computes over the rows and so does
+        not take another number of them."""
+        try:
+            jax.eval_shape(functools.partial(self.loss, micro_batch=None), *whole_batch)
+        except (TypeError, ValueError):
+            pass
 
     def loss(self, weights, data, label, step, micro_batch):
         values = {"data": data, "label": label}
         for layer in self.job["network"]:
             values[layer["name"]] = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
+            if micro_batch is None:
+                self.whole[layer["name"]] = values[layer["name"]].shape
         prediction = values[self.job["loss_input"] or self.job["network"][-1]["name"]]
         if self.job["loss"] == "softmax_cross_entropy":
             log = jax.nn.log_softmax(prediction)
@@ -85,7 +104,7 @@ class Network:
         if kind == "reshape":
             return x.reshape([len(x)] + attrs["shape"])
         if kind == "dropout":
-            return dropout(x, attrs["p"], self.job["seed"], name, step, micro_batch)
+            return x if micro_batch is None else dropout(x, self.whole.get(name, x.shape), attrs["p"], self.job["seed"], name, step, micro_batch)
         if kind == "dense":
             return x @ weight.T + (0 if bias is None else bias)
         if kind == "matmul":
@@ -145,6 +164,7 @@ def make_step(job):
     network, o, count = Network(job), job["optimizer"], job["micro_batches"]
 
     def mean_loss(weights, data, label, step):
+        network.find_shapes(weights, data, label, step)
         parts = zip(jnp.split(data, count), jnp.split(label, count))
         return sum(network.loss(weights, *part, step, m) for m, part in enumerate(parts)) / count
 

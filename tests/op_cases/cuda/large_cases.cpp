@@ -21,6 +21,8 @@ void add_elementwise(std::vector<OpCase>& rows) {
   rows.push_back({"add_bias", {{{128, 512}}, {{512}}}, {}, {{128, 512}}});
   rows.push_back({"dropout", {{{129, 517}}}, {{"p", 0.4}, {"key", int64_t{7}}}, {{129, 517}}});
   rows.push_back({"dropout", {{{64, 1024}}}, {{"p", 0.1}, {"key", int64_t{8}}}, {{64, 1024}}});
+  for (const Ints& batch : {Ints{4, 0, 1}, Ints{4, 1, 1}, Ints{4, 1, 16}})
+    rows.push_back({"dropout", {{{64, 1024}}}, {{"p", 0.1}, {"key", int64_t{8}}, {"batch", batch}}, {{64, 1024}}});
 }
 
 void add_shapes(std::vector<OpCase>& rows) {
