@@ -6,6 +6,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
@@ -31,6 +32,7 @@ int plan_command(const JobSpec& spec, bool json) {
 int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
+  print_warnings(spec);
   const PlannedJob job = plan_job(std::move(spec));
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);

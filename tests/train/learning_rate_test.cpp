@@ -49,7 +49,8 @@ TEST_CASE("adam's bias corrections count updates from 1") {
   CHECK(third.epoch == 1);
 }
 
-TEST_CASE("a run has all its epochs' steps, or as many as train.steps says") {
+TEST_CASE("a run has all its epochs' steps, or train.steps if they are fewer or it is the only limit") {
+  CHECK(total_steps({.epochs = 0, .steps = 100}, 44) == 100);
   CHECK(total_steps({.epochs = 3}, 44) == 132);
   CHECK(total_steps({.epochs = 3, .steps = 100}, 44) == 100);
   CHECK(total_steps({.epochs = 1, .steps = 100}, 44) == 44);
