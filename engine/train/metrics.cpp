@@ -50,9 +50,9 @@ std::string metrics_line(const StepReport& report) {
 
 std::string metrics_line(const EpochReport& report) {
   nlohmann::ordered_json line = {
-      {"epoch_end", report.epoch}, {"run_step", report.run_step}, {"steps", report.steps}};
+      {"epoch_end", report.epoch}, {"last_step", report.run_step}, {"steps", report.steps}};
   if (report.has_loss) put_loss(line, "mean_loss", report.mean_loss);
-  line["seconds"] = whole_microseconds(report.seconds);
+  line["epoch_seconds"] = whole_microseconds(report.seconds);
   return line.dump();
 }
 

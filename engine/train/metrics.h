@@ -41,7 +41,8 @@ std::string epoch_line(const EpochReport& report);
 /// null, followed by "not_finite": "nan", "inf" or "-inf".
 std::string metrics_line(const StepReport& report);
 
-/// The line that follows the steps of an epoch: {"epoch_end":1,"run_step":44,"steps":44,"mean_loss":2.4,"seconds":1.25}.
+/// The line that follows the steps of an epoch, with no field of theirs:
+/// {"epoch_end":1,"last_step":44,"steps":44,"mean_loss":2.4,"epoch_seconds":1.25}
 std::string metrics_line(const EpochReport& report);
 
 /// "loss is nan since step 17 (epoch 2, step 5)".

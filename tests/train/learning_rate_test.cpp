@@ -83,7 +83,10 @@ TEST_CASE("a metrics line is JSON, and null where the loss is not finite") {
     const auto line = nlohmann::json::parse(metrics_line(report));
     CHECK(line.contains("loss"));
     CHECK(line["loss"].is_null());
+    CHECK(line["not_finite"] == (std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf"));
   }
+  report.loss = 0.5f;
+  CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("not_finite"));
   report.has_loss = false;
   CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("loss"));
 }
@@ -94,4 +97,16 @@ TEST_CASE("a loss in a metrics line reads back as the float that it was") {
     report.loss = loss;
     CHECK(nlohmann::json::parse(metrics_line(report))["loss"].get<float>() == loss);
   }
+}
+
+TEST_CASE("the metrics line of an epoch has its mean loss and duration, and no field of a step") {
+  EpochReport report{.epoch = 2, .steps = 44, .run_step = 88, .has_loss = true, .mean_loss = 0.5, .seconds = 1.25};
+  CHECK(metrics_line(report) ==
+        R"({"epoch_end":2,"last_step":88,"steps":44,"mean_loss":0.5,"epoch_seconds":1.25})");
+  report.mean_loss = std::numeric_limits<double>::quiet_NaN();
+  const auto line = nlohmann::json::parse(metrics_line(report));
+  CHECK(line["mean_loss"].is_null());
+  CHECK(line["not_finite"] == "nan");
+  report.has_loss = false;
+  CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("mean_loss"));
 }
