@@ -32,7 +32,7 @@ struct LiveStatus {
   std::optional<float> loss;
   double samples_per_second = 0;
   std::optional<double> seconds_left;  ///< at this pace, until the last step
-  std::vector<RankGroup> ranks;  ///< the largest group first
+  std::vector<RankGroup> ranks;        ///< the largest group first
   friend bool operator==(const LiveStatus&, const LiveStatus&) = default;
 };
 

@@ -19,9 +19,9 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("check", "Validate a job file and say everything that is wrong");
   job->add_to(*command);
-  command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and looks for classes
-and tokens in the data that the network has no row for; or looks for the program and the script that its command names.
-Says what is probably not meant as a warning, with exit code 0. Starts nothing.
+  command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and looks for
+labels and tokens that are too large for the network; or looks for the program and the script of its command. What is
+probably not meant is a warning, with exit code 0. Starts nothing.
 
 Examples:
   trainctl check job.yaml

@@ -145,7 +145,8 @@ int print(const Options& options) {
     if (!any) printer.end_tail();
     write_out(printer);
     if (!std::cout) return kExitDone;  // main says so
-    if (!any && !grows) {  // stdout has the ranks' lines alone
+    if (!any && !grows) {
+      // Not to stdout, which has the ranks' lines alone.
       if (options.wants_summary() && state_of(run) != RunState::running) std::cerr << run_summary(run);
       return kExitDone;
     }

@@ -34,22 +34,14 @@ struct Options {
 
 Json describe(const RegisteredRun& run) {
   const LiveStatus status = live_status(run).value_or(LiveStatus{});
-  Json json = {{"run", run.run},
-               {"name", run.name},
-               {"state", status.state},
-               {"ranks", run.ranks},
-               {"step", status.step},
-               {"steps", status.steps},
-               {"epoch", status.epoch},
-               {"epochs", status.epochs},
-               {"loss", nullptr},
-               {"samples_per_second", status.samples_per_second},
-               {"seconds_left", nullptr},
-               {"restarts", status.attempt},
-               {"started", run.started},
-               {"seconds", wall_seconds() - run.started},
-               {"log_dir", run.log_dir},
-               {"job", run.job},
+  Json json = {{"run", run.run},          {"name", run.name},
+               {"state", status.state},   {"ranks", run.ranks},
+               {"step", status.step},     {"steps", status.steps},
+               {"epoch", status.epoch},   {"epochs", status.epochs},
+               {"loss", nullptr},         {"samples_per_second", status.samples_per_second},
+               {"seconds_left", nullptr}, {"restarts", status.attempt},
+               {"started", run.started},  {"seconds", wall_seconds() - run.started},
+               {"log_dir", run.log_dir},  {"job", run.job},
                {"launcher", run.launcher}};
   if (status.loss) put_loss(json, *status.loss);
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
@@ -123,7 +115,8 @@ std::string rate(const Json& run) {
 }
 
 void print(const Json& runs) {
-  Table table({">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", ">time", ">left", "log dir"});
+  Table table(
+      {">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", ">time", ">left", "log dir"});
   for (const Json& run : runs) {
     table.add({run["run"].dump(), run["name"].get<std::string>(), run["state"].get<std::string>(), run["ranks"].dump(),
                steps(run), loss(run), rate(run), started(run), duration(run, "seconds"), duration(run, "seconds_left"),
@@ -154,8 +147,8 @@ void add_ps_command(CLI::App& app, Action& chosen) {
   command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
   command->add_flag("--json", options->json, "A JSON array, with what each rank does");
   command->add_option("--log-dir", options->log_dir, "For --all: the job's launch.log_dir")->capture_default_str();
-  command->footer(R"(All runs of this user, whatever folder they were started in. time: since its start, or until its end; left: until its
-last step, at this pace. Of a run that has ended, step and loss are the last ones.
+  command->footer(R"(All runs of this user, whatever folder they were started in. time: since the start, or until the
+end; left: until the last step at the present pace. Of a run that has ended, step and loss are the last ones.
 
 Examples:
   trainctl ps

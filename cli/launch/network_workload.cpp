@@ -140,8 +140,8 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
   const int64_t steps_left = status.steps - static_cast<int64_t>(first.finished_steps.load());
   if (status.samples_per_second > 0)
-    status.seconds_left = static_cast<double>(steps_left) * static_cast<double>(job_.spec.dataset.batch) /
-                          status.samples_per_second;
+    status.seconds_left =
+        static_cast<double>(steps_left) * static_cast<double>(job_.spec.dataset.batch) / status.samples_per_second;
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }
 

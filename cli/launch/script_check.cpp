@@ -18,12 +18,12 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string_view>;
 
 struct Interpreter {
-  Words names;                ///< without a version: "python" is python3.11 too
-  Words suffixes;             ///< of its scripts
-  std::string_view flags;     ///< one-letter options without a value
-  std::string_view valued;    ///< one-letter options with a value, in the same word or in the next
-  Words long_flags;           ///< long options without a value
-  Words long_valued;          ///< long options whose value is the next word
+  Words names;              ///< without a version: "python" is python3.11 too
+  Words suffixes;           ///< of its scripts
+  std::string_view flags;   ///< one-letter options without a value
+  std::string_view valued;  ///< one-letter options with a value, in the same word or in the next
+  Words long_flags;         ///< long options without a value
+  Words long_valued;        ///< long options whose value is the next word
 };
 
 // An option that is not listed ends the search: it may give the program itself (-c, -m, -e), or take a value.
@@ -45,7 +45,9 @@ const std::vector<Interpreter>& interpreters() {
   return all;
 }
 
-bool holds(const Words& words, std::string_view word) { return std::find(words.begin(), words.end(), word) != words.end(); }
+bool holds(const Words& words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
 
 /// "/usr/bin/python3.11" -> "python".
 std::string name_of(const std::string& program) {
@@ -112,8 +114,7 @@ void require_script(const JobSpec& spec) {
   const fs::path path = (fs::path(spec.working_dir) / spec.command[*at]).lexically_normal();
   std::error_code error;
   if (!fs::exists(path, error)) {
-    const std::string near =
-        did_you_mean(path.filename(), scripts_in(path.parent_path(), path.extension()));
+    const std::string near = did_you_mean(path.filename(), scripts_in(path.parent_path(), path.extension()));
     throw SpecError(spec.position(field), field, "there is no script " + path.string(),
                     near.empty() ? "it is relative to working_dir" : near);
   }

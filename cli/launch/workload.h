@@ -8,9 +8,9 @@
 #include <string>
 
 #include "cli/launch/profile.h"
+#include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
 #include "engine/spec/job_spec.h"
-#include "cli/render/run_end.h"
 #include "launcher/live_status.h"
 #include "launcher/supervisor.h"
 

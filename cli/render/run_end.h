@@ -12,7 +12,7 @@ namespace trainctl {
 
 /// How far a network's training came.
 struct RunResult {
-  int64_t step = 0, steps = 0;  ///< finished, and of the whole job; 0: unknown
+  int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
   std::optional<float> loss = {};  ///< of the last finished step; nullopt: forward only
 };
 

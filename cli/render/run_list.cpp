@@ -47,7 +47,8 @@ std::string last_line(const RunDirectory& run) {
 std::string run_summary(const RunDirectory& run) {
   const std::optional<RunEnd> end = read_run_end(run);
   if (!end) return "";
-  std::string text = "--- run " + std::to_string(run.run()) + ": " + end->ending + " after " + format_duration(end->seconds);
+  std::string text =
+      "--- run " + std::to_string(run.run()) + ": " + end->ending + " after " + format_duration(end->seconds);
   if (end->result.step > 0) text += ", step " + steps(end->result);
   if (end->result.loss) text += ", loss " + format_loss(static_cast<double>(*end->result.loss));
   return text + " ---\n";

@@ -38,9 +38,8 @@ std::string label_field(const JobSpec& job) {
 
 void training_needs_a_loss(Warnings& w) {
   if (w.job.loss) return;
-  const std::string hint = "add a loss, e.g. loss: " + std::string(w.job.dataset.label_dtype == "i32"
-                                                                         ? "softmax_cross_entropy"
-                                                                         : "mse");
+  const std::string hint =
+      "add a loss, e.g. loss: " + std::string(w.job.dataset.label_dtype == "i32" ? "softmax_cross_entropy" : "mse");
   if (w.job.positions.contains("optimizer")) {
     w.add("optimizer", "there is no loss, so the job runs forward only and the optimizer does nothing",
           hint + ", or remove the optimizer");

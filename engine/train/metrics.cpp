@@ -49,16 +49,15 @@ std::string metrics_line(const StepReport& report) {
 }
 
 std::string metrics_line(const EpochReport& report) {
-  nlohmann::ordered_json line = {
-      {"epoch_end", report.epoch}, {"last_step", report.run_step}, {"steps", report.steps}};
+  nlohmann::ordered_json line = {{"epoch_end", report.epoch}, {"last_step", report.run_step}, {"steps", report.steps}};
   if (report.has_loss) put_loss(line, "mean_loss", report.mean_loss);
   line["epoch_seconds"] = whole_microseconds(report.seconds);
   return line.dump();
 }
 
 std::string not_finite_line(const StepReport& report) {
-  return fmt::format("loss is {} since step {} (epoch {}, step {})",
-                     not_finite_name(static_cast<double>(report.loss)), report.run_step, report.epoch, report.step);
+  return fmt::format("loss is {} since step {} (epoch {}, step {})", not_finite_name(static_cast<double>(report.loss)),
+                     report.run_step, report.epoch, report.step);
 }
 
 nlohmann::ordered_json start_up_json(const StartUpClock& clock) {

@@ -98,8 +98,8 @@ class Trainer {
   int64_t run_steps_ = 0;
   int64_t started_ = 0, finished_ = 0, reported_ = 0;
   bool stopped_ = false;
-  int max_ahead_ = 1;                ///< steps started but not finished
-  bool is_finite_ = true;            ///< all losses so far
+  int max_ahead_ = 1;      ///< steps started but not finished
+  bool is_finite_ = true;  ///< all losses so far
   Clock::time_point epoch_start_;
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_

@@ -50,7 +50,8 @@ TEST_CASE("check refuses every job that plan refuses, with the same errors and e
   for (const char* folder : {"tests/bad_specs", "tests/bad_specs/plan", "tests/jobs", "configs"}) {
     for (const fs::path& file : jobs_in(folder)) {
       const std::vector<std::string> overrides = read_bad_job(file).overrides;
-      const CommandResult plan = both(scratch, "plan", file, overrides), check = both(scratch, "check", file, overrides);
+      const CommandResult plan = both(scratch, "plan", file, overrides),
+                          check = both(scratch, "check", file, overrides);
       CAPTURE(file.filename().string());
       CHECK(check.exit_code == plan.exit_code);
       CHECK(check.err == plan.err);

@@ -79,8 +79,8 @@ TEST_CASE("a run whose loss becomes nan or infinite ends with 5 and says so once
   check_that_it_stops("small", {"launch.ranks=4", "parallel.mode=data_parallel", "launch.max_restarts=2"});
   check_that_it_stops("small", {"launch.ranks=4", "parallel.mode=data_parallel", "train.sink_steps=5"});
   check_that_it_stops("small", {"launch.ranks=2", "parallel.mode=data_parallel", "launch.comm=gloo"});
-  check_that_it_stops("small", {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
-                                "parallel.micro_batches=4"});
+  check_that_it_stops(
+      "small", {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2", "parallel.micro_batches=4"});
   check_that_it_stops("small", {"launch.ranks=3", "parallel.mode=semi_auto_parallel", "parallel.stages=3",
                                 "parallel.micro_batches=2", "train.sink_steps=3", "train.log_every=1000"});
   check_that_it_stops("hybrid_tensor_parallel", {"loss=mse"});
@@ -89,8 +89,8 @@ TEST_CASE("a run whose loss becomes nan or infinite ends with 5 and says so once
 }
 
 TEST_CASE("with on_nan: warn a run goes on to its end, after one line about the loss") {
-  const Diverging run("small", {"launch.ranks=2", "parallel.mode=data_parallel", "train.on_nan=warn",
-                                "train.steps=12", "train.log_every=5"});
+  const Diverging run("small", {"launch.ranks=2", "parallel.mode=data_parallel", "train.on_nan=warn", "train.steps=12",
+                                "train.log_every=5"});
   INFO(run.result.out << run.result.err);
   CHECK(run.result.exit_code == kExitDone);
   CHECK(run.result.err.empty());
@@ -108,9 +108,9 @@ TEST_CASE("with on_nan: warn a run goes on to its end, after one line about the 
 TEST_CASE("a loss that is nan is said even if the first rank's lines are not shown") {
   const Scratch scratch;
   small_job(scratch.path());
-  const CommandResult result = trainctl_command(
-      scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "train.on_nan=warn",
-                       "optimizer.learning_rate=1e38", "--show", "1"});
+  const CommandResult result =
+      trainctl_command(scratch.path(), {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
+                                        "train.on_nan=warn", "optimizer.learning_rate=1e38", "--show", "1"});
   CHECK(result.exit_code == kExitDone);
   CHECK(count(result.out, " since step ") == 1);
 }

@@ -38,9 +38,10 @@ TEST_CASE("labels without a loss are a warning, unless a layer reads them") {
 }
 
 TEST_CASE("a layer that nothing reads is a warning at the layer") {
-  const std::string aside = "network:\n  - {name: a, type: dense, units: 4}\n"
-                            "  - {name: aside, type: dense, units: 4}\n"
-                            "  - {name: b, type: dense, units: 1, inputs: [a]}\n";
+  const std::string aside =
+      "network:\n  - {name: a, type: dense, units: 4}\n"
+      "  - {name: aside, type: dense, units: 4}\n"
+      "  - {name: b, type: dense, units: 1, inputs: [a]}\n";
   const std::string found = "4:5 network[1]: nothing reads the output of layer 'aside'\n";
   CHECK(warned(kData + aside + "loss: mse\n") == found);
   CHECK(warned(kPlainData + aside) == found);
@@ -51,15 +52,15 @@ TEST_CASE("the last layer is read by the loss, or is the result of a job without
   CHECK(warned(kData + kNetwork + "loss: mse\n").empty());
   CHECK(warned(kPlainData + kNetwork).empty());
   CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 1}\n  - {name: b, type: dense, units: 4}\n"
-                       "loss: {type: mse, input: a}\n") ==
-        "4:5 network[1]: nothing reads the output of layer 'b'\n");
+                       "loss: {type: mse, input: a}\n") == "4:5 network[1]: nothing reads the output of layer 'b'\n");
 }
 
 TEST_CASE("a layer of a module that is used several times is one warning") {
-  CHECK(warned(kData +
-               "modules:\n  block:\n    - {name: x, type: relu}\n    - {name: y, type: relu, inputs: [input]}\n"
-               "network:\n  - {module: block, name: h, repeat: 3}\n  - {name: b, type: dense, units: 1}\nloss: mse\n") ==
-        "4:7 modules.block[0]: nothing reads the output of layer 'h.0.x'\n");
+  CHECK(
+      warned(kData +
+             "modules:\n  block:\n    - {name: x, type: relu}\n    - {name: y, type: relu, inputs: [input]}\n"
+             "network:\n  - {module: block, name: h, repeat: 3}\n  - {name: b, type: dense, units: 1}\nloss: mse\n") ==
+      "4:7 modules.block[0]: nothing reads the output of layer 'h.0.x'\n");
 }
 
 TEST_CASE("a job with a command, and the jobs of the tests that train, have no warnings") {

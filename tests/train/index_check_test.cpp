@@ -27,13 +27,15 @@ std::string errors_of(const JobSpec& spec) {
 std::string errors(const std::string& text) { return errors_of(parse_job(text, "job.yaml")); }
 
 std::string classifier(const std::string& dataset, int classes) {
-  return "dataset: " + dataset + "\nnetwork:\n  - {type: flatten}\n  - {name: head, type: dense, units: " +
-         std::to_string(classes) + "}\nloss: softmax_cross_entropy\n";
+  return "dataset: " + dataset +
+         "\nnetwork:\n  - {type: flatten}\n  - {name: head, type: dense, units: " + std::to_string(classes) +
+         "}\nloss: softmax_cross_entropy\n";
 }
 
 std::string tokens(const std::string& dataset, int vocab) {
-  return "dataset: " + dataset + "\nnetwork:\n  - {type: flatten}\n  - {name: emb, type: embedding, units: 2, vocab: " +
-         std::to_string(vocab) + "}\n";
+  return "dataset: " + dataset +
+         "\nnetwork:\n  - {type: flatten}\n  - {name: emb, type: embedding, units: 2, vocab: " + std::to_string(vocab) +
+         "}\n";
 }
 
 /// 4 images of 1 x 2 pixels: 0 1, 2 3, 4 5, 6 7; labels 0 to 3.
@@ -67,8 +69,8 @@ TEST_CASE("a constant label must be a class") {
 TEST_CASE("the labels of a file are read, and the first one that is no class is named") {
   const Digits digits;
   CHECK(errors(classifier(digits.set(), 4)).empty());
-  CHECK(errors(classifier(digits.set(), 3)).find(
-            "dataset.path: sample 3 has the label 3, but the loss (softmax_cross_entropy) takes 0 to 2") !=
+  CHECK(errors(classifier(digits.set(), 3))
+            .find("dataset.path: sample 3 has the label 3, but the loss (softmax_cross_entropy) takes 0 to 2") !=
         std::string::npos);
 }
 

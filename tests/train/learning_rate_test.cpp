@@ -101,8 +101,7 @@ TEST_CASE("a loss in a metrics line reads back as the float that it was") {
 
 TEST_CASE("the metrics line of an epoch has its mean loss and duration, and no field of a step") {
   EpochReport report{.epoch = 2, .steps = 44, .run_step = 88, .has_loss = true, .mean_loss = 0.5, .seconds = 1.25};
-  CHECK(metrics_line(report) ==
-        R"({"epoch_end":2,"last_step":88,"steps":44,"mean_loss":0.5,"epoch_seconds":1.25})");
+  CHECK(metrics_line(report) == R"({"epoch_end":2,"last_step":88,"steps":44,"mean_loss":0.5,"epoch_seconds":1.25})");
   report.mean_loss = std::numeric_limits<double>::quiet_NaN();
   const auto line = nlohmann::json::parse(metrics_line(report));
   CHECK(line["mean_loss"].is_null());
