@@ -132,7 +132,7 @@ Launch Run::launch() {
 
 void Run::show(int rank, std::string_view line) {
   const bool is_shown = std::binary_search(shown_.begin(), shown_.end(), rank);
-  if (rank == 0) view_.listen(line, is_shown && background_ == nullptr);
+  if (rank == 0) view_.listen(line, (is_shown && background_ == nullptr) || spec_.has_command());
   // A detached run has all lines in its logs, which are rotated; launcher.log is not.
   if (background_ != nullptr || !is_shown) return;
   if (shown_.size() == 1)

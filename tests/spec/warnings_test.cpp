@@ -32,7 +32,7 @@ TEST_CASE("an optimizer without a loss is a warning at the optimizer") {
 
 TEST_CASE("labels without a loss are a warning, unless a layer reads them") {
   CHECK(warned(kData + kNetwork) ==
-        "1:51 dataset.label_dtype: there is no loss, so the job runs forward only and nothing reads the labels\n");
+        "1:50 dataset.label_dtype: there is no loss, so the job runs forward only and nothing reads the labels\n");
   CHECK(warned(kPlainData + kNetwork).empty());
   CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 4, inputs: [label]}\n").empty());
 }

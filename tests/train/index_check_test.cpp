@@ -55,15 +55,15 @@ struct Digits {
 TEST_CASE("random labels must be below the number of classes that the loss takes") {
   CHECK(errors(classifier("{type: random, shape: [4], classes: 10, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: random, shape: [4], classes: 11, batch: 4}", 10)) ==
-        "1:48 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
 }
 
 TEST_CASE("a constant label must be a class") {
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: 9, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: 10, batch: 4}", 10)) ==
-        "1:54 dataset.label_value: labels are 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:52 dataset.label_value: labels are 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: -1, batch: 4}", 10)) ==
-        "1:54 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:52 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) takes 0 to 9\n");
 }
 
 TEST_CASE("the labels of a file are read, and the first one that is no class is named") {
@@ -77,9 +77,9 @@ TEST_CASE("the labels of a file are read, and the first one that is no class is 
 TEST_CASE("tokens must be rows of the table, also behind layers that reshape them") {
   CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 8, batch: 4}", 8)).empty());
   CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 9, batch: 4}", 8)) ==
-        "1:63 dataset.classes: elements of the data are drawn from 0 to 8, but layer 'emb' (embedding) takes 0 to 7\n");
+        "1:61 dataset.classes: elements of the data are drawn from 0 to 8, but layer 'emb' (embedding) takes 0 to 7\n");
   CHECK(errors(tokens("{type: constant, shape: [2], dtype: i32, value: 8, batch: 4}", 8)) ==
-        "1:57 dataset.value: elements of the data are 8, but layer 'emb' (embedding) takes 0 to 7\n");
+        "1:58 dataset.value: elements of the data are 8, but layer 'emb' (embedding) takes 0 to 7\n");
 }
 
 TEST_CASE("tokens of a file are those after its transforms") {
