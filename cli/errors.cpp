@@ -10,6 +10,7 @@
 
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
+#include "engine/spec/warnings.h"
 
 namespace trainctl {
 namespace {
@@ -19,15 +20,19 @@ std::string read_text(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-void print_spec_error(const SpecError& error) {
+void print_diagnostics(const std::vector<Diagnostic>& diagnostics) {
   std::map<std::string, std::string> sources;
-  for (const Diagnostic& diagnostic : error.diagnostics()) {
+  for (const Diagnostic& diagnostic : diagnostics) {
     const auto [source, is_new] = sources.try_emplace(diagnostic.pos.file);
     if (is_new && diagnostic.pos.known()) source->second = read_text(diagnostic.pos.file);
     std::string text = render(diagnostic, source->second);
     while (!text.empty() && text.back() == '\n') text.pop_back();
     std::cerr << text << "\n";
   }
+}
+
+void print_spec_error(const SpecError& error) {
+  print_diagnostics(error.diagnostics());
   const size_t count = error.diagnostics().size();
   if (count > 1) std::cerr << count << " errors\n";
 }
@@ -38,6 +43,16 @@ int print(const char* kind, const char* what, int exit_code) {
 }
 
 }  // namespace
+
+/// "job.yaml:12:3: warning: network[2]: nothing reads …", as compilers write it.
+void print_warnings(const JobSpec& spec) {
+  std::vector<Diagnostic> found = warnings(spec);
+  for (Diagnostic& warning : found) {
+    warning.message = "warning: " + warning.path + ": " + warning.message;
+    warning.path.clear();
+  }
+  print_diagnostics(found);
+}
 
 int report_current_exception() {
   try {

@@ -32,7 +32,7 @@ constexpr const char* kFooter = R"(Examples:
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
 A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
 Exit codes: 0 done, 2 error in the job file, 3 the machine (files, memory), 4 a bug in trainctl,
-            5 a rank failed, 130 and 143 stopped by Ctrl-C and SIGTERM)";
+            5 a rank failed, or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and SIGTERM)";
 
 /// cron and daemons may start us with closed standard streams; files opened later would get their descriptors.
 void open_standard_streams() {

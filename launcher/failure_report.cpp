@@ -56,6 +56,7 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
   if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
   if (!report.error) return name + " " + describe(report.end) + where(report);
+  if (report.error->kind == ErrorKind::loss) return report.error->what;
   said = report.error->what;
   return name + (report.error->kind == ErrorKind::bug ? " met a bug of trainctl" : " failed") + where(report);
 }
@@ -75,6 +76,12 @@ std::string consequences(const Outcome& outcome) {
   }
   if (ranks.empty()) return "";
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks) + " stopped because of it\n";
+}
+
+/// The loss is the same on all ranks, so none of them failed because of another.
+bool is_of_all_ranks(const Outcome& outcome) {
+  const auto& error = outcome.reports[static_cast<size_t>(outcome.cause.rank)].error;
+  return error && error->kind == ErrorKind::loss;
 }
 
 nlohmann::ordered_json attempts_json(const Outcome& outcome) {
@@ -104,6 +111,7 @@ std::string cause_line(const std::vector<RankReport>& reports, const Cause& caus
 
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   if (outcome.cause.kind == Cause::Kind::none) return "";
+  if (is_of_all_ranks(outcome)) return cause_line(outcome.reports, outcome.cause, cluster) + "\n";
   const std::string log = directory.rank_file(outcome.cause.rank, "stderr");
   const std::string words = tail_of_file(log, kLastWords);
   const auto& error = outcome.reports[static_cast<size_t>(outcome.cause.rank)].error;
@@ -139,7 +147,7 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
     entry["ended"] = report.state == ProcessState::failed_to_start ? report.start_error
                      : report.state == ProcessState::waiting       ? "was not started"
                                                                    : describe(report.end);
-    entry["consequence"] = static_cast<int>(rank) != outcome.cause.rank && report.failed();
+    entry["consequence"] = static_cast<int>(rank) != outcome.cause.rank && report.failed() && !is_of_all_ranks(outcome);
     entry["time"] = report.time;
     if (report.frozen) entry["frozen"] = true;
     if (report.out_of_memory) entry["out_of_memory"] = true;

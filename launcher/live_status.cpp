@@ -2,8 +2,11 @@
 #include "launcher/live_status.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "engine/base/measures.h"
 
 namespace trainctl {
 namespace {
@@ -23,6 +26,21 @@ void read(const Json& json, const char* key, T& value) {
 
 }  // namespace
 
+void put_loss(Json& json, float loss) {
+  json["loss"] = loss;  // dump() writes null for nan and inf, which JSON does not have
+  if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) json["not_finite"] = why;
+}
+
+std::optional<float> loss_of(const Json& json) {
+  if (const auto loss = json.find("loss"); loss != json.end() && loss->is_number()) return loss->get<float>();
+  const auto why = json.find("not_finite");
+  if (why == json.end() || !why->is_string()) return {};
+  using Limits = std::numeric_limits<float>;
+  if (*why == "inf") return Limits::infinity();
+  if (*why == "-inf") return -Limits::infinity();
+  return *why == "nan" ? std::optional(Limits::quiet_NaN()) : std::nullopt;
+}
+
 std::string to_json(const LiveStatus& status) {
   Json json = {{"state", status.state},
                {"attempt", status.attempt},
@@ -32,7 +50,8 @@ std::string to_json(const LiveStatus& status) {
                {"step", status.step},
                {"steps", status.steps},
                {"samples_per_second", status.samples_per_second}};
-  if (status.loss) json["loss"] = *status.loss;
+  if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
+  if (status.loss) put_loss(json, *status.loss);
   json["ranks"] = Json::array();
   for (const RankGroup& group : status.ranks) json["ranks"].push_back({group.ranks, group.doing});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -50,7 +69,9 @@ std::optional<LiveStatus> parse_live_status(std::string_view text) {
   read(json, "step", status.step);
   read(json, "steps", status.steps);
   read(json, "samples_per_second", status.samples_per_second);
-  if (json.contains("loss") && json["loss"].is_number()) status.loss = json["loss"].get<float>();
+  if (const auto left = json.find("seconds_left"); left != json.end() && left->is_number())
+    status.seconds_left = left->get<double>();
+  status.loss = loss_of(json);
   if (json.contains("ranks") && json["ranks"].is_array()) {
     for (const Json& group : json["ranks"]) {
       if (group.is_array() && group.size() == 2 && group[0].is_string() && group[1].is_string())

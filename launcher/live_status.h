@@ -1,10 +1,14 @@
 // What a run is doing right now, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
 //
 //   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
-//    "loss": 1.2031, "samples_per_second": 20431.5, "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
+//    "loss": 1.2031, "samples_per_second": 20431.5, "seconds_left": 245.3,
+//    "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
+//
+// A loss that is nan or infinite is null, followed by "not_finite": "nan", "inf" or "-inf".
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,13 +31,18 @@ struct LiveStatus {
   int64_t step = 0, steps = 0;  ///< over the whole run; steps 0: unknown
   std::optional<float> loss;
   double samples_per_second = 0;
-  std::vector<RankGroup> ranks;  ///< the largest group first
+  std::optional<double> seconds_left;  ///< at this pace, until the last step
+  std::vector<RankGroup> ranks;        ///< the largest group first
   friend bool operator==(const LiveStatus&, const LiveStatus&) = default;
 };
 
 std::string to_json(const LiveStatus& status);
 /// Fields that are missing or of another type keep their defaults; nullopt if the text is no object.
 std::optional<LiveStatus> parse_live_status(std::string_view json);
+
+/// The two fields of a loss, and what they say; nullopt: there is none.
+void put_loss(nlohmann::ordered_json& json, float loss);
+std::optional<float> loss_of(const nlohmann::ordered_json& json);
 
 /// One text per rank -> groups of ranks with the same text.
 std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing);

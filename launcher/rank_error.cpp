@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKinds = {"spec", "env", "comm", "bug"};
+constexpr std::array<std::string_view, 5> kKinds = {"spec", "env", "comm", "bug", "loss"};
 
 std::optional<ErrorKind> parse_kind(std::string_view word) {
   for (size_t i = 0; i < kKinds.size(); ++i) {

@@ -12,7 +12,8 @@
 
 namespace trainctl {
 
-enum class ErrorKind { spec, env, comm, bug };
+/// loss: it is nan or infinite. That is no failure of this rank: all ranks report it.
+enum class ErrorKind { spec, env, comm, bug, loss };
 std::string_view to_string(ErrorKind kind);
 
 struct RankError {

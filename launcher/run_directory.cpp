@@ -74,6 +74,12 @@ void RunDirectory::write(std::string_view name, std::string_view text) const {
 
 std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }
 
+int64_t start_ns(const RunDirectory& directory) {
+  struct stat status {};
+  if (stat(directory.file("job.yaml").c_str(), &status) != 0) return 0;
+  return status.st_mtim.tv_sec * int64_t{1'000'000'000} + status.st_mtim.tv_nsec;
+}
+
 std::string_view to_string(RunState state) {
   static constexpr std::string_view kNames[] = {"running", "done", "stopped", "failed", "lost"};
   return kNames[static_cast<int>(state)];

@@ -7,6 +7,7 @@
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,9 @@ class RunDirectory {
   std::string log_dir_;
   int run_;
 };
+
+/// When it was started, in nanoseconds since 1970: when its job.yaml was written. 0: unknown.
+int64_t start_ns(const RunDirectory& directory);
 
 enum class RunState { running, done, stopped, failed, lost };
 std::string_view to_string(RunState state);

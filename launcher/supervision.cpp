@@ -19,8 +19,13 @@ constexpr double kMostBetweenLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
-  return report.state == ProcessState::failed_to_start || (report.error && report.error->kind == ErrorKind::spec);
+  if (report.state == ProcessState::failed_to_start) return true;
+  return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
+
+/// A rank that complains of another is followed by that one's own failure; a loss that is nan ends every rank, and
+/// each still has something to write.
+bool expects_others_to_end(ErrorKind kind) { return kind == ErrorKind::comm || kind == ErrorKind::loss; }
 
 }  // namespace
 
@@ -60,7 +65,7 @@ void Supervision::ended(int rank, RankReport report, double now) {
   mine.state = ProcessState::ended;
   mine.asked = signalled_;
   if (!mine.failed() || mine.asked) return;
-  if (mine.error && mine.error->kind == ErrorKind::comm) {
+  if (mine.error && expects_others_to_end(mine.error->kind)) {
     if (phase_ == Phase::running) phase_ = Phase::settling;
     deadline_ = std::min(deadline_, now + limits_.settle_seconds);
     return;

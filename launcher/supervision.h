@@ -59,7 +59,7 @@ class Supervision {
  public:
   struct Limits {
     double grace_seconds = 10;    ///< between SIGTERM and SIGKILL, and for ranks that were asked to end
-    double settle_seconds = 0.5;  ///< after a complaint about another rank: wait for that rank's own failure
+    double settle_seconds = 0.5;  ///< after a complaint about another rank, or of all: wait for theirs
     double timeout_seconds = 60;  ///< the longest that a rank with progress reports may stand still
     int max_restarts = 0;         ///< how often all ranks are restarted after one has failed
   };

@@ -2,12 +2,16 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
+#include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
+#include "engine/train/memory_limit.h"
 
 namespace trainctl {
 
@@ -15,8 +19,9 @@ void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
   auto* command = app.add_subcommand("check", "Validate a job file and say everything that is wrong");
   job->add_to(*command);
-  command->footer(R"(Reads the job, builds its graph, plans it, and verifies the programs of all ranks; or looks for
-the program that its command names. Starts nothing.
+  command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and looks for
+labels and tokens that are too large for the network; or looks for the program and the script of its command. What is
+probably not meant is a warning, with exit code 0. Starts nothing.
 
 Examples:
   trainctl check job.yaml
@@ -26,12 +31,18 @@ Examples:
       JobSpec spec = job->load();
       if (spec.has_command()) {
         require_program(spec);
+        launch_report(spec);
         std::cout << job->file << ": right (" << shell_words(spec.command) << ", " << spec.launch.ranks
                   << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
         return kExitDone;
       }
+      print_warnings(spec);
       const PlannedJob planned = plan_job(std::move(spec));
-      const int ranks = compile_classes(planned).num_ranks();
+      require_indices_in_range(planned);
+      const RankClasses classes = compile_classes(planned);
+      launch_report(planned.spec);
+      require_memory_limit(planned, classes.programs);
+      const int ranks = classes.num_ranks();
       const size_t layers = planned.spec.network.size();
       std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << ranks
                 << (ranks == 1 ? " rank)\n" : " ranks)\n");

@@ -48,6 +48,8 @@ struct Options {
     return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
            !bundle.empty();
   }
+  /// Whether to say last, on stderr, how the run ended: for people who read all of it.
+  bool wants_summary() const { return grep.empty() && since.empty() && !json && !no_prefix; }
 };
 
 int64_t unix_ns() {
@@ -143,7 +145,11 @@ int print(const Options& options) {
     if (!any) printer.end_tail();
     write_out(printer);
     if (!std::cout) return kExitDone;  // main says so
-    if (!any && !grows) return kExitDone;
+    if (!any && !grows) {
+      // Not to stdout, which has the ranks' lines alone.
+      if (options.wants_summary() && state_of(run) != RunState::running) std::cerr << run_summary(run);
+      return kExitDone;
+    }
     if (!any) std::this_thread::sleep_for(kFollowPause);
   }
 }

@@ -6,10 +6,12 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
 #include "engine/compile/report.h"
+#include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
 
@@ -31,7 +33,9 @@ int plan_command(const JobSpec& spec, bool json) {
 int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
+  print_warnings(spec);
   const PlannedJob job = plan_job(std::move(spec));
+  require_indices_in_range(job);
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
   report["launch"] = launch_report(job.spec);
@@ -49,7 +53,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
       app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
   command->add_flag("--json", options->json, "All of it as JSON");
-  command->footer(R"(Starts nothing, and needs neither a GPU nor more of the data than file headers.
+  command->footer(R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
 
 Examples:
   trainctl plan job.yaml

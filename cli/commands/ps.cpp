@@ -11,10 +11,13 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
+#include "cli/render/run_end.h"
 #include "cli/render/table.h"
 #include "engine/base/error.h"
+#include "engine/base/measures.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
+#include "launcher/rank_error.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
 
@@ -31,25 +34,29 @@ struct Options {
 
 Json describe(const RegisteredRun& run) {
   const LiveStatus status = live_status(run).value_or(LiveStatus{});
-  Json json = {{"run", run.run},
-               {"name", run.name},
-               {"state", status.state},
-               {"ranks", run.ranks},
-               {"step", status.step},
-               {"steps", status.steps},
-               {"epoch", status.epoch},
-               {"epochs", status.epochs},
-               {"loss", nullptr},
-               {"samples_per_second", status.samples_per_second},
-               {"restarts", status.attempt},
-               {"started", run.started},
-               {"log_dir", run.log_dir},
-               {"job", run.job},
+  Json json = {{"run", run.run},          {"name", run.name},
+               {"state", status.state},   {"ranks", run.ranks},
+               {"step", status.step},     {"steps", status.steps},
+               {"epoch", status.epoch},   {"epochs", status.epochs},
+               {"loss", nullptr},         {"samples_per_second", status.samples_per_second},
+               {"seconds_left", nullptr}, {"restarts", status.attempt},
+               {"started", run.started},  {"seconds", wall_seconds() - run.started},
+               {"log_dir", run.log_dir},  {"job", run.job},
                {"launcher", run.launcher}};
-  if (status.loss) json["loss"] = *status.loss;
+  if (status.loss) put_loss(json, *status.loss);
+  if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   json["rank_states"] = Json::object();
   for (const RankGroup& group : status.ranks) json["rank_states"][group.ranks] = group.doing;
   return json;
+}
+
+void add_end(const RunEnd& end, Json& json) {
+  json["exit_code"] = end.exit_code;
+  json["seconds"] = end.seconds;
+  if (end.result.step == 0) return;
+  json["step"] = end.result.step;
+  json["steps"] = end.result.steps;
+  if (end.result.loss) put_loss(json, *end.result.loss);
 }
 
 /// Adds the ended runs of a log directory.
@@ -62,11 +69,14 @@ void add_ended(const std::string& log_dir, Json& all) {
     std::ifstream plan(run.file("plan.json"));
     const Json report = Json::parse(plan, nullptr, false);
     const bool named = report.is_object() && report.contains("job") && report["job"].is_string();
-    all.push_back({{"run", number},
-                   {"name", named ? report["job"] : Json("?")},
-                   {"state", to_string(state)},
-                   {"ranks", run.ranks().size()},
-                   {"log_dir", folder}});
+    Json json = {{"run", number},
+                 {"name", named ? report["job"] : Json("?")},
+                 {"state", to_string(state)},
+                 {"ranks", run.ranks().size()}};
+    if (const int64_t started = start_ns(run); started > 0) json["started"] = static_cast<double>(started) / 1e9;
+    if (const std::optional<RunEnd> end = read_run_end(run)) add_end(*end, json);
+    json["log_dir"] = folder;
+    all.push_back(std::move(json));
   }
 }
 
@@ -90,10 +100,13 @@ std::string steps(const Json& run) {
 }
 
 std::string loss(const Json& run) {
-  if (!run.contains("loss") || !run["loss"].is_number()) return "";
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", run["loss"].get<double>());
-  return text;
+  const std::optional<float> value = loss_of(run);
+  return value ? format_loss(static_cast<double>(*value)) : "";
+}
+
+std::string duration(const Json& run, const char* field) {
+  const auto seconds = run.find(field);
+  return seconds != run.end() && seconds->is_number() ? format_duration(seconds->get<double>()) : "";
 }
 
 std::string rate(const Json& run) {
@@ -102,10 +115,12 @@ std::string rate(const Json& run) {
 }
 
 void print(const Json& runs) {
-  Table table({">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", "log dir"});
+  Table table(
+      {">run", "name", "state", ">ranks", ">step", ">loss", ">samples/s", "started", ">time", ">left", "log dir"});
   for (const Json& run : runs) {
     table.add({run["run"].dump(), run["name"].get<std::string>(), run["state"].get<std::string>(), run["ranks"].dump(),
-               steps(run), loss(run), rate(run), started(run), short_path(run["log_dir"].get<std::string>())});
+               steps(run), loss(run), rate(run), started(run), duration(run, "seconds"), duration(run, "seconds_left"),
+               short_path(run["log_dir"].get<std::string>())});
   }
   std::cout << table.str();
 }
@@ -132,7 +147,8 @@ void add_ps_command(CLI::App& app, Action& chosen) {
   command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
   command->add_flag("--json", options->json, "A JSON array, with what each rank does");
   command->add_option("--log-dir", options->log_dir, "For --all: the job's launch.log_dir")->capture_default_str();
-  command->footer(R"(All runs of this user, whatever folder they were started in.
+  command->footer(R"(All runs of this user, whatever folder they were started in. time: since the start, or until the
+end; left: until the last step at the present pace. Of a run that has ended, step and loss are the last ones.
 
 Examples:
   trainctl ps

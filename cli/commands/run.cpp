@@ -7,6 +7,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
 #include "cli/launch/background.h"
 #include "cli/launch/workload.h"
 #include "engine/base/error.h"
@@ -58,7 +59,9 @@ WorkloadOptions workload_options(const Options& options) {
 int run(const Options& options, Background* background) {
   boost::asio::io_context loop;
   const WorkloadOptions for_workload = workload_options(options);
-  const std::unique_ptr<Workload> workload = make_workload(options.job.load(), for_workload, loop);
+  JobSpec spec = options.job.load();
+  print_warnings(spec);
+  const std::unique_ptr<Workload> workload = make_workload(std::move(spec), for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   return Run(*workload, std::move(shown), loop, background)();
 }

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,6 +99,18 @@ class Worker {
   std::optional<Program> program_;
 };
 
+/// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
+int report(int rank) {
+  try {
+    throw;
+  } catch (const LossNotFinite& error) {
+    if (rank == 0) std::cerr << error.what() << "\n";
+    return kExitRankFailed;
+  } catch (...) {
+    return report_current_exception();
+  }
+}
+
 int work(const Options& options) {
   report_crashes();
   std::signal(SIGPIPE, SIG_IGN);  // a lost peer is then reported as an error that names it
@@ -107,7 +120,7 @@ int work(const Options& options) {
     return kExitDone;
   } catch (...) {
     worker.write_failure();
-    const int code = report_current_exception();
+    const int code = report(options.rank);
     std::fflush(nullptr);
     std::_Exit(code);  // no destructors: threads of libraries may still be aborting their calls
   }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "cli/launch/script_check.h"
 #include "cli/render/launch_report.h"
 #include "engine/base/error.h"
 #include "launcher/protocol.h"
@@ -45,7 +46,7 @@ void require_program(const JobSpec& spec) {
     throw SpecError(spec.position("working_dir"), "working_dir", "there is no folder " + spec.working_dir,
                     "it is relative to the job file");
   const std::string& program = spec.command.front();
-  if (is_there(program, spec)) return;
+  if (is_there(program, spec)) return require_script(spec);
   const bool has_path = program.find('/') != std::string::npos;
   const fs::path path = fs::path(spec.working_dir) / program;
   if (has_path && fs::exists(path, error))

@@ -10,7 +10,7 @@ namespace trainctl {
 
 class CommandWorkload : public Workload {
  public:
-  /// Throws SpecError if there is no such program or folder.
+  /// Throws as require_program.
   explicit CommandWorkload(JobSpec spec);
 
   const JobSpec& spec() const override { return spec_; }
@@ -29,7 +29,7 @@ class CommandWorkload : public Workload {
   std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"
 };
 
-/// Throws SpecError if the command's program or folder does not exist.
+/// Throws SpecError if the command's folder, program or script does not exist.
 void require_program(const JobSpec& spec);
 
 }  // namespace trainctl

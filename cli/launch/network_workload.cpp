@@ -13,6 +13,7 @@
 #include "cli/worker/rendezvous.h"
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
+#include "engine/train/data/index_check.h"
 #include "engine/train/memory_limit.h"
 #include "launcher/protocol.h"
 
@@ -46,6 +47,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       loop_(loop),
       states_(classes_) {
   start_up_.ended("plan");
+  require_indices_in_range(job_);
   require_precision(job_.spec);
   require_memory_limit(job_, classes_.programs);
   if (job_.spec.launch.device == Device::cuda) {
@@ -131,11 +133,15 @@ bool NetworkWorkload::is_up() const {
 void NetworkWorkload::describe(LiveStatus& status) {
   const RankStatus& first = memory_->status(0);
   status.epoch = first.epoch.load();
-  status.epochs = job_.spec.train.epochs;
+  status.epochs = first.total_epochs.load();
   status.step = first.step.load();
-  status.steps = first.total_steps.load();
+  status.steps = static_cast<int64_t>(first.total_steps.load());
   if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both are set from its first report on
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
+  const int64_t steps_left = status.steps - static_cast<int64_t>(first.finished_steps.load());
+  if (status.samples_per_second > 0)
+    status.seconds_left =
+        static_cast<double>(steps_left) * static_cast<double>(job_.spec.dataset.batch) / status.samples_per_second;
   status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
 }
 
@@ -146,6 +152,15 @@ std::string NetworkWorkload::news(const RunDirectory& directory) {
   }
   start_up_told_ = true;
   return start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0);
+}
+
+RunResult NetworkWorkload::result() const {
+  const RankStatus& first = memory_->status(0);
+  RunResult result;
+  result.step = static_cast<int64_t>(first.finished_steps.load());
+  result.steps = static_cast<int64_t>(first.total_steps.load());
+  if (job_.spec.loss && result.step > 0) result.loss = first.loss.load();
+  return result;
 }
 
 std::string NetworkWorkload::report(const RunDirectory& directory) {

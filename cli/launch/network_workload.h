@@ -29,6 +29,7 @@ class NetworkWorkload : public Workload {
   bool is_up() const override;
   void describe(LiveStatus& status) override;
   std::string news(const RunDirectory& directory) override;
+  RunResult result() const override;
   std::string report(const RunDirectory& directory) override;
 
  private:

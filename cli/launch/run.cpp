@@ -131,9 +131,10 @@ Launch Run::launch() {
 }
 
 void Run::show(int rank, std::string_view line) {
-  if (rank == 0) view_.listen(line);
+  const bool is_shown = std::binary_search(shown_.begin(), shown_.end(), rank);
+  if (rank == 0) view_.listen(line, (is_shown && background_ == nullptr) || spec_.has_command());
   // A detached run has all lines in its logs, which are rotated; launcher.log is not.
-  if (background_ != nullptr || !std::binary_search(shown_.begin(), shown_.end(), rank)) return;
+  if (background_ != nullptr || !is_shown) return;
   if (shown_.size() == 1)
     view_.line(line);
   else
@@ -188,7 +189,7 @@ void Run::finish(const Outcome& outcome) {
     std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
   }
   tell_news();  // a run may be shorter than a tick
-  RunEnd end = run_end(outcome);
+  RunEnd end = run_end(outcome, workload_.result());
   end.report = report_of_workload();
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
@@ -213,7 +214,7 @@ void Run::write_outcome(const Outcome& outcome, const std::string& report) {
     json["report"] = report;
     directory_.write("error.json", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
   }
-  directory_.write("outcome.json", outcome_json(outcome));
+  directory_.write("outcome.json", outcome_text(outcome, workload_.result()));
 }
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/launch/profile.h"
+#include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
@@ -36,6 +37,8 @@ class Workload {
   virtual void describe(LiveStatus& status) = 0;
   /// A line about the run to show now, each only once; may be empty. Called often.
   virtual std::string news(const RunDirectory&) { return ""; }
+  /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
+  virtual RunResult result() const { return {}; }
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
   virtual std::string report(const RunDirectory&) { return ""; }
 };

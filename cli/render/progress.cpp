@@ -2,10 +2,10 @@
 #include "cli/render/progress.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "cli/render/terminal.h"
+#include "engine/base/measures.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -41,17 +41,15 @@ std::string of(int64_t number, int64_t total) {
 std::vector<Segment> segments(const LiveStatus& status) {
   std::vector<Segment> all;
   if (status.state != "running" && status.state != "starting") all.push_back({status.state, 1});
-  if (status.attempt > 0) all.push_back({"restart " + of(status.attempt, status.max_restarts), 4});
+  if (status.attempt > 0) all.push_back({"restart " + of(status.attempt, status.max_restarts), 5});
   if (status.step > 0) {
-    if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 5});
+    if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 6});
     all.push_back({"step " + of(status.step, status.steps), 2});
-    char loss[32];
-    if (status.loss) {
-      std::snprintf(loss, sizeof loss, "loss %.4f", static_cast<double>(*status.loss));
-      all.push_back({loss, 3});
-    }
+    if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
     if (status.samples_per_second > 0)
-      all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 6});
+      all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 7});
+    if (status.seconds_left && status.state == "running")
+      all.push_back({format_duration(*status.seconds_left) + " left", 4});
   }
   std::string ranks;
   for (const RankGroup& group : status.ranks) {
@@ -60,7 +58,7 @@ std::vector<Segment> segments(const LiveStatus& status) {
     ranks += group.ranks + " " + group.doing;
   }
   const bool as_expected = status.ranks.size() == 1 && status.ranks[0].doing == "training";
-  if (!ranks.empty()) all.push_back({ranks, as_expected ? 7 : 0});
+  if (!ranks.empty()) all.push_back({ranks, as_expected ? 8 : 0});
   if (all.empty()) all.push_back({status.state, 0});
   return all;
 }

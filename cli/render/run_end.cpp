@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "launcher/failure_report.h"
+#include "launcher/live_status.h"
 #include "launcher/spawn.h"
 
 namespace trainctl {
@@ -14,25 +16,45 @@ std::string ending(int exit_code, int signal, std::optional<int64_t> step) {
   return "stopped by " + signal_name(signal) + (step ? " at the end of step " + std::to_string(*step) : "");
 }
 
-nlohmann::json read_json(const std::string& path) {
+using Json = nlohmann::ordered_json;
+
+Json read_json(const std::string& path) {
   std::ifstream file(path);
-  return nlohmann::json::parse(file, nullptr, false);
+  return Json::parse(file, nullptr, false);
+}
+
+int64_t integer(const Json& json, const char* name) {
+  const auto found = json.find(name);
+  return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
 }  // namespace
 
-RunEnd run_end(const Outcome& outcome) {
-  return {ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step), outcome.seconds, outcome.exit_code};
+RunEnd run_end(const Outcome& outcome, const RunResult& result) {
+  RunEnd end{ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step), outcome.seconds, outcome.exit_code};
+  end.result = result;
+  return end;
+}
+
+std::string outcome_text(const Outcome& outcome, const RunResult& result) {
+  Json json = Json::parse(outcome_json(outcome));
+  if (result.step > 0) {
+    json["step"] = result.step;
+    json["steps"] = result.steps;
+    if (result.loss) put_loss(json, *result.loss);
+  }
+  return json.dump() + "\n";
 }
 
 std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
-  const nlohmann::json outcome = read_json(directory.file("outcome.json"));
+  const Json outcome = read_json(directory.file("outcome.json"));
   if (!outcome.is_object() || !outcome.contains("exit_code")) return {};
   const int code = outcome.value("exit_code", 0);
   std::optional<int64_t> step;
   if (outcome.contains("stopped_at_step")) step = outcome.value("stopped_at_step", int64_t{0});
   RunEnd end{ending(code, code > 128 ? code - 128 : 0, step), outcome.value("seconds", 0.0), code};
-  const nlohmann::json error = read_json(directory.file("error.json"));
+  end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome)};
+  const Json error = read_json(directory.file("error.json"));
   if (error.is_object()) end.failure = error.value("report", "");
   return end;
 }

@@ -1,6 +1,7 @@
 // How a run ended: for its own last line, and for commands that report it later.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -9,15 +10,25 @@
 
 namespace trainctl {
 
+/// How far a network's training came.
+struct RunResult {
+  int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
+  std::optional<float> loss = {};  ///< of the last finished step; nullopt: forward only
+};
+
 struct RunEnd {
   std::string ending;  ///< "done", "failed", "stopped by SIGINT at the end of step 12"
   double seconds = 0;
   int exit_code = 0;
   std::string report = {};   ///< further lines, from the workload
   std::string failure = {};  ///< lines that name the first cause; empty if nothing failed
+  RunResult result = {};
 };
 
-RunEnd run_end(const Outcome& outcome);
+RunEnd run_end(const Outcome& outcome, const RunResult& result);
+
+/// outcome.json: exit code and seconds (failure_report.h), and the result's step, steps and loss.
+std::string outcome_text(const Outcome& outcome, const RunResult& result);
 
 /// From outcome.json and error.json; nullopt if the launcher did not write them.
 std::optional<RunEnd> read_run_end(const RunDirectory& directory);

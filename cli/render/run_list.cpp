@@ -1,14 +1,15 @@
 // Lists runs from their folders.
 #include "cli/render/run_list.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/log_printer.h"
+#include "cli/render/run_end.h"
 #include "cli/render/table.h"
+#include "engine/base/measures.h"
+#include "launcher/live_status.h"
 #include "launcher/log_tail.h"
 #include "launcher/run_directory.h"
 
@@ -17,18 +18,19 @@ namespace {
 
 constexpr std::string_view kLastLine = "first rank's last line";
 
-/// job.yaml is written once, before the ranks start.
-timespec start_of(const RunDirectory& run) {
-  struct stat status {};
-  return stat(run.file("job.yaml").c_str(), &status) == 0 ? status.st_mtim : timespec{};
-}
-
-std::string local_time(const timespec& time) {
-  if (time.tv_sec == 0) return "?";
+std::string local_time(int64_t ns) {
+  if (ns == 0) return "?";
+  const time_t seconds = ns / 1'000'000'000;
   char text[32];
   std::tm local{};
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&time.tv_sec, &local));
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&seconds, &local));
   return text;
+}
+
+/// "440/440", or "12" of an unknown number; empty if there is none.
+std::string steps(const RunResult& result) {
+  if (result.step == 0) return "";
+  return std::to_string(result.step) + (result.steps > 0 ? "/" + std::to_string(result.steps) : "");
 }
 
 /// Without control characters, which could move a terminal's cursor.
@@ -42,14 +44,26 @@ std::string last_line(const RunDirectory& run) {
 
 }  // namespace
 
+std::string run_summary(const RunDirectory& run) {
+  const std::optional<RunEnd> end = read_run_end(run);
+  if (!end) return "";
+  std::string text =
+      "--- run " + std::to_string(run.run()) + ": " + end->ending + " after " + format_duration(end->seconds);
+  if (end->result.step > 0) text += ", step " + steps(end->result);
+  if (end->result.loss) text += ", loss " + format_loss(static_cast<double>(*end->result.loss));
+  return text + " ---\n";
+}
+
 std::string run_table(const std::string& log_dir, int width) {
   const std::vector<int> runs = list_runs(log_dir);
   if (runs.empty()) return "no runs in " + log_dir + "\n";
-  Table table({">run", "state", ">ranks", "started", std::string(kLastLine)});
+  Table table({">run", "state", ">ranks", "started", ">time", ">step", ">loss", std::string(kLastLine)});
   for (const int number : runs) {
     const RunDirectory run(log_dir, number);
+    const RunEnd end = read_run_end(run).value_or(RunEnd{});
     table.add({std::to_string(number), std::string(to_string(state_of(run))), std::to_string(run.ranks().size()),
-               local_time(start_of(run)), last_line(run)});
+               local_time(start_ns(run)), end.seconds > 0 ? format_duration(end.seconds) : "", steps(end.result),
+               end.result.loss ? format_loss(static_cast<double>(*end.result.loss)) : "", last_line(run)});
   }
   std::string text = table.str(), cut;
   for (size_t at = 0; at < text.size();) {
@@ -64,10 +78,14 @@ std::string run_lines(const std::string& log_dir) {
   std::string text;
   for (const int number : list_runs(log_dir)) {
     const RunDirectory run(log_dir, number);
-    const timespec start = start_of(run);
-    const std::string started = format_time(start.tv_sec * int64_t{1'000'000'000} + start.tv_nsec);
+    const std::string started = format_time(start_ns(run));
     nlohmann::ordered_json json = {{"run", number}, {"state", to_string(state_of(run))}, {"ranks", run.ranks().size()}};
     json["started"] = started.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(started);
+    if (const std::optional<RunEnd> end = read_run_end(run)) {
+      json["seconds"] = end->seconds;
+      if (end->result.step > 0) json["step"] = end->result.step;
+      if (end->result.loss) put_loss(json, *end->result.loss);
+    }
     json["path"] = run.path();
     json["last_line"] = last_line(run);
     text += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -6,12 +6,14 @@
 
 #include "cli/render/table.h"
 #include "cli/render/terminal.h"
+#include "engine/base/error.h"
 
 namespace trainctl {
 namespace {
 
 constexpr std::string_view kEpoch = "epoch: ";
-constexpr std::string_view kMeanLoss = ", mean loss is ";  // engine/train/metrics.h, epoch_line
+constexpr std::string_view kMeanLoss = ", mean loss is ";                     // engine/train/metrics.h, epoch_line
+constexpr std::string_view kNotFinite = "loss is ", kSince = " since step ";  // not_finite_line
 constexpr size_t kMostEpochs = 20;
 
 Paint paint_of(int rank) {
@@ -38,7 +40,8 @@ void RunView::begin(const std::string& name, int num_ranks, const RunDirectory& 
 
 void RunView::line(std::string_view line) { progress_.line_of_rank(line); }
 
-void RunView::listen(std::string_view line) {
+void RunView::listen(std::string_view line, bool is_shown) {
+  if (!is_shown && line.starts_with(kNotFinite) && line.find(kSince) != std::string_view::npos) notice(line);
   const size_t at = line.find(kMeanLoss);
   if (!line.starts_with(kEpoch) || at == std::string_view::npos) return;
   epochs_.emplace_back(line.substr(kEpoch.size(), at - kEpoch.size()), line.substr(at + kMeanLoss.size()));
@@ -62,6 +65,8 @@ void RunView::update(const LiveStatus& status) { progress_.update(status, second
 void RunView::end(const RunEnd& end, const RunDirectory& directory) {
   progress_.line(losses() + paint(fd_, end.exit_code == 0 ? Paint::green : Paint::red, end.ending) + " after " +
                  format_seconds(end.seconds) + "; logs in " + directory.path());
+  if (end.result.loss && end.exit_code != kExitRankFailed)
+    progress_.line("the trained weights are not kept: trainctl does not write checkpoints yet");
   if (!end.report.empty()) progress_.line("\n" + end.report);
   progress_.finish();
 }

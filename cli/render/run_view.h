@@ -19,8 +19,9 @@ class RunView {
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
   void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
-  /// A line of the first rank, shown or not: the summary takes the mean losses from it.
-  void listen(std::string_view line);
+  /// A line of the first rank: the summary takes the mean losses from it. If it is not shown itself, a line about the
+  /// whole run becomes a notice.
+  void listen(std::string_view line, bool is_shown = true);
   /// A line of the only shown rank.
   void line(std::string_view line);
   /// A line of one of several shown ranks.

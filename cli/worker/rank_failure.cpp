@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/runtime/communicator.h"
+#include "engine/train/trainer.h"
 
 namespace trainctl {
 namespace {
@@ -28,6 +29,10 @@ void describe_current_exception(RankError& error) {
   } catch (const EnvError& caught) {
     error.kind = ErrorKind::env;
     error.what = caught.what();
+  } catch (const LossNotFinite& caught) {
+    error.kind = ErrorKind::loss;
+    error.what = caught.what();
+    error.step = caught.run_step();
   } catch (const std::bad_alloc&) {
     error.kind = ErrorKind::env;
     error.what = "this host does not have enough memory";
@@ -45,7 +50,7 @@ RankError current_rank_error(const RankStatus* status, const Program* program) {
   RankError error;
   error.time = wall_seconds();
   describe_current_exception(error);
-  if (status == nullptr || program == nullptr) return error;
+  if (status == nullptr || program == nullptr || error.kind == ErrorKind::loss) return error;
   error.step = status->step.load();
   if (const Instruction* instruction = instruction_at(*status, *program)) {
     error.instruction = instruction->name;

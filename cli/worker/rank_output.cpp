@@ -36,9 +36,8 @@ TrainHooks RankOutput::hooks() {
   TrainHooks hooks;
   hooks.on_first_step = [this](const StartUpClock& clock) { on_first_step(clock); };
   hooks.on_step = [this](const StepReport& report) { on_step(report); };
-  hooks.on_epoch = [](const EpochReport& report) {
-    if (report.has_loss) write_line(epoch_line(report));
-  };
+  hooks.on_not_finite = [this](const StepReport& report) { on_not_finite(report); };
+  hooks.on_epoch = [this](const EpochReport& report) { on_epoch(report); };
   hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
     print_tensor(operand, data, micro_batch);
   };
@@ -55,17 +54,34 @@ void RankOutput::on_first_step(const StartUpClock& clock) {
 }
 
 void RankOutput::on_step(const StepReport& report) {
+  // The first step is slower than the others: the average begins with the second.
   constexpr double kSmoothing = 0.1;
-  step_seconds_ += (report.seconds - step_seconds_) * (report.run_step == 1 ? 1.0 : kSmoothing);
-  status_.epoch = static_cast<uint32_t>(report.epoch);
-  status_.total_steps = static_cast<uint32_t>(report.run_steps);
+  step_seconds_ += (report.seconds - step_seconds_) * (report.run_step <= 2 ? 1.0 : kSmoothing);
+  status_.total_epochs =
+      static_cast<uint32_t>((report.run_steps + report.steps_per_epoch - 1) / report.steps_per_epoch);
+  status_.total_steps = static_cast<uint64_t>(report.run_steps);
   status_.loss = report.loss;
+  status_.finished_steps = static_cast<uint64_t>(report.run_step);
+  status_.epoch = static_cast<uint32_t>(report.epoch);
   if (step_seconds_ > 0)
     status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
 
   const bool last = report.run_step == report.run_steps;
-  if (report.run_step % spec_.train.log_every != 0 && !last) return;
+  const bool logged = report.run_step % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
+  if (!logged) return;
   if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
+  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+}
+
+/// All ranks have the same loss: the first one says it for all. With train.on_nan: stop they fail with it.
+void RankOutput::on_not_finite(const StepReport& report) {
+  not_finite_since_ = report.run_step;
+  if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
+    write_line(not_finite_line(report) + "; going on, as train.on_nan is warn");
+}
+
+void RankOutput::on_epoch(const EpochReport& report) {
+  if (report.has_loss) write_line(epoch_line(report));
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 

@@ -29,6 +29,8 @@ class RankOutput {
  private:
   void on_first_step(const StartUpClock& clock);
   void on_step(const StepReport& report);
+  void on_not_finite(const StepReport& report);
+  void on_epoch(const EpochReport& report);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
 
@@ -38,7 +40,8 @@ class RankOutput {
   const std::string start_up_path_;
   int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
   std::ofstream metrics_, collectives_;
-  double step_seconds_ = 0;  ///< moving average
+  double step_seconds_ = 0;       ///< moving average
+  int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
 };
 
 }  // namespace trainctl

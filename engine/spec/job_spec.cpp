@@ -55,6 +55,16 @@ std::string_view to_string(BindMode mode) {
   return "";
 }
 
+std::string_view to_string(OnNan on_nan) {
+  switch (on_nan) {
+    case OnNan::stop:
+      return "stop";
+    case OnNan::warn:
+      return "warn";
+  }
+  return "";
+}
+
 std::string_view to_string(Precision precision) {
   switch (precision) {
     case Precision::fp32:

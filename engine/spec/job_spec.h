@@ -18,11 +18,13 @@ enum class Schedule : uint8_t { gpipe, one_f_one_b };
 enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
+enum class OnNan : uint8_t { stop, warn };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b"
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Precision precision);
+std::string_view to_string(OnNan on_nan);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
 struct TransformSpec {
@@ -83,10 +85,11 @@ struct OptimizerSpec {
 };
 
 struct TrainSpec {
-  int64_t epochs = 1;
-  int64_t steps = 0;       ///< stop after this number; 0: all epochs
-  int64_t log_every = 1;   ///< steps between loss lines
-  int64_t sink_steps = 1;  ///< steps between two reads of the losses
+  int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
+  int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
+  int64_t log_every = 1;       ///< steps between loss lines
+  int64_t sink_steps = 1;      ///< steps between two reads of the losses
+  OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.

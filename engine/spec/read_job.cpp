@@ -284,6 +284,13 @@ void record_positions(const YamlNode& node, const std::string& path, JobSpec& jo
   for (const YamlNode::Entry& entry : node.entries) record_positions(entry.value, at_key(path, entry.key), job);
 }
 
+/// A job that sets train.steps alone is not limited by epochs.
+void choose_run_length(const YamlNode& root, TrainSpec& train) {
+  const YamlNode* section = root.find("train");
+  const YamlNode* epochs = section ? section->find("epochs") : nullptr;
+  if (train.steps > 0 && (!epochs || epochs->is_null())) train.epochs = 0;
+}
+
 }  // namespace
 
 void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
@@ -292,6 +299,7 @@ void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
   JobReader reader(job, command && !command->is_null() ? JobKind::command : JobKind::network, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish();
+  choose_run_length(root, job.train);
 }
 
 }  // namespace trainctl

@@ -80,6 +80,18 @@ Field field(std::string name, std::string doc) {
   return f;
 }
 
+/// An integer that is never 0 in a job file: 0 in the struct means that it has no value.
+template <auto Member>
+Field unless_zero(std::string name, std::string doc) {
+  using C = typename MemberOf<decltype(Member)>::Class;
+  Field f = field<Member>(std::move(name), std::move(doc));
+  f.get = [](const void* object) -> Value {  // an empty text is no value
+    const int64_t number = static_cast<const C*>(object)->*Member;
+    return number == 0 ? Value(std::string()) : Value(number);
+  };
+  return f;
+}
+
 template <auto Member>
 Field subsection(std::string name, const Section& section, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -234,7 +246,10 @@ const Section& train_section() {
       "train",
       "How long to train.",
       {
-          field<&T::epochs>("epochs", "Times through the data set.").at_least(1),
+          unless_zero<&T::epochs>("epochs",
+                                  "Times through the data set. Without it, a job with `steps` takes as many as it "
+                                  "needs. With both, the one that is reached first ends the run.")
+              .at_least(1),
           field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
@@ -242,6 +257,9 @@ const Section& train_section() {
               "Steps between two reads of the losses. Each step's loss is still reported, but N steps "
               "at a time, so a device that runs steps ahead of its host is asked less often.")
               .at_least(1),
+          field<&T::on_nan>("on_nan",
+                            "If the loss is nan or infinite: stop ends the run with exit code 5, warn says so once and "
+                            "goes on."),
       }};
   return section;
 }

@@ -4,20 +4,25 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <limits>
 #include <nlohmann/json.hpp>
+
+#include "engine/base/measures.h"
 
 namespace trainctl {
 
 namespace {
 
-/// Without this a NaN prints as "nan" or "-nan", depending on its sign bit.
-double unsigned_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
-
 /// Floats print as the shortest text that reads back as the same float: a loss of 2.1f is 2.1, not 2.0999999046325684.
 using FloatJson = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, float>;
 
 double whole_microseconds(double seconds) { return std::round(seconds * 1e6) / 1e6; }
+
+/// dump() writes null for nan and inf, which JSON does not have.
+template <class Json, class Float>
+void put_loss(Json& line, const char* name, Float loss) {
+  line[name] = loss;
+  if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) line["not_finite"] = why;
+}
 
 nlohmann::ordered_json phases_json(const std::vector<StartUpClock::Phase>& phases) {
   auto json = nlohmann::ordered_json::object();
@@ -28,19 +33,31 @@ nlohmann::ordered_json phases_json(const std::vector<StartUpClock::Phase>& phase
 }  // namespace
 
 std::string loss_line(int64_t epoch, int64_t step, double loss) {
-  return fmt::format("epoch: {} step: {}, loss is {:.4f}", epoch, step, unsigned_nan(loss));
+  return fmt::format("epoch: {} step: {}, loss is {}", epoch, step, format_loss(loss));
 }
 
 std::string epoch_line(const EpochReport& report) {
-  return fmt::format("epoch: {}, mean loss is {:.4f}", report.epoch, unsigned_nan(report.mean_loss));
+  return fmt::format("epoch: {}, mean loss is {}", report.epoch, format_loss(report.mean_loss));
 }
 
 std::string metrics_line(const StepReport& report) {
   FloatJson line = {{"epoch", report.epoch}, {"step", report.step}, {"run_step", report.run_step}};
-  if (report.has_loss) line["loss"] = report.loss;  // dump() writes null for nan and inf, which JSON does not have
+  if (report.has_loss) put_loss(line, "loss", report.loss);
   line["learning_rate"] = static_cast<float>(report.learning_rate);
   line["seconds"] = static_cast<float>(whole_microseconds(report.seconds));
   return line.dump();
+}
+
+std::string metrics_line(const EpochReport& report) {
+  nlohmann::ordered_json line = {{"epoch_end", report.epoch}, {"last_step", report.run_step}, {"steps", report.steps}};
+  if (report.has_loss) put_loss(line, "mean_loss", report.mean_loss);
+  line["epoch_seconds"] = whole_microseconds(report.seconds);
+  return line.dump();
+}
+
+std::string not_finite_line(const StepReport& report) {
+  return fmt::format("loss is {} since step {} (epoch {}, step {})", not_finite_name(static_cast<double>(report.loss)),
+                     report.run_step, report.epoch, report.step);
 }
 
 nlohmann::ordered_json start_up_json(const StartUpClock& clock) {

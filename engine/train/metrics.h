@@ -24,9 +24,11 @@ struct StepReport {
 
 struct EpochReport {
   int64_t epoch = 1;
-  int64_t steps = 0;  ///< steps that were run
+  int64_t steps = 0;     ///< steps that were run
+  int64_t run_step = 0;  ///< the last of them, over the whole run
   bool has_loss = false;
-  double mean_loss = 0;
+  double mean_loss = 0;  ///< over the epoch's samples: all batches have the same number of them
+  double seconds = 0;    ///< from the end of the last epoch, or the start of the first step, to the end of this one
 };
 
 /// "epoch: 1 step: 44, loss is 2.1034".
@@ -35,8 +37,16 @@ std::string loss_line(int64_t epoch, int64_t step, double loss);
 /// "epoch: 1, mean loss is 2.1034".
 std::string epoch_line(const EpochReport& report);
 
-/// One line of metrics.jsonl: {"epoch":1,"step":44,"run_step":44,"loss":2.10342,…}. A loss that is nan or inf is null.
+/// One line of metrics.jsonl: {"epoch":1,"step":44,"run_step":44,"loss":2.10342,…}. A loss that is nan or infinite is
+/// null, followed by "not_finite": "nan", "inf" or "-inf".
 std::string metrics_line(const StepReport& report);
+
+/// The line that follows the steps of an epoch, with no field of theirs:
+/// {"epoch_end":1,"last_step":44,"steps":44,"mean_loss":2.4,"epoch_seconds":1.25}
+std::string metrics_line(const EpochReport& report);
+
+/// "loss is nan since step 17 (epoch 2, step 5)".
+std::string not_finite_line(const StepReport& report);
 
 /// {"seconds": 3.1, "alone": 1.7, "phases": {"plan": 0.1, …}, "beside": {"NCCL world": 1.2}}: phases in order, which
 /// add up to `seconds`; `alone` excludes those in which the rank waited for others.

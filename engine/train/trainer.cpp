@@ -2,6 +2,7 @@
 #include "engine/train/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -48,7 +49,14 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
 
 }  // namespace
 
+LossNotFinite::LossNotFinite(const StepReport& report)
+    : std::runtime_error(not_finite_line(report) +
+                         "; lower optimizer.learning_rate, set optimizer.clip_norm, look at the data, or set "
+                         "train.on_nan: warn to go on"),
+      run_step_(report.run_step) {}
+
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
+  if (spec.epochs == 0) return spec.steps;
   const int64_t all = spec.epochs * steps_per_epoch;
   return spec.steps > 0 ? std::min(all, spec.steps) : all;
 }
@@ -92,6 +100,7 @@ void Trainer::start_steps() {
 
 void Trainer::start_step() {
   if (started_ == finished_) last_ = Clock::now();
+  if (started_ == 0) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
   const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
@@ -149,13 +158,31 @@ std::optional<StepReport> Trainer::run_step() {
   const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
   ++reported_;
   epoch_loss_.add(report.loss);
+  const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
+  if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
   if (hooks_.on_step) hooks_.on_step(report);
+  if (diverges) first_not_finite(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
   return report;
 }
 
+/// The loss is the same on all ranks, which therefore end together: none waits for a step that another does not run.
+void Trainer::first_not_finite(const StepReport& report) {
+  is_finite_ = false;
+  if (job_.spec.train.on_nan == OnNan::warn) return;
+  for (; finished_ < started_; ++finished_) {
+    executor_->finish_step();
+    loader_->release_step();
+  }
+  throw LossNotFinite(report);
+}
+
 void Trainer::end_of_epoch(const StepReport& report) {
-  const EpochReport epoch{report.epoch, epoch_loss_.count(), report.has_loss, epoch_loss_.mean()};
+  // An epoch ends where the losses are read, so no later step is finished yet.
+  const std::chrono::duration<double> seconds = last_ - epoch_start_;
+  epoch_start_ = last_;
+  const EpochReport epoch{report.epoch,    epoch_loss_.count(), report.run_step,
+                          report.has_loss, epoch_loss_.mean(),  seconds.count()};
   epoch_loss_ = {};
   if (hooks_.on_epoch) hooks_.on_epoch(epoch);
 }

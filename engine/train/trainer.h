@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <vector>
 
 #include "engine/base/start_up.h"
@@ -18,9 +19,21 @@
 
 namespace trainctl {
 
+/// The loss is nan or infinite, and train.on_nan is stop. All ranks throw it after the same step.
+class LossNotFinite : public std::runtime_error {
+ public:
+  explicit LossNotFinite(const StepReport& report);
+  int64_t run_step() const { return run_step_; }
+
+ private:
+  int64_t run_step_;
+};
+
 /// All are optional, and called on the training thread.
 struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
+  /// The first step whose loss is nan or infinite; called before its on_step.
+  std::function<void(const StepReport&)> on_not_finite;
   std::function<void(const EpochReport&)> on_epoch;
   PrintSink print;
   std::function<void(const Instruction&)> on_communication;
@@ -60,7 +73,8 @@ class Trainer {
   int64_t run_steps() const { return run_steps_; }
   bool done() const { return reported_ == run_steps_; }
   /// The report of the next step, after its hooks; nothing once the run has ended, by itself or by may_start.
-  /// Throws EnvError (CommError) if data or peers fail.
+  /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss; no
+  /// step is in flight then.
   std::optional<StepReport> run_step();
   Executor& executor() { return *executor_; }
 
@@ -72,6 +86,7 @@ class Trainer {
   void finish_steps();
   StepReport finish_step();
   void finish_start_up();
+  void first_not_finite(const StepReport& report);
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
 
@@ -83,7 +98,9 @@ class Trainer {
   int64_t run_steps_ = 0;
   int64_t started_ = 0, finished_ = 0, reported_ = 0;
   bool stopped_ = false;
-  int max_ahead_ = 1;                ///< steps started but not finished
+  int max_ahead_ = 1;      ///< steps started but not finished
+  bool is_finite_ = true;  ///< all losses so far
+  Clock::time_point epoch_start_;
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
   MeanLoss epoch_loss_;
@@ -95,7 +112,7 @@ class Trainer {
 TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks = {},
                   const TrainOptions& options = {});
 
-/// Steps of the whole run: train.epochs of them, or fewer if train.steps limits them.
+/// Steps of the whole run: train.epochs of them, or train.steps, whichever is less.
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch);
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 // Text that the user sees.
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -73,6 +74,14 @@ TEST_CASE("the user sees how long the slowest rank took to start, and for what")
 TEST_CASE("the progress line shows a run's progress, and what its ranks do") {
   CHECK(progress_text(LiveStatus{}, 80) == "starting");
   CHECK(progress_text(training(), 80) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  ranks 0-7 training");
+  LiveStatus timed = training();
+  timed.seconds_left = 245;
+  CHECK(progress_text(timed, 80) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  4m05s left");
+  CHECK(progress_text(timed, 45) == "step 101/440  loss 1.2031  4m05s left");
+  timed.loss = -std::numeric_limits<float>::quiet_NaN();
+  CHECK(progress_text(timed, 80).find("  loss nan  ") != std::string::npos);
+  timed.state = "stopping";
+  CHECK(progress_text(timed, 80).find("left") == std::string::npos);
   LiveStatus command;
   command.state = "running";
   command.attempt = 1;

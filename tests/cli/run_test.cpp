@@ -77,7 +77,10 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
     CHECK(slurp(run.rank_file(rank, "stderr")).empty());
     CHECK(contains(slurp(run.rank_file(rank, "collectives.jsonl")), "all_reduce"));
   }
-  CHECK(count(slurp(run.file("metrics.jsonl")), "\n") == 1 + 16);
+  const std::string metrics = slurp(run.file("metrics.jsonl"));
+  CHECK(count(metrics, "\n") == 1 + 16 + 2);
+  CHECK(count(metrics, "\"epoch_end\":") == 2);
+  CHECK(contains(result.out, "the trained weights are not kept"));
   CHECK(nlohmann::json::parse(slurp(run.file("plan.json")), nullptr, false).is_object());
   CHECK(state_of(run) == RunState::done);
   CHECK(trainctl_command(scratch.path(), {"check", "log_output/1/job.yaml"}).exit_code == kExitDone);

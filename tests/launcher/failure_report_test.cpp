@@ -56,6 +56,22 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
             scene.directory.rank_file(1, "stderr") + ":\n  | first\n  | bug: this rank got SIGSEGV\n");
 }
 
+TEST_CASE("a loss that is nan is the run's failure and no rank's") {
+  Scene scene;
+  for (RankReport& report : scene.outcome.reports) {
+    report.end = {1, false, 5};
+    report.error.emplace();
+    report.error->kind = ErrorKind::loss;
+    report.error->what = "loss is nan since step 17 (epoch 2, step 5)";
+    report.error->step = 17;
+  }
+  scene.words("loss is nan since step 17 (epoch 2, step 5)\n");
+  CHECK(scene.report() == "loss is nan since step 17 (epoch 2, step 5)\n");
+  const auto json = nlohmann::json::parse(failure_json(scene.outcome, scene.cluster));
+  CHECK(json["first_cause"]["message"] == "loss is nan since step 17 (epoch 2, step 5)");
+  for (const auto& rank : json["ranks"]) CHECK(rank["consequence"] == false);
+}
+
 TEST_CASE("the rank's own error message is shown once") {
   Scene scene;
   scene.cause().end = {1, false, 3};

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "engine/base/error.h"
@@ -141,4 +143,20 @@ TEST_CASE("ranks in the same state are one group, the largest first") {
   CHECK(groups[1] == RankGroup{"1,4", "b"});
   CHECK(format_ranks({0, 1, 2, 5, 7, 8}) == "0-2,5,7,8");
   CHECK(format_ranks({}).empty());
+}
+
+TEST_CASE("a status with a loss that is not finite is JSON, and reads back as it was") {
+  using Limits = std::numeric_limits<float>;
+  LiveStatus status;
+  status.seconds_left = 12.5;
+  for (const float loss : {Limits::infinity(), -Limits::infinity()}) {
+    status.loss = loss;
+    CHECK(parse_live_status(to_json(status)) == status);
+  }
+  status.loss = Limits::quiet_NaN();
+  const auto read = parse_live_status(to_json(status));
+  REQUIRE(read);
+  REQUIRE(read->loss);
+  CHECK(std::isnan(*read->loss));
+  CHECK(read->seconds_left == 12.5);
 }

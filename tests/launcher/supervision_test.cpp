@@ -366,3 +366,17 @@ TEST_CASE("a failure that would repeat in the same way is not followed by a rest
   CHECK(scene.supervision.done());
   CHECK_FALSE(scene.supervision.restart_due());
 }
+
+TEST_CASE("ranks whose loss is nan end by themselves, and are not started again") {
+  Scene scene({.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60, .max_restarts = 2});
+  for (int rank = 0; rank < 4; ++rank) {
+    RankReport report;
+    report.end = {.pid = rank, .signaled = false, .code = 5};
+    report.error.emplace();
+    report.error->kind = ErrorKind::loss;
+    scene.supervision.ended(rank, std::move(report), 1.0 + 0.1 * rank);
+  }
+  CHECK(scene.sent.empty());
+  CHECK(scene.supervision.done());
+  CHECK_FALSE(scene.supervision.restart_due());
+}

@@ -115,6 +115,17 @@ TEST_CASE("null is the same as omitting a field") {
   CHECK(job.train.epochs == 1);
 }
 
+TEST_CASE("a job with train.steps alone has no limit of epochs, also after it was written and read again") {
+  const JobSpec job = parse_job(kJob + "train: {steps: 1000}\n", "job.yaml");
+  CHECK(job.train.epochs == 0);
+  const JobSpec again = parse_job(to_yaml(job), "again.yaml");
+  CHECK(again.train.epochs == 0);
+  CHECK(again.train.steps == 1000);
+  CHECK(parse_job(kJob + "train: {steps: 1000, epochs: 3}\n", "job.yaml").train.epochs == 3);
+  CHECK(parse_job(kJob, "job.yaml").train.epochs == 1);
+  CHECK_THROWS_AS(parse_job(kJob + "train: {steps: 1000, epochs: 0}\n", "job.yaml"), SpecError);
+}
+
 TEST_CASE("anchors, aliases and merge keys are resolved") {
   const JobSpec job = parse_job(kData +
                                     "network:\n  - &fc {name: a, type: dense, units: 4, bias: false}\n"

@@ -49,7 +49,8 @@ TEST_CASE("adam's bias corrections count updates from 1") {
   CHECK(third.epoch == 1);
 }
 
-TEST_CASE("a run has all its epochs' steps, or as many as train.steps says") {
+TEST_CASE("a run has all its epochs' steps, or train.steps if they are fewer or it is the only limit") {
+  CHECK(total_steps({.epochs = 0, .steps = 100}, 44) == 100);
   CHECK(total_steps({.epochs = 3}, 44) == 132);
   CHECK(total_steps({.epochs = 3, .steps = 100}, 44) == 100);
   CHECK(total_steps({.epochs = 1, .steps = 100}, 44) == 44);
@@ -82,7 +83,10 @@ TEST_CASE("a metrics line is JSON, and null where the loss is not finite") {
     const auto line = nlohmann::json::parse(metrics_line(report));
     CHECK(line.contains("loss"));
     CHECK(line["loss"].is_null());
+    CHECK(line["not_finite"] == (std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf"));
   }
+  report.loss = 0.5f;
+  CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("not_finite"));
   report.has_loss = false;
   CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("loss"));
 }
@@ -93,4 +97,15 @@ TEST_CASE("a loss in a metrics line reads back as the float that it was") {
     report.loss = loss;
     CHECK(nlohmann::json::parse(metrics_line(report))["loss"].get<float>() == loss);
   }
+}
+
+TEST_CASE("the metrics line of an epoch has its mean loss and duration, and no field of a step") {
+  EpochReport report{.epoch = 2, .steps = 44, .run_step = 88, .has_loss = true, .mean_loss = 0.5, .seconds = 1.25};
+  CHECK(metrics_line(report) == R"({"epoch_end":2,"last_step":88,"steps":44,"mean_loss":0.5,"epoch_seconds":1.25})");
+  report.mean_loss = std::numeric_limits<double>::quiet_NaN();
+  const auto line = nlohmann::json::parse(metrics_line(report));
+  CHECK(line["mean_loss"].is_null());
+  CHECK(line["not_finite"] == "nan");
+  report.has_loss = false;
+  CHECK_FALSE(nlohmann::json::parse(metrics_line(report)).contains("mean_loss"));
 }

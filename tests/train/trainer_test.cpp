@@ -173,3 +173,81 @@ network:
   CHECK(position({"dataset.drop_last=false"}, large) == "no error");
   CHECK(position({"dataset.samples=0"}, large) == "no error");
 }
+
+namespace {
+
+/// What a job does whose loss is infinite from its second step on: s a step starts, ! the hook for such a loss, r a
+/// step is reported, e an epoch ends.
+std::string diverging(const std::vector<std::string>& more, int64_t* thrown_at = nullptr) {
+  std::vector<std::string> overrides = {"optimizer.learning_rate=1e30", "train.steps=4", "dataset.samples=8"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  OneRank rank(overrides);
+  std::string order;
+  TrainHooks hooks;
+  hooks.may_start = [&](int64_t) { return !(order += 's').empty(); };
+  hooks.on_not_finite = [&](const StepReport& report) {
+    order += '!';
+    CHECK(report.run_step == 2);
+    CHECK(not_finite_line(report) == "loss is inf since step 2 (epoch 1, step 2)");
+  };
+  hooks.on_step = [&](const StepReport&) { order += 'r'; };
+  hooks.on_epoch = [&](const EpochReport&) { order += 'e'; };
+  try {
+    train(rank.job, rank.program, *rank.comm, hooks);
+  } catch (const LossNotFinite& error) {
+    if (thrown_at != nullptr) *thrown_at = error.run_step();
+    CHECK(std::string(error.what()).find("train.on_nan: warn") != std::string::npos);
+  }
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE("a run ends after the first step whose loss is nan or infinite, which it still reports") {
+  int64_t at = 0;
+  CHECK(diverging({}, &at) == "srs!r");
+  CHECK(at == 2);
+}
+
+TEST_CASE("with sink_steps a run ends with the first such loss among those read together") {
+  int64_t at = 0;
+  CHECK(diverging({"train.sink_steps=3", "dataset.samples=16"}, &at) == "sssr!r");
+  CHECK(at == 2);
+}
+
+TEST_CASE("with on_nan: warn a run goes on, and names the first such loss once") {
+  int64_t at = 0;
+  CHECK(diverging({"train.on_nan=warn"}, &at) == "srs!resrsre");
+  CHECK(at == 0);
+}
+
+TEST_CASE("train.steps without epochs takes as many epochs as it needs, and with both the lesser limit ends the run") {
+  const auto steps = [](const std::string& text, const std::vector<std::string>& overrides) {
+    const PlannedJob job = plan_job(parse_job(text, "small.yaml", overrides));
+    return total_steps(job.spec.train, 2);
+  };
+  std::string text = kJob;
+  const std::string no_train = std::string(text).replace(text.find("train: {epochs: 3}\n"), 19, "");
+  CHECK(steps(no_train, {}) == 2);
+  CHECK(steps(no_train, {"train.steps=1000"}) == 1000);
+  CHECK(steps(no_train, {"train.steps=1000", "train.epochs=null"}) == 1000);
+  CHECK(steps(no_train, {"train.steps=1000", "train.epochs=1"}) == 2);
+  CHECK(steps(text, {"train.steps=5"}) == 5);
+  CHECK(steps(text, {"train.steps=1000"}) == 6);
+}
+
+TEST_CASE("an epoch reports its duration and its last step") {
+  OneRank rank({"train.steps=3"});
+  std::vector<EpochReport> epochs;
+  double steps = 0;
+  TrainHooks hooks;
+  hooks.on_step = [&](const StepReport& report) { steps += report.seconds; };
+  hooks.on_epoch = [&](const EpochReport& report) { epochs.push_back(report); };
+  train(rank.job, rank.program, *rank.comm, hooks);
+  REQUIRE(epochs.size() == 2);
+  CHECK(epochs[0].run_step == 2);
+  CHECK(epochs[1].run_step == 3);
+  CHECK(epochs[0].seconds > 0);
+  CHECK(epochs[1].seconds > 0);
+  CHECK(epochs[0].seconds + epochs[1].seconds >= doctest::Approx(steps));
+}

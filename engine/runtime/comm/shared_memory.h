@@ -26,10 +26,12 @@ struct alignas(64) RankStatus {
   std::atomic<RankState> state{RankState::starting};
   std::atomic<int32_t> pid{0};  ///< 0: no Communicator yet
   std::atomic<uint32_t> epoch{0};
-  std::atomic<uint32_t> step{0};         ///< since the start of the job, from 1; 0: none yet
-  std::atomic<int32_t> instruction{-1};  ///< index into the rank's Program; -1: not in a step
-  std::atomic<uint32_t> total_steps{0};  ///< of the job; 0: not known yet
-  std::atomic<float> loss{0};            ///< of the last finished step
+  std::atomic<uint32_t> step{0};            ///< since the start of the job, from 1; 0: none yet
+  std::atomic<int32_t> instruction{-1};     ///< index into the rank's Program; -1: not in a step
+  std::atomic<uint32_t> total_epochs{0};    ///< of the job, the last one perhaps in part; 0: not known yet
+  std::atomic<uint64_t> total_steps{0};     ///< of the job; 0: not known yet
+  std::atomic<uint64_t> finished_steps{0};  ///< reported, with their loss
+  std::atomic<float> loss{0};               ///< of the last finished step
   std::atomic<float> samples_per_second{0};
 };
 

@@ -100,4 +100,8 @@ MnistHeader read_mnist_header(const std::string& folder) {
   return {image_dims[0], {image_dims[1], image_dims[2], 1}};
 }
 
+std::vector<uint8_t> read_mnist_labels(const std::string& folder) {
+  return read_array(find_file(folder, kLabels), 1).body;
+}
+
 }  // namespace trainctl

@@ -36,4 +36,7 @@ struct MnistHeader {
 /// or the numbers of labels and images differ.
 MnistHeader read_mnist_header(const std::string& folder);
 
+/// The labels alone. Throws as MnistSet.
+std::vector<uint8_t> read_mnist_labels(const std::string& folder);
+
 }  // namespace trainctl

@@ -1,0 +1,22 @@
+// Where a network takes integers of the data set as indices: the classes of a loss, the rows of a table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace trainctl {
+
+struct IndexUse {
+  std::string input;   ///< "data" or "label"
+  std::string reader;  ///< "layer 'emb' (embedding)", "the loss (softmax_cross_entropy)"
+  int64_t below = 0;   ///< every element must be in [0, below)
+  friend bool operator==(const IndexUse&, const IndexUse&) = default;
+};
+
+/// Each once, in the order of the graph.
+std::vector<IndexUse> index_uses(const Graph& graph);
+
+}  // namespace trainctl

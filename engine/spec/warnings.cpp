@@ -1,0 +1,76 @@
+// One function per rule.
+#include "engine/spec/warnings.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <tuple>
+
+namespace trainctl {
+namespace {
+
+struct Warnings {
+  const JobSpec& job;
+  std::vector<Diagnostic> found;
+
+  void add(const std::string& path, const std::string& message, const std::string& hint) {
+    const SourcePos pos = job.position(path);
+    // A layer of a module that is used twelve times is one line of the file.
+    const bool known = std::any_of(found.begin(), found.end(), [&](const Diagnostic& d) { return d.pos == pos; });
+    if (!known) found.push_back({pos, path, message, hint});
+  }
+};
+
+/// All names that a layer's output can be read by.
+std::set<std::string> names_read(const JobSpec& job) {
+  std::set<std::string> names(job.print.begin(), job.print.end());
+  for (const LayerSpec& layer : job.network) names.insert(layer.inputs.begin(), layer.inputs.end());
+  if (job.loss) names.insert(job.loss->input);
+  return names;
+}
+
+/// The field of the data set that says that it has labels; "" if none does.
+std::string label_field(const JobSpec& job) {
+  for (const char* field : {"dataset.label_dtype", "dataset.label_shape", "dataset.label_value"})
+    if (job.positions.contains(field)) return field;
+  return job.dataset.type == "mnist" ? "dataset.type" : "";
+}
+
+void training_needs_a_loss(Warnings& w) {
+  if (w.job.loss) return;
+  const std::string hint =
+      "add a loss, e.g. loss: " + std::string(w.job.dataset.label_dtype == "i32" ? "softmax_cross_entropy" : "mse");
+  if (w.job.positions.contains("optimizer")) {
+    w.add("optimizer", "there is no loss, so the job runs forward only and the optimizer does nothing",
+          hint + ", or remove the optimizer");
+    return;
+  }
+  const std::string field = label_field(w.job);
+  if (!field.empty() && !names_read(w.job).contains("label"))
+    w.add(field, "there is no loss, so the job runs forward only and nothing reads the labels", hint);
+}
+
+void layers_are_read(Warnings& w) {
+  const std::set<std::string> read = names_read(w.job);
+  for (const LayerSpec& layer : w.job.network) {
+    const bool is_result = !w.job.loss && &layer == &w.job.network.back();
+    if (is_result || read.contains(layer.name)) continue;
+    w.add(layer.path, "nothing reads the output of layer '" + layer.name + "'",
+          "name it in the inputs of a layer, in loss.input or in print, or remove it");
+  }
+}
+
+}  // namespace
+
+std::vector<Diagnostic> warnings(const JobSpec& job) {
+  if (job.has_command()) return {};
+  Warnings w{job, {}};
+  training_needs_a_loss(w);
+  layers_are_read(w);
+  std::stable_sort(w.found.begin(), w.found.end(), [](const Diagnostic& a, const Diagnostic& b) {
+    return std::tie(a.pos.line, a.pos.column) < std::tie(b.pos.line, b.pos.column);
+  });
+  return w.found;
+}
+
+}  // namespace trainctl

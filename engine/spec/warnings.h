@@ -1,0 +1,14 @@
+// What runs, but is probably not meant: printed by check, plan and run, never an error.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// In file order; each with a position.
+std::vector<Diagnostic> warnings(const JobSpec& job);
+
+}  // namespace trainctl

@@ -1,0 +1,72 @@
+// What runs, but is probably not meant.
+#include "engine/spec/warnings.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/spec/parse.h"
+#include "tests/jobs/jobs.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// "3:5 network[0]: message" of each warning, one per line.
+std::string warned(const std::string& text) {
+  std::string all;
+  for (const Diagnostic& d : warnings(parse_job(text, "job.yaml")))
+    all += std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column) + " " + d.path + ": " + d.message + "\n";
+  return all;
+}
+
+const std::string kData = "dataset: {type: random, shape: [4], label_dtype: f32, batch: 4}\n";
+const std::string kPlainData = "dataset: {type: constant, shape: [4], batch: 4}\n";
+const std::string kNetwork = "network:\n  - {name: a, type: dense, units: 4}\n  - {name: b, type: dense, units: 1}\n";
+
+}  // namespace
+
+TEST_CASE("an optimizer without a loss is a warning at the optimizer") {
+  CHECK(warned(kPlainData + kNetwork + "optimizer: {type: sgd}\n") ==
+        "5:12 optimizer: there is no loss, so the job runs forward only and the optimizer does nothing\n");
+  CHECK(warned(kData + kNetwork + "optimizer: {type: sgd}\nloss: mse\n").empty());
+}
+
+TEST_CASE("labels without a loss are a warning, unless a layer reads them") {
+  CHECK(warned(kData + kNetwork) ==
+        "1:50 dataset.label_dtype: there is no loss, so the job runs forward only and nothing reads the labels\n");
+  CHECK(warned(kPlainData + kNetwork).empty());
+  CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 4, inputs: [label]}\n").empty());
+}
+
+TEST_CASE("a layer that nothing reads is a warning at the layer") {
+  const std::string aside =
+      "network:\n  - {name: a, type: dense, units: 4}\n"
+      "  - {name: aside, type: dense, units: 4}\n"
+      "  - {name: b, type: dense, units: 1, inputs: [a]}\n";
+  const std::string found = "4:5 network[1]: nothing reads the output of layer 'aside'\n";
+  CHECK(warned(kData + aside + "loss: mse\n") == found);
+  CHECK(warned(kPlainData + aside) == found);
+  CHECK(warned(kData + aside + "loss: mse\nprint: [aside]\n").empty());
+}
+
+TEST_CASE("the last layer is read by the loss, or is the result of a job without one") {
+  CHECK(warned(kData + kNetwork + "loss: mse\n").empty());
+  CHECK(warned(kPlainData + kNetwork).empty());
+  CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 1}\n  - {name: b, type: dense, units: 4}\n"
+                       "loss: {type: mse, input: a}\n") == "4:5 network[1]: nothing reads the output of layer 'b'\n");
+}
+
+TEST_CASE("a layer of a module that is used several times is one warning") {
+  CHECK(
+      warned(kData +
+             "modules:\n  block:\n    - {name: x, type: relu}\n    - {name: y, type: relu, inputs: [input]}\n"
+             "network:\n  - {module: block, name: h, repeat: 3}\n  - {name: b, type: dense, units: 1}\nloss: mse\n") ==
+      "4:7 modules.block[0]: nothing reads the output of layer 'h.0.x'\n");
+}
+
+TEST_CASE("a job with a command, and the jobs of the tests that train, have no warnings") {
+  CHECK(warned("command: [echo]\n").empty());
+  for (const std::string& name : job_names()) {
+    CAPTURE(name);
+    CHECK(warnings(job_spec(name)).empty());
+  }
+}

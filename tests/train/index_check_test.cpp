@@ -1,0 +1,99 @@
+// Classes and tokens against the sizes of the network.
+#include "engine/train/data/index_check.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/base/error.h"
+#include "engine/spec/parse.h"
+#include "tests/jobs/jobs.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// "line:column path: message" of the errors, one per line; "" if the job passes.
+std::string errors_of(const JobSpec& spec) {
+  std::string all;
+  try {
+    require_indices_in_range(plan_job(spec));
+  } catch (const SpecError& error) {
+    for (const Diagnostic& d : error.diagnostics())
+      all += std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column) + " " + d.path + ": " + d.message + "\n";
+  }
+  return all;
+}
+
+std::string errors(const std::string& text) { return errors_of(parse_job(text, "job.yaml")); }
+
+std::string classifier(const std::string& dataset, int classes) {
+  return "dataset: " + dataset +
+         "\nnetwork:\n  - {type: flatten}\n  - {name: head, type: dense, units: " + std::to_string(classes) +
+         "}\nloss: softmax_cross_entropy\n";
+}
+
+std::string tokens(const std::string& dataset, int vocab) {
+  return "dataset: " + dataset +
+         "\nnetwork:\n  - {type: flatten}\n  - {name: emb, type: embedding, units: 2, vocab: " + std::to_string(vocab) +
+         "}\n";
+}
+
+/// 4 images of 1 x 2 pixels: 0 1, 2 3, 4 5, 6 7; labels 0 to 3.
+struct Digits {
+  ScratchFolder folder;
+  Digits() {
+    folder.write("train-images-idx3-ubyte", idx_bytes({4, 1, 2}));
+    folder.write("train-labels-idx1-ubyte", idx_bytes({4}));
+  }
+  std::string set(const std::string& more = "") const {
+    return "{type: mnist, path: " + folder.path() + ", batch: 2" + more + "}";
+  }
+};
+
+}  // namespace
+
+TEST_CASE("random labels must be below the number of classes that the loss takes") {
+  CHECK(errors(classifier("{type: random, shape: [4], classes: 10, batch: 4}", 10)).empty());
+  CHECK(errors(classifier("{type: random, shape: [4], classes: 11, batch: 4}", 10)) ==
+        "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+}
+
+TEST_CASE("a constant label must be a class") {
+  CHECK(errors(classifier("{type: constant, shape: [4], label_value: 9, batch: 4}", 10)).empty());
+  CHECK(errors(classifier("{type: constant, shape: [4], label_value: 10, batch: 4}", 10)) ==
+        "1:52 dataset.label_value: labels are 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+  CHECK(errors(classifier("{type: constant, shape: [4], label_value: -1, batch: 4}", 10)) ==
+        "1:52 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+}
+
+TEST_CASE("the labels of a file are read, and the first one that is no class is named") {
+  const Digits digits;
+  CHECK(errors(classifier(digits.set(), 4)).empty());
+  CHECK(errors(classifier(digits.set(), 3))
+            .find("dataset.path: sample 3 has the label 3, but the loss (softmax_cross_entropy) takes 0 to 2") !=
+        std::string::npos);
+}
+
+TEST_CASE("tokens must be rows of the table, also behind layers that reshape them") {
+  CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 8, batch: 4}", 8)).empty());
+  CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 9, batch: 4}", 8)) ==
+        "1:61 dataset.classes: elements of the data are drawn from 0 to 8, but layer 'emb' (embedding) takes 0 to 7\n");
+  CHECK(errors(tokens("{type: constant, shape: [2], dtype: i32, value: 8, batch: 4}", 8)) ==
+        "1:58 dataset.value: elements of the data are 8, but layer 'emb' (embedding) takes 0 to 7\n");
+}
+
+TEST_CASE("tokens of a file are those after its transforms") {
+  const Digits digits;
+  const std::string as_tokens = ", transforms: [{rescale: {scale: 2}}, {type_cast: i32}]";
+  CHECK(errors(tokens(digits.set(as_tokens), 15)).empty());
+  CHECK(errors(tokens(digits.set(as_tokens), 12))
+            .find("dataset.path: sample 3 has the element 12, but layer 'emb' (embedding) takes 0 to 11") !=
+        std::string::npos);
+}
+
+TEST_CASE("the jobs of the tests pass, whatever their parallel mode") {
+  for (const std::string& name : job_names()) {
+    CAPTURE(name);
+    CHECK(errors_of(job_spec(name)).empty());
+  }
+}
