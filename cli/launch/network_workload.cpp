@@ -14,6 +14,7 @@
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/index_check.h"
+#include "engine/train/data/dataset.h"
 #include "engine/train/memory_limit.h"
 #include "launcher/protocol.h"
 
@@ -54,12 +55,17 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     gpus_ = gpus_of_ranks(job_, classes_, found);
     device_ = describe_gpus(gpus_, found);
     arena_bytes_.assign(classes_.class_of.size(), 0);
+    require_host_memory();
     return;
   }
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
-  require_memory(arena_bytes_);
+  require_host_memory();
+}
+
+void NetworkWorkload::require_host_memory() const {
+  require_memory(arena_bytes_, data_set_bytes(job_.spec.dataset), job_.spec.position("dataset"));
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
@@ -182,7 +188,13 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const CudaDevices found = asked == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");
-  return std::make_unique<NetworkWorkload>(plan_job(std::move(spec)), asked, found, later, loop);
+  PlannedJob job = plan_job(std::move(spec));
+  try {
+    check_files(job.spec.dataset);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+  return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }
 
 }  // namespace trainctl

@@ -33,6 +33,7 @@ class NetworkWorkload : public Workload {
   std::string report(const RunDirectory& directory) override;
 
  private:
+  void require_host_memory() const;
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;

@@ -1,11 +1,13 @@
 // Reads /proc/meminfo.
 #include "cli/worker/host_memory.h"
 
+#include <fmt/format.h>
+
 #include <fstream>
 #include <limits>
-#include <numeric>
 #include <string>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 
@@ -24,9 +26,20 @@ int64_t available_memory() {
   return found ? total : std::numeric_limits<int64_t>::max();
 }
 
-void require_memory(const std::vector<int64_t>& arena_bytes_per_rank) {
-  const int64_t needed = std::accumulate(arena_bytes_per_rank.begin(), arena_bytes_per_rank.end(), int64_t{0});
-  const int64_t available = available_memory();
+void require_memory(const std::vector<int64_t>& arena_bytes_per_rank, int64_t data_bytes_of_a_rank,
+                    const SourcePos& data_set) {
+  int64_t needed = 0;
+  for (const int64_t bytes : arena_bytes_per_rank) needed = capped_sum(needed, bytes);
+  const auto ranks = static_cast<int64_t>(arena_bytes_per_rank.size());
+  const int64_t available = available_memory(), data_bytes = capped_product(ranks, data_bytes_of_a_rank);
+  if (data_bytes > available) {
+    throw EnvError(
+        fmt::format("{}:{}:{}: dataset: {} ranks keep {} of the set each, this host has {} left; try fewer "
+                    "samples or fewer ranks",
+                    data_set.file, data_set.line, data_set.column, ranks, format_bytes(data_bytes_of_a_rank),
+                    format_bytes(available)));
+  }
+  needed = capped_sum(needed, data_bytes);
   if (needed <= available) return;
   throw EnvError(std::to_string(arena_bytes_per_rank.size()) + " ranks need " + format_bytes(needed) +
                  " together, this host has " + format_bytes(available) +

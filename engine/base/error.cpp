@@ -1,6 +1,10 @@
 // How failures are printed: one line a diagnostic, and the excerpt with its caret.
 #include "engine/base/error.h"
 
+#include <algorithm>
+
+#include "engine/base/printable.h"
+
 namespace trainctl {
 namespace {
 
@@ -13,7 +17,7 @@ std::string first_line(const Diagnostic& diagnostic) {
     text += ": ";
   }
   if (!diagnostic.path.empty()) text += diagnostic.path + ": ";
-  return text + diagnostic.message;
+  return printable(text + diagnostic.message);
 }
 
 std::string all_lines(const std::vector<Diagnostic>& diagnostics) {
@@ -21,7 +25,7 @@ std::string all_lines(const std::vector<Diagnostic>& diagnostics) {
   for (const Diagnostic& diagnostic : diagnostics) {
     if (!text.empty()) text += '\n';
     text += first_line(diagnostic);
-    if (!diagnostic.hint.empty()) text += " (" + diagnostic.hint + ")";
+    if (!diagnostic.hint.empty()) text += " (" + printable(diagnostic.hint) + ")";
   }
   return text;
 }
@@ -40,15 +44,24 @@ bool find_line(std::string_view source, int number, std::string_view& line) {
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
+/// Printable, except that tabs stay.
+std::string excerpt(std::string_view line) {
+  std::string shown;
+  for (size_t tab; (tab = line.find('\t')) != std::string_view::npos; line.remove_prefix(tab + 1))
+    shown += printable(line.substr(0, tab)) + '\t';
+  return shown + printable(line);
+}
+
 /// What is printed left of the caret: as wide as the line up to there, tabs kept. Columns count
 /// characters, not bytes.
 std::string indent_of(std::string_view line, int column) {
   std::string indent;
   int characters = 0;
-  for (size_t i = 0; i < line.size() && characters < column - 1; ++i) {
-    if (continues_character(line[i])) continue;
-    indent += line[i] == '\t' ? '\t' : ' ';
-    ++characters;
+  for (size_t i = 0; i < line.size() && characters < column - 1; ++characters) {
+    const size_t length = std::max<size_t>(1, utf8_length(line.substr(i)));
+    const std::string shown = excerpt(line.substr(i, length));
+    indent += shown == "\t" ? "\t" : std::string(count_characters(shown), ' ');
+    i += length;
   }
   // A caret may stand one past the end, where something is missing; never further.
   return indent;
@@ -63,7 +76,9 @@ void shorten(std::string_view& line, int& column) {
   if (begin > line.size()) begin = line.size();
   while (begin < line.size() && continues_character(line[begin])) ++begin;
   column -= static_cast<int>(begin);
-  line = line.substr(begin, kMax);
+  size_t size = std::min(kMax, line.size() - begin);
+  while (begin + size < line.size() && continues_character(line[begin + size])) --size;
+  line = line.substr(begin, size);
 }
 
 }  // namespace
@@ -76,15 +91,17 @@ SpecError::SpecError(SourcePos pos, std::string path, std::string message, std::
 
 std::string render(const Diagnostic& diagnostic, std::string_view source) {
   std::string text = first_line(diagnostic) + "\n";
+  const std::string hint = printable(diagnostic.hint);
+  if (source.starts_with("\xEF\xBB\xBF")) source.remove_prefix(3);  // columns do not count it
   std::string_view line;
   if (!source.empty() && diagnostic.pos.known() && find_line(source, diagnostic.pos.line, line)) {
     int column = diagnostic.pos.column;
     shorten(line, column);
-    text += "    " + std::string(line) + "\n    " + indent_of(line, column) + "^";
-    if (!diagnostic.hint.empty()) text += " " + diagnostic.hint;
+    text += "    " + excerpt(line) + "\n    " + indent_of(line, column) + "^";
+    if (!hint.empty()) text += " " + hint;
     return text + "\n";
   }
-  if (!diagnostic.hint.empty()) text += "  " + diagnostic.hint + "\n";
+  if (!hint.empty()) text += "  " + hint + "\n";
   return text;
 }
 

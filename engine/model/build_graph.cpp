@@ -7,6 +7,7 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/layer_errors.h"
 #include "engine/base/text.h"
 #include "engine/model/backward.h"
 #include "engine/model/loss.h"
@@ -32,7 +33,7 @@ class Model {
     for (const LayerSpec& layer : spec_.network) add_layer(layer);
     if (spec_.loss) add_loss();
     add_prints();
-    if (!errors_.empty()) throw SpecError(std::move(errors_));
+    if (!errors_.empty()) throw SpecError(errors_.take());
     if (graph_.loss >= 0) build_backward(graph_);
     verify_graph(graph_);
     return std::move(graph_);
@@ -40,7 +41,13 @@ class Model {
 
  private:
   void error(const std::string& path, std::string message, std::string hint = {}) {
-    errors_.push_back({spec_.position(path), path, std::move(message), std::move(hint)});
+    errors_.add({spec_.position(path), path, std::move(message), std::move(hint)});
+  }
+
+  /// At the layer, or at one of its fields.
+  void layer_error(const LayerSpec& layer, std::string message, const std::string& field = "") {
+    const std::string path = field.empty() ? layer.path : layer.path + "." + field;
+    errors_.add({spec_.position(path), path, std::move(message), ""}, layer.name);
   }
 
   /// The batch of one pass: the global batch, or in hybrid_parallel what one rank reads, divided into
@@ -54,7 +61,7 @@ class Model {
           fmt::format("batch {} does not divide into {} micro-batches{}", spec_.dataset.batch,
                       spec_.parallel.micro_batches, by_ranks),
           fmt::format("take a multiple of {}", parts));
-    throw SpecError(std::move(errors_));
+    throw SpecError(errors_.take());
   }
 
   TensorId input(const std::string& name) {
@@ -70,7 +77,7 @@ class Model {
       expect_size(name, tensor.shape);
     } catch (const ShapeError& problem) {
       error("dataset.batch", problem.what());
-      throw SpecError(std::move(errors_));
+      throw SpecError(errors_.take());
     }
     graph_.tensors.push_back(tensor);
     return outputs_[name] = static_cast<TensorId>(graph_.tensors.size() - 1);
@@ -100,8 +107,7 @@ class Model {
     for (size_t dot = layer.name.find('.'); dot != std::string::npos; dot = layer.name.find('.', dot + 1)) {
       const std::string prefix = layer.name.substr(0, dot);
       if (!names_.contains(prefix)) continue;
-      error(layer.path,
-            fmt::format("layer {}: names that begin with '{}.' belong to layer {}", layer.name, prefix, prefix));
+      layer_error(layer, fmt::format("names that begin with '{}.' belong to layer {}", prefix, prefix));
     }
   }
 
@@ -127,8 +133,7 @@ class Model {
       builder.finish(output);
       outputs_[layer.name] = output;
     } catch (const ShapeError& problem) {
-      const std::string path = problem.field.empty() ? layer.path : layer.path + "." + problem.field;
-      error(path, fmt::format("layer {}: {}", layer.name, problem.what()));
+      layer_error(layer, problem.what(), problem.field);
     }
   }
 
@@ -161,7 +166,7 @@ class Model {
   Graph graph_;
   std::map<std::string, TensorId> outputs_;  ///< of layers and inputs, by name; -1: that layer is wrong
   std::set<std::string> names_;              ///< of all layers
-  std::vector<Diagnostic> errors_;
+  LayerErrors errors_;
 };
 
 }  // namespace

@@ -48,6 +48,18 @@ std::string free_name(const Layer& layer, char letter) {
   shape_error("a layer has more than 52 factors");
 }
 
+/// What an op finds wrong with its inputs is said of the layer's type: a user who wrote `dense` knows of no matmul.
+std::vector<TensorInfo> infer_as(const std::string& type, const OpDef& op, const std::vector<TensorInfo>& inputs,
+                                 const Attrs& attrs) {
+  try {
+    return op.infer(inputs, attrs);
+  } catch (const ShapeError& error) {
+    const std::string_view text = error.what(), name = op.name;
+    if (!text.starts_with(name)) throw;
+    shape_error(type + std::string(text.substr(name.size())));
+  }
+}
+
 }  // namespace
 
 TensorId LayerBuilder::add_tensor(Tensor tensor) {
@@ -136,7 +148,8 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   const OpDef& op = get_op(op_name);
   std::vector<TensorInfo> infos;
   for (TensorId input : inputs) infos.push_back({graph_.tensors[input].shape, graph_.tensors[input].dtype});
-  const std::vector<TensorInfo> outputs = op.infer(infos, attrs);
+  const std::vector<TensorInfo> outputs = infer_as(graph_.layers[layer_].type, op, infos, attrs);
+  for (const TensorInfo& output : outputs) expect_size(name(), output.shape);
 
   Node node{.name = suffix.empty() ? name() : fmt::format("{}.{}", name(), suffix), .op = op.name};
   node.layer = layer_;

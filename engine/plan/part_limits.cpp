@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/error.h"
+#include "engine/base/layer_errors.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -44,11 +45,16 @@ std::string ranks_text(const Plan& plan, int stage) {
   return fmt::format("each of the ranks {} to {}", first, first + size - 1);
 }
 
+/// A layer's own nodes ("fc.matmul") are not what the user wrote.
+std::string name_of(const Graph& graph, const Tensor& tensor) {
+  return tensor.producer < 0 ? tensor.name : graph.layers[graph.nodes[tensor.producer].layer].name;
+}
+
 std::string message(const Graph& graph, const Plan& plan, LayerId layer, const Part& part) {
   const Tensor& tensor = graph.tensors[part.tensor];
   const std::string of = part.shape == tensor.shape ? "all of it" : to_string(part.shape) + " of it";
-  return fmt::format("{} is {}; {} would hold {}, {}, and a rank holds at most {} of one tensor", tensor.name,
-                     to_string(tensor.shape), ranks_text(plan, plan.layers[layer].stage), of,
+  return fmt::format("{} is {}; {} would hold {}, {}, and a rank holds at most {} of one tensor",
+                     name_of(graph, tensor), to_string(tensor.shape), ranks_text(plan, plan.layers[layer].stage), of,
                      format_bytes(num_elements(part.shape) * byte_size(tensor.dtype)),
                      format_bytes(kMaxPartElements * byte_size(tensor.dtype)));
 }
@@ -63,13 +69,13 @@ std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec,
     Part& known = worst[node.layer];
     if (known.tensor < 0 || takes_less(known, part)) known = std::move(part);
   }
-  std::vector<Diagnostic> errors;
+  LayerErrors errors;
   for (LayerId l = 0; l < static_cast<LayerId>(worst.size()); ++l) {
     if (worst[l].tensor < 0) continue;
-    errors.push_back({graph.layers[l].pos, "layer " + graph.layers[l].name, message(graph, plan, l, worst[l]),
-                      how_to_hold_less(spec)});
+    errors.add({graph.layers[l].pos, "network", message(graph, plan, l, worst[l]), how_to_hold_less(spec)},
+               graph.layers[l].name);
   }
-  return errors;
+  return errors.take();
 }
 
 std::string how_to_hold_less(const JobSpec& spec) {

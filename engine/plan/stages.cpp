@@ -23,6 +23,17 @@ std::vector<LayerId> execution_order(const Graph& graph) {
   return order;
 }
 
+/// "1, 2 or 4": the numbers of stages, up to `most`, that the ranks divide into.
+std::string fewer_stages(const JobSpec& spec, int most) {
+  std::string text;
+  for (int stages = std::min(most, spec.launch.ranks); stages >= 1; --stages) {
+    if (spec.launch.ranks % stages != 0) continue;
+    const bool is_second = !text.empty() && text.find(" or ") == std::string::npos;
+    text = std::to_string(stages) + (text.empty() ? "" : is_second ? " or " : ", ") + text;
+  }
+  return text;
+}
+
 int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
   int stage = 0;
   for (LayerId l : layers) stage = std::max(stage, stages[l]);
@@ -45,7 +56,7 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
     errors.push_back(
         {spec.position("parallel.stages"), "parallel.stages",
          fmt::format("{} stages, but the network has {} layers, and every stage needs one", num_stages, placed.size()),
-         fmt::format("at most {}", placed.size())});
+         "take " + fewer_stages(spec, static_cast<int>(placed.size()))});
     return stages;
   }
   std::vector<double> costs;
@@ -76,6 +87,8 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
     }
     for (LayerId p : producers[l]) {
       if (stages[p] <= rule->stage) continue;
+      // Where one rule puts both too early, only the first is reported.
+      if (rule_for(spec.parallel.stage_config, graph.layers[p].name, facts[p].is_loss) == rule) continue;
       errors.push_back({spec.position(rule->path), rule->path,
                         fmt::format("{} is put in stage {}, but it reads {}, which is in stage {}", name, rule->stage,
                                     graph.layers[p].name, stages[p]),
@@ -93,7 +106,8 @@ void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::
     errors.push_back(
         {spec.position("parallel.stage_config"), "parallel.stage_config",
          fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
-         fmt::format("put a layer or the loss there, or set parallel.stages: {}", spec.parallel.stages - 1)});
+         "put a layer or the loss there, or set parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1) +
+             " and change stage_config to suit"});
   }
 }
 

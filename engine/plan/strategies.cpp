@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "engine/base/checked.h"
+#include "engine/base/layer_errors.h"
 #include "engine/plan/layout.h"
 
 namespace trainctl {
@@ -19,7 +21,7 @@ std::string short_name(const Layer& layer, const Tensor& tensor) {
 class Reader {
  public:
   Reader(const Graph& graph, LayerId layer, const LayerFacts& facts, const JobSpec& spec, const Mesh& mesh,
-         const StrategySpec& strategy, std::vector<Diagnostic>& errors)
+         const StrategySpec& strategy, LayerErrors& errors)
       : graph_(graph),
         layer_(graph.layers[layer]),
         facts_(facts),
@@ -31,15 +33,14 @@ class Reader {
   std::vector<int64_t> read() {
     if (strategy_.cuts.size() > layer_.inputs.size()) {
       fail({},
-           fmt::format("{} entries, but {} has {} inputs: {}", strategy_.cuts.size(), layer_.name, layer_.inputs.size(),
+           fmt::format("{} entries, but {} has {} inputs: {}", strategy_.cuts.size(), subject(), layer_.inputs.size(),
                        inputs_text()),
            "one list of cuts per input, in this order; trailing ones may be omitted");
       return {};
     }
     const bool hybrid = spec_.parallel.mode == ParallelMode::hybrid_parallel;
-    const size_t errors_before = errors_.size();
     for (size_t i = 0; i < strategy_.cuts.size(); ++i) hybrid ? read_hybrid_input(i) : read_input(i);
-    if (errors_.size() > errors_before || hybrid) return {};
+    if (failed_ || hybrid) return {};
     check_product();
     std::vector<int64_t> ways;
     for (const Given& given : given_) ways.push_back(given.ways);
@@ -73,7 +74,7 @@ class Reader {
     for (size_t d = 0; d < strategy_.cuts[i].size(); ++d) {
       if (!legal_number(i, d)) return;
       const int64_t cut = strategy_.cuts[i][d];
-      product *= cut;
+      product = capped_product(product, cut);
       if (cut == 1 || parameter) continue;
       fail(
           at(i, d),
@@ -156,16 +157,15 @@ class Reader {
   void check_product() {
     given_.resize(layer_.factors.size());
     int64_t product = 1;
-    bool overflows = false;
     std::string text;
     for (const Given& given : given_) {
-      overflows = overflows || __builtin_mul_overflow(product, given.ways, &product);
+      product = capped_product(product, given.ways);
       if (given.ways > 1) text += (text.empty() ? "" : " x ") + std::to_string(given.ways);
     }
-    if (!overflows && mesh_.size() % product == 0) return;
-    if (!overflows) text += fmt::format(" = {}", product);
+    if (mesh_.size() % product == 0) return;
+    if (product < kCapped) text += fmt::format(" = {}", product);
     fail({},
-         fmt::format("{} is cut {} ways in all, but {} has {} ranks", layer_.name, text,
+         fmt::format("{} is cut {} ways in all, but {} has {} ranks", subject(), text,
                      spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size()),
          "the product of the cuts must divide the ranks of a stage");
   }
@@ -188,13 +188,19 @@ class Reader {
     for (size_t i = 0; i < layer_.inputs.size(); ++i) words.push_back(input_text(i));
     return join(words);
   }
+  bool for_one_layer() const { return strategy_.pattern == layer_.name; }
+  /// A pattern's error names its layers in front.
+  std::string subject() const { return for_one_layer() ? layer_.name : "it"; }
   static std::string at(size_t i) { return fmt::format("[{}]", i); }
   static std::string at(size_t i, size_t d) { return fmt::format("[{}][{}]", i, d); }
 
   void fail(const std::string& where, std::string message, std::string hint) {
-    // For a pattern, name the layer that does not fit.
-    if (strategy_.pattern != layer_.name) message = layer_.name + ": " + message;
-    errors_.push_back({spec_.position(strategy_.path + where), strategy_.path, std::move(message), std::move(hint)});
+    failed_ = true;
+    Diagnostic error{spec_.position(strategy_.path + where), strategy_.path, std::move(message), std::move(hint)};
+    if (for_one_layer())
+      errors_.add(std::move(error));
+    else
+      errors_.add(std::move(error), layer_.name);
   }
 
   const Graph& graph_;
@@ -203,7 +209,8 @@ class Reader {
   const JobSpec& spec_;
   const Mesh& mesh_;
   const StrategySpec& strategy_;
-  std::vector<Diagnostic>& errors_;
+  LayerErrors& errors_;
+  bool failed_ = false;
   std::vector<Given> given_;
 };
 
@@ -213,11 +220,13 @@ std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, co
                                                           const JobSpec& spec, const Mesh& mesh,
                                                           std::vector<Diagnostic>& errors) {
   std::vector<std::optional<LayerStrategy>> strategies(graph.layers.size());
+  LayerErrors of_layers;
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
     const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
     if (strategy == nullptr) continue;
-    strategies[l] = LayerStrategy{strategy, Reader(graph, l, facts[l], spec, mesh, *strategy, errors).read()};
+    strategies[l] = LayerStrategy{strategy, Reader(graph, l, facts[l], spec, mesh, *strategy, of_layers).read()};
   }
+  for (Diagnostic& error : of_layers.take()) errors.push_back(std::move(error));
   return strategies;
 }
 

@@ -9,7 +9,7 @@ std::vector<EntryType> make_transform_types() {
   return {
       {"resize",
        "Bilinear, to {resize: [height, width]}.",
-       {ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxSize)}},
+       {ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxImageSide)}},
       {"rescale",
        "x * scale + shift.",
        {number("scale", "Factor.").defaults(1.0), number("shift", "Added after it.").defaults(0.0)}},

@@ -19,6 +19,17 @@ namespace trainctl {
 /// hold.
 inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 
+/// Of an image after {resize: …}: height and width.
+inline constexpr double kMaxImageSide = 65'536;
+
+/// Steps of a run: they are counted in 32 bits.
+inline constexpr double kMaxSteps = 4'294'967'295;
+
+inline constexpr int kMaxRanks = 65'536;
+
+/// A rank's program holds the work of each.
+inline constexpr int kMaxMicroBatches = 65'536;
+
 struct Section {
   std::string name;
   std::string doc;

@@ -14,6 +14,9 @@ namespace trainctl {
 
 inline constexpr size_t kMaxLayers = 10'000;
 
+/// Of the names of layers and modules, for the schema: letters, digits, '_', '-' and '.' inside, no reserved word.
+std::string layer_name_pattern();
+
 /// An item of `network` or of a module, as written.
 struct LayerEntry {
   std::string name;                 ///< within its list; defaults filled in, unique

@@ -7,13 +7,12 @@
 namespace trainctl {
 
 void Problems::add(const SourcePos& pos, const std::string& path, const std::string& message, const std::string& hint) {
+  if (full()) return;
   // A module used twelve times reports its error once.
   const bool known = std::any_of(all_.begin(), all_.end(), [&](const Diagnostic& d) {
     return d.pos == pos && d.path == path && d.message == message;
   });
-  // A generated file could have a hundred thousand errors; only the first ones are useful.
-  constexpr size_t kMost = 200;
-  if (!known && all_.size() < kMost) all_.push_back({pos, path, message, hint});
+  if (!known) all_.push_back({pos, path, message, hint});
 }
 
 bool Problems::touch(std::string_view path) const {

@@ -15,10 +15,14 @@ class Problems {
   /// True if an error in this field or inside it is already known: consequences of it are not reported separately.
   bool touch(std::string_view path) const;
   bool empty() const { return all_.empty(); }
+  /// True once no more are kept: a generated file could have a hundred thousand, and only the first ones are useful.
+  /// Whoever adds many may stop, or leave out hints that are slow to find.
+  bool full() const { return all_.size() >= kMost; }
   /// Throws them in file order, without duplicates.
   void throw_if_any();
 
  private:
+  static constexpr size_t kMost = 200;
   std::vector<Diagnostic> all_;
 };
 

@@ -80,6 +80,10 @@ std::map<std::string, std::string> read_environment(const YamlNode& node, const 
   return variables;
 }
 
+std::string variable_name_pattern() {
+  return "^(?!(" + join({kReserved.begin(), kReserved.end()}, "|") + ")$|TORCHELASTIC_|TRAINCTL_)[^=\\u0000]+$";
+}
+
 bool is_reserved_variable(std::string_view name) {
   return name.starts_with("TORCHELASTIC_") || name.starts_with("TRAINCTL_") ||
          std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end();

@@ -12,6 +12,7 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
                          const std::string& path, Problems& problems) {
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
+    if (problems.full()) return;
     std::string hint = did_you_mean(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " takes no fields" : what + " takes " + join(known);
     problems.add(entry.key_pos, at_key(path, entry.key), "unknown field '" + entry.key + "'", hint);

@@ -2,6 +2,7 @@
 #include "engine/spec/read_job.h"
 
 #include <algorithm>
+#include <set>
 
 #include "engine/base/text.h"
 #include "engine/spec/fields.h"
@@ -13,6 +14,8 @@
 namespace trainctl {
 namespace {
 
+constexpr size_t kMaxRules = 10'000;
+
 class JobReader {
  public:
   JobReader(JobSpec& job, JobKind kind, Problems& problems) : job_(job), kind_(kind), problems_(problems) {}
@@ -23,7 +26,7 @@ class JobReader {
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
-    refuse_unknown_keys(node, names_of(section.fields), what, path, problems_);
+    refuse_unknown(node, section, path, what);
     for (const Field& field : section.fields) {
       const auto entry = std::find_if(node.entries.begin(), node.entries.end(),
                                       [&](const YamlNode::Entry& e) { return e.key == field.name; });
@@ -60,6 +63,35 @@ class JobReader {
   }
 
  private:
+  /// Suggests only fields that this job and this type of the section may have.
+  void refuse_unknown(const YamlNode& node, const Section& section, const std::string& path, const std::string& what) {
+    // Without a network it may be the command that is misspelt.
+    const bool any_kind = section.name.empty() && kind_ == JobKind::network && node.find("network") == nullptr;
+    const std::string type = type_in(node, section);
+    std::vector<std::string> all, legal;
+    for (const Field& field : section.fields) {
+      all.push_back(field.name);
+      const bool of_type = type.empty() || field.only.empty() ||
+                           std::find(field.only.begin(), field.only.end(), type) != field.only.end();
+      if (of_type && (any_kind || belongs_to(field, kind_))) legal.push_back(field.name);
+    }
+    YamlNode unknown;
+    for (const YamlNode::Entry& entry : node.entries)
+      if (std::find(all.begin(), all.end(), entry.key) == all.end())
+        unknown.entries.push_back({entry.key, entry.key_pos, {}});
+    refuse_unknown_keys(unknown, legal, what, path, problems_);
+  }
+
+  /// The `type` that a section gives, or its default; "" if that is wrong itself, or if the section has no types.
+  static std::string type_in(const YamlNode& node, const Section& section) {
+    if (section.fields.empty() || section.fields.front().name != "type") return "";
+    const Field& field = section.fields.front();
+    const YamlNode* given = node.find("type");
+    if (given == nullptr || given->is_null()) return default_text(field, &section);
+    const bool is_known = std::find(field.choices.begin(), field.choices.end(), given->text) != field.choices.end();
+    return is_known ? given->text : "";
+  }
+
   /// Fills in the defaults of the type's own fields.
   static void fill_in(const std::string& name, const std::vector<EntryType>& types, Attrs& attrs) {
     if (const EntryType* type = find_type(types, name)) attrs = with_defaults(attrs, type->fields);
@@ -148,7 +180,7 @@ class JobReader {
       const auto known = network_.outputs.find(names[i]);
       if (known != network_.outputs.end()) {
         job_.print.push_back(known->second);
-      } else if (network_.complete) {
+      } else if (network_.complete && !problems_.full()) {
         problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
                       "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
       }
@@ -157,9 +189,7 @@ class JobReader {
 
   /// A name or glob must match some layer; the loss counts as a layer named "loss".
   void demand_match(const std::string& pattern, const SourcePos& pos, const std::string& path) {
-    if (!network_.complete || (pattern == "loss" && job_.loss)) return;
-    for (const LayerSpec& layer : job_.network)
-      if (glob_match(pattern, layer.name)) return;
+    if (!network_.complete || problems_.full() || (pattern == "loss" && job_.loss) || matches(pattern)) return;
     if (problems_.touch("network") || problems_.touch("modules")) return;
     if (is_glob(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
@@ -170,10 +200,18 @@ class JobReader {
     }
   }
 
+  bool matches(const std::string& pattern) {
+    if (layer_names_.empty())
+      for (const LayerSpec& layer : job_.network) layer_names_.insert(layer.name);
+    if (!is_glob(pattern)) return layer_names_.contains(pattern);
+    return std::any_of(job_.network.begin(), job_.network.end(),
+                       [&](const LayerSpec& layer) { return glob_match(pattern, layer.name); });
+  }
+
   std::string nearest_layer(const std::string& pattern) const {
     std::vector<std::string> names;
     for (const LayerSpec& layer : job_.network) names.push_back(layer.name);
-    if (job_.loss) names.push_back("loss");
+    if (job_.loss) names.emplace_back("loss");
     const std::string guess = did_you_mean(pattern, names);
     if (!guess.empty()) return guess;
     constexpr size_t kShown = 12;
@@ -184,7 +222,7 @@ class JobReader {
 
   void recompute(const YamlNode& node, const std::string& path) {
     const std::vector<std::string> patterns = read_texts(node, path, "the name of a layer or a glob", problems_);
-    if (problems_.touch(path)) return;
+    if (problems_.touch(path) || !demand_few(node.pos, path, patterns.size())) return;
     for (size_t i = 0; i < patterns.size(); ++i) {
       const std::string where = node.is_list() ? at_index(path, i) : path;
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
@@ -194,7 +232,15 @@ class JobReader {
 
   bool demand_map(const YamlNode& node, const std::string& path, const std::string& example) {
     if (!node.is_map()) problems_.add(node.pos, path, "must be a mapping, not " + describe(node), example);
-    return node.is_map();
+    return node.is_map() && demand_few(node.pos, path, node.entries.size());
+  }
+
+  /// Every rule is compared with every layer.
+  bool demand_few(const SourcePos& pos, const std::string& path, size_t rules) {
+    if (rules <= kMaxRules) return true;
+    problems_.add(pos, path, "has " + std::to_string(rules) + " entries; " + std::to_string(kMaxRules) + " is the most",
+                  "name several layers by one glob");
+    return false;
   }
 
   void stage_config(const YamlNode& node, const std::string& path) {
@@ -202,7 +248,7 @@ class JobReader {
     Field stage;
     stage.kind = FieldKind::integer;
     stage.min = 0;
-    stage.max = 65535;
+    stage.max = kMaxRanks - 1;
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string where = at_key(path, entry.key);
       demand_match(entry.key, entry.key_pos, where);
@@ -276,6 +322,7 @@ class JobReader {
   Problems& problems_;
   Modules modules_;
   Network network_;
+  std::set<std::string> layer_names_;
 };
 
 void record_positions(const YamlNode& node, const std::string& path, JobSpec& job) {

@@ -10,6 +10,8 @@
 namespace trainctl {
 namespace {
 
+constexpr size_t kMaxNameLength = 200;
+
 bool is_name(const std::string& text) {
   return !text.empty() &&
          std::all_of(text.begin(), text.end(),
@@ -17,16 +19,20 @@ bool is_name(const std::string& text) {
                        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
                               c == '-' || c == '.';
                      }) &&
-         text.front() != '.' && text.back() != '.' && text.size() <= 200;
+         text.front() != '.' && text.back() != '.' && text.size() <= kMaxNameLength;
 }
 
-const std::set<std::string> kReserved = {"data", "label", "input", "loss"};
+const std::vector<std::string> kReserved = {"data", "label", "input", "loss"};
+
+bool is_reserved(const std::string& name) {
+  return std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end();
+}
 
 void check_name(const std::string& name, const SourcePos& pos, const std::string& path, Problems& problems) {
   if (!is_name(name))
     problems.add(pos, path, "'" + name + "' is not a valid name",
                  "a name has letters, digits, '_', '-' and '.' inside");
-  else if (kReserved.contains(name))
+  else if (is_reserved(name))
     problems.add(pos, path,
                  "the name '" + name + "' is taken: it means the " + (name == "loss" ? "loss" : "input") + " itself",
                  "give the layer another name");
@@ -132,6 +138,11 @@ void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) 
 }
 
 }  // namespace
+
+std::string layer_name_pattern() {
+  return "^(?!(" + join(kReserved, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," + std::to_string(kMaxNameLength - 2) +
+         "}[A-Za-z0-9_-])?$";
+}
 
 LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems) {
   LayerList layers;

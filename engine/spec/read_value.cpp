@@ -4,11 +4,19 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
+
+/// Digits with a sign at most: an integer, of any size.
+bool is_integer_text(std::string_view text) {
+  if (text.starts_with('+') || text.starts_with('-')) text.remove_prefix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
 
 std::optional<double> parse_number(const std::string& text) {
   // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
@@ -19,6 +27,8 @@ std::optional<double> parse_number(const std::string& text) {
   if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
   return value;
 }
+
+constexpr double kMaxBytes = 9e18, kMaxSeconds = 1e8;
 
 struct Unit {
   const char* name;
@@ -45,16 +55,12 @@ std::optional<double> parse_bytes(const std::string& text) {
       {"GB", 1e9},        {"TB", 1e12},          {"KiB", 1024.0},
       {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0},
   };
-  const std::optional<double> bytes = parse_with_unit(text, kUnits);
-  if (!bytes || std::abs(*bytes) > 9e18) return {};
-  return bytes;
+  return parse_with_unit(text, kUnits);
 }
 
 std::optional<double> parse_seconds(const std::string& text) {
   static const std::vector<Unit> kUnits = {{"s", 1}, {"ms", 1e-3}, {"m", 60}, {"min", 60}, {"h", 3600}};
-  const std::optional<double> seconds = parse_with_unit(text, kUnits);
-  if (!seconds || std::abs(*seconds) > 1e8) return {};
-  return seconds;
+  return parse_with_unit(text, kUnits);
 }
 
 /// Reads values for one field; knows its range and where to report errors.
@@ -113,11 +119,28 @@ class ValueReader {
   std::optional<int64_t> integer(const YamlNode& node, const std::string& path) {
     const std::optional<int64_t> value = node.is_scalar() && !node.quoted ? parse_integer(node.text) : std::nullopt;
     if (!value) {
-      const bool quoted_number = node.is_scalar() && node.quoted && parse_integer(node.text);
-      return wrong(node, path, "an integer", quoted_number ? "remove the quotes" : "");
+      if (node.is_scalar() && !node.quoted && is_integer_text(node.text)) return wrong(node, path, integer_range());
+      return wrong(node, path, "an integer", integer_hint(node));
     }
     if (!in_range(node, static_cast<double>(*value), path)) return {};
     return value;
+  }
+
+  /// Of an integer that no int64_t holds.
+  std::string integer_range() const {
+    using Limits = std::numeric_limits<int64_t>;
+    const bool has_min = std::isfinite(field_.min), has_max = std::isfinite(field_.max);
+    return "an integer from " + std::to_string(has_min ? static_cast<int64_t>(field_.min) : Limits::min()) + " to " +
+           std::to_string(has_max ? static_cast<int64_t>(field_.max) : Limits::max());
+  }
+
+  /// "1e9" and "1.0" are numbers with a whole value, but written as those of another kind.
+  static std::string integer_hint(const YamlNode& node) {
+    if (!node.is_scalar()) return "";
+    if (node.quoted) return parse_integer(node.text) ? "remove the quotes" : "";
+    const std::optional<double> value = parse_number(node.text);
+    if (!value || *value != std::floor(*value) || std::abs(*value) > 1e15) return "";
+    return "write " + std::to_string(static_cast<int64_t>(*value));
   }
 
   std::optional<double> number(const YamlNode& node, const std::string& path) {
@@ -126,6 +149,12 @@ class ValueReader {
       const bool quoted_number = node.is_scalar() && node.quoted && parse_number(node.text);
       return wrong(node, path, "a number", quoted_number ? "remove the quotes" : "");
     }
+    // The engine computes in 32 bits.
+    if (std::abs(*value) > std::numeric_limits<float>::max()) {
+      problems_.add(node.pos, path, "must be a number that a 32-bit float can hold, not " + node.text,
+                    "at most 3.4e38");
+      return {};
+    }
     if (!in_range(node, *value, path)) return {};
     return value;
   }
@@ -133,6 +162,9 @@ class ValueReader {
   std::optional<Value> text(const YamlNode& node, const std::string& path) {
     if (!node.is_scalar()) return wrong(node, path, "text");
     if (node.text.empty()) return wrong(node, path, "text that is not empty");
+    if (node.text.size() > kMaxTextBytes)
+      return wrong(node, path, "text of at most " + std::to_string(kMaxTextBytes) + " bytes");
+    if (find_unprintable(node.text) != std::string::npos) return wrong(node, path, "text without control characters");
     return Value(node.text);
   }
 
@@ -175,6 +207,7 @@ class ValueReader {
   std::optional<Value> bytes(const YamlNode& node, const std::string& path) {
     const std::optional<double> value = node.is_scalar() ? parse_bytes(node.text) : std::nullopt;
     if (!value) return wrong(node, path, "a number of bytes", "e.g. 25GB, 512MiB or 1048576");
+    if (std::abs(*value) > kMaxBytes) return wrong(node, path, "less than 8 EiB");
     if (!in_range(node, *value, path)) return {};
     // Integers past 2^53 must not go through a double.
     if (const std::optional<int64_t> exact = parse_integer(node.text)) return Value(*exact);
@@ -184,6 +217,7 @@ class ValueReader {
   std::optional<Value> seconds(const YamlNode& node, const std::string& path) {
     const std::optional<double> value = node.is_scalar() ? parse_seconds(node.text) : std::nullopt;
     if (!value) return wrong(node, path, "a time", "e.g. 10s, 2m, 500ms or 30 (seconds)");
+    if (std::abs(*value) > kMaxSeconds) return wrong(node, path, "a time of at most 100000000 seconds");
     if (!in_range(node, *value, path)) return {};
     return Value(*value);
   }

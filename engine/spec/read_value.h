@@ -11,6 +11,9 @@
 
 namespace trainctl {
 
+/// Of a name, a path or another text of the job.
+inline constexpr size_t kMaxTextBytes = 4096;
+
 /// The value; if it is wrong, empty and a problem at its position. For kinds with a Value: flag to seconds.
 std::optional<Value> read_value(const YamlNode& node, const Field& field, const std::string& path, Problems& problems);
 

@@ -1,9 +1,16 @@
-// The field table as JSON Schema, draft 2020-12, which editors use to complete and check.
+// The field table as JSON Schema, draft 2020-12, which editors use to complete and check. It refuses all that the
+// parser refuses by looking at one section or layer alone. What it cannot say: names that refer to layers, sums and
+// products of fields, shapes and plans (tests/spec/schema_agreement_test.cpp lists the kinds).
+#include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "engine/spec/fields.h"
 #include "engine/spec/job_spec.h"
+#include "engine/spec/network.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/read_command.h"
+#include "engine/spec/read_value.h"
 
 namespace trainctl {
 namespace {
@@ -38,39 +45,74 @@ Json number_schema(const char* type, const Field& field) {
   return schema;
 }
 
-Json with_unit(const char* pattern, const Field& field) {
-  return {{"anyOf", {number_schema("number", field), {{"type", "string"}, {"pattern", pattern}}}}};
+/// An integer fits an int64_t.
+Json integer_schema(const Field& field) {
+  Json schema = number_schema("integer", field);
+  if (!finite(field.min)) schema["minimum"] = std::numeric_limits<int64_t>::min();
+  if (!finite(field.max)) schema["maximum"] = std::numeric_limits<int64_t>::max();
+  return schema;
 }
+
+Json with_unit(const std::string& units, const Field& field) {
+  const std::string number = R"(\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)";
+  return {{"anyOf",
+           {number_schema("number", field), {{"type", "string"}, {"pattern", "^" + number + " *(" + units + ")?$"}}}}};
+}
+
+/// What YAML writes without quotes may look like a number or a flag: `name: 2024`.
+Json text_schema(const std::string& pattern) {
+  return {{"type", {"string", "number", "boolean"}}, {"pattern", pattern}};
+}
+
+Json text_schema() {
+  Json schema = text_schema(R"(^[^\u0000-\u001f\u007f]+$)");
+  schema["maxLength"] = kMaxTextBytes;
+  return schema;
+}
+
+/// As in read_texts: one text stands for a list of one.
+Json texts_schema() {
+  const Json text = {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
+  return {{"anyOf", {text, list_of(text)}}};
+}
+
+Json layer_list() {
+  Json layers = list_of({{"$ref", "#/$defs/layer"}});
+  layers["minItems"] = 1;
+  layers["maxItems"] = kMaxLayers;
+  return layers;
+}
+
+constexpr const char* kNoZeroByte = R"(^[^\u0000]*$)";
 
 Json reference(const char* name) { return {{"$ref", std::string("#/$defs/") + name}}; }
 
 Json section_schema(const Section& section);
 
 Json value_schema(const Field& field) {
-  const Json text = {{"type", "string"}};
   switch (field.kind) {
     case FieldKind::flag:
       return {{"type", "boolean"}};
     case FieldKind::integer:
-      return number_schema("integer", field);
+      return integer_schema(field);
     case FieldKind::number:
       return number_schema("number", field);
     case FieldKind::text:
-      return text;
+      return text_schema();
     case FieldKind::choice:
       return {{"enum", field.choices}};
     case FieldKind::ints:
-      return list_of(number_schema("integer", field), field.length);
+      return list_of(integer_schema(field), field.length);
     case FieldKind::numbers: {
       const Json list = list_of(number_schema("number", field), field.length);
       return field.length ? list : Json{{"anyOf", {list, number_schema("number", field)}}};
     }
     case FieldKind::int_lists:
-      return list_of(list_of(number_schema("integer", field)));
+      return list_of(list_of(integer_schema(field)));
     case FieldKind::bytes:
-      return with_unit("^[0-9.]+ ?([KMGT]i?)?B$", field);
+      return with_unit("([KMGT]i?)?B", field);
     case FieldKind::seconds:
-      return with_unit("^[0-9.]+ ?(ms|s|m|min|h)$", field);
+      return with_unit("ms|s|m|min|h", field);
     case FieldKind::section: {
       Json mapping = section_schema(*field.section);
       if (field.stands_for.empty()) return mapping;
@@ -79,25 +121,36 @@ Json value_schema(const Field& field) {
       return mapping;
     }
     case FieldKind::words: {
-      Json words = list_of({{"type", {"string", "number", "boolean"}}});
+      Json words = list_of(text_schema(kNoZeroByte));
+      words["prefixItems"] = {text_schema(R"(^[^\u0000]+$)")};  // the program
       words["minItems"] = 1;
       return words;
     }
     case FieldKind::variables:
-      return {{"type", "object"}, {"additionalProperties", {{"type", {"string", "number", "boolean"}}}}};
+      return {{"type", "object"},
+              {"propertyNames", {{"pattern", variable_name_pattern()}}},
+              {"additionalProperties", text_schema(kNoZeroByte)}};
     case FieldKind::names:
     case FieldKind::patterns:
-      return {{"anyOf", {text, list_of(text)}}};
+      return texts_schema();
     case FieldKind::transforms:
       return list_of(reference("transform"));
     case FieldKind::layers:
-      return list_of(reference("layer"));
+      return layer_list();
     case FieldKind::modules:
-      return {{"type", "object"}, {"additionalProperties", list_of(reference("layer"))}};
+      return {{"type", "object"},
+              {"propertyNames", {{"pattern", layer_name_pattern()}}},
+              {"additionalProperties", layer_list()}};
     case FieldKind::stage_map:
-      return {{"type", "object"}, {"additionalProperties", {{"type", "integer"}, {"minimum", 0}}}};
-    case FieldKind::strategy_map:
-      return {{"type", "object"}, {"additionalProperties", list_of(list_of({{"type", "integer"}, {"minimum", 1}}))}};
+      return {{"type", "object"},
+              {"additionalProperties", {{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}}}};
+    case FieldKind::strategy_map: {
+      Field cut;
+      cut.min = 1;
+      Json cuts = list_of(list_of(integer_schema(cut)));
+      cuts["minItems"] = 1;
+      return {{"type", "object"}, {"additionalProperties", cuts}};
+    }
   }
   return Json::object();
 }
@@ -128,18 +181,83 @@ Json object_schema(const std::vector<Field>& fields, const Section* section, con
   return schema;
 }
 
-Json section_schema(const Section& section) { return object_schema(section.fields, &section, section.doc); }
-
-/// The fields that a job of that kind must have, and those that it must not have.
-Json kind_schema(JobKind kind) {
+/// If the section is of that type, then it has what the type requires, and no fields of other types. Null where all
+/// types have the same fields.
+Json if_then(const Section& section, const Field& type, const std::string& value) {
   Json required = Json::array(), refused = Json::object();
-  for (const Field& field : job_section().fields) {
-    if (!belongs_to(field, kind))
+  for (const Field& field : section.fields) {
+    if (field.only.empty()) continue;
+    if (std::find(field.only.begin(), field.only.end(), value) == field.only.end())
       refused[field.name] = false;
-    else if (field.is_required || field.kind == FieldKind::words)
+    else if (field.is_required)
       required.push_back(field.name);
   }
-  return {{"required", required}, {"properties", refused}};
+  if (refused.empty() && required.empty()) return nullptr;
+  Json condition = {{"properties", {{type.name, {{"const", value}}}}}};
+  // Without a type the section is of the default one, and matches the condition.
+  if (default_text(type, &section) != value) condition["required"] = {type.name};
+  Json then = Json::object();
+  if (!refused.empty()) then["properties"] = refused;
+  if (!required.empty()) then["required"] = required;
+  return {{"if", condition}, {"then", then}};
+}
+
+Json section_schema(const Section& section) {
+  Json schema = object_schema(section.fields, &section, section.doc);
+  const auto type = std::find_if(section.fields.begin(), section.fields.end(),
+                                 [](const Field& field) { return field.name == "type"; });
+  if (type == section.fields.end()) return schema;
+  for (const std::string& value : type->choices)
+    if (Json rule = if_then(section, *type, value); !rule.is_null()) schema["allOf"].push_back(std::move(rule));
+  return schema;
+}
+
+/// The fields that a job of that kind must have, and those that it must not have, in its sections too.
+Json kind_schema(const Section& section, JobKind kind) {
+  Json required = Json::array(), properties = Json::object();
+  for (const Field& field : section.fields) {
+    if (!belongs_to(field, kind)) {
+      properties[field.name] = false;
+      continue;
+    }
+    const bool belongs_to_any = field.job == JobKind::any;
+    if (!belongs_to_any && (field.is_required || field.kind == FieldKind::words)) required.push_back(field.name);
+    if (field.section == nullptr || !belongs_to_any) continue;
+    if (const Json inner = kind_schema(*field.section, kind); !inner.empty()) properties[field.name] = inner;
+  }
+  Json schema = Json::object();
+  if (!required.empty()) schema["required"] = required;
+  if (!properties.empty()) schema["properties"] = properties;
+  return schema;
+}
+
+/// A list of inputs of that length; a layer that takes one may leave it out, or write a name instead.
+Json inputs_schema(const InputCount& count) {
+  Json schema = {{"properties", {{"inputs", {{"minItems", count.least}, {"maxItems", count.most}}}}}};
+  if (count.least > 1) {
+    schema["required"] = {"inputs"};
+    schema["properties"]["inputs"]["type"] = "array";
+  }
+  return schema;
+}
+
+/// How many inputs a layer of this type takes, which may depend on a field that gives it a weight of its own.
+void add_input_count(Json& schema, const EntryType& type) {
+  if (type.weight_field.empty()) {
+    schema["allOf"] = {inputs_schema({type.min_inputs, type.max_inputs})};
+    return;
+  }
+  schema["if"] = {{"required", {type.weight_field}}};
+  schema["then"] = inputs_schema({type.min_inputs, type.min_inputs});
+  schema["else"] = inputs_schema({type.max_inputs, type.max_inputs});
+}
+
+/// The fields that a layer or the use of a module may have, with the form of names.
+Json entry_schema(const std::vector<Field>& fields, const std::string& doc) {
+  Json schema = object_schema(fields, nullptr, doc);
+  schema["properties"]["name"]["pattern"] = layer_name_pattern();
+  schema["properties"]["inputs"]["minItems"] = 1;
+  return schema;
 }
 
 Json layer_schema() {
@@ -147,21 +265,24 @@ Json layer_schema() {
   for (const EntryType& type : layer_types()) {
     std::vector<Field> fields = common_layer_fields();
     fields.insert(fields.end(), type.fields.begin(), type.fields.end());
-    Json schema = object_schema(fields, nullptr, type.doc);
+    Json schema = entry_schema(fields, type.doc);
+    add_input_count(schema, type);
     schema["properties"]["type"] = {{"const", type.name}, {"description", type.doc}};
     any.push_back(schema);
   }
-  any.push_back(object_schema(module_use_fields(), nullptr, "A module in place of a layer."));
+  Json use = entry_schema(module_use_fields(), "A module in place of a layer.");
+  use["properties"]["inputs"]["maxItems"] = 1;
+  any.push_back(use);
   return {{"oneOf", any}};
 }
 
 Json transform_schema() {
   Json any = Json::array();
   for (const EntryType& type : transform_types()) {
-    if (type.fields.empty()) {
-      any.push_back({{"const", type.name}, {"description", type.doc}});
-      continue;
-    }
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    if (type.fields.empty()) continue;
     Json value = object_schema(type.fields, nullptr, type.doc);
     if (type.fields.size() == 1) value = {{"anyOf", {value_schema(type.fields[0]), value}}};
     any.push_back({{"type", "object"},
@@ -178,7 +299,9 @@ Json transform_schema() {
 std::string job_schema() {
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", "trainctl job"}};
   schema.update(section_schema(job_section()));
-  schema["oneOf"] = {kind_schema(JobKind::network), kind_schema(JobKind::command)};
+  schema["if"] = {{"required", {"command"}}};
+  schema["then"] = kind_schema(job_section(), JobKind::command);
+  schema["else"] = kind_schema(job_section(), JobKind::network);
   schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()}};
   return schema.dump(2) + "\n";
 }

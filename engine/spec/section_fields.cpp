@@ -186,7 +186,8 @@ const Section& dataset_section() {
               .at_least(0),
           field<&D::classes>("classes", "Integers are drawn from 0 up to this, exclusive.")
               .for_type({"random"})
-              .at_least(0),
+              .at_least(0)
+              .at_most(std::numeric_limits<int32_t>::max()),
           field<&D::value>("value", "Every element of the data.").for_type({"constant"}),
           field<&D::label_value>("label_value", "Every element of the labels.").for_type({"constant"}),
       }};
@@ -250,13 +251,14 @@ const Section& train_section() {
                                   "Times through the data set. Without it, a job with `steps` takes as many as it "
                                   "needs. With both, the one that is reached first ends the run.")
               .at_least(1),
-          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0),
+          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0).at_most(kMaxSteps),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
               "sink_steps",
               "Steps between two reads of the losses. Each step's loss is still reported, but N steps "
               "at a time, so a device that runs steps ahead of its host is asked less often.")
-              .at_least(1),
+              .at_least(1)
+              .at_most(1'000'000),
           field<&T::on_nan>("on_nan",
                             "If the loss is nan or infinite: stop ends the run with exit code 5, warn says so once and "
                             "goes on."),
@@ -273,7 +275,9 @@ const Section& optimizer_shard_section() {
           field<&S::level>("level", "0: nothing, 1: optimizer state, 2: and gradients, 3: and weights.")
               .at_least(0)
               .at_most(3),
-          field<&S::min_kb>("min_kb", "Parameters smaller than this many KiB are left whole.").at_least(0),
+          field<&S::min_kb>("min_kb", "Parameters smaller than this many KiB are left whole.")
+              .at_least(0)
+              .at_most(kMaxSize),
       }};
   return section;
 }
@@ -285,12 +289,13 @@ const Section& parallel_section() {
       "How the network runs on several ranks. Nothing here changes the numbers.",
       {
           field<&P::mode>("mode", "What decides: see the modes below."),
-          field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1),
+          field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1).at_most(kMaxRanks),
           make_field("stage_config", FieldKind::stage_map,
                      "The stage of each layer, by name or glob; balanced if omitted."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of parts that a batch is split into; divides dataset.batch.")
-              .at_least(1),
+              .at_least(1)
+              .at_most(kMaxMicroBatches),
           field<&P::schedule>("schedule", "Order of the micro-batches' forward and backward passes."),
           make_field("strategies", FieldKind::strategy_map,
                      "Cuts per dim for each input of a layer, weights included."),
@@ -314,7 +319,7 @@ const Section& launch_section() {
       "launch",
       "Where the ranks run.",
       {
-          field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(65536),
+          field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(kMaxRanks),
           field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
           field<&L::log_dir>("log_dir", "Holds one folder per run, with one folder per rank."),
           field<&L::comm>("comm", "How ranks communicate: shm is shared memory of one host.")
@@ -362,7 +367,7 @@ const Section& job_section() {
       "The whole job.",
       {
           field<&J::name>("name", "For people."),
-          field<&J::seed>("seed", "Determines weights, dropout and shuffling.").at_least(0),
+          field<&J::seed>("seed", "Determines weights, dropout and shuffling; up to 2^63 - 1.").at_least(0),
           field<&J::precision>(
               "precision",
               "tf32: a GPU may round the operands of matrix products. bf16: weights and activations in "

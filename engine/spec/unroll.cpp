@@ -79,7 +79,7 @@ class Unroller {
     } else if (later != scope.layers->end()) {
       problems_.add(pos, path,
                     "layer '" + name + "' comes later" + in_line(later->pos) + "; an input must come before");
-    } else if (network_.complete) {
+    } else if (network_.complete && !problems_.full()) {
       problems_.add(pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
     }
     return name;
@@ -133,8 +133,12 @@ class Unroller {
     }
     const auto at = index_.find(full);
     if (at == index_.end()) {
-      if (!network_.complete || (!full.empty() && full != layer.name)) return;  // the other layer is wrong itself
-      problems_.add(entry.share_pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
+      if (!network_.complete || !full.empty() || problems_.full()) return;  // the other layer is wrong itself
+      if (name == entry.name)
+        problems_.add(entry.share_pos, path, "layer '" + name + "' cannot share its own weight", "name another layer");
+      else
+        problems_.add(entry.share_pos, path, "no layer before this one is called '" + name + "'",
+                      suggest_owner(scope, layer, name));
       return;
     }
     const LayerSpec& other = network_.layers[at->second];
@@ -147,11 +151,26 @@ class Unroller {
     layer.attrs.set("share", full);
   }
 
+  /// Only layers that own a weight, and not the layer itself.
+  std::string suggest_owner(const Scope& scope, const LayerSpec& layer, const std::string& name) const {
+    std::vector<std::string> names;
+    for (const Scope* s : {&scope, static_cast<const Scope*>(top_)}) {
+      for (const auto& [local, output] : s->outputs) {
+        const auto at = index_.find(output);
+        if (at == index_.end() || output == layer.name) continue;
+        const LayerSpec& other = network_.layers[at->second];
+        if (find_layer_type(other.type)->has_field("share") && !other.attrs.has("share")) names.push_back(local);
+      }
+    }
+    return did_you_mean(name, names);
+  }
+
   void add_module(Scope& scope, const LayerEntry& entry, const std::vector<std::string>& inputs, size_t depth) {
     const auto module = modules_.find(entry.module);
     if (module == modules_.end()) {
       std::vector<std::string> names;
-      for (const auto& [name, layers] : modules_) names.push_back(name);
+      for (const auto& [name, layers] : modules_)
+        if (std::find(open_.begin(), open_.end(), name) == open_.end()) names.push_back(name);
       std::string hint = did_you_mean(entry.module, names);
       if (hint.empty()) hint = names.empty() ? "define it under modules:" : "modules are " + join(names);
       fail_module(scope, entry, "no module is called '" + entry.module + "'", hint);

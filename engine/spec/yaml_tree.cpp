@@ -8,55 +8,15 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/spec/yaml_source.h"
 
 namespace trainctl {
 namespace {
-
-bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-/// yaml-cpp counts bytes from 0; users count characters from 1.
-class Lines {
- public:
-  Lines(std::string_view text, std::string file) : text_(text), file_(std::move(file)), starts_{0} {
-    for (size_t i = 0; i < text.size(); ++i)
-      if (text[i] == '\n') starts_.push_back(i + 1);
-  }
-
-  SourcePos at(size_t line, size_t byte_column) const {
-    if (line >= starts_.size()) return {file_, static_cast<int>(starts_.size()), 1};
-    const std::string_view rest = text_.substr(starts_[line]).substr(0, byte_column);
-    return {
-        file_, static_cast<int>(line) + 1,
-        1 + static_cast<int>(std::count_if(rest.begin(), rest.end(), [](char c) { return !continues_character(c); }))};
-  }
-
-  SourcePos at(const YAML::Mark& mark) const {
-    return mark.is_null()
-               ? at(0, 0)
-               : at(static_cast<size_t>(std::max(0, mark.line)), static_cast<size_t>(std::max(0, mark.column)));
-  }
-
-  std::string_view line(const YAML::Mark& mark) const {
-    const auto number = static_cast<size_t>(std::max(0, mark.line));
-    if (mark.is_null() || number >= starts_.size()) return {};
-    const std::string_view rest = text_.substr(starts_[number]);
-    return rest.substr(0, rest.find('\n'));
-  }
-
-  SourcePos at_byte(size_t offset) const {
-    const auto next = std::upper_bound(starts_.begin(), starts_.end(), offset);
-    const size_t line = static_cast<size_t>(next - starts_.begin()) - 1;
-    return at(line, offset - starts_[line]);
-  }
-
- private:
-  std::string_view text_;
-  std::string file_;
-  std::vector<size_t> starts_;
-};
 
 int height(const YamlNode& node) {
   int most = 0;
@@ -74,27 +34,38 @@ int count(const YamlNode& node) {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(const Lines& lines) : lines_(lines) {}
+  explicit TreeBuilder(const YamlSource& source) : source_(source) {}
 
   YamlNode take() { return std::move(root_); }
 
+  /// Reports what yaml-cpp found, in terms of what is open at that place.
+  [[noreturn]] void explain(const YAML::Exception& e) const;
+
   void OnDocumentStart(const YAML::Mark& mark) override {
-    if (++documents_ > 1) fail(mark, "a job file holds one YAML document; a second one starts here");
+    if (++documents_ == 1) return;
+    const size_t line = line_of(mark);
+    const bool separated = source_.line(line).starts_with("---") || source_.line(line).starts_with("...") ||
+                           (line > 0 && source_.line(line - 1).starts_with("..."));
+    if (separated) fail(mark, "a job file holds one YAML document; a second one starts here");
+    fail(mark, "this does not belong to " + describe(root_) + " that the file begins with",
+         "check the indentation of this line and the one before");
   }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     YamlNode node;
-    node.pos = lines_.at(mark);
+    node.pos = pos_of(mark);
     add(std::move(node), anchor, mark);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    last_ = offset_of(mark);
     refuse_tag(mark, tag);
+    demand_closed_quote(last_);
     YamlNode node;
     node.kind = YamlNode::Kind::scalar;
-    node.pos = lines_.at(mark);
+    node.pos = pos_of(mark);
     node.quoted = tag == "!";
     node.text = value;
     const bool says_null = value == "null" || value == "~" || value == "Null" || value == "NULL" || value.empty();
@@ -111,17 +82,17 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                       YAML::EmitterStyle::value) override {
-    open(YamlNode::Kind::list, mark, tag, anchor);
+                       YAML::EmitterStyle::value style) override {
+    open(YamlNode::Kind::list, mark, tag, anchor, style);
   }
   void OnSequenceEnd() override { close(); }
 
   void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
-                  YAML::EmitterStyle::value) override {
-    open(YamlNode::Kind::map, mark, tag, anchor);
+                  YAML::EmitterStyle::value style) override {
+    open(YamlNode::Kind::map, mark, tag, anchor, style);
   }
   void OnMapEnd() override {
-    merge(open_.back().node);
+    merge(open_.back());
     close();
   }
 
@@ -130,18 +101,27 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode node;
     YAML::anchor_t anchor = 0;
     YAML::Mark mark;
-    bool key_read = false;  ///< map: the last entry waits for its value
+    bool is_flow = false;        ///< in brackets
+    bool key_read = false;       ///< map: the last entry waits for its value
+    std::set<std::string> keys;  ///< map
   };
 
+  static size_t not_negative(int number) { return static_cast<size_t>(std::max(0, number)); }
+  size_t line_of(const YAML::Mark& mark) const { return not_negative(mark.line); }
+  SourcePos pos_of(const YAML::Mark& mark) const { return source_.at(line_of(mark), not_negative(mark.column)); }
+  size_t offset_of(const YAML::Mark& mark) const { return source_.offset_of(line_of(mark), not_negative(mark.column)); }
+
   [[noreturn]] void fail(const YAML::Mark& mark, const std::string& message, const std::string& hint = {}) const {
-    throw SpecError(lines_.at(mark), "", message, hint);
+    throw SpecError(pos_of(mark), "", message, hint);
   }
   [[noreturn]] void too_deep(const YAML::Mark& mark) const {
     fail(mark, "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep");
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
-    if (tag.empty() || tag == "?" || tag == "!") return;
+    // "!" is yaml-cpp's tag of quoted texts and blocks, "?" that of plain ones. In front of a value "!" is a tag, too.
+    const bool written = tag == "!" && source_.from(offset_of(mark)).starts_with('!');
+    if (!written && (tag.empty() || tag == "?" || tag == "!")) return;
     fail(mark, "YAML tags ('" + tag + "') have no meaning in a job file", "leave the tag out");
   }
 
@@ -152,15 +132,54 @@ class TreeBuilder : public YAML::EventHandler {
       fail(mark, "the file holds more than " + std::to_string(kMaxYamlNodes) + " values once its aliases are expanded");
   }
 
-  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+  /// yaml-cpp takes a quote that is never closed to the end of the file, or to the next quote.
+  void demand_closed_quote(size_t offset) const {
+    const std::optional<QuotedText> quoted = source_.quoted_at(offset);
+    if (!quoted) return;
+    if (!quoted->close) never_closed(*quoted);
+    const size_t first = source_.line_of(quoted->open), last = source_.line_of(*quoted->close);
+    for (size_t line = first + 1; line <= last; ++line) {
+      const std::optional<size_t> indent = source_.indent_of(line);
+      if (indent && static_cast<int64_t>(*indent) <= block_indent()) not_continued(*quoted, line);
+    }
+  }
+
+  [[noreturn]] void never_closed(const QuotedText& quoted) const {
+    const std::string quote(source_.from(quoted.open).substr(0, 1));
+    throw SpecError(source_.at_offset(quoted.open), "", "this quote is never closed",
+                    "close it with " + quote + " at the end of the text");
+  }
+
+  [[noreturn]] void not_continued(const QuotedText& quoted, size_t line) const {
+    const std::string quote(source_.from(quoted.open).substr(0, 1));
+    throw SpecError(source_.at_offset(quoted.open), "",
+                    "this quote is not closed before line " + std::to_string(line + 1) +
+                        ", which is not indented as a part of the text",
+                    "close it with " + quote + ", or indent the lines on which the text continues");
+  }
+
+  /// The column of the innermost block that is open; a text that belongs to it is indented more. -1: none.
+  int64_t block_indent() const {
+    for (auto open = open_.rbegin(); open != open_.rend(); ++open) {
+      if (open->is_flow) continue;
+      if (open->node.is_map() && !open->node.entries.empty()) return open->node.entries.front().key_pos.column - 1;
+      if (open->node.is_list() && source_.from(offset_of(open->mark)).starts_with('-')) return open->mark.column;
+    }
+    return -1;
+  }
+
+  void open(YamlNode::Kind kind, const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+            YAML::EmitterStyle::value style) {
+    last_ = offset_of(mark);
     refuse_tag(mark, tag);
     if (static_cast<int>(open_.size()) >= kMaxYamlDepth) too_deep(mark);
     spend(1, mark);
     Open opened;
     opened.node.kind = kind;
-    opened.node.pos = lines_.at(mark);
+    opened.node.pos = pos_of(mark);
     opened.anchor = anchor;
     opened.mark = mark;
+    opened.is_flow = style == YAML::EmitterStyle::Flow;
     open_.push_back(std::move(opened));
   }
 
@@ -192,7 +211,7 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().node.items.push_back(std::move(node));
     } else if (wants_key()) {
       if (!node.is_scalar()) fail(mark, "a key must be a name, not " + describe(node));
-      if (open_.back().node.find(node.text)) fail(mark, "the key '" + node.text + "' is given twice");
+      if (!open_.back().keys.insert(node.text).second) fail(mark, "the key '" + node.text + "' is given twice");
       open_.back().node.entries.push_back({node.text, node.pos, {}});
       open_.back().key_read = true;
     } else {
@@ -205,7 +224,8 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   /// `<<: *defaults`: adds the keys of another mapping (or of several, the first wins) that this one lacks.
-  void merge(YamlNode& map) {
+  void merge(Open& open) {
+    YamlNode& map = open.node;
     const auto at = std::find_if(map.entries.begin(), map.entries.end(), [](const auto& e) { return e.key == "<<"; });
     if (at == map.entries.end()) return;
     const YamlNode::Entry merged = std::move(*at);
@@ -218,48 +238,69 @@ class TreeBuilder : public YAML::EventHandler {
     for (const YamlNode& source : sources) {
       if (!source.is_map()) throw SpecError(merged.key_pos, "", "'<<' merges mappings, not " + describe(source));
       for (const YamlNode::Entry& entry : source.entries)
-        if (!map.find(entry.key)) map.entries.push_back(entry);
+        if (open.keys.insert(entry.key).second) map.entries.push_back(entry);
     }
   }
 
-  const Lines& lines_;
+  const YamlSource& source_;
   YamlNode root_;
   std::vector<Open> open_;
   std::map<YAML::anchor_t, YamlNode> anchors_;
   int spent_ = 0;
   int documents_ = 0;
+  size_t last_ = 0;  ///< where the latest value, list or mapping began
 };
 
-/// Bytes of the UTF-8 character at the front of `text`; 0 if it is not valid.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return lead >= 0x20 || lead == '\t' || lead == '\n' || lead == '\r' ? 1 : 0;
-  const size_t length = lead >= 0xF5 ? 0 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
-  if (length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i)
-    if (!continues_character(text[i])) return 0;
-  if (lead == 0xE0 && byte(1) < 0xA0) return 0;   // overlong
-  if (lead == 0xED && byte(1) >= 0xA0) return 0;  // surrogates
-  if (lead == 0xF0 && byte(1) < 0x90) return 0;   // overlong
-  if (lead == 0xF4 && byte(1) >= 0x90) return 0;  // past U+10FFFF
-  return length;
+bool has(const std::string& message, std::string_view part) { return message.find(part) != std::string::npos; }
+
+[[noreturn]] void not_yaml(const SourcePos& pos, const std::string& what, const std::string& hint = {}) {
+  throw SpecError(pos, "", "this is not YAML: " + what, hint);
 }
 
-void demand_text(std::string_view text, const Lines& lines) {
-  for (size_t i = 0; i < text.size();) {
-    const size_t length = utf8_length(text.substr(i));
-    if (length == 0) throw SpecError(lines.at_byte(i), "", "this byte is not UTF-8 text");
-    i += length;
+void TreeBuilder::explain(const YAML::Exception& e) const {
+  const size_t line = line_of(e.mark), offset = offset_of(e.mark);
+  const SourcePos pos = pos_of(e.mark);
+  const std::string_view text = source_.line(line);
+  if (text.substr(0, text.find_first_not_of(" \t")).find('\t') != std::string_view::npos)
+    not_yaml(pos, "a tab in the indentation", "YAML is indented with spaces, not tabs");
+  // A document's mark, or the end of the file, inside a quoted text: its event never came.
+  if (has(e.msg, "in scalar"))
+    if (const std::optional<QuotedText> quoted = source_.next_quoted(last_)) never_closed(*quoted);
+  // A quoted text that ended too early, or at a quote that was meant to begin the next one.
+  const std::optional<QuotedText> quoted = source_.quoted_at(last_);
+  if (quoted && quoted->close && source_.line_of(*quoted->close) == line && *quoted->close < offset) {
+    if (source_.line_of(quoted->open) < line) not_continued(*quoted, line);
+    not_yaml(pos, "there is text after the closing quote",
+             "in double quotes a quote is written \\\", in single quotes ''");
   }
-}
-
-/// yaml-cpp reports where it failed; this names the most common cause.
-std::string syntax_hint(const std::string& message, std::string_view line) {
-  const std::string_view indent = line.substr(0, line.find_first_not_of(" \t"));
-  if (indent.find('\t') != std::string_view::npos) return "YAML is indented with spaces, not tabs";
-  if (message.find("flow not found") != std::string::npos) return "an opening '[' or '{' before this is not closed";
-  return "";
+  const auto flow = std::find_if(open_.rbegin(), open_.rend(), [](const Open& open) { return open.is_flow; });
+  if (has(e.msg, "flow not found") && flow != open_.rend()) {
+    const bool is_list = flow->node.is_list();
+    const std::string opening = is_list ? "'['" : "'{'", closing = is_list ? "']'" : "'}'";
+    // Closed after all on this line: something before that is wrong.
+    if (source_.line(line).find(is_list ? ']' : '}', offset - source_.offset_of(line, 0)) != std::string_view::npos)
+      not_yaml(pos, "expected ',' or " + closing + " here",
+               "the " + opening + " is in line " + std::to_string(flow->node.pos.line));
+    not_yaml(flow->node.pos, "this " + opening + " is never closed", "close it with " + closing);
+  }
+  if (has(e.msg, "illegal map value"))
+    not_yaml(pos, "a ':' that separates a key from its value cannot be here",
+             "check the indentation and the line before (a key is 'key: value', with a space); a text that "
+             "holds ': ' needs quotes");
+  if (has(e.msg, "end of map not found") || has(e.msg, "end of sequence not found"))
+    not_yaml(pos, "this is neither the next item of the lines above nor their end",
+             "check the indentation; items of one list or mapping begin in the same column");
+  if (has(e.msg, "illegal flow end") && flow != open_.rend())
+    not_yaml(pos,
+             std::string("this bracket does not close the '") + (flow->node.is_list() ? "['" : "{'") + " in line " +
+                 std::to_string(flow->node.pos.line) + ", column " + std::to_string(flow->node.pos.column),
+             std::string("close that one before with ") + (flow->node.is_list() ? "']'" : "'}'"));
+  if (has(e.msg, "illegal flow end"))
+    not_yaml(pos, "nothing is open that this bracket could close", "remove it, or open it before");
+  if (has(e.msg, "unknown token")) not_yaml(pos, "a value cannot begin with this character", "put the text in quotes");
+  if (has(e.msg, "anchor is not defined"))
+    not_yaml(pos, "this alias names no anchor before it", "a '*' begins an alias; put a text in quotes");
+  not_yaml(pos, e.msg);
 }
 
 }  // namespace
@@ -285,11 +326,7 @@ std::string describe(const YamlNode& node) {
     case YamlNode::Kind::scalar:
       break;
   }
-  constexpr size_t kLongest = 60;
-  std::string text = node.text.substr(0, kLongest);
-  while (!text.empty() && text.size() < node.text.size() && continues_character(node.text[text.size()]))
-    text.pop_back();
-  if (text.size() < node.text.size()) text += "...";
+  const std::string text = shortened(node.text);
   return node.quoted ? "the text \"" + text + "\"" : "'" + text + "'";
 }
 
@@ -299,16 +336,17 @@ YamlNode read_yaml(std::string_view text, const std::string& file) {
                     "the file has " + std::to_string(text.size()) + " bytes; a job file has at most " +
                         std::to_string(kMaxYamlBytes));
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-  const Lines lines(text, file);
-  demand_text(text, lines);
-  std::istringstream stream{std::string(text)};
-  TreeBuilder builder(lines);
+  const YamlSource source(text, file);
+  source.demand_text();
+  // Without a last newline yaml-cpp sends no event for a quote that is not closed.
+  std::istringstream stream{std::string(text) + "\n"};
+  TreeBuilder builder(source);
   try {
     YAML::Parser parser(stream);
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& e) {
-    throw SpecError(lines.at(e.mark), "", "this is not YAML: " + e.msg, syntax_hint(e.msg, lines.line(e.mark)));
+    builder.explain(e);
   }
   return builder.take();
 }

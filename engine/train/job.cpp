@@ -1,17 +1,38 @@
 // See the header.
 #include "engine/train/job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/checked.h"
+#include "engine/base/text.h"
 #include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/workspace.h"
+#include "engine/spec/fields.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
+#include "engine/train/trainer.h"
 
 namespace trainctl {
 namespace {
+
+/// Steps are counted in 32 bits.
+void check_run(const JobSpec& spec, int64_t samples) {
+  const int64_t per_epoch = steps_per_epoch(spec.dataset, samples), steps = total_steps(spec.train, per_epoch);
+  if (steps <= static_cast<int64_t>(kMaxSteps)) return;
+  // The largest factor is the one to blame.
+  const int64_t epochs = spec.train.epochs, repeat = spec.dataset.repeat;
+  const char* path = epochs >= per_epoch ? "train.epochs" : repeat > samples ? "dataset.repeat" : "dataset.samples";
+  throw SpecError({}, path,
+                  fmt::format("the run would have {}{} steps ({} epochs of {}{}); {} is the most",
+                              steps == kCapped ? "more than " : "", with_commas(steps), with_commas(epochs),
+                              per_epoch == kCapped ? "more than " : "", with_commas(per_epoch),
+                              with_commas(static_cast<int64_t>(kMaxSteps))),
+                  "set train.steps to stop earlier");
+}
 
 Program with_device_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
@@ -40,7 +61,8 @@ PlannedJob plan_job(JobSpec spec) {
   try {
     job.shapes = read_data_shapes(job.spec.dataset);
     job.samples = read_data_size(job.spec.dataset);
-    check_epoch_has_steps(job.spec.dataset, job.samples);
+    check_epoch(job.spec.dataset, job.samples);
+    check_run(job.spec, job.samples);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }

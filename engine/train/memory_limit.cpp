@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "engine/base/text.h"
+#include "engine/spec/fields.h"
 
 namespace trainctl {
 namespace {
@@ -39,9 +40,10 @@ std::string advice(const PlannedJob& job, int64_t limit) {
     if (offer("parallel.optimizer_shard.level: " + std::to_string(level),
               [&](JobSpec& s) { s.parallel.optimizer_shard.level = level; }))
       break;
-  offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
-        [](JobSpec& s) { s.parallel.micro_batches *= 2; });
-  if (spec.parallel.mode != ParallelMode::stand_alone)
+  if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
+    offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
+          [](JobSpec& s) { s.parallel.micro_batches *= 2; });
+  if (spec.parallel.mode != ParallelMode::stand_alone && spec.launch.ranks <= kMaxRanks / 2)
     offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
   if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
     offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/train/data/order.h"
 #include "engine/train/learning_rate.h"
@@ -33,9 +34,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
                                     Executor& executor, int held) {
   const JobSpec& spec = job.spec;
   try {
-    const SampleOrder order(spec.dataset, set->size(), spec.seed);
     LoaderOptions options;
-    options.num_steps = total_steps(spec.train, order.steps_per_epoch());
+    options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
     options.held = held;
@@ -57,7 +57,7 @@ LossNotFinite::LossNotFinite(const StepReport& report)
 
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
   if (spec.epochs == 0) return spec.steps;
-  const int64_t all = spec.epochs * steps_per_epoch;
+  const int64_t all = capped_product(spec.epochs, steps_per_epoch);
   return spec.steps > 0 ? std::min(all, spec.steps) : all;
 }
 
@@ -85,7 +85,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
   loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
-  reports_.reserve(static_cast<size_t>(std::min(job.spec.train.sink_steps, steps_per_epoch())));
+  reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
 }
 
 void Trainer::start_steps() {

@@ -31,10 +31,11 @@ TEST_CASE("the schema is JSON of draft 2020-12 and has every field with its mean
   CHECK(schema["$schema"] == "https://json-schema.org/draft/2020-12/schema");
   check_section(job_section(), schema);
   CHECK_FALSE(schema.contains("required"));
-  CHECK(schema["oneOf"][0]["required"] == Json{"dataset", "network"});
-  CHECK(schema["oneOf"][0]["properties"]["command"] == false);
-  CHECK(schema["oneOf"][1]["required"] == Json{"command"});
-  CHECK(schema["oneOf"][1]["properties"]["network"] == false);
+  CHECK(schema["if"]["required"] == Json{"command"});
+  CHECK(schema["then"]["properties"]["network"] == false);
+  CHECK(schema["then"]["properties"]["launch"]["properties"]["device"] == false);
+  CHECK(schema["else"]["required"] == Json{"dataset", "network"});
+  CHECK(schema["else"]["properties"]["command"] == false);
   CHECK(schema["properties"]["train"]["properties"]["epochs"]["default"] == 1);
   CHECK(schema["properties"]["launch"]["properties"]["log_dir"]["default"] == "log_output");
   CHECK(schema["properties"]["parallel"]["properties"]["schedule"]["enum"] == Json{"gpipe", "1f1b"});

@@ -2,6 +2,7 @@
 // stage), group_size. They are compiled to collective instructions and have no kernels.
 #include <fmt/format.h>
 
+#include "engine/base/checked.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
@@ -32,7 +33,7 @@ void grow(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size
   if (dim < 0 || dim >= static_cast<int64_t>(info.shape.size())) {
     shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
   }
-  info.shape[dim] *= group_size;
+  info.shape[dim] = capped_product(info.shape[dim], group_size);  // the builder refuses what is too large
 }
 
 void shrink(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_size) {

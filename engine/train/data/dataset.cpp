@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/random.h"
@@ -189,7 +190,7 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
   std::unique_ptr<Dataset> set = open_untransformed(spec, seed);
   Transforms transforms(spec.transforms, set->shapes().data);
   if (!spec.transforms.empty()) set = std::make_unique<Transformed>(std::move(set), std::move(transforms));
-  const int64_t total = set->size() * set->elements(DataTensor::data) * static_cast<int64_t>(sizeof(float));
+  const int64_t total = capped_product({set->size(), set->elements(DataTensor::data), int64_t{sizeof(float)}});
   if (total <= most_cached_bytes()) set = std::make_unique<Cached>(std::move(set));
   return set;
 }
@@ -205,6 +206,21 @@ DataShapes read_data_shapes(const DatasetSpec& spec) {
 
 int64_t read_data_size(const DatasetSpec& spec) {
   return spec.type == "mnist" ? read_mnist_header(spec.path).size : synthetic_size(spec);
+}
+
+void check_files(const DatasetSpec& spec) {
+  if (spec.type == "mnist") check_mnist_files(spec.path);
+}
+
+int64_t data_set_bytes(const DatasetSpec& spec) {
+  const int64_t samples = read_data_size(spec);
+  const auto word = static_cast<int64_t>(sizeof(int64_t));
+  int64_t bytes = capped_product(spec.batch + (spec.shuffle ? samples : 0), word);
+  if (spec.type != "mnist") return bytes;
+  const Shape image = read_mnist_header(spec.path).sample_shape;
+  bytes = capped_sum(bytes, capped_product(samples, num_elements(image) + 1));
+  if (spec.transforms.empty()) return bytes;
+  return capped_sum(bytes, Transforms(spec.transforms, image).scratch_size() * int64_t{sizeof(float)});
 }
 
 }  // namespace trainctl

@@ -34,11 +34,18 @@ class Dataset {
 int64_t most_cached_bytes();
 
 /// Opens the job's training set, with its transforms. Throws SpecError if the job asks for what the set
-/// does not have (the diagnostics' path is the field), EnvError if a file is broken.
+/// does not have, or if a file is broken (the diagnostics' path is the field).
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
 
 /// The shapes of one sample after the transforms. Reads the headers of files, no samples.
 DataShapes read_data_shapes(const DatasetSpec& spec);
+
+/// Reads compressed files to their end, where gzip's checksum is: SpecError (dataset.path) if one is damaged.
+void check_files(const DatasetSpec& spec);
+
+/// What each rank keeps of the set in the host's memory: its files' contents, the order of its samples, and scratch
+/// memory. Without the cache of most_cached_bytes(). Reads only the headers of files.
+int64_t data_set_bytes(const DatasetSpec& spec);
 
 /// The size() of the opened set. Reads only the headers of files, too.
 int64_t read_data_size(const DatasetSpec& spec);

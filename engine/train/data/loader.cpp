@@ -7,6 +7,7 @@
 #include <climits>
 #include <cstring>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/runtime/parts.h"
@@ -14,7 +15,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kElementBytes = 4;  ///< of the set's samples, both f32 and i32
+constexpr int64_t kElementBytes = 4;                   ///< of the set's samples, both f32 and i32
+constexpr int64_t kMostTableBytes = int64_t{1} << 60;  ///< no device has as much; sums of two fit an int64_t
 
 HostBlock allocate_on_heap(int64_t bytes) {
   auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
@@ -47,7 +49,9 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
     const Operand* part = loaded(program, which);
     if (part == nullptr || samples > INT32_MAX) continue;
     const int64_t elements = num_elements(which == DataTensor::data ? shapes.data : shapes.label);
-    tables.push_back({std::string(to_string(which)), samples, elements * byte_size(part->dtype), {}});
+    const int64_t sample_bytes = elements * byte_size(part->dtype);
+    if (capped_product(samples, sample_bytes) > kMostTableBytes) continue;
+    tables.push_back({std::string(to_string(which)), samples, sample_bytes, {}});
   }
   return tables;
 }

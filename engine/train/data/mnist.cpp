@@ -10,6 +10,8 @@
 #include <fstream>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/data/transforms.h"
 
 namespace trainctl {
 namespace {
@@ -52,23 +54,70 @@ void check_header(const IdxHeader& header, size_t num_dims, const std::string& p
                              num_dims, to_string(header)));
 }
 
-/// The user can fix a damaged header by choosing another folder.
-IdxHeader read_header(const std::string& path, size_t num_dims) {
-  const std::vector<uint8_t> start = read_bytes(path, kHeaderBytes);
-  IdxHeader header;
+/// The user can fix what is wrong with a file by another folder, so it is an error of the job.
+template <class F>
+auto of_the_job(F&& read) {
   try {
-    header = parse_idx_header(start, path);
+    return read();
   } catch (const EnvError& error) {
     throw SpecError({}, "dataset.path", error.what(), "a folder with MNIST's IDX files, whole");
   }
-  check_header(header, num_dims, path);
-  return header;
+}
+
+bool is_compressed(const std::vector<uint8_t>& start) {
+  return start.size() >= 2 && start[0] == 0x1f && start[1] == 0x8b;
+}
+
+/// The length that gzip's trailer gives, which counts in 32 bits.
+int64_t inflated_size(std::ifstream& file, int64_t file_size) {
+  uint8_t size[4] = {};
+  file.seekg(file_size - static_cast<int64_t>(sizeof(size)));
+  file.read(reinterpret_cast<char*>(size), sizeof(size));
+  return int64_t{size[0]} | (int64_t{size[1]} << 8) | (int64_t{size[2]} << 16) | (int64_t{size[3]} << 24);
+}
+
+/// Compares the file's length with the header's, so that a file that is cut off is found before anything starts.
+void check_size(const std::string& path, const IdxHeader& header, bool compressed) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  const int64_t size = file.tellg(), expected = header.header_bytes() + header.body_bytes();
+  const int64_t found = compressed ? inflated_size(file, size) : size;
+  if (!file) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  if (found == (compressed ? expected & 0xFFFFFFFF : expected)) return;
+  throw EnvError(fmt::format("{}: expected {} bytes of {}{}, found {}; get the file again", path, with_commas(expected),
+                             to_string(header), compressed ? " in gzip's trailer" : "", with_commas(found)));
+}
+
+IdxHeader read_header(const std::string& path, size_t num_dims) {
+  return of_the_job([&] {
+    const std::vector<uint8_t> start = read_bytes(path, kHeaderBytes);
+    const IdxHeader header = parse_idx_header(start, path);
+    check_header(header, num_dims, path);
+    check_size(path, header, is_compressed(start));
+    return header;
+  });
 }
 
 IdxArray read_array(const std::string& path, size_t num_dims) {
-  IdxArray array = parse_idx(read_bytes(path, kMaxIdxBytes), path);
-  check_header(array.header, num_dims, path);
-  return array;
+  return of_the_job([&] {
+    IdxArray array = parse_idx(read_bytes(path, kMaxIdxBytes), path);
+    check_header(array.header, num_dims, path);
+    return array;
+  });
+}
+
+void check_same_size(const std::string& images, const Shape& image_dims, const std::string& labels,
+                     const Shape& label_dims) {
+  if (image_dims[0] == label_dims[0]) return;
+  throw SpecError({}, "dataset.path",
+                  fmt::format("{} has {} images, but {} has {} labels", images, image_dims[0], labels, label_dims[0]),
+                  "a folder whose two files are of one set");
+}
+
+/// A sample is read into f32.
+void check_sample(const std::string& images, const Shape& image_dims) {
+  if (image_dims[1] <= kMaxImageElements / image_dims[2]) return;
+  throw SpecError({}, "dataset.path", fmt::format("{} has images of {} x {}", images, image_dims[1], image_dims[2]),
+                  fmt::format("an image has at most {} pixels", with_commas(kMaxImageElements)));
 }
 
 }  // namespace
@@ -77,10 +126,8 @@ MnistSet::MnistSet(const std::string& folder) {
   const std::string images = find_file(folder, kImages), labels = find_file(folder, kLabels);
   images_ = read_array(images, 3);
   labels_ = read_array(labels, 1);
-  if (labels_.header.dims[0] != size()) {
-    throw EnvError(fmt::format("{}: byte 4: expected {} labels, as many as there are images in {}, found {}", labels,
-                               size(), images, labels_.header.dims[0]));
-  }
+  check_same_size(images, images_.header.dims, labels, labels_.header.dims);
+  check_sample(images, images_.header.dims);
 }
 
 void MnistSet::read_image(int64_t sample, float* out) const {
@@ -89,14 +136,19 @@ void MnistSet::read_image(int64_t sample, float* out) const {
   for (int64_t i = 0; i < pixels; ++i) out[i] = in[i];
 }
 
+void check_mnist_files(const std::string& folder) {
+  for (const auto& [name, num_dims] : {std::pair{kImages, size_t{3}}, {kLabels, size_t{1}}}) {
+    const std::string path = find_file(folder, name);
+    if (is_compressed(of_the_job([&] { return read_bytes(path, 2); }))) read_array(path, num_dims);
+  }
+}
+
 MnistHeader read_mnist_header(const std::string& folder) {
   const std::string images = find_file(folder, kImages), labels = find_file(folder, kLabels);
+  // Reads no more than headers and lengths.
   const Shape image_dims = read_header(images, 3).dims, label_dims = read_header(labels, 1).dims;
-  if (image_dims[0] != label_dims[0]) {
-    throw SpecError({}, "dataset.path",
-                    fmt::format("{} has {} images, but {} has {} labels", images, image_dims[0], labels, label_dims[0]),
-                    "a folder whose two files are of one set");
-  }
+  check_same_size(images, image_dims, labels, label_dims);
+  check_sample(images, image_dims);
   return {image_dims[0], {image_dims[1], image_dims[2], 1}};
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/random.h"
@@ -21,43 +22,59 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
   }
 }
 
-void check_epoch_has_steps(const DatasetSpec& spec, int64_t set_size) {
+void check_epoch(const DatasetSpec& spec, int64_t set_size) {
   check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "set size, batch and repeat must be positive");
-  // Divides instead of multiplying: set_size * repeat may overflow an int64.
-  const bool fits = set_size >= spec.batch || spec.repeat >= (spec.batch + set_size - 1) / set_size;
-  if (fits || !spec.drop_last) return;
-  const int64_t samples = set_size * spec.repeat;
+  if (spec.shuffle && set_size > kMaxShuffledSamples) {
+    const bool is_made = spec.type != "mnist";
+    throw SpecError({}, is_made ? "dataset.samples" : "dataset.path",
+                    fmt::format("a set of {} samples is too large to shuffle: {} is the most", with_commas(set_size),
+                                with_commas(kMaxShuffledSamples)),
+                    is_made ? "fewer samples, or dataset.shuffle: false" : "set dataset.shuffle: false");
+  }
+  if (steps_per_epoch(spec, set_size) > 0) return;
+  const int64_t samples = set_size * spec.repeat;  // less than a batch
   throw SpecError({}, "dataset.batch",
                   fmt::format("a batch of {} does not fit in an epoch of {} samples", spec.batch, with_commas(samples)),
                   fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", samples));
 }
 
+int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size) {
+  const int64_t samples = capped_product(set_size, spec.repeat), whole = samples / spec.batch;
+  return spec.drop_last || samples % spec.batch == 0 ? whole : whole + 1;
+}
+
 SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed)
-    : size_(set_size), batch_(spec.batch), repeat_(spec.repeat), shuffle_(spec.shuffle), seed_(seed) {
-  check_epoch_has_steps(spec, set_size);
-  const int64_t samples = size_ * repeat_;
-  steps_ = spec.drop_last ? samples / batch_ : (samples + batch_ - 1) / batch_;
-  order_.resize(static_cast<size_t>(std::max(steps_ * batch_, samples)));
+    : size_(set_size),
+      repeat_(spec.repeat),
+      samples_(capped_product(set_size, spec.repeat)),
+      shuffle_(spec.shuffle),
+      seed_(seed) {
+  check_epoch(spec, set_size);
+  steps_ = trainctl::steps_per_epoch(spec, set_size);
+  if (shuffle_) order_.resize(static_cast<size_t>(size_));
+  batch_.resize(static_cast<size_t>(spec.batch));
 }
 
 std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
   check(step >= 0 && step < steps_, "a step must be inside its epoch");
-  if (epoch != epoch_) make_epoch(epoch);
-  return std::span(order_).subspan(static_cast<size_t>(step * batch_), static_cast<size_t>(batch_));
+  const auto size = static_cast<int64_t>(batch_.size());
+  for (int64_t row = 0; row < size; ++row) {
+    // From the place back to the epoch's end: their sum may not fit an int64.
+    const int64_t left = samples_ - step * size;
+    batch_[static_cast<size_t>(row)] = sample_at(epoch, row < left ? step * size + row : (row - left) % samples_);
+  }
+  return batch_;
 }
 
-void SampleOrder::make_epoch(int64_t epoch) {
-  for (int64_t pass = 0; pass < repeat_; ++pass) {
-    const auto order = std::span(order_).subspan(static_cast<size_t>(pass * size_), static_cast<size_t>(size_));
-    if (shuffle_) {
-      shuffled_order(seed_, static_cast<uint64_t>(epoch * repeat_ + pass), order);
-    } else {
-      std::iota(order.begin(), order.end(), int64_t{0});
-    }
-  }
-  const auto samples = static_cast<size_t>(size_ * repeat_);
-  for (size_t i = samples; i < order_.size(); ++i) order_[i] = order_[i - samples];
-  epoch_ = epoch;
+int64_t SampleOrder::sample_at(int64_t epoch, int64_t place) {
+  const int64_t within = place % size_;
+  if (!shuffle_) return within;
+  const uint64_t pass =
+      static_cast<uint64_t>(epoch) * static_cast<uint64_t>(repeat_) + static_cast<uint64_t>(place / size_);
+  if (!has_order_ || pass != pass_) shuffled_order(seed_, pass, order_);
+  has_order_ = true;
+  pass_ = pass;
+  return order_[static_cast<size_t>(within)];
 }
 
 }  // namespace trainctl

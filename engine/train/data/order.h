@@ -12,8 +12,15 @@ namespace trainctl {
 /// Fisher-Yates over 0 … order.size() - 1, driven by the stream (seed, "dataset.shuffle") at `pass`.
 void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 
-/// SpecError (dataset.batch) if an epoch over `set_size` samples is shorter than one step.
-void check_epoch_has_steps(const DatasetSpec& spec, int64_t set_size);
+/// A shuffled set of this size takes 8 bytes a sample in every rank, and seconds to shuffle.
+inline constexpr int64_t kMaxShuffledSamples = 50'000'000;
+
+/// SpecError if an epoch over `set_size` samples is shorter than one step (dataset.batch), or if the set is too large
+/// to shuffle (dataset.samples or dataset.path).
+void check_epoch(const DatasetSpec& spec, int64_t set_size);
+
+/// At most kCapped of base/checked.h: what a job asks for may not fit an int64_t.
+int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size);
 
 /// An epoch is `repeat` passes over the set, each in its own order if the job shuffles, cut into
 /// batches. A last incomplete batch is dropped, or (drop_last: false) filled up with the first
@@ -24,17 +31,21 @@ class SampleOrder {
   SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed);
 
   int64_t steps_per_epoch() const { return steps_; }
-  /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0.
+  /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
+  /// nothing.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
 
  private:
-  void make_epoch(int64_t epoch);
+  /// The sample at `place` of the epoch, which counts over all passes.
+  int64_t sample_at(int64_t epoch, int64_t place);
 
-  int64_t size_, batch_, repeat_, steps_ = 0;
+  int64_t size_, repeat_, samples_, steps_ = 0;  ///< samples_: of an epoch, over all passes
   bool shuffle_;
   uint64_t seed_;
-  int64_t epoch_ = -1;
-  std::vector<int64_t> order_;  ///< of the current epoch, filled up to whole batches
+  uint64_t pass_ = 0;  ///< over the whole run, whose order is in order_
+  bool has_order_ = false;
+  std::vector<int64_t> order_;  ///< of one pass, if the job shuffles
+  std::vector<int64_t> batch_;
 };
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -68,6 +69,10 @@ Transforms::Transforms(const std::vector<TransformSpec>& specs, const Shape& sha
   for (const TransformSpec& spec : specs) {
     if (to_integer_) fail(spec, "comes after type_cast i32, which must come last");
     add(spec);
+    if (num_elements(shape_) > kMaxImageElements) {
+      fail(spec, fmt::format("makes samples of {}, {}", to_string(shape_), format_bytes(4 * num_elements(shape_))),
+           fmt::format("a sample has at most {}", format_bytes(4 * kMaxImageElements)));
+    }
     most_elements_ = std::max(most_elements_, num_elements(shape_));
   }
 }

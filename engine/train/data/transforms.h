@@ -16,6 +16,9 @@
 
 namespace trainctl {
 
+/// Of a sample, before and after each transform: 1 GiB of f32. Two such tensors are the scratch memory of a rank.
+inline constexpr int64_t kMaxImageElements = int64_t{1} << 28;
+
 class Transforms {
  public:
   /// `shape`: of a raw sample, [h, w, c] for images. Throws SpecError at the transform that does not fit.

@@ -1,0 +1,74 @@
+// See the header.
+#include "engine/base/printable.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace trainctl {
+namespace {
+
+bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+}  // namespace
+
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const size_t length = lead >= 0xF5 ? 0 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
+  if (length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i)
+    if (!continues_character(text[i])) return 0;
+  if (lead == 0xE0 && byte(1) < 0xA0) return 0;   // overlong
+  if (lead == 0xED && byte(1) >= 0xA0) return 0;  // surrogates
+  if (lead == 0xF0 && byte(1) < 0x90) return 0;   // overlong
+  if (lead == 0xF4 && byte(1) >= 0x90) return 0;  // past U+10FFFF
+  return length;
+}
+
+size_t count_characters(std::string_view utf8) {
+  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return !continues_character(c); }));
+}
+
+std::string shortened(std::string_view text) {
+  size_t size = 60;
+  if (text.size() <= size) return std::string(text);
+  while (size > 0 && continues_character(text[size])) --size;
+  return std::string(text.substr(0, size)) + "...";
+}
+
+bool is_control(std::string_view c) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(c[i]); };
+  if (c.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
+  if (c.size() == 2) return byte(0) == 0xC2 && byte(1) < 0xA0;
+  // U+200E and U+200F; U+2028 to U+202E; U+2066 to U+2069
+  if (c.size() != 3 || byte(0) != 0xE2) return false;
+  if (byte(1) == 0x80) return byte(2) == 0x8E || byte(2) == 0x8F || (byte(2) >= 0xA8 && byte(2) <= 0xAE);
+  return byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9;
+}
+
+size_t find_unprintable(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text.substr(i));
+    if (length == 0 || is_control(text.substr(i, length))) return i;
+    i += length;
+  }
+  return std::string_view::npos;
+}
+
+std::string printable(std::string_view text) {
+  std::string result;
+  for (size_t at = 0; (at = find_unprintable(text)) != std::string_view::npos;) {
+    result += text.substr(0, at);
+    const size_t length = std::max<size_t>(1, utf8_length(text.substr(at)));
+    for (const char c : text.substr(at, length)) {
+      char escape[5];
+      std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned char>(c));
+      result += escape;
+    }
+    text.remove_prefix(at + length);
+  }
+  return result.append(text);
+}
+
+}  // namespace trainctl

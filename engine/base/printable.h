@@ -1,0 +1,23 @@
+// UTF-8, and text that a terminal can show.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace trainctl {
+
+/// Bytes of the UTF-8 character at the front of `text`, which is not empty; 0 if it is not valid UTF-8.
+size_t utf8_length(std::string_view text);
+size_t count_characters(std::string_view utf8);
+/// The first 60 bytes, at a whole character, and "..." if there are more.
+std::string shortened(std::string_view text);
+
+/// True of characters that change how a terminal shows the text around them: C0 and C1 controls, DEL, line and
+/// paragraph separators, marks of the writing direction.
+bool is_control(std::string_view utf8_character);
+/// The offset of the first such character, or of the first byte that is not UTF-8; npos if there is none.
+size_t find_unprintable(std::string_view text);
+/// `text` with "\x1b" in place of each byte of such characters, so that it can be shown on a terminal as one line.
+std::string printable(std::string_view text);
+
+}  // namespace trainctl

@@ -1,0 +1,130 @@
+// The schema's verdict on a job beside the parser's. An editor that knows the schema shows no error in a right job, and
+// shows those of a wrong one, except for the kinds of errors that are listed below.
+#include <doctest/doctest.h>
+
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/overrides.h"
+#include "engine/spec/parse.h"
+#include "engine/spec/yaml_tree.h"
+#include "tests/bad_specs/bad_jobs.h"
+#include "tests/spec/json_schema.h"
+
+using namespace trainctl;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// What a value is in YAML 1.2, as editors read it.
+Json scalar(const YamlNode& node) {
+  if (node.quoted) return node.text;
+  if (node.text == "true" || node.text == "false") return node.text == "true";
+  const char *begin = node.text.data(), *end = begin + node.text.size();
+  int64_t integer = 0;
+  if (const auto read = std::from_chars(begin, end, integer); read.ec == std::errc() && read.ptr == end) return integer;
+  double number = 0;
+  if (const auto read = std::from_chars(begin, end, number); read.ec == std::errc() && read.ptr == end) return number;
+  return node.text;
+}
+
+Json to_json(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::null:
+      return nullptr;
+    case YamlNode::Kind::scalar:
+      return scalar(node);
+    case YamlNode::Kind::list: {
+      Json list = Json::array();
+      for (const YamlNode& item : node.items) list.push_back(to_json(item));
+      return list;
+    }
+    case YamlNode::Kind::map:
+      break;
+  }
+  Json map = Json::object();
+  for (const YamlNode::Entry& entry : node.entries) map[entry.key] = to_json(entry.value);
+  return map;
+}
+
+std::string text_of(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<fs::path> jobs_in(const char* folder) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(std::string(TRAINCTL_SOURCE_DIR) + "/" + folder))
+    if (entry.path().extension() == ".yaml") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  REQUIRE_FALSE(files.empty());
+  return files;
+}
+
+bool schema_accepts(const YamlNode& job) {
+  static const SchemaValidator validator{Json::parse(job_schema())};
+  return validator.accepts(to_json(job));
+}
+
+/// What no schema can say, by the names of the files in tests/bad_specs that show it.
+const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
+    {"a name that must be, or must not be, that of a layer or module",
+     {"input_itself", "input_later", "input_unknown", "layer_name_inside_another", "layer_name_twice",
+      "loss_input_unknown", "module_input_from_outside", "module_unknown", "module_uses_itself", "print_unknown",
+      "recompute_unknown", "share_*", "stage_config_*", "strategy_unknown_layer"}},
+    {"values of several fields that do not go together",
+     {"batch_micro_batches", "collective_*", "constant_fraction", "cosine_*", "gradient_precision", "hybrid_batch",
+      "loss_label_dtype*", "missing_classes", "nesterov_without_momentum", "ranks_stages", "stage_number",
+      "stand_alone_*"}},
+    {"a value that only the type of the layer can judge", {"reshape_two_unknowns", "transpose_not_a_permutation"}},
+    {"a product or a number of things", {"module_too_many_layers", "range_huge_batch"}},
+    {"what is not implemented", {"auto_parallel"}},
+};
+
+std::string kind_beyond_a_schema(const std::string& name) {
+  for (const auto& [kind, globs] : kBeyondASchema)
+    for (const std::string& glob : globs)
+      if (glob_match(glob, name)) return kind;
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the schema accepts every job that the parser accepts") {
+  int jobs = 0;
+  for (const char* folder : {"tests/jobs", "configs", "templates", "tests/bad_specs/plan"}) {
+    for (const fs::path& file : jobs_in(folder)) {
+      INFO(file.string());
+      const YamlNode job = read_yaml(text_of(file), file.string());
+      CHECK(schema_accepts(job));
+      ++jobs;
+    }
+  }
+  CHECK(jobs > 60);
+}
+
+TEST_CASE("the schema refuses every bad job whose error is not of a kind that is beyond a schema") {
+  std::map<std::string, int> beyond;
+  int refused = 0;
+  for (const fs::path& file : jobs_in("tests/bad_specs")) {
+    const std::string name = file.stem().string();
+    INFO(name);
+    if (!read_bad_job(file).overrides.empty()) continue;  // an editor sees no command line
+    YamlNode job;
+    try {
+      job = read_yaml(text_of(file), file.string());
+    } catch (const SpecError&) {
+      continue;  // an editor's reader of YAML refuses it
+    }
+    const std::string kind = kind_beyond_a_schema(name);
+    CHECK(schema_accepts(job) == !kind.empty());
+    kind.empty() ? ++refused : ++beyond[kind];
+  }
+  CHECK(refused > 60);
+  for (const auto& [kind, count] : beyond) MESSAGE(count << " bad jobs: " << kind);
+}
