@@ -13,6 +13,12 @@
 namespace trainctl {
 namespace {
 
+/// For a field in the wrong section: "did you mean launch.ranks?"; "" if no section, or more than one, has it.
+std::string where_it_belongs(const std::string& key) {
+  const std::vector<FieldAt> found = fields_called(key);
+  return found.size() == 1 ? "did you mean '" + found.front().path + "'?" : "";
+}
+
 class JobReader {
  public:
   JobReader(JobSpec& job, JobKind kind, Problems& problems) : job_(job), kind_(kind), problems_(problems) {}
@@ -23,7 +29,7 @@ class JobReader {
       return;
     }
     const std::string what = section.name.empty() ? "a job" : section.name;
-    refuse_unknown_keys(node, names_of(section.fields), what, path, problems_);
+    refuse_unknown_keys(node, names_of(section.fields), what, path, problems_, where_it_belongs);
     for (const Field& field : section.fields) {
       const auto entry = std::find_if(node.entries.begin(), node.entries.end(),
                                       [&](const YamlNode::Entry& e) { return e.key == field.name; });

@@ -86,6 +86,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     YamlNode node;
     node.pos = lines_.at(mark);
+    node.text = null_word(mark);
     add(std::move(node), anchor, mark);
   }
 
@@ -138,6 +139,15 @@ class TreeBuilder : public YAML::EventHandler {
   }
   [[noreturn]] void too_deep(const YAML::Mark& mark) const {
     fail(mark, "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep");
+  }
+
+  /// The null that was written, "null" or "~"; "" where there is nothing.
+  std::string null_word(const YAML::Mark& mark) const {
+    const std::string_view line = lines_.line(mark);
+    const std::string_view rest = line.substr(std::min(line.size(), static_cast<size_t>(std::max(0, mark.column))));
+    for (const char* word : {"~", "null", "Null", "NULL"})
+      if (rest.starts_with(word)) return word;
+    return "";
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
