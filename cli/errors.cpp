@@ -1,6 +1,7 @@
 // Exceptions to messages and exit codes.
 #include "cli/errors.h"
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -15,17 +16,28 @@
 namespace trainctl {
 namespace {
 
+/// Sources by name. A command reads one job, so this is small.
+std::map<std::string, std::string>& kept_sources() {
+  static std::map<std::string, std::string> sources;
+  return sources;
+}
+
 std::string read_text(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return "";  // a FIFO would be waited for
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+const std::string& source_of(const SourcePos& pos) {
+  const auto [source, is_new] = kept_sources().try_emplace(pos.file);
+  if (is_new && pos.known()) source->second = read_text(pos.file);
+  return source->second;
+}
+
 void print_diagnostics(const std::vector<Diagnostic>& diagnostics) {
-  std::map<std::string, std::string> sources;
   for (const Diagnostic& diagnostic : diagnostics) {
-    const auto [source, is_new] = sources.try_emplace(diagnostic.pos.file);
-    if (is_new && diagnostic.pos.known()) source->second = read_text(diagnostic.pos.file);
-    std::string text = render(diagnostic, source->second);
+    std::string text = render(diagnostic, source_of(diagnostic.pos));
     while (!text.empty() && text.back() == '\n') text.pop_back();
     std::cerr << text << "\n";
   }
@@ -53,6 +65,7 @@ void print_warnings(const JobSpec& spec) {
   }
   print_diagnostics(found);
 }
+void keep_source(const std::string& file, std::string text) { kept_sources()[file] = std::move(text); }
 
 int report_current_exception() {
   try {

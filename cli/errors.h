@@ -1,9 +1,14 @@
 // Failures on their way to the user: printed to stderr as a compiler prints them, and an exit code.
 #pragma once
 
+#include <string>
+
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
+
+/// Keeps the text of a file that errors may refer to: standard input and pipes cannot be read a second time.
+void keep_source(const std::string& file, std::string text);
 
 /// Call it in a catch block: prints the current exception and returns the exit code of its kind (design section 7).
 int report_current_exception();

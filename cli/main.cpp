@@ -9,12 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/command_words.h"
 #include "cli/commands/commands.h"
 #include "cli/complete/complete.h"
 #include "cli/errors.h"
 #include "cli/usage.h"
 #include "engine/base/error.h"
-#include "engine/base/text.h"
 
 namespace {
 
@@ -28,6 +28,7 @@ constexpr const char* kFooter = R"(Examples:
   trainctl attach                                 watch it; Ctrl-C detaches
   trainctl logs 1 --rank 0,3-5 --tail 20          what the ranks of run 1 wrote
   trainctl stop 1                                 end it at the end of a step
+  trainctl help run                             a command's options and examples
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
 A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
@@ -40,19 +41,6 @@ void open_standard_streams() {
     if (fcntl(fd, F_GETFD) >= 0) continue;
     if (open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY) != fd) _exit(trainctl::kExitEnv);
   }
-}
-
-/// CLI11 reports an unknown command as a missing one.
-std::string unknown_command(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return "";
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    if (command->get_name() == argv[1]) return "";
-    if (!command->get_group().empty()) names.push_back(command->get_name());
-  }
-  const std::string near = trainctl::did_you_mean(argv[1], names);
-  return std::string("unknown command '") + argv[1] + "'; " +
-         (near.empty() ? "there are " + trainctl::join(names) : near);
 }
 
 /// A full disk or a closed pipe must not look like success.
@@ -77,15 +65,14 @@ int main(int argc, char** argv) {
   // Its arguments are an incomplete command line, which the parser would reject.
   if (argc > 1 && std::string_view(argv[1]) == "complete")
     return flushed(print_candidates(app, {argv + 2, argv + argc}));
-  if (const std::string message = unknown_command(app, argc, argv); !message.empty()) {
-    std::cerr << message << "\n";
-    return kExitSpec;
-  }
+  const CommandWords words = split_words(app, {argv + 1, argv + argc});
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    std::cerr << usage_error(app, error);
+    // CLI11 reports an unknown command as a missing one.
+    const std::string unknown = words.unknown.empty() ? unknown_command(words) : "";
+    std::cerr << (unknown.empty() ? usage_error(words, error) : unknown + "\n  trainctl --help has examples\n");
     return kExitSpec;
   }
   try {

@@ -3,18 +3,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
+#include <map>
 #include <vector>
 
+#include "cli/foreign_options.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
-
-/// The command that was given, or the app itself.
-const CLI::App& command_of(const CLI::App& app) {
-  const auto given = app.get_subcommands();
-  return given.empty() ? app : *given.front();
-}
 
 std::vector<std::string> option_names(const CLI::App& command) {
   std::vector<std::string> names;
@@ -39,16 +36,28 @@ const CLI::Option* option_in(const CLI::App& command, const std::string& text) {
   return found;
 }
 
-std::string unexpected(const CLI::App& command, const std::string& text) {
+/// For a word that is too much; options are reported by unknown_option.
+std::string unexpected(const std::string& text) {
   const size_t colon = text.rfind(": ");
   std::string word = colon == std::string::npos ? text : text.substr(colon + 2);
-  word = word.substr(0, word.find(' '));
-  if (!word.starts_with('-')) return "'" + word + "' is an unexpected argument";
-  if (const size_t equals = word.find('='); equals != std::string::npos && word.find('.') < equals)
-    return "unknown option '" + word +
-           "'; fields of the job are given without dashes: " + word.substr(word.find_first_not_of('-'));
-  const std::string near = did_you_mean(word, option_names(command));
-  return "unknown option '" + word + "'" + (near.empty() ? "" : "; " + near);
+  return "'" + word.substr(0, word.find(' ')) + "' is an unexpected argument";
+}
+
+std::string unknown_option(const CommandWords& words, const UnknownOption& option) {
+  const std::string begin = "unknown option '" + option.name + "'";
+  // An option before its command, as in `trainctl --json plan job.yaml`, is one of the app.
+  const CLI::App& command = *words.command;
+  if (find_option(command, option.name) != nullptr)
+    return begin + " in this place; options follow the command: " + full_name(command) + " " + option.name;
+  const size_t dot = option.name.find('.');
+  if (dot != std::string::npos) {
+    return begin +
+           "; fields of the job are given without dashes: " + option.name.substr(option.name.find_first_not_of('-')) +
+           (option.value.empty() ? "=VALUE" : "=" + option.value);
+  }
+  if (const std::string ours = our_spelling(command, option); !ours.empty()) return begin + "; " + ours;
+  const std::string near = did_you_mean(option.name, option_names(command));
+  return begin + (near.empty() ? "" : "; " + near);
 }
 
 /// From "Could not convert: --rank = x", or from a range's "--tail: Value x not in range 0.0 to …".
@@ -64,18 +73,12 @@ std::string not_a_number(const CLI::Option& option, const std::string& text) {
   return option.get_name() + ": '" + value + "' is not a number in its range";
 }
 
-std::string missing_command(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!command->get_group().empty()) names.push_back(command->get_name());
-  return "a command is missing: " + join(names);
-}
-
 std::string message(const CLI::App& command, const CLI::ParseError& error) {
   const std::string text = error.what();
   const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
-  if (kind == CLI::ExitCodes::RequiredError && command.get_parent() == nullptr) return missing_command(command);
-  if (kind == CLI::ExitCodes::ExtrasError) return unexpected(command, text);
+  if (kind == CLI::ExitCodes::RequiredError && !commands_of(command).empty())
+    return "a command is missing: " + join(names_of_commands(command));
+  if (kind == CLI::ExitCodes::ExtrasError) return unexpected(text);
   const CLI::Option* option = option_in(command, text);
   if (option == nullptr) return text;
   if (kind == CLI::ExitCodes::RequiredError) return option->get_name() + " is missing: " + option->get_description();
@@ -86,12 +89,44 @@ std::string message(const CLI::App& command, const CLI::ParseError& error) {
   return text;
 }
 
+/// What people call our commands elsewhere.
+std::string synonym(const std::string& word) {
+  static const std::map<std::string, std::string> kCommands = {
+      {"train", "run"},        {"start", "run"},  {"launch", "run"},   {"exec", "run"},     {"fit", "run"},
+      {"validate", "check"},   {"lint", "check"}, {"verify", "check"}, {"explain", "plan"}, {"kill", "stop"},
+      {"cancel", "stop"},      {"end", "stop"},   {"status", "ps"},    {"list", "ps"},      {"ls", "ps"},
+      {"top", "ps"},           {"tail", "logs"},  {"new", "init"},     {"create", "init"},  {"benchmark", "bench"},
+      {"version", "--version"}};
+  const auto known = kCommands.find(word);
+  return known == kCommands.end() ? "" : known->second;
+}
+
 }  // namespace
 
-std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  const CLI::App& command = command_of(app);
-  const std::string name = &command == &app ? "trainctl" : "trainctl " + command.get_name();
-  return name + ": " + message(command, error) + "\n  " + name + " --help has examples\n";
+std::string unknown_command(const CommandWords& words) {
+  const std::string& word = words.not_a_command;
+  if (word.empty()) return "";
+  const bool is_root = words.command->get_parent() == nullptr;
+  const std::string name = full_name(*words.command);
+  std::error_code error;
+  if (is_root && (word.ends_with(".yaml") || word.ends_with(".yml")))
+    return "'" + word + "' is not a command; to run this job: trainctl run " + word;
+  if (is_root && std::filesystem::is_regular_file(word, error))
+    return "'" + word + "' is not a command; a job file names a program: command: [python3, train.py]; start from " +
+           "trainctl init command";
+  const std::vector<std::string> names = names_of_commands(*words.command);
+  const std::string other = is_root ? synonym(word) : "";
+  const std::string near = other.empty() ? did_you_mean(word, names) : "did you mean '" + other + "'?";
+  return (is_root ? "" : name + ": ") + "unknown command '" + word + "'; " +
+         (near.empty() ? "there are " + join(names) : near);
+}
+
+std::string usage_error(const CommandWords& words, const CLI::ParseError& error) {
+  const std::string name = full_name(*words.command);
+  std::string text;
+  for (const UnknownOption& option : words.unknown) text += name + ": " + unknown_option(words, option) + "\n";
+  if (text.empty()) text = name + ": " + message(*words.command, error) + "\n";
+  return text + "  " + name + " --help has examples\n";
 }
 
 }  // namespace trainctl

@@ -3,14 +3,19 @@
 
 #include <string>
 
+#include "cli/command_words.h"
+
 namespace CLI {
-class App;
 class ParseError;
 }  // namespace CLI
 
 namespace trainctl {
 
 /// "trainctl show: WHAT is missing: graph | plan | program | weights", and a pointer to --help.
-std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
+/// `words` are those of the line that the parser refused.
+std::string usage_error(const CommandWords& words, const CLI::ParseError& error);
+
+/// "unknown command 'rnu'; did you mean 'run'?"; "" if every word in the place of a command is one.
+std::string unknown_command(const CommandWords& words);
 
 }  // namespace trainctl

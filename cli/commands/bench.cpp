@@ -153,7 +153,7 @@ int bench_collective(const Options& options) {
 }
 
 void add_common_options(CLI::App& command, Options& options) {
-  command.add_option("--device", options.device, "cpu or cuda")
+  command.add_option("--device", options.device, "cpu | cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   command.add_option("--repeat", options.repeat, "Number of samples")->capture_default_str();
@@ -166,12 +166,17 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* bench = app.add_subcommand("bench", "Time kernels and collectives of this machine against its limits");
   bench->require_subcommand(1);
+  bench->footer(R"(Examples:
+  trainctl bench op                                   lists the ops
+  trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
+  trainctl bench collective all_reduce --ranks 8
+  trainctl help bench op                              more about one of them)");
 
   auto* op = bench->add_subcommand("op", "Time kernels; without a name, list them");
   op->add_option("OP", options->names, "Ops, or all");
   op->add_option("--shape", options->shapes, "Shapes of the inputs: 32x784,512x784");
   op->add_option("--attrs", options->attrs, "name=value,…: transpose_b=true or perm=[1,0]");
-  op->add_option("--dtype", options->dtype, "f32, bf16 or tf32")->capture_default_str();
+  op->add_option("--dtype", options->dtype, "f32 | bf16 | tf32")->capture_default_str();
   op->add_option("--threads", options->threads, "CPU threads that a kernel may use")->capture_default_str();
   add_common_options(*op, *options);
   op->footer(kOpFooter);

@@ -44,24 +44,24 @@ _trainctl() {
 if [[ $funcstack[1] == _trainctl ]]; then _trainctl "$@"; else compdef _trainctl trainctl; fi
 )sh";
 
+// fish itself adds no space after `=`, `.` and `/`. Files are offered where there is nothing else.
 constexpr std::string_view kFish = R"sh(# trainctl completion for fish:  trainctl completion fish | source
 function __trainctl_complete
   set -l words (commandline -opc)
-  trainctl complete -- $words[2..-1] (commandline -ct) 2>/dev/null
+  $words[1] complete -- $words[2..-1] (commandline -ct | string collect --allow-empty) 2>/dev/null
 end
 complete -c trainctl -f -a '(__trainctl_complete)'
-complete -c trainctl -n 'test -z "(__trainctl_complete)"' -F
+complete -c trainctl -n 'not count (__trainctl_complete) >/dev/null' -F
 )sh";
 
+std::string unknown_shell(const std::string& word) {
+  return word == "bash" || word == "zsh" || word == "fish"
+             ? ""
+             : "there is no script for '" + word + "'; shells: bash, zsh, fish";
+}
+
 int print_script(const std::string& shell) {
-  if (shell == "bash")
-    std::cout << kBash;
-  else if (shell == "zsh")
-    std::cout << kZsh;
-  else if (shell == "fish")
-    std::cout << kFish;
-  else
-    throw SpecError({}, "completion", "there is no script for '" + shell + "'", "shells: bash, zsh, fish");
+  std::cout << (shell == "bash" ? kBash : shell == "zsh" ? kZsh : kFish);
   return kExitDone;
 }
 
@@ -70,9 +70,10 @@ int print_script(const std::string& shell) {
 void add_completion_command(CLI::App& app, Action& chosen) {
   auto shell = std::make_shared<std::string>();
   auto* command = app.add_subcommand("completion", "Print a script that completes trainctl's words in your shell");
-  command->add_option("shell", *shell, "bash | zsh | fish")->required();
+  command->add_option("shell", *shell, "bash | zsh | fish")->required()->check(unknown_shell, "");
   command->footer(
-      R"(Completes commands, options, job files, fields of the job file and their values, and the numbers of runs.
+      R"(Completes commands, options and their values, job files, fields of the job file and their values, layers, ops, and
+the numbers of runs.
 
 Examples:
   source <(trainctl completion bash)                           for this shell; put it into ~/.bashrc

@@ -10,6 +10,7 @@
 #include "cli/errors.h"
 #include "cli/launch/background.h"
 #include "cli/launch/workload.h"
+#include "cli/output_path.h"
 #include "engine/base/error.h"
 #include "launcher/log_selection.h"
 
@@ -22,7 +23,7 @@ struct Options {
   bool detach = false;
   std::string profile;  ///< empty: none
   std::string profile_steps = "3-5";
-  std::string show = "0";
+  std::string show;  ///< empty: rank 0
 };
 
 /// The value of `--profile` without a file.
@@ -31,6 +32,7 @@ constexpr const char* kInRunFolder = "trace.json in the run's folder";
 std::vector<int> shown_ranks(const std::string& text, int ranks) {
   std::vector<int> all(static_cast<size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
+  if (text.empty()) return {0};
   if (text == "all") return all;
   std::vector<int> chosen;
   try {
@@ -50,20 +52,34 @@ WorkloadOptions workload_options(const Options& options) {
   WorkloadOptions result;
   result.record = options.record;
   if (options.profile.empty()) return result;
+  if (options.profile != kInRunFolder) require_writable_file(options.profile, "--profile");
   ProfileOptions& profile = result.profile.emplace();
   profile.steps = parse_profile_steps(options.profile_steps);
   if (options.profile != kInRunFolder) profile.file = options.profile;
   return result;
 }
 
-int run(const Options& options, Background* background) {
+int run(const Options& options, const JobSpec& spec, const WorkloadOptions& for_workload, Background* background) {
   boost::asio::io_context loop;
-  const WorkloadOptions for_workload = workload_options(options);
-  JobSpec spec = options.job.load();
-  print_warnings(spec);
-  const std::unique_ptr<Workload> workload = make_workload(std::move(spec), for_workload, loop);
+  const std::unique_ptr<Workload> workload = make_workload(spec, for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   return Run(*workload, std::move(shown), loop, background)();
+}
+
+/// Everything that the options and the job alone can be wrong in comes first: planning may take a while, and a detached
+/// run has neither our standard input nor our terminal.
+int run(const Options& options) {
+  if (options.detach && !options.show.empty())
+    throw SpecError({}, "--show", "a detached run shows no lines",
+                    "trainctl attach --rank 3, or trainctl logs --follow");
+  WorkloadOptions for_workload = workload_options(options);
+  const JobSpec spec = options.job.load();
+  print_warnings(spec);
+  require_possible(spec, for_workload);
+  shown_ranks(options.show, spec.launch.ranks);
+  require_writable_folder(spec.launch.log_dir, "launch.log_dir");
+  if (!options.detach) return run(options, spec, for_workload, nullptr);
+  return in_background([&](Background& background) { return run(options, spec, for_workload, &background); });
 }
 
 }  // namespace
@@ -74,8 +90,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   options->job.add_to(*command);
   command->add_flag("-d,--detach", options->detach,
                     "Return to the prompt once the ranks have started; the run continues without the terminal");
-  command->add_option("--show", options->show, "The ranks whose lines are shown, e.g. 0,3-5, or all")
-      ->capture_default_str();
+  command->add_option("--show", options->show, "The ranks whose lines are shown, e.g. 0,3-5, or all; default: 0");
   command->add_flag("--record", options->record,
                     "Each rank writes the collectives of its first step to rank.N/collectives.jsonl");
   auto* profile = command->add_flag(std::string("--profile{") + kInRunFolder + "}", options->profile,
@@ -96,12 +111,7 @@ Examples:
   trainctl run job.yaml --detach                then: trainctl ps, attach, logs, stop
 
 The job may name a program in place of a network:  command: [python3, train.py])");
-  command->callback([&chosen, options] {
-    chosen = [options] {
-      if (!options->detach) return run(*options, nullptr);
-      return in_background([&](Background& background) { return run(*options, &background); });
-    };
-  });
+  command->callback([&chosen, options] { chosen = [options] { return run(*options); }; });
 }
 
 }  // namespace trainctl

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <iostream>
 
+#include "cli/bench/collective_bench.h"
+#include "cli/bench/op_request.h"
+#include "cli/command_words.h"
 #include "cli/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
@@ -18,41 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-
-/// The meaning of the words before the last one.
-struct Typed {
-  const CLI::App* command = nullptr;
-  Words positionals;                           ///< in order
-  std::string log_dir = LaunchSpec{}.log_dir;  ///< --log-dir, if given
-  const CLI::Option* awaited = nullptr;        ///< the option whose value is being typed
-};
-
-bool takes_value(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
-
-const CLI::Option* find_option(const CLI::App& command, const std::string& name) {
-  for (const CLI::Option* option : command.get_options())
-    if (!option->get_positional() && option->check_name(name)) return option;
-  return nullptr;
-}
-
-Typed read(const CLI::App& app, const Words& words) {
-  Typed typed;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (command->get_name() == words.front()) typed.command = command;
-  if (typed.command == nullptr) return typed;
-  for (size_t i = 1; i + 1 < words.size(); ++i) {
-    if (typed.awaited != nullptr) {
-      if (typed.awaited->check_name("--log-dir")) typed.log_dir = words[i];
-      typed.awaited = nullptr;
-    } else if (words[i].starts_with('-')) {
-      const CLI::Option* option = find_option(*typed.command, words[i]);
-      if (option != nullptr && takes_value(*option)) typed.awaited = option;
-    } else {
-      typed.positionals.push_back(words[i]);
-    }
-  }
-  return typed;
-}
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -74,16 +42,48 @@ std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   return found;
 }
 
-/// Numbers of all running runs, or of all runs of a log directory.
-std::vector<Candidate> run_numbers(const Typed& typed, bool running_only) {
+/// Numbers of all running runs.
+std::vector<Candidate> running_numbers() {
   std::vector<Candidate> found;
-  if (running_only) {
-    for (const RegisteredRun& run : running_runs())
-      found.push_back({std::to_string(run.run), run.name + " in " + run.log_dir});
-    return found;
-  }
-  for (const int run : list_runs(typed.log_dir))
-    found.push_back({std::to_string(run), std::string(to_string(state_of(RunDirectory(typed.log_dir, run))))});
+  for (const RegisteredRun& run : running_runs())
+    found.push_back({std::to_string(run.run), run.name + " in " + run.log_dir});
+  return found;
+}
+
+/// Numbers of all runs of a log directory, and "latest".
+std::vector<Candidate> all_numbers(const CommandWords& typed) {
+  const std::string given = typed.value_of("--log-dir");
+  const std::string log_dir = given.empty() ? LaunchSpec{}.log_dir : given;
+  std::vector<Candidate> found;
+  for (const int run : list_runs(log_dir))
+    found.push_back({std::to_string(run), std::string(to_string(state_of(RunDirectory(log_dir, run))))});
+  if (!found.empty()) found.push_back({"latest", "run " + found.back().word});
+  return found;
+}
+
+std::vector<Candidate> commands_below(const CLI::App& app) {
+  std::vector<Candidate> found;
+  for (const CLI::App* command : commands_of(app)) found.push_back({command->get_name(), command->get_description()});
+  return found;
+}
+
+/// `help bench o`: the commands below those that are already named.
+std::vector<Candidate> commands_to_explain(const CommandWords& typed) {
+  const CLI::App* command = typed.command->get_parent();
+  for (const std::string& word : typed.positionals)
+    if (command != nullptr) command = find_command(*command, word);
+  return command == nullptr ? std::vector<Candidate>{} : commands_below(*command);
+}
+
+std::vector<Candidate> ops() {
+  std::vector<Candidate> found = {{"all", "every op"}};
+  for (const KernelDef* kernel : all_kernels()) found.push_back({kernel->name, example_of(*kernel).what});
+  return found;
+}
+
+std::vector<Candidate> words(const Words& names) {
+  std::vector<Candidate> found;
+  for (const std::string& name : names) found.push_back({name, ""});
   return found;
 }
 
@@ -98,7 +98,7 @@ std::vector<Candidate> options_of(const CLI::App& command) {
 }
 
 /// The positional that is being typed: the last one takes all further words.
-const CLI::Option* positional(const Typed& typed) {
+const CLI::Option* positional(const CommandWords& typed) {
   const CLI::Option* last = nullptr;
   size_t index = 0;
   for (const CLI::Option* option : typed.command->get_options()) {
@@ -120,16 +120,33 @@ std::vector<Candidate> choices(const std::string& text) {
   return found;
 }
 
-std::vector<Candidate> value_of(const Typed& typed, const CLI::Option& argument, const std::string& word) {
-  const std::string name = argument.get_name();
-  if (name == "JOB.yaml") return paths(word, {".yaml", ".yml"});
-  if (name == "field=value") {
-    const auto job = std::find_if(typed.positionals.begin(), typed.positionals.end(),
-                                  [](const std::string& p) { return p.ends_with(".yaml") || p.ends_with(".yml"); });
-    return complete_override(word, job == typed.positionals.end() ? "" : *job);
+/// The job file is the first argument that looks like one; all further words with '=' are overrides.
+std::vector<Candidate> overrides(const CommandWords& typed, const std::string& word) {
+  std::string job;
+  Words others;
+  for (const std::string& given : typed.positionals) {
+    if (given.find('=') != std::string::npos)
+      others.push_back(given);
+    else if (job.empty() && (given.ends_with(".yaml") || given.ends_with(".yml")))
+      job = given;
   }
-  if (name == "run") return run_numbers(typed, typed.command->get_name() != "logs");
+  return complete_override(word, job, others);
+}
+
+std::vector<Candidate> value_of(const CommandWords& typed, const CLI::Option& argument, const std::string& word) {
+  const std::string name = argument.get_name(), command = typed.command->get_name();
+  if (name == "JOB.yaml") return paths(word, {".yaml", ".yml"});
+  if (name == "field=value") return overrides(typed, word);
+  if (name == "run") return command == "logs" ? all_numbers(typed) : running_numbers();
+  if (name == "command") return commands_to_explain(typed);
+  if (name == "OP") return ops();
+  if (name == "KIND") {
+    Words kinds = collective_names();
+    kinds.push_back("all");
+    return words(kinds);
+  }
   if (name == "--log-dir") return paths(word, {});
+  if (name == "--show") return {{"all", "every rank's lines"}};
   if (name == "--after") {
     std::vector<Candidate> found;
     for (const Pass& pass : passes()) found.push_back({std::string(pass.name), std::string(pass.doc)});
@@ -144,20 +161,25 @@ std::vector<Candidate> value_of(const Typed& typed, const CLI::Option& argument,
   return {};
 }
 
-std::vector<Candidate> all(const CLI::App& app, const Words& words) {
-  if (words.size() < 2) {
-    std::vector<Candidate> found;
-    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-      if (!command->get_group().empty()) found.push_back({command->get_name(), command->get_description()});
-    if (!words.empty() && words.back().starts_with('-'))
-      for (Candidate& option : options_of(app)) found.push_back(std::move(option));
-    return found;
-  }
-  const Typed typed = read(app, words);
-  if (typed.command == nullptr) return {};
-  const std::string& word = words.back();
+/// `--device=c` -> `--device=cpu`.
+std::vector<Candidate> values_after_equals(const CommandWords& typed, const std::string& word, size_t equals) {
+  const CLI::Option* option = find_option(*typed.command, word.substr(0, equals));
+  if (option == nullptr) return {};
+  std::vector<Candidate> found = value_of(typed, *option, word.substr(equals + 1));
+  for (Candidate& candidate : found) candidate.word.insert(0, word.substr(0, equals + 1));
+  return found;
+}
+
+std::vector<Candidate> all(const CLI::App& app, const Words& line) {
+  const std::string word = line.empty() ? "" : line.back();
+  const CommandWords typed = split_words(app, line.empty() ? line : Words(line.begin(), line.end() - 1));
+  if (!typed.not_a_command.empty()) return {};
   if (typed.awaited != nullptr) return value_of(typed, *typed.awaited, word);
-  if (word.starts_with('-')) return options_of(*typed.command);
+  if (word.starts_with('-') && !typed.options_ended) {
+    const size_t equals = word.find('=');
+    return equals == std::string::npos ? options_of(*typed.command) : values_after_equals(typed, word, equals);
+  }
+  if (std::vector<Candidate> commands = commands_below(*typed.command); !commands.empty()) return commands;
   const CLI::Option* argument = positional(typed);
   return argument == nullptr ? std::vector<Candidate>{} : value_of(typed, *argument, word);
 }
@@ -169,7 +191,10 @@ std::vector<Candidate> complete(const CLI::App& app, const Words& words) {
     std::vector<Candidate> found = all(app, words);
     const std::string typed = words.empty() ? "" : words.back();
     std::erase_if(found, [&](const Candidate& candidate) { return !candidate.word.starts_with(typed); });
-    std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) { return a.word < b.word; });
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.word < b.word; });
+    const auto equal = [](const Candidate& a, const Candidate& b) { return a.word == b.word; };
+    found.erase(std::unique(found.begin(), found.end(), equal), found.end());
     return found;
   } catch (const std::exception&) {
     return {};

@@ -21,8 +21,10 @@ std::vector<Candidate> complete(const CLI::App& app, const std::vector<std::stri
 /// trainctl complete -- WORDS: one candidate per line, a tab, its meaning. Called by the shells' scripts.
 int print_candidates(const CLI::App& app, std::vector<std::string> words);
 
-/// Completes an override: "launch.bi" -> launch.bind=, "launch.bind=c" -> launch.bind=core. `job` is the job file, for
-/// its layers' names and its legal sections; "" if none is given yet.
-std::vector<Candidate> complete_override(const std::string& typed, const std::string& job);
+/// Completes an override: "launch.bi" -> launch.bind=, "launch.bind=c" -> launch.bind=core, "network." -> the layers,
+/// "network.fc1." -> the fields of its type. `job` is the job file, "" if none is given yet; it may be wrong or
+/// incomplete. `others` are the overrides typed before this one.
+std::vector<Candidate> complete_override(const std::string& typed, const std::string& job,
+                                         const std::vector<std::string>& others);
 
 }  // namespace trainctl

@@ -1,80 +1,178 @@
-// The fields of a job file, from the parser's table.
+// The fields of a job file, from the parser's table, with the names that are in the file.
+#include "engine/spec/overrides.h"
+
+#include <algorithm>
+#include <filesystem>
 #include <optional>
 
 #include "cli/complete/complete.h"
 #include "engine/base/error.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/network.h"
 #include "engine/spec/parse.h"
+#include "engine/spec/yaml_tree.h"
 
 namespace trainctl {
 namespace {
 
-std::optional<JobSpec> read_job(const std::string& file) {
-  if (file.empty()) return {};
+using Words = std::vector<std::string>;
+
+/// As much of a job as can be read: it may be invalid while it is being written.
+struct Draft {
+  std::optional<YamlNode> tree;
+  std::optional<JobSpec> job;
+};
+
+Draft read_draft(const std::string& file, const Words& others) {
+  Draft draft;
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file, error)) return draft;  // a FIFO must not be read, nor waited for
   try {
-    return load_job(file);
-  } catch (const std::exception&) {
-    return {};  // the file may be invalid while it is being written
+    const JobText text = read_job_text(file);
+    draft.tree = read_yaml(text.text, text.name);
+    Problems ignored;
+    for (const std::string& other : others) apply_override(*draft.tree, other, ignored);
+    draft.job = parse_job(text, others);
+  } catch (const SpecError&) {
+    // What was read before the error is offered.
   }
+  return draft;
 }
+
+const YamlNode* child(const YamlNode* node, const std::string& key) {
+  return node != nullptr && node->is_map() ? node->find(key) : nullptr;
+}
+
+std::string text_of(const YamlNode* node) { return node != nullptr && node->is_scalar() ? node->text : ""; }
 
 class Overrides {
  public:
-  Overrides(std::string typed, std::optional<JobSpec> job) : typed_(std::move(typed)), job_(std::move(job)) {}
+  Overrides(std::string typed, Draft draft) : typed_(std::move(typed)), draft_(std::move(draft)) {}
 
   std::vector<Candidate> find() {
-    add_section(job_section(), "");
+    add_section(job_section(), "", draft_.tree ? &*draft_.tree : nullptr);
     return std::move(found_);
   }
 
  private:
   bool belongs(const Field& field) const {
-    if (!job_) return true;
-    return belongs_to(field, job_->has_command() ? JobKind::command : JobKind::network);
+    if (!draft_.tree) return true;
+    const YamlNode* command = child(&*draft_.tree, "command");
+    return belongs_to(field, command != nullptr && !command->is_null() ? JobKind::command : JobKind::network);
   }
 
-  void add_section(const Section& section, const std::string& path) {
+  /// The section's `type`; "" if it is not known, or there is none.
+  std::string type_of(const Section& section, const YamlNode* node) const {
+    if (section.fields.empty() || section.fields.front().name != "type" || !draft_.tree) return "";
+    const YamlNode* type = child(node, "type");
+    return type != nullptr ? text_of(type) : default_text(section.fields.front(), &section);
+  }
+
+  void add_section(const Section& section, const std::string& path, const YamlNode* node) {
+    const std::string type = type_of(section, node);
     for (const Field& field : section.fields) {
-      if (!belongs(field)) continue;
-      const std::string name = path + field.name;
-      if (field.kind == FieldKind::section) {
-        add_section(*field.section, name + ".");
-      } else if (field.kind == FieldKind::strategy_map || field.kind == FieldKind::stage_map) {
-        add_layers(name + ".", field);
-      } else if (field.kind == FieldKind::variables) {
-        found_.push_back({name + ".", field.doc});
-      } else if (field.kind != FieldKind::layers && field.kind != FieldKind::modules) {
-        add(name, field);
-      }
+      const bool for_type = field.only.empty() || type.empty() ||
+                            std::find(field.only.begin(), field.only.end(), type) != field.only.end();
+      if (belongs(field) && for_type) add_field(field, path + field.name, child(node, field.name));
     }
   }
 
-  void add_layers(const std::string& path, const Field& field) {
-    if (!job_) return;
-    for (const LayerSpec& layer : job_->network) found_.push_back({path + layer.name + "=", field.doc});
+  void add_field(const Field& field, const std::string& name, const YamlNode* node) {
+    switch (field.kind) {
+      case FieldKind::section:
+        add_subsection(field, name, node);
+        break;
+      case FieldKind::strategy_map:
+      case FieldKind::stage_map:
+        for (const std::string& layer : unrolled_names()) found_.push_back({name + "." + layer + "=", field.doc});
+        break;
+      case FieldKind::names:
+      case FieldKind::patterns:
+        add(name, field, unrolled_names());
+        break;
+      case FieldKind::variables:
+        found_.push_back({name + ".", field.doc});
+        if (node != nullptr && node->is_map())
+          for (const YamlNode::Entry& entry : node->entries) found_.push_back({name + "." + entry.key + "=", ""});
+        break;
+      case FieldKind::layers:
+        add_layers(name + ".", field.doc, node);
+        break;
+      case FieldKind::modules:
+        if (node == nullptr || !node->is_map()) break;
+        for (const YamlNode::Entry& entry : node->entries)
+          add_layers(name + "." + entry.key + ".", field.doc, &entry.value);
+        break;
+      default:
+        add(name, field, field.choices);
+    }
+  }
+
+  /// `loss=mse` as well as `loss.type=mse`.
+  void add_subsection(const Field& field, const std::string& name, const YamlNode* node) {
+    for (const Field& one : field.section->fields)
+      if (one.name == field.stands_for) add(name, field, one.choices);
+    YamlNode expanded;
+    if (node != nullptr && node->is_scalar() && !field.stands_for.empty()) {
+      expanded.kind = YamlNode::Kind::map;
+      expanded.entries.push_back({field.stands_for, node->pos, *node});
+      node = &expanded;
+    }
+    add_section(*field.section, name + ".", node);
+  }
+
+  Words unrolled_names() const {
+    Words names;
+    if (draft_.job)
+      for (const LayerSpec& layer : draft_.job->network) names.push_back(layer.name);
+    return names;
+  }
+
+  /// `network.` -> network.fc1., then network.fc1.units=.
+  void add_layers(const std::string& path, const std::string& doc, const YamlNode* list) {
+    if (list == nullptr || !list->is_list()) return;
+    if (!typed_.starts_with(path)) {
+      found_.push_back({path, doc});
+      return;
+    }
+    const Words names = names_of_layers(*list);
+    for (size_t i = 0; i < names.size(); ++i) {
+      const YamlNode& item = list->items[i];
+      const std::string key = path + names[i] + ".", type = text_of(child(&item, "type"));
+      if (!typed_.starts_with(key)) {
+        found_.push_back({key, type});
+        continue;
+      }
+      const EntryType* layer = find_layer_type(type);
+      const bool is_module = child(&item, "module") != nullptr;
+      for (const Field& field : is_module ? module_use_fields() : common_layer_fields())
+        add(key + field.name, field, field.choices);
+      if (layer == nullptr || is_module) continue;
+      for (const Field& field : layer->fields) add(key + field.name, field, field.choices);
+    }
   }
 
   /// Adds the field, or its values once its name is complete.
-  void add(const std::string& path, const Field& field) {
+  void add(const std::string& path, const Field& field, const Words& values) {
     const std::string key = path + "=";
     if (!typed_.starts_with(key)) {
       found_.push_back({key, field.doc});
       return;
     }
-    for (const std::string& choice : field.choices) found_.push_back({key + choice, ""});
+    for (const std::string& value : values) found_.push_back({key + value, ""});
     if (field.kind == FieldKind::flag)
       for (const char* value : {"true", "false"}) found_.push_back({key + value, ""});
   }
 
   const std::string typed_;
-  const std::optional<JobSpec> job_;
+  const Draft draft_;
   std::vector<Candidate> found_;
 };
 
 }  // namespace
 
-std::vector<Candidate> complete_override(const std::string& typed, const std::string& job) {
-  return Overrides(typed, read_job(job)).find();
+std::vector<Candidate> complete_override(const std::string& typed, const std::string& job, const Words& others) {
+  return Overrides(typed, read_draft(job, others)).find();
 }
 
 }  // namespace trainctl

@@ -176,11 +176,20 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
   return collect_profile(*options_.profile, programs, job_.spec.name, directory);
 }
 
-std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
-  if (spec.has_command() && options.profile) {
+void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
+  if (!spec.has_command()) return;
+  if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
                     "use the program's own profiler");
   }
+  if (options.record) {
+    throw SpecError({}, "--record", "the job runs a program, and only a network's collectives can be recorded",
+                    "leave --record out; for NCCL there is env.NCCL_DEBUG=INFO");
+  }
+}
+
+std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
+  require_possible(spec, options);
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;

@@ -49,6 +49,9 @@ struct WorkloadOptions {
   std::optional<ProfileOptions> profile;  ///< networks only: when each instruction of a few steps ran
 };
 
+/// Throws SpecError for an option that a job of this kind cannot follow.
+void require_possible(const JobSpec& spec, const WorkloadOptions& options);
+
 /// Plans the job and checks that this machine can run it. Throws SpecError, EnvError. `loop` must outlive the result.
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop);
 

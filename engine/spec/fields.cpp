@@ -67,6 +67,15 @@ std::string kind_name(const Field& field) {
   return "";
 }
 
+void find_fields(const Section& section, const std::string& prefix, std::string_view name,
+                 std::vector<FieldAt>& found) {
+  for (const Field& field : section.fields) {
+    const std::string path = prefix + field.name;
+    if (field.name == name || path == name) found.push_back({path, &field});
+    if (field.section != nullptr) find_fields(*field.section, path + ".", name, found);
+  }
+}
+
 bool finite(double v) { return v > -1e300 && v < 1e300; }
 
 std::string limit_text(double v) {
@@ -75,6 +84,12 @@ std::string limit_text(double v) {
 }
 
 }  // namespace
+
+std::vector<FieldAt> fields_called(std::string_view name) {
+  std::vector<FieldAt> found;
+  find_fields(job_section(), "", name, found);
+  return found;
+}
 
 std::string kind_text(const Field& field) {
   std::string text = kind_name(field);

@@ -42,6 +42,13 @@ inline bool belongs_to(const Field& field, JobKind kind) { return field.job == J
 /// The whole job: its fields refer to all other sections.
 const Section& job_section();
 
+struct FieldAt {
+  std::string path;  ///< "launch.ranks"
+  const Field* field = nullptr;
+};
+/// The fields of all sections with this name: "ranks", or "launch.ranks" itself.
+std::vector<FieldAt> fields_called(std::string_view name);
+
 /// Keys that every layer may have (type, name, inputs), and those of `{module: …}` entries.
 const std::vector<Field>& common_layer_fields();
 const std::vector<Field>& module_use_fields();

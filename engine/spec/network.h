@@ -34,6 +34,10 @@ struct LayerEntry {
 using LayerList = std::vector<LayerEntry>;
 using Modules = std::map<std::string, LayerList>;
 
+/// The names of the items of a list of layers; those that have none are called relu, relu_1, … after their type or
+/// module. Reads nothing else, so the layers may be wrong.
+std::vector<std::string> names_of_layers(const YamlNode& list);
+
 LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems);
 Modules read_modules(const YamlNode& node, const std::string& path, Problems& problems);
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "engine/base/text.h"
+#include "engine/spec/fields.h"
+#include "engine/spec/network.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
@@ -20,14 +22,29 @@ void forget_positions(YamlNode& node) {
   }
 }
 
+/// A value that is left out, as in `train.epochs=$EPOCHS` if the variable is unset. `null` and `~` are values.
+bool has_empty_value(const YamlNode& node) {
+  if (node.is_null()) return node.text.empty();
+  return std::any_of(node.items.begin(), node.items.end(), has_empty_value) ||
+         std::any_of(node.entries.begin(), node.entries.end(),
+                     [](const YamlNode::Entry& entry) { return has_empty_value(entry.value); });
+}
+
 bool starts_with_name(std::string_view rest, std::string_view name) {
   return rest.starts_with(name) && (rest.size() == name.size() || rest[name.size()] == '.' || rest[name.size()] == '[');
 }
 
-/// Walks from the root to the field, one step at a time.
+/// `{resize: [28, 28]}` is called resize.
+std::vector<std::string> names_of_transforms(const YamlNode& list) {
+  std::vector<std::string> names;
+  for (const YamlNode& item : list.items) names.push_back(item.entries.size() == 1 ? item.entries[0].key : "");
+  return names;
+}
+
+/// Walks from the root to the field, one step at a time, in the tree and in the field table.
 class Walk {
  public:
-  Walk(YamlNode& root, std::string_view path) : node_(&root), rest_(path) {}
+  Walk(YamlNode& root, std::string_view path) : node_(&root), rest_(path), section_(&job_section()) {}
 
   /// The node to set; or null, and the reason in `error`.
   YamlNode* find(std::string& error) {
@@ -63,42 +80,75 @@ class Walk {
     if (!index) {
       error = "has no index in '" + std::string(rest_) + "'";
     } else if (!node_->is_list()) {
-      error = here() + " is " + describe(*node_) + ", not a list";
+      error = here() + (node_->is_null() ? " is not given" : " is " + describe(*node_) + ", not a list") +
+              "; write the whole list: " + here() + "=[...]";
     } else if (*index < 0 || *index >= static_cast<int64_t>(node_->items.size())) {
       error = here() + " has " + std::to_string(node_->items.size()) + " items, counted from 0";
     } else {
       node_ = &node_->items[static_cast<size_t>(*index)];
+      section_ = nullptr;
+      field_ = nullptr;
       take(end + 1);
       after_step(error);
     }
   }
 
-  /// `network.layer1`: the item with `name: layer1`.
+  bool is_among_layers() const {
+    return path_.starts_with("network.") || path_.starts_with("network[") || path_.starts_with("modules.");
+  }
+
+  /// `network.layer1`: the item with `name: layer1`. `dataset.transforms.resize`: the item with that key.
   void step_item(std::string& error) {
-    std::vector<std::string> names;
-    YamlNode* best = nullptr;
-    size_t length = 0;
-    for (YamlNode& item : node_->items) {
-      const YamlNode* name = item.find("name");
-      if (!name || !name->is_scalar() || name->text.empty()) continue;
-      names.push_back(name->text);
-      if (name->text.size() > length && starts_with_name(rest_, name->text)) {
-        best = &item;
-        length = name->text.size();
-      }
+    const bool has_keys = !is_among_layers();
+    const std::vector<std::string> names = has_keys ? names_of_transforms(*node_) : names_of_layers(*node_);
+    size_t best = names.size(), length = 0;
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (names[i].size() <= length || !starts_with_name(rest_, names[i])) continue;
+      best = i;
+      length = names[i].size();
     }
-    if (!best) {
+    if (best == names.size()) {
       const std::string guess = did_you_mean(rest_.substr(0, rest_.find_first_of(".[")), names);
       error = here() + " has no item of that name" + (guess.empty() ? "" : "; " + guess);
       return;
     }
-    node_ = best;
+    node_ = &node_->items[best];
+    section_ = nullptr;
+    field_ = nullptr;
+    if (has_keys) return;  // the name is also the key of the next step
     take(length);
     after_step(error);
   }
 
+  /// `learning_rate: 0.1` stands for `learning_rate: {base: 0.1}`, to which more fields can be added.
+  bool expand_shorthand() {
+    if (field_ == nullptr || field_->stands_for.empty()) return false;
+    YamlNode value = std::move(*node_);
+    *node_ = YamlNode{};
+    node_->kind = YamlNode::Kind::map;
+    node_->pos = value.pos;
+    node_->entries.push_back({field_->stands_for, value.pos, std::move(value)});
+    return true;
+  }
+
+  /// `network.h.3.fc.units`, where h is a use of a module: only the module's own layers can be set.
+  bool is_inside_use_of_module(std::string& error) const {
+    const YamlNode* module = node_->find("module");
+    if (!is_among_layers() || module == nullptr || !module->is_scalar()) return false;
+    const std::vector<std::string> own = names_of(module_use_fields());
+    for (const std::string& name : own)
+      if (starts_with_name(rest_, name)) return false;
+    std::string_view inner = rest_;
+    const size_t digits = std::min(inner.find_first_not_of("0123456789"), inner.size());
+    if (digits > 0 && digits < inner.size() && inner[digits] == '.') inner.remove_prefix(digits + 1);
+    error = here() + " is a use of the module '" + module->text +
+            "'; its layers are set in the module, for all uses: " + "modules." + module->text + "." +
+            std::string(inner) + "=";
+    return true;
+  }
+
   void step_key(std::string& error) {
-    if (node_->is_scalar()) {
+    if (node_->is_scalar() && !expand_shorthand()) {
       error = here() + " is " + describe(*node_) + ", which has no fields; give it whole";
       return;
     }
@@ -107,6 +157,7 @@ class Walk {
       node_->kind = YamlNode::Kind::map;
       node_->pos = kCommandLine;
     }
+    if (is_inside_use_of_module(error)) return;
     YamlNode::Entry* best = nullptr;
     size_t length = 0;
     for (YamlNode::Entry& entry : node_->entries) {
@@ -127,8 +178,18 @@ class Walk {
       best->value.pos = kCommandLine;
     }
     node_ = &best->value;
+    enter(best->key);
     take(length);
     after_step(error);
+  }
+
+  /// Follows the key in the field table; below a layer or an unknown field there is nothing to follow.
+  void enter(const std::string& key) {
+    field_ = nullptr;
+    if (section_ != nullptr)
+      for (const Field& field : section_->fields)
+        if (field.name == key) field_ = &field;
+    section_ = field_ != nullptr ? field_->section : nullptr;
   }
 
   void after_step(std::string& error) {
@@ -141,7 +202,9 @@ class Walk {
 
   YamlNode* node_;
   std::string_view rest_;
-  std::string path_;  ///< the path walked so far
+  std::string path_;              ///< the path walked so far
+  const Section* section_;        ///< of node_; null: none
+  const Field* field_ = nullptr;  ///< of which node_ is the value; null: none
 };
 
 }  // namespace
@@ -158,6 +221,12 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
     value = read_yaml(text.substr(equals + 1), "command line");
   } catch (const SpecError& e) {
     problems.add(kCommandLine, path, "the value of '" + text + "' cannot be read: " + e.diagnostics()[0].message);
+    return;
+  }
+  if (has_empty_value(value)) {
+    problems.add(kCommandLine, path, "'" + text + "' has an empty value",
+                 path.starts_with("env.") ? "an empty text needs quotes that the shell keeps: \"" + path + "=''\""
+                                          : "is a variable of the shell unset? the default is " + path + "=null");
     return;
   }
   forget_positions(value);

@@ -1,10 +1,7 @@
 // YAML text -> JobSpec: the steps in which a job is read.
 #include "engine/spec/parse.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "engine/base/error.h"
 #include "engine/spec/overrides.h"
@@ -17,40 +14,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read_file(const std::string& file) {
-  const auto fail = [&](const std::string& why) {
-    throw SpecError({file, 0, 0}, "", "cannot read the job file: " + why);
-  };
-  std::error_code error;
-  if (fs::is_directory(file, error)) fail("it is a folder");
-  std::ifstream in(file, std::ios::binary);
-  if (!in) fail(std::strerror(errno));
-  // One byte past the limit is enough for read_yaml to refuse it.
-  std::string text(kMaxYamlBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) fail(std::strerror(errno));
-  text.resize(static_cast<size_t>(in.gcount()));
-  return text;
-}
-
 /// The job may be saved elsewhere (a run's folder) and ranks may run elsewhere: only an absolute path means the
 /// same everywhere.
-void resolve(const JobSpec& job, std::string& path) {
+void resolve(const fs::path& folder, std::string& path) {
   std::error_code error;
-  const fs::path absolute = fs::absolute(fs::path(job.file).parent_path() / (path.empty() ? "." : path), error);
+  const fs::path absolute = fs::absolute(folder / (path.empty() ? "." : path), error);
   if (error) return;
   path = absolute.lexically_normal().string();
   if (path.size() > 1 && path.back() == '/') path.pop_back();
 }
 
-void resolve_paths(JobSpec& job) {
-  if (!job.dataset.path.empty()) resolve(job, job.dataset.path);
-  if (job.has_command()) resolve(job, job.working_dir);
+void resolve_paths(JobSpec& job, const fs::path& folder) {
+  if (!job.dataset.path.empty()) resolve(folder, job.dataset.path);
+  if (job.has_command()) resolve(folder, job.working_dir);
 }
 
 }  // namespace
 
-JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides) {
+JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides) {
+  const std::string_view text = from.text;
+  const std::string& file = from.name;
   JobSpec job;
   job.file = file;
   job.source = text.starts_with("\xEF\xBB\xBF") ? text.substr(3) : text;
@@ -62,12 +45,16 @@ JobSpec parse_job(std::string_view text, const std::string& file, const std::vec
   read_job(root, job, problems);
   validate(job, problems);
   problems.throw_if_any();
-  resolve_paths(job);
+  resolve_paths(job, from.folder);
   return job;
 }
 
+JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides) {
+  return parse_job({file, std::string(text), fs::path(file).parent_path()}, overrides);
+}
+
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides) {
-  return parse_job(read_file(file), file, overrides);
+  return parse_job(read_job_text(file), overrides);
 }
 
 }  // namespace trainctl

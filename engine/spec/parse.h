@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/spec/job_spec.h"
+#include "engine/spec/job_text.h"
 
 namespace trainctl {
 
@@ -13,6 +14,8 @@ namespace trainctl {
 /// syntax). Throws SpecError with all errors, not only the first; a file that cannot be read is a SpecError too.
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides = {});
 
+/// The same from text that was read before, so that a caller of read_job_text can show the lines that errors refer to.
+JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides = {});
 /// The same from text; relative paths in it are taken relative to the folder of `file`.
 JobSpec parse_job(std::string_view text, const std::string& file, const std::vector<std::string>& overrides = {});
 

@@ -9,11 +9,13 @@
 namespace trainctl {
 
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
-                         const std::string& path, Problems& problems) {
+                         const std::string& path, Problems& problems,
+                         const std::function<std::string(const std::string& key)>& elsewhere) {
   for (const YamlNode::Entry& entry : node.entries) {
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     if (problems.full()) return;
-    std::string hint = did_you_mean(entry.key, known);
+    std::string hint = elsewhere ? elsewhere(entry.key) : "";
+    if (hint.empty()) hint = did_you_mean(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " takes no fields" : what + " takes " + join(known);
     problems.add(entry.key_pos, at_key(path, entry.key), "unknown field '" + entry.key + "'", hint);
   }

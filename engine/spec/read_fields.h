@@ -12,9 +12,10 @@
 namespace trainctl {
 
 /// A problem for each key that is not in `known`, at the key, with the nearest name. `what` is the owner of the
-/// fields: "relu", "parallel".
+/// fields: "relu", "parallel". `elsewhere` may know where a key belongs ("" if it does not).
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
-                         const std::string& path, Problems& problems);
+                         const std::string& path, Problems& problems,
+                         const std::function<std::string(const std::string& key)>& elsewhere = {});
 
 /// The fields of a layer or transform into Attrs, defaults filled in.
 Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const std::string& what,

@@ -15,6 +15,11 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kMaxRules = 10'000;
+/// For a field in the wrong section: "did you mean launch.ranks?"; "" if no section, or more than one, has it.
+std::string where_it_belongs(const std::string& key) {
+  const std::vector<FieldAt> found = fields_called(key);
+  return found.size() == 1 ? "did you mean '" + found.front().path + "'?" : "";
+}
 
 class JobReader {
  public:
@@ -79,7 +84,7 @@ class JobReader {
     for (const YamlNode::Entry& entry : node.entries)
       if (std::find(all.begin(), all.end(), entry.key) == all.end())
         unknown.entries.push_back({entry.key, entry.key_pos, {}});
-    refuse_unknown_keys(unknown, legal, what, path, problems_);
+    refuse_unknown_keys(unknown, legal, what, path, problems_, where_it_belongs);
   }
 
   /// The `type` that a section gives, or its default; "" if that is wrong itself, or if the section has no types.

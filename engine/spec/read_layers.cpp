@@ -112,11 +112,10 @@ LayerEntry read_entry(const YamlNode& node, const std::string& path, Problems& p
   return entry;
 }
 
-/// Names layers without a name relu, relu_1, …; then checks that every name in the list is unique.
-void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) {
+void refuse_equal_names(const YamlNode& node, const LayerList& layers, Problems& problems) {
   std::set<std::string> taken;
   for (size_t i = 0; i < layers.size(); ++i) {
-    LayerEntry& layer = layers[i];
+    const LayerEntry& layer = layers[i];
     if (layer.name.empty() || taken.insert(layer.name).second) continue;
     const YamlNode* name = node.items[i].find("name");
     const auto first =
@@ -125,16 +124,31 @@ void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) 
     problems.add(name->pos, at_key(layer.path, "name"), "the name '" + layer.name + "' is used twice",
                  other.known() ? "the other one is in line " + std::to_string(other.line) : "");
   }
+}
+
+/// Names the items without a name after their base, the type or module: relu, relu_1, …
+void fill_in_names(std::vector<std::string>& names, const std::vector<std::string>& bases) {
+  std::set<std::string> taken(names.begin(), names.end());
   std::map<std::string, int> counters;  // so that ten thousand relus do not each try ten thousand names
-  for (LayerEntry& layer : layers) {
-    if (!layer.name.empty()) continue;
-    const std::string base = layer.type ? layer.type->name : layer.module.empty() ? "layer" : layer.module;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (!names[i].empty()) continue;
+    const std::string base = bases[i].empty() ? "layer" : bases[i];
     int& n = counters[base];
     do {
-      layer.name = n == 0 ? base : base + "_" + std::to_string(n);
+      names[i] = n == 0 ? base : base + "_" + std::to_string(n);
       ++n;
-    } while (!taken.insert(layer.name).second);
+    } while (!taken.insert(names[i]).second);
   }
+}
+
+void name_layers(LayerList& layers) {
+  std::vector<std::string> names, bases;
+  for (const LayerEntry& layer : layers) {
+    names.push_back(layer.name);
+    bases.push_back(layer.type ? layer.type->name : layer.module);
+  }
+  fill_in_names(names, bases);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].name = names[i];
 }
 
 }  // namespace
@@ -142,6 +156,20 @@ void fill_in_names(const YamlNode& node, LayerList& layers, Problems& problems) 
 std::string layer_name_pattern() {
   return "^(?!(" + join(kReserved, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," + std::to_string(kMaxNameLength - 2) +
          "}[A-Za-z0-9_-])?$";
+}
+
+std::vector<std::string> names_of_layers(const YamlNode& list) {
+  std::vector<std::string> names, bases;
+  for (const YamlNode& item : list.items) {
+    const auto text = [&](const char* key) {
+      const YamlNode* value = item.find(key);
+      return value != nullptr && value->is_scalar() ? value->text : "";
+    };
+    names.push_back(text("name"));
+    bases.push_back(!text("module").empty() ? text("module") : text("type"));
+  }
+  fill_in_names(names, bases);
+  return names;
 }
 
 LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems) {
@@ -159,7 +187,8 @@ LayerList read_layers(const YamlNode& node, const std::string& path, Problems& p
   }
   for (size_t i = 0; i < node.items.size(); ++i)
     layers.push_back(read_entry(node.items[i], at_index(path, i), problems));
-  fill_in_names(node, layers, problems);
+  refuse_equal_names(node, layers, problems);
+  name_layers(layers);
   return layers;
 }
 

@@ -55,6 +55,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     YamlNode node;
     node.pos = pos_of(mark);
+    node.text = null_word(mark);
     add(std::move(node), anchor, mark);
   }
 
@@ -116,6 +117,14 @@ class TreeBuilder : public YAML::EventHandler {
   }
   [[noreturn]] void too_deep(const YAML::Mark& mark) const {
     fail(mark, "nested more than " + std::to_string(kMaxYamlDepth) + " levels deep");
+  }
+
+  /// The null that was written, "null" or "~"; "" where there is nothing.
+  std::string null_word(const YAML::Mark& mark) const {
+    const std::string_view rest = source_.from(offset_of(mark));
+    for (const char* word : {"~", "null", "Null", "NULL"})
+      if (rest.starts_with(word)) return word;
+    return "";
   }
 
   void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {

@@ -59,6 +59,70 @@ TEST_CASE("a key with dots or stars is taken whole") {
   CHECK(job.parallel.strategies[1].pattern == "act.*");
 }
 
+TEST_CASE("an override goes through a shorthand, which becomes its mapping") {
+  const JobSpec job = with({"optimizer.learning_rate=0.25", "optimizer.learning_rate.type=cosine", "loss=mse",
+                            "loss.input=fc", "parallel.optimizer_shard=1", "parallel.optimizer_shard.min_kb=3"});
+  CHECK(job.optimizer.learning_rate.type == "cosine");
+  CHECK(job.optimizer.learning_rate.base == 0.25);
+  CHECK(job.loss->type == "mse");
+  CHECK(job.loss->input == "fc");
+  CHECK(job.parallel.optimizer_shard.level == 1);
+  CHECK(job.parallel.optimizer_shard.min_kb == 3);
+  CHECK(with({"optimizer.learning_rate={type: cosine}", "optimizer.learning_rate=0.5"}).optimizer.learning_rate.type ==
+        "constant");
+}
+
+TEST_CASE("an override reaches a layer by the name that the parser gives it") {
+  const std::string job =
+      "dataset: {type: random, shape: [8]}\nnetwork:\n  - {type: dense, units: 4}\n  - {type: dense, units: 4}\n";
+  CHECK(parse_job(job, "job.yaml", {"network.dense_1.units=6"}).network[1].attrs.integer("units") == 6);
+  CHECK(parse_job(job, "job.yaml", {"network.dense.units=6"}).network[0].attrs.integer("units") == 6);
+}
+
+TEST_CASE("an override of a layer inside a module's use is told to set the module's") {
+  const std::string job =
+      "dataset: {type: random, shape: [8]}\nmodules: {block: [{name: fc, type: dense, units: 8}]}\n"
+      "network: [{module: block, name: h, repeat: 2}]\n";
+  CHECK(parse_job(job, "job.yaml", {"modules.block.fc.units=4", "network.h.repeat=1"}).network.size() == 1);
+  try {
+    parse_job(job, "job.yaml", {"network.h.1.fc.units=4"});
+    FAIL("accepted");
+  } catch (const SpecError& e) {
+    CHECK(std::string(e.what()).find("is a use of the module 'block'; its layers are set in the module, for all uses: "
+                                     "modules.block.fc.units=") != std::string::npos);
+  }
+}
+
+TEST_CASE("an override reaches a transform by its name") {
+  const std::string job =
+      "dataset: {type: mnist, path: data, transforms: [{resize: [28, 28]}, hwc2chw]}\n"
+      "network: [{type: dense, units: 8}]\n";
+  const JobSpec set = parse_job(job, "job.yaml", {"dataset.transforms.resize=[14, 14]"});
+  CHECK(set.dataset.transforms[0].attrs.ints("size") == Ints{14, 14});
+}
+
+TEST_CASE("an override without a value is an error, null is the default") {
+  for (const char* field : {"train.epochs", "name", "launch.log_dir", "loss", "optimizer", "env.A", "print"}) {
+    CAPTURE(field);
+    CHECK(error_of(std::string(field) + "=").find("has an empty value") != std::string::npos);
+    CHECK(error_of(std::string(field) + "=  ").find("has an empty value") != std::string::npos);
+  }
+  CHECK(error_of("optimizer={type: adam, eps: }").find("has an empty value") != std::string::npos);
+  CHECK(error_of("env.A=").find("\"env.A=''\"") != std::string::npos);
+  CHECK(with({"env.A=''"}).env.at("A").empty());
+  CHECK(error_of("name=''").find("not empty") != std::string::npos);
+  for (const char* none : {"null", "~", "NULL", " null "}) {
+    CAPTURE(none);
+    CHECK(with({"train.epochs=7", std::string("train.epochs=") + none}).train.epochs == TrainSpec{}.epochs);
+  }
+  CHECK(with({"optimizer={type: adam, eps: null}"}).optimizer.type == "adam");
+}
+
+TEST_CASE("a field in the wrong section is answered with its own") {
+  CHECK(error_of("ranks=4").find("did you mean 'launch.ranks'?") != std::string::npos);
+  CHECK(error_of("train.batch=4").find("did you mean 'dataset.batch'?") != std::string::npos);
+}
+
 TEST_CASE("the later of two overrides wins") { CHECK(with({"seed=3", "seed=4"}).seed == 4); }
 
 TEST_CASE("the error for an override that cannot be applied says which and why") {
@@ -72,6 +136,8 @@ TEST_CASE("the error for an override that cannot be applied says which and why")
   CHECK(error_of("network[x].units=3").find("no index") != std::string::npos);
   CHECK(error_of("seed[0]=3").find("not a list") != std::string::npos);
   CHECK(error_of("parallel.mode.x=3").find("parallel.mode is 'semi_auto_parallel', which has no fields") !=
+        std::string::npos);
+  CHECK(error_of("print[0]=fc").find("print[0]=fc': print is not given; write the whole list: print=[...]") !=
         std::string::npos);
   CHECK(error_of("seed=[").find("cannot be read: this is not YAML") != std::string::npos);
   CHECK(error_of("seed=x") == "command line: seed: must be an integer, not 'x'");

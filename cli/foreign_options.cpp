@@ -1,0 +1,196 @@
+// First the spellings of others, then any field of the job: --micro-batches 4 means parallel.micro_batches=4.
+#include "cli/foreign_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <vector>
+
+#include "engine/spec/fields.h"
+
+namespace trainctl {
+namespace {
+
+using Names = std::vector<std::string_view>;
+
+/// Options that mean a field of the job. Names are without leading dashes, in lower case, with '_' for '-'.
+struct FieldSpelling {
+  Names names;
+  std::string_view field;
+  std::string_view example;  ///< the value to show if none was given, or one that the field does not take
+};
+
+const std::vector<FieldSpelling>& field_spellings() {
+  static const std::vector<FieldSpelling> all = {
+      {{"n",
+        "np",
+        "c",
+        "nproc",
+        "nprocs",
+        "num_proc",
+        "num_procs",
+        "procs",
+        "processes",
+        "num_processes",
+        "nproc_per_node",
+        "ntasks",
+        "ntasks_per_node",
+        "npernode",
+        "ppn",
+        "ranks",
+        "num_ranks",
+        "nranks",
+        "world_size",
+        "worker_num",
+        "local_worker_num",
+        "num_workers",
+        "workers",
+        "num_gpus",
+        "ngpus",
+        "gpus",
+        "gpus_per_node",
+        "num_devices",
+        "devices"},
+       "launch.ranks",
+       "N"},
+      {{"bind_to", "bind_core", "cpu_bind", "map_by"}, "launch.bind", "core"},
+      {{"logdir", "log_path", "output_dir", "output_filename"}, "launch.log_dir", "FOLDER"},
+      {{"restarts", "elastic_restarts"}, "launch.max_restarts", "N"},
+      {{"cluster_time_out", "timeout_seconds"}, "launch.timeout", "30s"},
+      {{"use_cpu", "cpu"}, "launch.device", "cpu"},
+      {{"use_cuda", "cuda", "gpu"}, "launch.device", "cuda"},
+      {{"epoch", "num_epochs", "n_epochs", "max_epochs", "num_train_epochs"}, "train.epochs", "N"},
+      {{"max_steps", "num_steps", "iterations", "iters", "max_iters", "train_iters"}, "train.steps", "N"},
+      {{"log_interval", "logging_steps", "print_freq"}, "train.log_every", "N"},
+      {{"batch_size", "bs", "b", "global_batch_size", "train_batch_size"}, "dataset.batch", "N"},
+      {{"data", "data_dir", "data_path", "dataset_path"}, "dataset.path", "FOLDER"},
+      {{"lr"}, "optimizer.learning_rate", "0.1"},
+      {{"optim"}, "optimizer.type", "adam"},
+      {{"weight_decay", "wd"}, "optimizer.weight_decay", "0.01"},
+      {{"clip_grad", "max_grad_norm", "gradient_clipping"}, "optimizer.clip_norm", "1"},
+      {{"mixed_precision", "dtype", "bf16", "fp16", "amp"}, "precision", "bf16"},
+      {{"pp", "pipeline_stages", "pipeline_parallel_size", "pipeline_model_parallel_size"}, "parallel.stages", "N"},
+      {{"gradient_accumulation_steps", "num_micro_batches", "microbatches"}, "parallel.micro_batches", "N"},
+      {{"zero", "zero_stage"}, "parallel.optimizer_shard.level", "1"},
+  };
+  return all;
+}
+
+/// Options that have no field.
+struct Advice {
+  Names names;
+  std::string_view text;
+};
+
+const std::vector<Advice>& advice() {
+  static const std::vector<Advice> all = {
+      {{"nnodes", "nnode", "nodes", "num_nodes", "num_machines", "node_rank", "machine_rank", "hostfile", "host",
+        "hosts", "machinefile", "nodelist", "include", "exclude", "standalone"},
+       "leave it out: all ranks of a run are on this host, and launch.ranks is their number"},
+      {{"master_addr", "master_port", "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint",
+        "rdzv_id", "rdzv_conf", "local_addr", "join", "sched_host", "sched_port"},
+       "leave it out: trainctl chooses the address and a free port for each run"},
+      {{"monitor_interval", "start_method", "role", "multi_gpu", "allow_run_as_root", "oversubscribe"},
+       "leave it out: it has no meaning here"},
+      {{"tee", "redirects", "r", "t", "local_ranks_filter", "tag_output", "label", "l"},
+       "--show all shows the lines of every rank; all are kept in log_output/<run>/rank.<N>"},
+      {{"m", "module", "no_python", "script", "program"},
+       "a program is named in the job: command: [python3, train.py]; start from trainctl init command"},
+      {{"dry_run", "plan_only"}, "trainctl plan says what a run would do, without running it"},
+      {{"daemon", "background", "bg", "detached"}, "write --detach"},
+      {{"wait", "foreground"}, "leave it out: run waits unless --detach is given"},
+      {{"v", "verbose", "debug"}, "leave it out; --show all shows the lines of every rank"},
+  };
+  return all;
+}
+
+std::string normalized(const std::string& option) {
+  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
+  return name;
+}
+
+bool is_one_of(const std::string& name, const Names& names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789.e-") == std::string::npos;
+}
+
+/// Whether the option's value is one for the field.
+bool fits(const std::string& value, const Field* field, std::string_view example) {
+  if (value.empty() || value.find('=') != std::string::npos) return false;
+  if (field != nullptr && !field->choices.empty())
+    return std::find(field->choices.begin(), field->choices.end(), value) != field->choices.end();
+  return example == "FOLDER" || example.empty() || is_number(value);
+}
+
+std::string write(const std::string& field, const std::string& value) { return "write " + field + "=" + value; }
+
+/// `-n4`: a number directly after the letters of a short option.
+UnknownOption with_number_apart(const UnknownOption& option) {
+  if (option.name.starts_with("--")) return option;
+  const size_t digits = std::min(option.name.find_first_of("0123456789"), option.name.size());
+  if (digits < 2 || digits == option.name.size()) return option;
+  return {option.name.substr(0, digits), option.name.substr(digits)};
+}
+
+/// "" if no field is meant.
+std::string as_field(const std::string& name, const std::string& value) {
+  for (const FieldSpelling& spelling : field_spellings()) {
+    if (!is_one_of(name, spelling.names)) continue;
+    const std::vector<FieldAt> fields = fields_called(spelling.field);
+    const Field* field = fields.size() == 1 ? fields[0].field : nullptr;
+    return write(std::string(spelling.field),
+                 fits(value, field, spelling.example) ? value : std::string(spelling.example));
+  }
+  std::vector<FieldAt> fields = fields_called(name);
+  if (fields.empty()) {  // --launch-ranks
+    std::string dotted = name;
+    if (const size_t first = dotted.find('_'); first != std::string::npos) dotted[first] = '.';
+    fields = fields_called(dotted);
+  }
+  // Of fields with one name, an option means the outermost: --name and --seed, not those of a section.
+  const auto dots = [](const FieldAt& at) { return std::count(at.path.begin(), at.path.end(), '.'); };
+  std::stable_sort(fields.begin(), fields.end(), [&](const FieldAt& a, const FieldAt& b) { return dots(a) < dots(b); });
+  if (fields.empty() || (fields.size() > 1 && dots(fields[0]) == dots(fields[1]))) return "";
+  const Field& field = *fields[0].field;
+  const bool has_type = field.section != nullptr && field.stands_for.empty() && !field.section->fields.empty() &&
+                        field.section->fields.front().name == "type";
+  if (field.section != nullptr && field.stands_for.empty() && !has_type) return "";
+  const std::string shown = !value.empty() && value.find('=') == std::string::npos ? value
+                            : field.kind == FieldKind::flag                        ? "true"
+                                                                                   : "VALUE";
+  return write(fields[0].path + (has_type ? ".type" : ""), shown);
+}
+
+bool reads_job(const CLI::App& command) {
+  return command.get_option_no_throw("JOB.yaml") != nullptr || command.get_parent() == nullptr;
+}
+
+}  // namespace
+
+std::string our_spelling(const CLI::App& command, const UnknownOption& given) {
+  const UnknownOption option = with_number_apart(given);
+  const std::string name = normalized(option.name);
+  const Names& ranks = field_spellings().front().names;
+  if (is_one_of(name, ranks) && find_option(command, "--ranks") != nullptr)
+    return "write --ranks " + (is_number(option.value) ? option.value : "N");
+  if (!reads_job(command)) return "";
+  if (is_one_of(name, {"x", "env", "export", "genv"}))
+    return option.value.find('=') == std::string::npos ? "write env.NAME=VALUE" : "write env." + option.value;
+  if (is_one_of(name, {"set", "override", "overrides", "opt", "param"}))
+    return "fields of the job are given without an option: " +
+           (option.value.find('=') == std::string::npos ? "launch.ranks=4" : option.value);
+  if (is_one_of(name, {"config", "config_file", "cfg", "job", "job_file", "file", "f", "yaml"}))
+    return "the job file is given without an option: " + full_name(command) +
+           (command.get_parent() == nullptr ? " run " : " ") + (option.value.empty() ? "job.yaml" : option.value);
+  for (const Advice& one : advice())
+    if (is_one_of(name, one.names)) return std::string(one.text);
+  return as_field(name, option.value);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,14 @@
+// Whether a command can write its output, asked before the work whose result that is.
+#pragma once
+
+#include <string>
+
+namespace trainctl {
+
+/// Throws EnvError that begins with `option` if a file cannot be created or overwritten there. Changes nothing.
+void require_writable_file(const std::string& path, const std::string& option);
+
+/// The same for a folder, which need not exist yet: it, or the nearest folder above it, must be writable.
+void require_writable_folder(const std::string& path, const std::string& option);
+
+}  // namespace trainctl
