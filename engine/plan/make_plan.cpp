@@ -7,6 +7,7 @@
 
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
+#include "engine/plan/hybrid_parts.h"
 #include "engine/plan/hybrid_variables.h"
 #include "engine/plan/part_limits.h"
 #include "engine/plan/plan.h"
@@ -222,6 +223,10 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   place_variables(graph, by_hand, plan);
   add_notes(strategies, spec, plan);
+  if (plan.hybrid()) {
+    const std::vector<HeldTensor> held = held_tensors(graph, plan, spec.parallel.full_batch);
+    for (std::string& note : equal_part_notes(graph, plan, held)) plan.notes.push_back(std::move(note));
+  }
   return plan;
 }
 
