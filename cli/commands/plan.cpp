@@ -1,4 +1,6 @@
 // trainctl plan: what a run will do, derived from the programs that would run. Starts nothing.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -10,6 +12,7 @@
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
+#include "cli/render/terminal.h"
 #include "engine/compile/report.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
@@ -21,7 +24,16 @@ namespace {
 struct Options {
   JobArguments job;
   bool json = false;
+  bool full = false;
 };
+
+/// A file or a pipe has no width of its own.
+PlanStyle style_of(const Options& options) {
+  constexpr size_t kPlainWidth = 120;
+  const bool terminal = is_terminal(STDOUT_FILENO);
+  if (terminal) return {options.full, static_cast<size_t>(terminal_width(STDOUT_FILENO))};
+  return {options.full, options.full ? 0 : kPlainWidth};
+}
 
 int plan_command(const JobSpec& spec, bool json) {
   require_program(spec);
@@ -39,7 +51,8 @@ int plan(const Options& options) {
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
   report["launch"] = launch_report(job.spec);
-  std::cout << (options.json ? report.dump(2) + "\n" : render_plan(report) + render_launch(report["launch"]))
+  std::cout << (options.json ? report.dump(2) + "\n"
+                             : render_plan(report, style_of(options)) + render_launch(report["launch"]))
             << std::flush;
   require_memory_limit(job, classes.programs);  // after printing the plan, which shows where the memory goes
   return kExitDone;
@@ -52,6 +65,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   auto* command =
       app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
+  command->add_flag("--full", options->full, "Every layer and redistribution on a line of its own");
   command->add_flag("--json", options->json, "All of it as JSON");
   command->footer(R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
 
@@ -59,6 +73,7 @@ Examples:
   trainctl plan job.yaml
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
   trainctl plan job.yaml launch.bind=core       which cores would each rank have?
+  trainctl plan job.yaml --full                 layers that repeat, one by one
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });
 }

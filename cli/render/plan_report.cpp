@@ -1,12 +1,19 @@
-// Sections of the plan: head, layers, redistributions, schedule, memory, communication, notes.
+// Sections of the plan: head, stages, layers, parts of hybrid_parallel, redistributions, schedule, memory,
+// communication, notes.
 #include "cli/render/plan_report.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "cli/render/fold.h"
+#include "cli/render/held_parts.h"
+#include "cli/render/move_rows.h"
+#include "cli/render/schedule_drawing.h"
 #include "cli/render/table.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
@@ -57,6 +64,37 @@ std::string groups(const Json& r, const Json& ids) {
   return join(words, " ");
 }
 
+/// 1234567 -> "1.23 M"; below 1000 "".
+std::string short_count(double count, std::string_view units) {
+  size_t unit = 0;
+  for (; count >= 999.5 && unit < units.size(); ++unit) count /= 1000;
+  if (unit == 0) return "";
+  return fmt::format("{:.{}f} {}", count, count < 9.995 ? 2 : count < 99.95 ? 1 : 0, units[unit - 1]);
+}
+
+/// "1.23 M (1,234,567)".
+std::string with_short(const Json& count, std::string_view units) {
+  const auto value = count.get<double>();
+  const std::string exact =
+      count.is_number_integer() ? with_commas(count.get<int64_t>()) : fmt::format("{:.4g}", value);
+  const std::string brief = short_count(value, units);
+  return brief.empty() ? exact : brief + " (" + exact + ")";
+}
+
+/// A count of the whole job, and a rank's: the least and the most.
+std::string totals(const Json& r, const char* field, const char* name, std::string_view units) {
+  std::string line = fmt::format("{}: {}", name, with_short(r[field], units));
+  if (r["ranks"].get<int>() > 1) {
+    const Json& classes = r["rank_classes"];
+    const auto [least, most] = std::minmax_element(classes.begin(), classes.end(), [&](const Json& a, const Json& b) {
+      return a[field].get<double>() < b[field].get<double>();
+    });
+    line += "; a rank " + with_short((*least)[field], units);
+    if ((*least)[field] != (*most)[field]) line += " to " + with_short((*most)[field], units);
+  }
+  return line + "\n";
+}
+
 std::string head(const Json& r) {
   std::vector<std::string> mesh;
   for (const Json& size : r["mesh"]) mesh.push_back(size.dump());
@@ -69,7 +107,13 @@ std::string head(const Json& r) {
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
   if (const int level = r["optimizer_shard_level"]; level > 0) out += fmt::format(", optimizer_shard level {}", level);
   if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
-  return out + "\n";
+  return out + "\n" + totals(r, "parameters", "parameters", "KMBT") +
+         totals(r, "flops_per_step", "flops a step", "KMGTPE");
+}
+
+/// "3", "0-7".
+std::string range(int first, int last) {
+  return std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
 }
 
 std::string layouts(const Json& tensors) {
@@ -78,22 +122,145 @@ std::string layouts(const Json& tensors) {
   return join(words, " ");
 }
 
-std::string layers(const Json& r) {
+std::string why(const Json& layer) {
+  std::string text_of = text(layer["reason"]).empty() ? text(layer["choice"]) : text(layer["reason"]);
+  if (layer["recompute"].get<bool>()) text_of += "; recomputed in the backward pass";
+  if (!text(layer["would_be"]).empty()) text_of += "; " + text(layer["would_be"]);
+  return text_of;
+}
+
+/// The cells of a layer's row.
+std::vector<std::string> cells(const Json& layer, std::string stage, std::string name, std::string reason) {
+  const Json in = layer["inputs"].empty() ? Json::array() : Json::array({layer["inputs"][0]});
+  return {std::move(stage), std::move(name),           text(layer["type"]), list(layer["strategy"]),
+          layouts(in),      layouts(layer["outputs"]), std::move(reason)};
+}
+
+bool may_be_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.'; }
+
+/// `text` with `word` replaced where it is a whole name.
+std::string replaced(std::string text, const std::string& word, const std::string& by) {
+  for (size_t at = text.find(word); !word.empty() && at != std::string::npos; at = text.find(word, at)) {
+    const size_t end = at + word.size();
+    const bool whole = (at == 0 || !may_be_in_name(text[at - 1])) && (end == text.size() || !may_be_in_name(text[end]));
+    if (whole) text.replace(at, word.size(), by);
+    at = whole ? at + by.size() : end;
+  }
+  return text;
+}
+
+/// Reasons name a layer's neighbours. Here they say what these are to the layer, which is the same in every copy of a
+/// block: "follows its input".
+class Reasons {
+ public:
+  explicit Reasons(const Json& layers) {
+    for (size_t l = 0; l < layers.size(); ++l) {
+      for (const Json& output : layers[l]["outputs"]) makers_[text(output["tensor"])] = l;
+      for (const Json& input : layers[l]["inputs"]) readers_[text(input["tensor"])].push_back(text(layers[l]["name"]));
+    }
+  }
+
+  std::string of(const Json& layer) const {
+    std::vector<std::string> inputs;
+    for (const Json& input : layer["inputs"])
+      if (makers_.contains(text(input["tensor"]))) inputs.push_back(text(input["tensor"]));
+    std::string reason = why(layer);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      reason = replaced(reason, inputs[i], inputs.size() == 1 ? "its input" : fmt::format("its input {}", i + 1));
+    for (const Json& output : layer["outputs"]) {
+      const auto readers = readers_.find(text(output["tensor"]));
+      if (readers == readers_.end()) continue;
+      for (const std::string& reader : readers->second)
+        reason = replaced(reason, reader, readers->second.size() == 1 ? "its reader" : "a reader of it");
+    }
+    return reason;
+  }
+
+ private:
+  std::map<std::string, size_t> makers_;  ///< tensor -> the layer that makes it
+  std::map<std::string, std::vector<std::string>> readers_;
+};
+
+/// All that the report has about a layer, but its stage, the names in it, and why.
+std::string facts(Json layer) {
+  for (const char* field : {"name", "stage", "choice", "reason", "would_be"}) layer.erase(field);
+  for (const char* side : {"inputs", "outputs"})
+    for (Json& tensor : layer[side]) tensor.erase("tensor");
+  return layer.dump();
+}
+
+/// Why these layers are as they are. The most frequent reason, then the others with the layers that they belong to.
+std::string reasons_of(const Json& layers, const std::vector<size_t>& rows, const Reasons& reasons) {
+  if (rows.size() == 1) return why(layers[rows.front()]);
+  std::vector<std::pair<std::string, std::vector<std::string>>> names;  // by reason, in order of appearance
+  for (size_t row : rows) {
+    std::string reason = reasons.of(layers[row]);
+    auto entry = std::find_if(names.begin(), names.end(), [&](const auto& known) { return known.first == reason; });
+    if (entry == names.end()) entry = names.insert(names.end(), {std::move(reason), {}});
+    entry->second.push_back(text(layers[row]["name"]));
+  }
+  std::stable_sort(names.begin(), names.end(),
+                   [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
+  std::string all = names.front().first;
+  for (size_t i = 1; i < names.size(); ++i) {
+    const auto& [reason, of] = names[i];
+    all += "; " + name_pattern(of).value_or(join(of)) + ": " + reason;
+  }
+  return all;
+}
+
+std::string stages_of(const Json& layers, const std::vector<size_t>& rows) {
+  std::set<int64_t> stages;
+  for (size_t row : rows) stages.insert(layers[row]["stage"].get<int64_t>());
+  return number_ranges({stages.begin(), stages.end()});
+}
+
+std::string layers(const Json& r, bool full) {
   Table table({">stage", "layer", "type", "strategy", "in", "out", "why"});
-  for (const Json& layer : r["layers"]) {
-    std::string why = text(layer["reason"]).empty() ? text(layer["choice"]) : text(layer["reason"]);
-    if (layer["recompute"].get<bool>()) why += "; recomputed in the backward pass";
-    if (!text(layer["would_be"]).empty()) why += "; " + text(layer["would_be"]);
-    const Json in = layer["inputs"].empty() ? Json::array() : Json::array({layer["inputs"][0]});
-    table.add({layer["stage"].dump(), text(layer["name"]), text(layer["type"]), list(layer["strategy"]), layouts(in),
-               layouts(layer["outputs"]), why});
+  const Json& all = r["layers"];
+  const Reasons reasons(all);
+  std::vector<FoldRow> rows;
+  for (const Json& layer : all) {
+    if (full) table.add(cells(layer, layer["stage"].dump(), text(layer["name"]), why(layer)));
+    if (!full) rows.push_back({text(layer["name"]), facts(layer)});
+  }
+  for (const FoldLine& line : fold_rows(rows)) {
+    const std::string indent(static_cast<size_t>(2 * line.depth), ' ');
+    if (line.times > 0) {
+      table.add_line(indent + fmt::format("{}, {} times:", line.name, line.times));
+      continue;
+    }
+    const Json& layer = all[line.rows.front()];
+    table.add(cells(layer, stages_of(all, line.rows), indent + line.name, reasons_of(all, line.rows, reasons)));
   }
   return "\nlayers\n" + table.str();
 }
 
-std::string redistributions(const Json& r) {
-  Table table({">stage", "pass", "kind", "what", ">bytes", "groups"});
-  for (const Json& row : r["redistributions"])
+/// "embed … h.5.sum (74)", the layers of each stage, in their order.
+std::string stages(const Json& r) {
+  const int stages = r["stages"], ranks = r["ranks"].get<int>() / stages;
+  std::vector<std::vector<std::string>> runs(static_cast<size_t>(stages));
+  const Json& all = r["layers"];
+  for (size_t first = 0; first < all.size();) {
+    size_t end = first + 1;
+    while (end < all.size() && all[end]["stage"] == all[first]["stage"]) ++end;
+    std::string run = text(all[first]["name"]);
+    if (end - first > 1) run += " … " + text(all[end - 1]["name"]) + fmt::format(" ({})", end - first);
+    runs[all[first]["stage"].get<size_t>()].push_back(run);
+    first = end;
+  }
+  Table table({">stage", "ranks", "layers"});
+  for (int s = 0; s < stages; ++s)
+    table.add({std::to_string(s), range(s * ranks, (s + 1) * ranks - 1), join(runs[static_cast<size_t>(s)])});
+  return "\nstages\n" + table.str();
+}
+
+std::string redistributions(const Json& r, bool full) {
+  Table table = full ? Table({">stage", "pass", "kind", "what", ">bytes", "groups"})
+                     : Table({">stage", "pass", "kind", "what", ">times", ">bytes", "groups"});
+  if (!full)
+    for (auto& row : folded_moves(r)) table.add(std::move(row));
+  for (const Json& row : full ? r["redistributions"] : Json::array())
     table.add({row["stage"].dump(), text(row["phase"]), text(row["kind"]), text(row["name"]),
                with_commas(row["bytes"].get<int64_t>()), groups(r, row["groups"])});
   return "\nredistributions and transfers, of one micro-batch" +
@@ -101,15 +268,16 @@ std::string redistributions(const Json& r) {
 }
 
 /// "5", "0-7", or several ranges.
-std::string ranks_of_row(std::vector<int> all) {
+std::string ranks_of_row(std::vector<int> all, bool full) {
   std::sort(all.begin(), all.end());
+  if (!full) return number_ranges({all.begin(), all.end()});
   const bool in_a_row = all.back() - all.front() + 1 == static_cast<int>(all.size());
   if (!in_a_row) return range_text(all);
   return std::to_string(all.front()) + (all.size() == 1 ? "" : "-" + std::to_string(all.back()));
 }
 
 /// Ranks of a stage with equal needs share a row.
-std::string memory(const Json& r) {
+std::string memory(const Json& r, bool full) {
   const Json& classes = r["rank_classes"];
   std::vector<std::string> kinds;
   for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace",
@@ -133,7 +301,7 @@ std::string memory(const Json& r) {
   }
   Table table(head);
   for (auto& [cells, all] : rows) {
-    cells.insert(cells.begin(), ranks_of_row(all));
+    cells.insert(cells.begin(), ranks_of_row(all, full));
     table.add(std::move(cells));
   }
   const bool more = kinds.back() != "total";
@@ -152,63 +320,15 @@ std::string communication(const Json& r) {
 
 }  // namespace
 
-std::string draw_schedule(const Json& tasks) {
-  constexpr int kForward = 1, kBackward = 2;
-  const size_t stages = tasks.size();
-  std::map<std::pair<size_t, std::string>, int> end;  // (stage, task) -> time
-  std::vector<size_t> next(stages, 0);
-  std::vector<int> clock(stages, 0);
-  std::vector<std::vector<std::string>> rows(stages);
-  size_t width = 2;
-  bool has_backward = false;
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < stages; ++s) {
-      if (next[s] >= tasks[s]["tasks"].size()) continue;
-      const std::string task = text(tasks[s]["tasks"][next[s]]);
-      const bool forward = task[0] == 'F';
-      has_backward |= !forward;
-      int start = clock[s];
-      const bool waits = forward ? s > 0 : s + 1 < stages;
-      if (waits) {
-        const auto found = end.find({forward ? s - 1 : s + 1, task});
-        if (found == end.end()) continue;
-        start = std::max(start, found->second);
-      }
-      width = std::max(width, task.size());
-      rows[s].resize(static_cast<size_t>(start), "");
-      rows[s].push_back(task);
-      for (int i = 1; i < (forward ? kForward : kBackward); ++i) rows[s].push_back("--");
-      clock[s] = start + (forward ? kForward : kBackward);
-      end[{s, task}] = clock[s];
-      ++next[s];
-      moved = true;
-    }
-  }
-  std::string out;
-  size_t slots = 0, busy = 0;
-  for (const auto& row : rows) slots = std::max(slots, row.size());
-  for (size_t s = 0; s < stages; ++s) {
-    std::string line = fmt::format("  stage {} |", s);
-    for (const std::string& cell : rows[s]) {
-      line += fmt::format("{:<{}}", cell.empty() ? "." : cell, width + 1);
-      busy += !cell.empty();
-    }
-    for (size_t i = rows[s].size(); i < slots; ++i) line += fmt::format("{:<{}}", ".", width + 1);
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  if (stages > 1 && slots > 0)
-    out += fmt::format("  idle {:.0f}%{}\n",
-                       100.0 * static_cast<double>(slots * stages - busy) / static_cast<double>(slots * stages),
-                       has_backward ? ", counting a backward as two forwards" : "");
-  return out;
-}
-
-std::string render_plan(const Json& r) {
-  std::string out = head(r) + layers(r) + redistributions(r);
+std::string render_plan(const Json& r, const PlanStyle& style) {
+  std::string out = head(r);
+  if (r["stages"].get<int>() > 1 && !style.full) out += stages(r);
+  out += layers(r, style.full);
+  if (r.contains("held")) out += render_held(r["held"], style.full);
+  out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
-    out += "\nschedule\n" + draw_schedule(r["tasks"]);
-  out += memory(r) + communication(r);
+    out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
+  out += memory(r, style.full) + communication(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

@@ -1,15 +1,19 @@
 // The report of `trainctl plan` as text.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace trainctl {
 
-/// Uses only plan_report()'s data, so the text and --json agree.
-std::string render_plan(const nlohmann::ordered_json& report);
+struct PlanStyle {
+  bool full = false;   ///< every layer, redistribution and part on its own line
+  size_t width = 120;  ///< of the schedule's lines; 0: any
+};
 
-/// The schedule as a drawing: one row per stage, one column per unit of time (a backward takes two).
-std::string draw_schedule(const nlohmann::ordered_json& tasks);
+/// Uses only plan_report()'s data, so the text and --json agree. Unless `full`, what repeats is one line; each line is
+/// true of all that it stands for.
+std::string render_plan(const nlohmann::ordered_json& report, const PlanStyle& style);
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/render/progress.h"
 #include "engine/base/error.h"
 
 namespace trainctl {
@@ -18,17 +19,24 @@ void Table::add(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
+void Table::add_line(std::string text) { rows_.push_back({std::move(text)}); }
+
 std::string Table::str(int indent) const {
   std::vector<size_t> widths;
   for (const std::string& header : headers_) widths.push_back(header.size());
   for (const auto& row : rows_)
-    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+    for (size_t c = 0; c < row.size() && row.size() == headers_.size(); ++c)
+      widths[c] = std::max(widths[c], display_width(row[c]));
 
   std::string text;
   const auto line = [&](const std::vector<std::string>& cells) {
     std::string out(static_cast<size_t>(indent), ' ');
+    if (cells.size() != headers_.size()) {
+      text += out + std::string(widths[0] + 2, ' ') + cells[0] + "\n";
+      return;
+    }
     for (size_t c = 0; c < cells.size(); ++c) {
-      const std::string gap(widths[c] - cells[c].size(), ' ');
+      const std::string gap(widths[c] - display_width(cells[c]), ' ');
       out += right_[c] ? gap + cells[c] : cells[c] + gap;
       out += "  ";
     }

@@ -11,6 +11,8 @@ class Table {
   /// A header starting with '>' makes a right-aligned column.
   explicit Table(std::vector<std::string> headers);
   void add(std::vector<std::string> cells);
+  /// A line of its own between rows, from the second column on.
+  void add_line(std::string text);
   bool empty() const { return rows_.empty(); }
   /// Every line is indented by `indent` spaces, without trailing blanks: the last column is never padded.
   std::string str(int indent = 2) const;

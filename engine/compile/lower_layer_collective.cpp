@@ -5,6 +5,7 @@
 #include "engine/compile/lowering.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/plan/held_tensors.h"
 
 namespace trainctl {
 namespace {
@@ -36,19 +37,12 @@ class CollectiveLowering {
   int dim(const char* attr) const { return static_cast<int>(node_.attrs.integer(attr, 0)); }
   int root() const { return static_cast<int>(node_.attrs.integer("root", 0)); }
 
-  /// Global ranks of this rank's list in attrs.group; if unset, all ranks of the stage.
+  /// Global ranks of this rank's group.
   std::vector<int> group_ranks() const {
     std::vector<int> ranks;
-    for (const auto& [name, value] : node_.attrs) {
-      const auto* lists = std::get_if<std::vector<Ints>>(&value);
-      if (name != "group" || lists == nullptr) continue;
-      for (const Ints& list : *lists) {
-        if (std::find(list.begin(), list.end(), l_.c.rank_in_stage) == list.end()) continue;
-        for (int64_t r : list) ranks.push_back(l_.c.global_rank(l_.c.stage, static_cast<int>(r)));
-      }
-    }
-    if (ranks.empty()) {
-      for (int r = 0; r < l_.c.plan.mesh.size(); ++r) ranks.push_back(l_.c.global_rank(l_.c.stage, r));
+    for (const Ints& list : layer_groups(node_, l_.c.plan.mesh)) {
+      if (std::find(list.begin(), list.end(), l_.c.rank_in_stage) == list.end()) continue;
+      for (int64_t r : list) ranks.push_back(l_.c.global_rank(l_.c.stage, static_cast<int>(r)));
     }
     return ranks;
   }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "engine/ops/op_def.h"
+#include "engine/plan/held_tensors.h"
 
 namespace trainctl {
 namespace {
@@ -21,15 +21,6 @@ struct Range {
   Range intersected(const Range& other) const { return {std::max(begin, other.begin), std::min(end, other.end)}; }
 };
 
-/// The lists of ranks in stage that an attribute gives; empty if it gives none.
-const std::vector<Ints>* lists_of(const Node& node) {
-  for (const auto& [name, value] : node.attrs) {
-    const auto* lists = std::get_if<std::vector<Ints>>(&value);
-    if (name == "group" && lists != nullptr && !lists->empty()) return lists;
-  }
-  return nullptr;
-}
-
 /// hybrid_parallel: the groups named by layers, by rank in stage.
 class LayerGroups {
  public:
@@ -39,24 +30,12 @@ class LayerGroups {
   void add_to(std::vector<RankTraits>& traits) {
     if (!plan_.hybrid()) return;
     for (const Node& node : graph_.nodes) {
-      const OpDef& op = get_op(node.op);
-      if (!op.collective) continue;
-      const std::vector<Ints>* lists = lists_of(node);
-      if (lists == nullptr) {
-        add_list(node, whole_stage(), traits);
-        continue;
-      }
-      for (const Ints& list : *lists) add_list(node, list, traits);
+      if (!get_op(node.op).collective) continue;
+      for (const Ints& list : layer_groups(node, plan_.mesh)) add_list(node, list, traits);
     }
   }
 
  private:
-  Ints whole_stage() const {
-    Ints ranks(static_cast<size_t>(plan_.mesh.size()));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-  }
-
   /// The group formed by the ranks in `list`.
   void add_list(const Node& node, const Ints& list, std::vector<RankTraits>& traits) {
     const int first = plan_.stage_of(node) * plan_.mesh.size();

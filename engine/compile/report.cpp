@@ -9,6 +9,8 @@
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
+#include "engine/compile/held_report.h"
+#include "engine/compile/product_flops.h"
 #include "engine/ops/program_kernels.h"
 
 namespace trainctl {
@@ -255,11 +257,32 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
   return calls;
 }
 
+/// A count that may exceed an int64_t.
+Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
+
+/// Of the whole network, each parameter once.
+int64_t parameters_of(const Graph& graph, const Plan& plan) {
+  int64_t count = 0;
+  for (const VariablePlan& variable : plan.variables)
+    if (graph.tensors[variable.tensor].kind == TensorKind::parameter) count += num_elements(variable.global_shape);
+  return count;
+}
+
+/// What a rank computes with: its part of the parameters of its stage, before optimizer_shard cuts what is kept.
+int64_t parameters_of(const Program& program) {
+  int64_t count = 0;
+  for (const Variable& variable : program.variables)
+    if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
+  return count;
+}
+
 Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
   const Program& program = classes.programs[of_class];
   return {{"ranks", range_text(classes.ranks[of_class])},
           {"count", classes.ranks[of_class].size()},
           {"stage", program.stage},
+          {"parameters", parameters_of(program)},
+          {"flops_per_step", count_json(program_flops(program))},
           {"arena_bytes", program.arena_bytes},
           {"memory", memory_json(program.memory)},
           {"instructions", program.instructions.size()},
@@ -289,25 +312,29 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     of_classes.push_back(class_json(classes, c, static_cast<size_t>(known - calls.begin())));
     if (known == calls.end()) calls.push_back(std::move(of_class));
   }
-  return {{"job", spec.name},
-          {"mode", to_string(plan.mode)},
-          {"ranks", plan.ranks},
-          {"stages", plan.num_stages},
-          {"mesh", plan.mesh.axis_sizes()},
-          {"micro_batches", plan.micro_batches},
-          {"batch", spec.dataset.batch},
-          {"schedule", to_string(plan.schedule)},
-          {"precision", to_string(spec.precision)},
-          {"gradient_precision", to_string(spec.gradient_precision)},
-          {"optimizer_shard_level", plan.optimizer_shard_level},
-          {"layers", std::move(layers)},
-          {"tasks", schedule_json(graph, plan)},
-          {"groups", table.rows()},
-          {"redistributions", std::move(redistributions)},
-          {"communication", communication_totals(classes)},
-          {"rank_classes", std::move(of_classes)},
-          {"calls", std::move(calls)},
-          {"notes", plan.notes}};
+  Json report = {{"job", spec.name},
+                 {"mode", to_string(plan.mode)},
+                 {"ranks", plan.ranks},
+                 {"stages", plan.num_stages},
+                 {"mesh", plan.mesh.axis_sizes()},
+                 {"micro_batches", plan.micro_batches},
+                 {"batch", spec.dataset.batch},
+                 {"schedule", to_string(plan.schedule)},
+                 {"precision", to_string(spec.precision)},
+                 {"gradient_precision", to_string(spec.gradient_precision)},
+                 {"optimizer_shard_level", plan.optimizer_shard_level},
+                 {"parameters", parameters_of(graph, plan)},
+                 {"flops_per_step", count_json(model_flops(graph, plan))},
+                 {"layers", std::move(layers)},
+                 {"tasks", schedule_json(graph, plan)},
+                 {"groups", table.rows()},
+                 {"redistributions", std::move(redistributions)},
+                 {"communication", communication_totals(classes)},
+                 {"rank_classes", std::move(of_classes)},
+                 {"calls", std::move(calls)},
+                 {"notes", plan.notes}};
+  if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
+  return report;
 }
 
 }  // namespace trainctl

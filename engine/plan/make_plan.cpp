@@ -7,6 +7,8 @@
 
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
+#include "engine/plan/held_tensors.h"
+#include "engine/plan/hybrid_parts.h"
 #include "engine/plan/hybrid_variables.h"
 #include "engine/plan/part_limits.h"
 #include "engine/plan/plan.h"
@@ -249,6 +251,10 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
+  if (plan.hybrid()) {
+    const std::vector<HeldTensor> held = held_tensors(graph, plan, spec.parallel.full_batch);
+    for (std::string& note : equal_part_notes(graph, plan, held)) plan.notes.push_back(std::move(note));
+  }
   return plan;
 }
 

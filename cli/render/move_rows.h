@@ -1,0 +1,18 @@
+// The redistributions and transfers of a plan as rows of a table, those alike as one row.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace trainctl {
+
+/// "{0-3} {4-7}", "{0-12:4} {1-13:4} … {51-63:4}, 16 groups", "each of 0-7": groups of ranks, sorted by first rank.
+std::string groups_text(const std::vector<std::vector<int>>& groups);
+
+/// Stage, pass, kind, what, how many, bytes, groups. Rows that differ only in numbers in their names, and in stages
+/// whose ranks are in the same places, are one row. With several stages, the names in order are first those of the
+/// first stage, and so on; how many of each stage follows the number.
+std::vector<std::vector<std::string>> folded_moves(const nlohmann::ordered_json& report);
+
+}  // namespace trainctl

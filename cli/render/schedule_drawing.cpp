@@ -1,0 +1,165 @@
+// See the header.
+#include "cli/render/schedule_drawing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/render/fold.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// What the stages do in one unit of time: a task, "--" while a backward goes on, or "." for nothing.
+struct Slot {
+  std::vector<std::string> of_stages;
+};
+
+struct Timeline {
+  size_t stages = 0;
+  std::vector<Slot> slots;
+  bool has_backward = false;
+};
+
+constexpr int kForward = 1, kBackward = 2;
+
+/// Each task starts when its stage is free and the neighbouring stage has finished the same task.
+Timeline run(const Json& tasks) {
+  Timeline timeline;
+  timeline.stages = tasks.size();
+  std::map<std::pair<size_t, std::string>, size_t> end;  // (stage, task) -> time
+  std::vector<size_t> next(timeline.stages, 0);
+  std::vector<std::vector<std::string>> rows(timeline.stages);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t s = 0; s < timeline.stages; ++s) {
+      if (next[s] >= tasks[s]["tasks"].size()) continue;
+      const std::string task = tasks[s]["tasks"][next[s]].get<std::string>();
+      const bool forward = task[0] == 'F';
+      timeline.has_backward |= !forward;
+      size_t start = rows[s].size();
+      const bool waits = forward ? s > 0 : s + 1 < timeline.stages;
+      if (waits) {
+        const auto found = end.find({forward ? s - 1 : s + 1, task});
+        if (found == end.end()) continue;
+        start = std::max(start, found->second);
+      }
+      rows[s].resize(start, ".");
+      rows[s].push_back(task);
+      rows[s].resize(start + (forward ? kForward : kBackward), "--");
+      end[{s, task}] = rows[s].size();
+      ++next[s];
+      moved = true;
+    }
+  }
+  size_t length = 0;
+  for (const auto& row : rows) length = std::max(length, row.size());
+  timeline.slots.assign(length, Slot{std::vector<std::string>(timeline.stages, ".")});
+  for (size_t s = 0; s < timeline.stages; ++s)
+    for (size_t t = 0; t < rows[s].size(); ++t) timeline.slots[t].of_stages[s] = rows[s][t];
+  return timeline;
+}
+
+std::string idle_line(const Timeline& timeline) {
+  if (timeline.stages <= 1 || timeline.slots.empty()) return "";
+  size_t idle = 0;
+  for (const Slot& slot : timeline.slots) idle += std::count(slot.of_stages.begin(), slot.of_stages.end(), ".");
+  return fmt::format("  idle {:.0f}%{}\n",
+                     100.0 * static_cast<double>(idle) / static_cast<double>(timeline.slots.size() * timeline.stages),
+                     timeline.has_backward ? ", counting a backward as two forwards" : "");
+}
+
+/// A column of the drawing: the cells of all stages, as wide as `width`.
+struct Column {
+  std::vector<std::string> cells;
+  size_t width = 0;
+};
+
+size_t widest(const std::vector<std::string>& cells) {
+  size_t width = 0;
+  for (const std::string& cell : cells) width = std::max(width, cell.size());
+  return width;
+}
+
+Column column_of(const Slot& slot, size_t width) { return {slot.of_stages, width + 1}; }
+
+Column mark(const std::string& text, size_t stages) {
+  return {std::vector<std::string>(stages, text), text.size() + (text == "[" ? 0 : 1)};
+}
+
+/// True if each time the tasks are those of the next micro-batch.
+bool goes_up_by_one(const NumberedTexts& texts, const Repeat& repeat) {
+  for (size_t i = repeat.first; i < repeat.first + repeat.period; ++i)
+    for (size_t n = 0; n < texts.numbers(i).size(); ++n)
+      if (texts.numbers(i + repeat.period)[n] != texts.numbers(i)[n] + 1) return false;
+  return true;
+}
+
+/// The columns, what repeats only once.
+std::vector<Column> folded(const Timeline& timeline, size_t width) {
+  constexpr size_t kFewestTimes = 3, kFewestSaved = 6;
+  NumberedTexts texts;
+  for (const Slot& slot : timeline.slots) texts.add(join(slot.of_stages, "|"));
+  std::vector<Column> columns;
+  for (size_t at = 0; at < timeline.slots.size();) {
+    const Repeat repeat = texts.best_repeat(at, timeline.slots.size());
+    const bool folds = repeat.times >= kFewestTimes && repeat.saved() >= kFewestSaved && goes_up_by_one(texts, repeat);
+    if (!folds) {
+      columns.push_back(column_of(timeline.slots[at++], width));
+      continue;
+    }
+    columns.push_back(mark("[", timeline.stages));
+    for (size_t i = 0; i < repeat.period; ++i) columns.push_back(column_of(timeline.slots[at + i], width));
+    columns.push_back(mark(fmt::format("]x{}", repeat.times), timeline.stages));
+    at += repeat.period * repeat.times;
+  }
+  return columns;
+}
+
+/// Lines of at most `width` characters; 0: any.
+std::string draw(const std::vector<Column>& columns, size_t stages, size_t width) {
+  std::vector<std::string> heads;
+  for (size_t s = 0; s < stages; ++s)
+    heads.push_back(fmt::format("  stage {:>{}} |", s, std::to_string(stages - 1).size()));
+  std::string out;
+  for (size_t first = 0; first < columns.size();) {
+    size_t end = first, used = heads.empty() ? 0 : heads[0].size();
+    while (end < columns.size() && (end == first || width == 0 || used + columns[end].width <= width + 1))
+      used += columns[end++].width;
+    if (first > 0) out += "\n";
+    for (size_t s = 0; s < stages; ++s) {
+      std::string line = heads[s];
+      for (size_t c = first; c < end; ++c) line += fmt::format("{:<{}}", columns[c].cells[s], columns[c].width);
+      out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+    }
+    first = end;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string draw_schedule(const Json& tasks, size_t width) {
+  const Timeline timeline = run(tasks);
+  size_t cell = 2, length = 0;
+  for (const Slot& slot : timeline.slots) cell = std::max(cell, widest(slot.of_stages));
+  std::vector<Column> columns;
+  for (const Slot& slot : timeline.slots) columns.push_back(column_of(slot, cell));
+  for (const Column& column : columns) length += column.width;
+  constexpr size_t kHead = 12;
+  std::string note;
+  if (width > 0 && length + kHead > width) {
+    const size_t unfolded = columns.size();
+    columns = folded(timeline, cell);
+    if (columns.size() != unfolded) note = "  [ … ]xN: N times, each time with the next micro-batches\n";
+  }
+  return draw(columns, timeline.stages, width) + note + idle_line(timeline);
+}
+
+}  // namespace trainctl

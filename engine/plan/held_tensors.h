@@ -1,0 +1,43 @@
+// hybrid_parallel: which part of a tensor each rank holds, and which ranks hold equal values. The job places data by
+// hand, so both are traced: from the data and the parameters, through every layer, to the last output.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/plan.h"
+
+namespace trainctl {
+
+/// Block `index` of `ways` equal ones.
+struct Block {
+  int64_t index = 0, ways = 1;
+  friend bool operator==(const Block&, const Block&) = default;
+};
+
+/// What one rank holds of a tensor.
+struct HeldPart {
+  /// False: it is not a part of one tensor, as far as rules and collectives tell. Then the rest says nothing.
+  bool traced = true;
+  std::vector<Block> dims;  ///< by dim
+  Block term;               ///< ways > 1: one term of a sum of as many
+  friend bool operator==(const HeldPart&, const HeldPart&) = default;
+};
+
+struct HeldTensor {
+  std::vector<HeldPart> of_rank;  ///< by rank in stage
+  std::vector<int> values;        ///< by rank in stage; equal numbers: equal values
+};
+
+/// By tensor; empty for those of the backward pass. `full_batch`: every rank reads all rows of a micro-batch.
+std::vector<HeldTensor> held_tensors(const Graph& graph, const Plan& plan, bool full_batch);
+
+/// Notes for the user: collectives whose groups join ranks that hold equal values, so that sums count them more than
+/// once, and gathers repeat them.
+std::vector<std::string> equal_part_notes(const Graph& graph, const Plan& plan, const std::vector<HeldTensor>& held);
+
+/// The groups of a layer's collective: lists of ranks in stage; all ranks if its attribute is not given.
+std::vector<Ints> layer_groups(const Node& node, const Mesh& mesh);
+
+}  // namespace trainctl
