@@ -47,6 +47,7 @@ struct Launch {
 
   std::function<void(int rank, std::string_view line)> on_line = {};        ///< of its stdout
   std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of its stderr
+  std::function<void(int rank, int pid)> on_rank_started = {};
   std::function<void(int rank, bool failed)> on_rank_ended = {};            ///< called before the launcher reacts
   std::function<std::string(int rank)> doing = {};                          ///< "step 412, all_reduce grad.0"
   std::function<void()> on_tick = {};                                       ///< about 40 times a second
@@ -65,6 +66,7 @@ struct Outcome {
   int signal = 0;                          ///< the user's signal that ended the run; 0: none
   std::optional<int64_t> stopped_at_step;  ///< ended at the end of this step, on request
   double seconds = 0;
+  bool disk_hangs = false;  ///< the run's folder: files there can be neither written nor read
   Cause cause;
   std::vector<RankReport> reports;  ///< from the last attempt
   std::vector<FailedAttempt> failed_attempts;

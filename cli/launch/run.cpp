@@ -14,6 +14,7 @@
 #include "engine/spec/parse.h"
 #include "launcher/binding.h"
 #include "launcher/failure_report.h"
+#include "launcher/quiet_fork.h"
 
 namespace trainctl {
 namespace {
@@ -29,6 +30,9 @@ void block_interrupts() {
 }
 
 constexpr auto kPublish = std::chrono::milliseconds(500);
+/// How long the end of a run waits for its disk.
+constexpr double kDiskSeconds = 10;
+constexpr double kHangingDiskSeconds = 1;
 
 int open_log(const Background* background, const RunDirectory& directory) {
   if (background == nullptr) return -1;
@@ -59,6 +63,7 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       view_(background == nullptr ? STDOUT_FILENO : log_fd_),
       signals_(loop, SIGINT, SIGTERM, SIGHUP) {
   signals_.add(SIGUSR1);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
 }
 
 Run::~Run() {
@@ -82,6 +87,7 @@ void Run::write_job() const {
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   directory_.write("job.yaml", to_yaml(resolved));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
+  directory_.reserve_outcome();
 }
 
 void Run::register_run() {
@@ -182,14 +188,13 @@ void Run::let_go() {
 
 void Run::finish(const Outcome& outcome) {
   const std::string report = failure_report(outcome, cluster_, directory_);
-  try {
-    write_outcome(outcome, report);
-  } catch (const EnvError& error) {
-    std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
-  }
-  tell_news();  // a run may be shorter than a tick
+  const std::string trouble = write_outcome(outcome, report);
+  if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
   RunEnd end = run_end(outcome);
-  end.report = report_of_workload();
+  if (!outcome.disk_hangs) {
+    tell_news();  // a run may be shorter than a tick
+    end.report = report_of_workload();
+  }
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
@@ -207,13 +212,28 @@ std::string Run::report_of_workload() const {
   }
 }
 
-void Run::write_outcome(const Outcome& outcome, const std::string& report) {
-  if (outcome.cause.kind != Cause::Kind::none) {
-    auto json = nlohmann::ordered_json::parse(failure_json(outcome, cluster_));
-    json["report"] = report;
-    directory_.write("error.json", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  }
-  directory_.write("outcome.json", outcome_json(outcome));
+/// Returns what could not be written, in lines.
+std::string Run::write_outcome(const Outcome& outcome, const std::string& report) const {
+  const auto written = in_child(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds, [&] {
+    std::string trouble;
+    const auto attempt = [&](const std::function<void()>& write) {
+      try {
+        write();
+      } catch (const EnvError& error) {
+        trouble += std::string(error.what()) + "\n";
+      }
+    };
+    if (outcome.cause.kind != Cause::Kind::none) {
+      auto json = nlohmann::ordered_json::parse(failure_json(outcome, cluster_));
+      json["report"] = report;
+      const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+      attempt([&] { directory_.write("error.json", text); });
+    }
+    attempt([&] { directory_.write_outcome(outcome_json(outcome), brief_outcome_json(outcome)); });
+    return trouble;
+  });
+  return written.value_or("the disk of " + directory_.path() +
+                          " does not answer: outcome.json could not be written, so trainctl ps lists this run as lost\n");
 }
 
 }  // namespace trainctl

@@ -49,7 +49,7 @@ class Run {
   LiveStatus status();
   void finish(const Outcome& outcome);
   std::string report_of_workload() const;
-  void write_outcome(const Outcome& outcome, const std::string& report);
+  std::string write_outcome(const Outcome& outcome, const std::string& report) const;
 
   Workload& workload_;
   const JobSpec& spec_;

@@ -33,7 +33,7 @@ struct Scene {
   }
   RankReport& cause() { return outcome.reports[1]; }
   std::string report() const { return failure_report(outcome, cluster, directory); }
-  void words(const std::string& text) const { directory.write("rank.1/stderr", text); }
+  void words(const std::string& text) { cause().last_words = text; }
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
   Scene scene;
   scene.cause().end = {1, true, SIGSEGV};
   scene.cause().doing = "step 412, all_reduce grad.0 (instruction 881)";
-  scene.words("first\nbug: this rank got SIGSEGV\n");
+  scene.words("first\nbug: this rank got SIGSEGV");
   CHECK(scene.report() ==
         "ranks 0, 2 stopped because of it\n"
         "rank 1 (node-a) was killed by SIGSEGV at step 412, all_reduce grad.0 (instruction 881)\n"
@@ -62,7 +62,7 @@ TEST_CASE("the rank's own error message is shown once") {
   scene.cause().error =
       RankError{.kind = ErrorKind::env, .what = "no space left", .instruction = "load data", .step = 7};
   CHECK(scene.report().find("rank 1 (node-a) failed at step 7, in load data: no space left\n") != std::string::npos);
-  scene.words("error: no space left\n");
+  scene.words("error: no space left");
   CHECK(scene.report().find("rank 1 (node-a) failed at step 7, in load data\n") != std::string::npos);
   CHECK(scene.report().ends_with("  | error: no space left\n"));
 }
