@@ -56,16 +56,13 @@ bool ranks_explain(const std::vector<RankReport>& reports) {
 /// Why a rank of a program that does not explain its failures is the cause, although it did not fail.
 std::string suspicion(const std::vector<RankReport>& reports, const Cause& cause) {
   const Course course = course_of(reports);
-  std::vector<int> failed = course.failed;
-  std::sort(failed.begin(), failed.end());
   const RankReport& report = reports[static_cast<size_t>(cause.rank)];
+  const std::string others = ": the others may have waited for it";
   if (cause.kind == Cause::Kind::ended_early) {
-    return " had ended with 0 " + in_seconds(course.first_failure - report.time) + " before " + ranks_name(failed) +
-           " failed";
+    return " had ended with 0 " + in_seconds(course.first_failure - report.time) + " before" + others;
   }
   const std::string still = course.running.size() == 1 ? " is the only one still running" : " was still running";
-  return still + " when " + ranks_name(failed) + " failed" +
-         (report.frozen ? "; its process was stopped, by SIGSTOP or a debugger" : "");
+  return still + (report.frozen ? ", and its process was stopped, by SIGSTOP or a debugger" : "") + others;
 }
 
 /// What was observed of a rank that the launcher or another rank waited for in vain.
@@ -85,7 +82,7 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   const std::string name = rank_name(cause.rank, cluster);
   if (cause.complaining_rank >= 0) said = reports[static_cast<size_t>(cause.complaining_rank)].error->what;
   const bool suspected = cause.kind == Cause::Kind::ended_early || cause.kind == Cause::Kind::silent;
-  if (suspected && !report.ranks_explain) return name + suspicion(reports, cause);
+  if (suspected && !report.ranks_explain) return ranks_name({cause.rank}) + suspicion(reports, cause);
   if (cause.kind == Cause::Kind::ended_early) {
     return name + " ended while rank " + std::to_string(cause.complaining_rank) + " still waited for it" +
            where(report);

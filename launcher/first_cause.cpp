@@ -125,15 +125,12 @@ double failure_time(const RankReport& report) {
 Course course_of(const std::vector<RankReport>& reports) {
   Course course;
   const auto unasked = [](const RankReport& report) { return report.failed() && !report.asked; };
-  const int first = earliest(reports, unasked);
-  if (first < 0) return course;
-  const double first_end = reports[static_cast<size_t>(first)].time;
+  if (std::none_of(reports.begin(), reports.end(), unasked)) return course;
   for (size_t i = 0; i < reports.size(); ++i) {
     const RankReport& report = reports[i];
     const auto rank = static_cast<int>(i);
     // A rank may report its failure before the others end because of it, and end after them.
-    const bool failed_before = report.error && failure_time(report) <= first_end;
-    if (report.failed() && (!report.asked || failed_before)) {
+    if (report.failed() && (!report.asked || report.failed_unasked)) {
       course.failed.push_back(rank);
     } else if (report.asked) {
       course.running.push_back(rank);

@@ -47,7 +47,8 @@ struct RankReport {
   bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
-  bool blames_peer = false;  ///< its error or its last words say that it lost another rank, or waited for it in vain
+  bool failed_unasked = false;  ///< it reported its error before we sent it a signal
+  bool blames_peer = false;     ///< its error or its last words say that it lost another rank, or waited for it in vain
 
   // Its state when all ranks were told to stop.
   double silent_seconds = 0;  ///< > 0: it is the reason, having stood still for this long
@@ -100,6 +101,10 @@ class Supervision {
   bool done() const;
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
+  /// Whether a rank that waits to be started should be. Also after a failure that may be one of many at once.
+  bool may_start() const {
+    return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain);
+  }
   /// Whether the ranks have been asked to end after a step.
   bool asking() const { return phase_ == Phase::asking; }
   /// 0: the first one.

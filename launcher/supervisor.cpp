@@ -37,6 +37,13 @@ bool sets(const ProcessCommand& command, std::string_view name) {
                      [&](const auto& variable) { return variable.first == name; });
 }
 
+void unblock_interrupts() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool all_ended_well(const std::vector<RankReport>& reports) {
@@ -62,6 +69,7 @@ class Supervisor {
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
     interrupts_.add(SIGUSR1);
+    unblock_interrupts();
     std::signal(SIGPIPE, SIG_IGN);  // keep running when the reader of our output goes away
     std::signal(SIGXFSZ, SIG_IGN);  // or a file reaches `ulimit -f`: the write fails with EFBIG
   }
@@ -85,7 +93,10 @@ class Supervisor {
 
   Supervision::Reach reach() {
     Supervision::Reach reach;
-    reach.signal_rank = [this](int rank, int signal) { runner_.signal_group(pids_.at(rank), signal); };
+    reach.signal_rank = [this](int rank, int signal) {
+      if (stop_time_ == 0) stop_time_ = wall_seconds();
+      runner_.signal_group(pids_.at(rank), signal);
+    };
     reach.ask_to_stop = launch_.ask_to_stop;
     reach.is_frozen = [this](int rank) { return runner_.is_frozen(pids_.at(rank)); };
     return reach;
@@ -93,7 +104,7 @@ class Supervisor {
 
   void start_all() {
     for (const RankPlace& place : launch_.cluster.places) {
-      if (supervision_.stopping()) break;
+      if (!supervision_.may_start()) break;
       start_rank(place);
       // Handles Ctrl-C and early deaths while others still start. Not poll(): it would not return while a rank floods
       // us.
@@ -140,6 +151,7 @@ class Supervisor {
     const std::string message = cause_line(supervision_.reports(), cause, launch_.cluster);
     failed_attempts_.push_back({cause, message, now()});
     supervision_.restart();
+    stop_time_ = 0;
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
     kill_stragglers(mark_.c_str());
@@ -214,6 +226,7 @@ class Supervisor {
     if (end.signaled || end.code != 0) {
       report.error = error_of(number);
       report.last_words = logs_.last_words(number, kLastWords);
+      report.failed_unasked = report.error && (stop_time_ == 0 || report.error->time < stop_time_);
       report.blames_peer = !ranks_explain() && blames_peer(report);
     }
     report.out_of_memory = end.signaled && end.code == SIGKILL && killed_for_memory();
@@ -308,6 +321,7 @@ class Supervisor {
   const std::string mark_ = random_mark();
   Guardian guardian_;
   bool guarded_ = true;
+  double stop_time_ = 0;  ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
   bool reading_hangs_ = false;  ///< the disk did not answer when a rank's error was read
   Supervision supervision_;
   asio::io_context& loop_;

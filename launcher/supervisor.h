@@ -72,8 +72,8 @@ struct Outcome {
   std::vector<FailedAttempt> failed_attempts;
 };
 
-/// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the ranks to stop; a
-/// second signal kills them. When a rank fails, all are stopped, and restarted while restarts are left. Runs `loop`
+/// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1, which it unblocks, ask the
+/// ranks to stop; a second signal kills them. When a rank fails, all are stopped, and restarted while restarts are left. Runs `loop`
 /// and thereby its other services (the store). Throws EnvError if it cannot start.
 Outcome supervise(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop);
 

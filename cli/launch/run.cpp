@@ -1,7 +1,6 @@
 // The launcher's side of a run: connects the run's folder, its registry entry and its view with the supervisor.
 #include "cli/launch/run.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +20,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// All ranks have ended: a later signal must not change the run's result.
 void block_interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -34,12 +32,8 @@ constexpr auto kPublish = std::chrono::milliseconds(500);
 constexpr double kDiskSeconds = 10;
 constexpr double kHangingDiskSeconds = 1;
 
-int open_log(const Background* background, const RunDirectory& directory) {
-  if (background == nullptr) return -1;
-  const std::string path = directory.file("launcher.log");
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) throw EnvError("cannot write " + path + ": " + std::strerror(errno));
-  return fd;
+std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDirectory& directory) {
+  return background == nullptr ? nullptr : std::make_unique<LauncherLog>(directory.file("launcher.log"));
 }
 
 }  // namespace
@@ -59,15 +53,12 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       cluster_(one_host(spec_.launch.ranks)),
       directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks)),
       lock_(directory_),
-      log_fd_(open_log(background, directory_)),
-      view_(background == nullptr ? STDOUT_FILENO : log_fd_),
-      signals_(loop, SIGINT, SIGTERM, SIGHUP) {
-  signals_.add(SIGUSR1);
+      log_(open_log(background, directory_)),
+      view_(log_ ? log_->fd() : STDOUT_FILENO),
+      signals_(loop) {
+  block_interrupts();  // until the supervisor handles them: none is lost
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(number);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
-}
-
-Run::~Run() {
-  if (log_fd_ >= 0) close(log_fd_);
 }
 
 int Run::operator()() {
@@ -78,7 +69,7 @@ int Run::operator()() {
   watch_signals();
   const Outcome outcome = supervise(launch(), runner_, loop_);
   finish(outcome);
-  block_interrupts();
+  block_interrupts();  // a later signal does not change the result
   return outcome.exit_code;
 }
 
@@ -183,7 +174,7 @@ void Run::let_go() {
                           (cluster_.num_ranks() == 1 ? " rank" : " ranks") + ", logs in " + directory_.path() +
                           "\n  trainctl attach " + where + "\n  trainctl logs " + where +
                           " --follow\n  trainctl stop " + where + "\n",
-                      log_fd_);
+                      log_->fd());
 }
 
 void Run::finish(const Outcome& outcome) {
@@ -198,10 +189,11 @@ void Run::finish(const Outcome& outcome) {
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
-    if (background_ != nullptr && background_->holds_on() && write(log_fd_, report.data(), report.size()) < 0) {
+    if (background_ != nullptr && background_->holds_on() && write(log_->fd(), report.data(), report.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }
+  if (log_) log_->flush(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds);
 }
 
 std::string Run::report_of_workload() const {
