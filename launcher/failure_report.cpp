@@ -1,10 +1,11 @@
 // A failed run in words and as JSON.
 #include "launcher/failure_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <map>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/text.h"
@@ -40,7 +41,9 @@ std::vector<int> without(std::vector<int> ranks, int rank) {
   return ranks;
 }
 
-std::string in_seconds(double seconds) { return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds); }
+std::string in_seconds(double seconds) {
+  return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+}
 
 /// The beginning of a message, in one line.
 std::string first_line(const std::string& text) {
@@ -225,7 +228,8 @@ std::string report_of_program(const Outcome& outcome, const Cluster& cluster, co
   std::string text = cause_line(outcome.reports, outcome.cause, cluster) + "\n" + other_failures(outcome, course);
   for (const int rank : course.failed) {
     const RankReport& report = outcome.reports[static_cast<size_t>(rank)];
-    const std::string words = words_of(report, "rank " + std::to_string(rank) + "'s", directory.rank_file(rank, "stderr"));
+    const std::string words =
+        words_of(report, "rank " + std::to_string(rank) + "'s", directory.rank_file(rank, "stderr"));
     if (!words.empty()) return text + words;
   }
   return text;

@@ -51,7 +51,7 @@ class LogWriter {
   std::string pending_times_;                      ///< not yet written
   bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is no newline
   int error_ = 0;
-  bool gap_ = false;  ///< bytes were lost since the last write
+  bool gap_ = false;                                 ///< bytes were lost since the last write
   int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< unnoted: not yet in the times
 };
 

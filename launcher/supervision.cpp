@@ -21,7 +21,8 @@ constexpr double kMostBetweenLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
-  return report.state == ProcessState::failed_to_start || report.stuck || (report.error && report.error->kind == ErrorKind::spec);
+  return report.state == ProcessState::failed_to_start || report.stuck ||
+         (report.error && report.error->kind == ErrorKind::spec);
 }
 
 }  // namespace

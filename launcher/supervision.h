@@ -72,7 +72,7 @@ class Supervision {
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
-    int max_restarts = 0;         ///< how often all ranks are restarted after one has failed
+    int max_restarts = 0;  ///< how often all ranks are restarted after one has failed
   };
   /// The actions and queries that decisions use.
   struct Reach {
@@ -102,9 +102,7 @@ class Supervision {
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
   /// Whether a rank that waits to be started should be. Also after a failure that may be one of many at once.
-  bool may_start() const {
-    return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain);
-  }
+  bool may_start() const { return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain); }
   /// Whether the ranks have been asked to end after a step.
   bool asking() const { return phase_ == Phase::asking; }
   /// 0: the first one.

@@ -242,7 +242,7 @@ class Supervisor {
     if (reading_hangs_ || logs_.disk_hangs()) return std::nullopt;
     const auto text = in_child(kReadSeconds, [&] {
       const auto error = ranks_explain() ? read_rank_error(launch_.directory.rank_path(rank))
-                                                : read_torch_error(launch_.directory.rank_file(rank, kTorchErrorFile));
+                                         : read_torch_error(launch_.directory.rank_file(rank, kTorchErrorFile));
       return error ? to_json(*error) : std::string();
     });
     reading_hangs_ = !text;
@@ -321,7 +321,7 @@ class Supervisor {
   const std::string mark_ = random_mark();
   Guardian guardian_;
   bool guarded_ = true;
-  double stop_time_ = 0;  ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
+  double stop_time_ = 0;        ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
   bool reading_hangs_ = false;  ///< the disk did not answer when a rank's error was read
   Supervision supervision_;
   asio::io_context& loop_;

@@ -65,9 +65,16 @@ std::string read_whole(int fd, int64_t size) {
 }  // namespace
 
 bool tells_of_peer(std::string_view text) {
-  static constexpr std::array<std::string_view, 10> kSpeakers = {
-      "gloo", "Gloo", "NCCL", "nccl", "c10d", "TCPStore", "ProcessGroup", "DistBackendError", "DistNetworkError",
-      "DistStoreError"};
+  static constexpr std::array<std::string_view, 10> kSpeakers = {"gloo",
+                                                                 "Gloo",
+                                                                 "NCCL",
+                                                                 "nccl",
+                                                                 "c10d",
+                                                                 "TCPStore",
+                                                                 "ProcessGroup",
+                                                                 "DistBackendError",
+                                                                 "DistNetworkError",
+                                                                 "DistStoreError"};
   static constexpr std::array<std::string_view, 11> kTroubles = {
       "imed out", "imeout",  "closed by peer", "reset by peer",  "Connection refused", "Broken pipe",
       "remote",   "aborted", "Socket closed",  "failed to recv", "failed to pass"};

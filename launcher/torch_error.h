@@ -1,5 +1,6 @@
 // Why a rank of a PyTorch program failed, as far as it says so: the file that torch.distributed.elastic's @record
-// writes to $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and its words.
+// writes to $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and its
+// words.
 //
 //   {"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1735689600"}}}
 //   {"message": "…", "timestamp": 1735689600}

@@ -58,7 +58,8 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       signals_(loop) {
   block_interrupts();  // until the supervisor handles them: none is lost
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(number);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
 }
 
 int Run::operator()() {
@@ -224,8 +225,9 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
     attempt([&] { directory_.write_outcome(outcome_json(outcome), brief_outcome_json(outcome)); });
     return trouble;
   });
-  return written.value_or("the disk of " + directory_.path() +
-                          " does not answer: outcome.json could not be written, so trainctl ps lists this run as lost\n");
+  return written.value_or(
+      "the disk of " + directory_.path() +
+      " does not answer: outcome.json could not be written, so trainctl ps lists this run as lost\n");
 }
 
 }  // namespace trainctl

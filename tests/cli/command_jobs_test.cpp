@@ -75,9 +75,9 @@ TEST_CASE("each rank of a command has the environment that torchrun would set") 
 }
 
 TEST_CASE("the job cannot set the variables by which the ranks of a command find each other") {
-  for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-                           "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                           "TORCHELASTIC_ERROR_FILE"})
+  for (const char* name :
+       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+        "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
     CHECK(is_reserved_variable(name));
 }
 
@@ -165,7 +165,8 @@ TEST_CASE("the rank that wrote PyTorch's error file first is the cause, although
 TEST_CASE("a file size limit loses lines, but ends neither the launcher nor the record of how the run ended") {
   const Scratch scratch;
   shell_job(scratch, "seq 1 100000; kill -s XFSZ $$; echo not reached", "launch: {ranks: 1}\n");
-  const std::string command = "cd " + scratch.path() + " && (ulimit -f 8; exec " TRAINCTL_BINARY
+  const std::string command = "cd " + scratch.path() +
+                              " && (ulimit -f 8; exec " TRAINCTL_BINARY
                               " run job.yaml --show 0 > /dev/null 2> err; ) ; echo $? > code";
   REQUIRE(std::system(command.c_str()) == 0);
   CHECK(slurp(scratch.path() + "/code") == "5\n");
@@ -197,7 +198,8 @@ class Mount {
 };
 
 void run_frozen(const Scratch& scratch, bool freeze) {
-  const std::string command = std::string("fsfreeze --") + (freeze ? "freeze " : "unfreeze ") + scratch.path() + "/disk";
+  const std::string command =
+      std::string("fsfreeze --") + (freeze ? "freeze " : "unfreeze ") + scratch.path() + "/disk";
   REQUIRE(std::system(command.c_str()) == 0);
 }
 

@@ -154,10 +154,11 @@ TEST_CASE("the report of a program begins with the rank that had ended, or is th
 TEST_CASE("the report of a program lists all ranks that failed at once, and those that failed later") {
   Program program({3, 3, 3, 1, -1, -1});
   program.outcome.reports[3].time = 101.6;
-  CHECK(program.report().starts_with("ranks 1,2 exited with code 3 at the same moment\n"
-                                     "rank 3 exited with code 1 0.6 s later\n"
-                                     "ranks 4, 5 stopped because of it\n"
-                                     "rank 0 (node-a) exited with code 3\n"));
+  CHECK(
+      program.report().starts_with("ranks 1,2 exited with code 3 at the same moment\n"
+                                   "rank 3 exited with code 1 0.6 s later\n"
+                                   "ranks 4, 5 stopped because of it\n"
+                                   "rank 0 (node-a) exited with code 3\n"));
   const auto json = nlohmann::json::parse(failure_json(program.outcome, program.cluster), nullptr, false);
   CHECK(json["ranks"][1]["consequence"] == false);
   CHECK(json["ranks"][3]["consequence"] == true);
@@ -166,12 +167,14 @@ TEST_CASE("the report of a program lists all ranks that failed at once, and thos
 
 TEST_CASE("where the cause is one rank's failure, ranks that ended before or still run are mentioned first") {
   Program program({0, 7, 0, 0});
-  CHECK(program.report().starts_with("ranks 0,2,3 had ended with 0 1.0 s before\nrank 1 (node-a) exited with code 7\n"));
+  CHECK(
+      program.report().starts_with("ranks 0,2,3 had ended with 0 1.0 s before\nrank 1 (node-a) exited with code 7\n"));
 }
 
 TEST_CASE("the error that a program's rank left is shown, with its stack if it wrote nothing to stderr") {
   Program program({1, -1});
-  program.outcome.reports[0].error =
-      RankError{.kind = ErrorKind::program, .what = "ValueError: bad\nmore", .time = 101.0, .stack = "Traceback\n  f()"};
-  CHECK(program.report().ends_with("rank 0 (node-a) failed: ValueError: bad\n  its error:\n  | Traceback\n  |   f()\n"));
+  program.outcome.reports[0].error = RankError{
+      .kind = ErrorKind::program, .what = "ValueError: bad\nmore", .time = 101.0, .stack = "Traceback\n  f()"};
+  CHECK(
+      program.report().ends_with("rank 0 (node-a) failed: ValueError: bad\n  its error:\n  | Traceback\n  |   f()\n"));
 }

@@ -11,7 +11,7 @@ struct LauncherOptions {
   double grace_seconds = 10;
   double timeout_seconds = 60;
   int max_restarts = 0;
-  bool explain = true;  ///< Supervision::Limits::ranks_explain
+  bool explain = true;    ///< Supervision::Limits::ranks_explain
   bool progress = false;  ///< a rank makes progress at every look, unless `log_dir`/still.<RANK> exists
   bool gate = false;      ///< ranks are asked to end by `log_dir`/stop, and write their last step to `log_dir`/stopped
   std::vector<trainctl::RankBinding> bindings = {};

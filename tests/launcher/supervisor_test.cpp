@@ -152,7 +152,8 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
 TEST_CASE("a launcher whose guardian was killed starts another, and leaves no process when it is killed as well") {
   const Scratch scratch;
   const int launcher = start_launcher(
-      scratch.path(), {"for i in 0 1 2 3 4 5 6 7 8 9; do sleep 1000 & echo $! > $DIR/child.$i; done; echo > $DIR/up; wait"});
+      scratch.path(),
+      {"for i in 0 1 2 3 4 5 6 7 8 9; do sleep 1000 & echo $! > $DIR/child.$i; done; echo > $DIR/up; wait"});
   std::vector<int> grandchildren;
   for (int i = 0; i < 10; ++i) grandchildren.push_back(pid_in(scratch.path() + "/child." + std::to_string(i)));
   REQUIRE(eventually([&] { return slurp(scratch.path() + "/up") == "\n"; }));
@@ -235,9 +236,9 @@ TEST_CASE("a disk that answers again gets what was kept in memory") {
 
 TEST_CASE("a rank that writes without end is not held by a disk that hangs, and the lost bytes are counted") {
   const Scratch scratch;
-  const int launcher = start_launcher(
-      scratch.path(), {"echo $$ > $DIR/pid.0; yes some line | head -c 60000000; echo > $DIR/through; "
-                       "while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
+  const int launcher =
+      start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; yes some line | head -c 60000000; echo > $DIR/through; "
+                                      "while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
   const int writer = [&] {
     pid_in(scratch.path() + "/pid.0");
     return children_named(launcher, "trainctl-logs").at(0);
@@ -265,7 +266,8 @@ TEST_CASE("if the process that writes the logs is killed, another one goes on, a
   pid_in(scratch.path() + "/pid.0");
   REQUIRE(eventually([&] { return slurp(scratch.path() + "/1/rank.0/stdout") == "first\n"; }));
   kill(children_named(launcher, "trainctl-logs").at(0), SIGKILL);
-  REQUIRE(eventually([&] { return slurp(scratch.path() + "/notices").find("another one goes on") != std::string::npos; }));
+  REQUIRE(
+      eventually([&] { return slurp(scratch.path() + "/notices").find("another one goes on") != std::string::npos; }));
   std::ofstream(scratch.path() + "/go") << "x";
   CHECK(wait_for(launcher) == 0);
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
