@@ -13,7 +13,8 @@
 namespace trainctl {
 
 /// loss: it is nan or infinite. That is no failure of this rank: all ranks report it.
-enum class ErrorKind { spec, env, comm, bug, loss };
+/// program: raised by the user's program (launcher/torch_error.h).
+enum class ErrorKind { spec, env, comm, bug, loss, program };
 std::string_view to_string(ErrorKind kind);
 
 struct RankError {
@@ -37,5 +38,7 @@ std::optional<RankError> read_rank_error(const std::string& directory);
 
 /// Unix time in seconds.
 double wall_seconds();
+/// Seconds of the steady clock.
+double steady_seconds();
 
 }  // namespace trainctl

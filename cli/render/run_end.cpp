@@ -36,8 +36,8 @@ RunEnd run_end(const Outcome& outcome, const RunResult& result) {
   return end;
 }
 
-std::string outcome_text(const Outcome& outcome, const RunResult& result) {
-  Json json = Json::parse(outcome_json(outcome));
+std::string with_result(const std::string& outcome, const RunResult& result) {
+  Json json = Json::parse(outcome);
   if (result.step > 0) {
     json["step"] = result.step;
     json["steps"] = result.steps;

@@ -27,8 +27,8 @@ struct RunEnd {
 
 RunEnd run_end(const Outcome& outcome, const RunResult& result);
 
-/// outcome.json: exit code and seconds (failure_report.h), and the result's step, steps and loss.
-std::string outcome_text(const Outcome& outcome, const RunResult& result);
+/// The text of outcome.json: `outcome` (failure_report.h), and the result's step, steps and loss.
+std::string with_result(const std::string& outcome, const RunResult& result);
 
 /// From outcome.json and error.json; nullopt if the launcher did not write them.
 std::optional<RunEnd> read_run_end(const RunDirectory& directory);
