@@ -259,7 +259,9 @@ size_t utf8_length(std::string_view text) {
 void demand_text(std::string_view text, const Lines& lines) {
   for (size_t i = 0; i < text.size();) {
     const size_t length = utf8_length(text.substr(i));
-    if (length == 0) throw SpecError(lines.at_byte(i), "", "this byte is not UTF-8 text");
+    if (length == 0)
+      throw SpecError(lines.at_byte(i), "", "this byte is not UTF-8 text",
+                      "a job file is YAML text; `trainctl init mlp` writes one");
     i += length;
   }
 }
@@ -304,10 +306,10 @@ std::string describe(const YamlNode& node) {
 }
 
 YamlNode read_yaml(std::string_view text, const std::string& file) {
-  if (text.size() > kMaxYamlBytes)
+  const bool is_text = text.find('\0') == std::string_view::npos;  // else demand_text says where it is not
+  if (text.size() > kMaxYamlBytes && is_text)
     throw SpecError({file, 0, 0}, "",
-                    "the file has " + std::to_string(text.size()) + " bytes; a job file has at most " +
-                        std::to_string(kMaxYamlBytes));
+                    "the file is too long: a job file has at most " + std::to_string(kMaxYamlBytes) + " bytes");
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   const Lines lines(text, file);
   demand_text(text, lines);
