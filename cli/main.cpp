@@ -72,7 +72,12 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     // CLI11 reports an unknown command as a missing one.
     const std::string unknown = words.unknown.empty() ? unknown_command(words) : "";
-    std::cerr << (unknown.empty() ? usage_error(words, error) : unknown + "\n  trainctl --help has examples\n");
+    std::cerr << (unknown.empty() ? usage_error(words, error)
+                                  : unknown + "\n  " + full_name(*words.command) + " --help has examples\n");
+    return kExitSpec;
+  }
+  if (const std::string message = empty_value(words); !message.empty()) {
+    std::cerr << message;
     return kExitSpec;
   }
   try {

@@ -80,7 +80,12 @@ std::string message(const CLI::App& command, const CLI::ParseError& error) {
     return "a command is missing: " + join(names_of_commands(command));
   if (kind == CLI::ExitCodes::ExtrasError) return unexpected(text);
   const CLI::Option* option = option_in(command, text);
+  if (kind == CLI::ExitCodes::RequiredError && text.starts_with("A subcommand"))
+    return "'--' is before the command, where it has no meaning; leave it out";
   if (option == nullptr) return text;
+  if (kind == CLI::ExitCodes::ValidationError && option->get_positional() &&
+      text.starts_with(option->get_name() + ": "))
+    return text.substr(option->get_name().size() + 2);
   if (kind == CLI::ExitCodes::RequiredError) return option->get_name() + " is missing: " + option->get_description();
   if (kind == CLI::ExitCodes::ArgumentMismatch)
     return option->get_name() + " lacks its value: " + option->get_description();
@@ -117,8 +122,18 @@ std::string unknown_command(const CommandWords& words) {
   const std::vector<std::string> names = names_of_commands(*words.command);
   const std::string other = is_root ? synonym(word) : "";
   const std::string near = other.empty() ? did_you_mean(word, names) : "did you mean '" + other + "'?";
+  const bool few = names.size() < 4;
   return (is_root ? "" : name + ": ") + "unknown command '" + word + "'; " +
-         (near.empty() ? "there are " + join(names) : near);
+         (near.empty() || few ? "there are " + join(names) : near);
+}
+
+std::string empty_value(const CommandWords& words) {
+  for (const auto& [option, value] : words.values)
+    if (value.empty())
+      return full_name(*words.command) + ": " + option->get_name() +
+             ": the value is empty; is a variable of the shell " + "unset?\n  " + full_name(*words.command) +
+             " --help has examples\n";
+  return "";
 }
 
 std::string usage_error(const CommandWords& words, const CLI::ParseError& error) {

@@ -32,7 +32,7 @@ Examples:
       if (spec.has_command()) {
         require_program(spec);
         launch_report(spec);
-        std::cout << job->file << ": right (" << shell_words(spec.command) << ", " << spec.launch.ranks
+        std::cout << spec.file << ": right (" << shell_words(spec.command) << ", " << spec.launch.ranks
                   << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
         return kExitDone;
       }
@@ -44,7 +44,7 @@ Examples:
       require_memory_limit(planned, classes.programs);
       const int ranks = classes.num_ranks();
       const size_t layers = planned.spec.network.size();
-      std::cout << job->file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << ranks
+      std::cout << planned.spec.file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << ranks
                 << (ranks == 1 ? " rank)\n" : " ranks)\n");
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
       return kExitDone;

@@ -48,7 +48,8 @@ if [[ $funcstack[1] == _trainctl ]]; then _trainctl "$@"; else compdef _trainctl
 constexpr std::string_view kFish = R"sh(# trainctl completion for fish:  trainctl completion fish | source
 function __trainctl_complete
   set -l words (commandline -opc)
-  $words[1] complete -- $words[2..-1] (commandline -ct | string collect --allow-empty) 2>/dev/null
+  set -l word (commandline -ct)
+  $words[1] complete -- $words[2..-1] "$word" 2>/dev/null
 end
 complete -c trainctl -f -a '(__trainctl_complete)'
 complete -c trainctl -n 'not count (__trainctl_complete) >/dev/null' -F

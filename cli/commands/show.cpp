@@ -88,6 +88,8 @@ void add_show_command(CLI::App& app, Action& chosen) {
       ->check([](const std::string& word) {
         static const std::vector<std::string> kNouns = {"graph", "plan", "program", "weights"};
         if (std::find(kNouns.begin(), kNouns.end(), word) != kNouns.end()) return std::string();
+        if (word.ends_with(".yaml") || word.ends_with(".yml"))
+          return "what to show comes before the job: trainctl show plan " + word + "; there are " + join(kNouns);
         const std::string near = did_you_mean(word, kNouns);
         return "there is nothing called '" + word + "' to show; " + (near.empty() ? "there are " + join(kNouns) : near);
       });

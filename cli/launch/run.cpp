@@ -87,7 +87,7 @@ void Run::register_run() {
   entry.run = directory_.run();
   entry.name = spec_.name;
   entry.log_dir = fs::absolute(spec_.launch.log_dir).lexically_normal();
-  entry.job = fs::absolute(spec_.file).lexically_normal();
+  entry.job = spec_.file == kStdinName ? spec_.file : fs::absolute(spec_.file).lexically_normal().string();
   entry.launcher = getpid();
   entry.ranks = cluster_.num_ranks();
   entry.started = wall_seconds();

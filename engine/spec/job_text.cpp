@@ -86,7 +86,7 @@ class Reader {
   }
 
  private:
-  std::string name() const { return is_stdin_ ? "<stdin>" : file_; }
+  std::string name() const { return is_stdin_ ? kStdinName : file_; }
 
   [[noreturn]] void fail(const std::string& why, const std::string& hint = {}) const {
     throw SpecError({name(), 0, 0}, "", "cannot read the job file: " + why, hint);

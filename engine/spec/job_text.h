@@ -5,8 +5,10 @@
 
 namespace trainctl {
 
+inline constexpr const char* kStdinName = "<stdin>";
+
 struct JobText {
-  std::string name;    ///< for messages: the file, or <stdin>
+  std::string name;    ///< for messages: the file, or kStdinName
   std::string text;    ///< at most one byte more than a job file may have
   std::string folder;  ///< relative paths in the job are relative to it; "": the current directory
 };

@@ -73,6 +73,23 @@ class Walk {
     return path_.ends_with('.') ? path_.substr(0, path_.size() - 1) : path_;
   }
 
+  bool takes_list() const {
+    if (field_ == nullptr) return false;
+    switch (field_->kind) {
+      case FieldKind::ints:
+      case FieldKind::numbers:
+      case FieldKind::int_lists:
+      case FieldKind::words:
+      case FieldKind::names:
+      case FieldKind::patterns:
+      case FieldKind::transforms:
+      case FieldKind::layers:
+        return true;
+      default:
+        return false;
+    }
+  }
+
   void step_index(std::string& error) {
     const size_t end = rest_.find(']');
     const auto index =
@@ -80,8 +97,9 @@ class Walk {
     if (!index) {
       error = "has no index in '" + std::string(rest_) + "'";
     } else if (!node_->is_list()) {
-      error = here() + (node_->is_null() ? " is not given" : " is " + describe(*node_) + ", not a list") +
-              "; write the whole list: " + here() + "=[...]";
+      error = here() +
+              (node_->is_null() && takes_list() ? " is not given" : " is " + describe(*node_) + ", not a list") +
+              (takes_list() ? "; write the whole list: " + here() + "=[...]" : "");
     } else if (*index < 0 || *index >= static_cast<int64_t>(node_->items.size())) {
       error = here() + " has " + std::to_string(node_->items.size()) + " items, counted from 0";
     } else {

@@ -340,10 +340,10 @@ std::string describe(const YamlNode& node) {
 }
 
 YamlNode read_yaml(std::string_view text, const std::string& file) {
-  if (text.size() > kMaxYamlBytes)
+  const bool is_text = text.find('\0') == std::string_view::npos;  // else demand_text says where it is not
+  if (text.size() > kMaxYamlBytes && is_text)
     throw SpecError({file, 0, 0}, "",
-                    "the file has " + std::to_string(text.size()) + " bytes; a job file has at most " +
-                        std::to_string(kMaxYamlBytes));
+                    "the file is too long: a job file has at most " + std::to_string(kMaxYamlBytes) + " bytes");
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   const YamlSource source(text, file);
   source.demand_text();

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
+#include "tests/skip.h"
 
 using namespace trainctl;
 using Words = std::vector<std::string>;
@@ -79,16 +80,95 @@ TEST_CASE("completion knows the numbers of runs") {
   std::ofstream(scratch.path() + "/job.yaml") << "command: [true]\n";
   for (int i = 0; i < 2; ++i) REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == 0);
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.log_dir=other"}).exit_code == 0);
-  CHECK(offered(scratch, {"logs", ""}) == Words{"1", "2"});
-  CHECK(offered(scratch, {"logs", "--log-dir", "other", ""}) == Words{"1"});
+  CHECK(offered(scratch, {"logs", ""}) == Words{"1", "2", "latest"});
+  CHECK(offered(scratch, {"logs", "--log-dir", "other", ""}) == Words{"1", "latest"});
+  CHECK(offered(scratch, {"logs", "--log-dir=other", ""}) == Words{"1", "latest"});
   CHECK(offered(scratch, {"stop", ""}).empty());
 }
 
-TEST_CASE("bash completes with the script that it is given") {
+TEST_CASE("completion knows the words of nested commands, ops, collectives and the values of options") {
+  const Scratch scratch;
+  CHECK(offered(scratch, {"bench", ""}) == Words{"collective", "op"});
+  CHECK(has(offered(scratch, {"bench", "op", "m"}), "matmul"));
+  CHECK(has(offered(scratch, {"bench", "op", "relu", "sof"}), "softmax"));
+  CHECK(offered(scratch, {"bench", "op", "--sh"}) == Words{"--shape"});
+  CHECK(offered(scratch, {"bench", "op", "matmul", "--device", ""}) == Words{"cpu", "cuda"});
+  CHECK(offered(scratch, {"bench", "op", "matmul", "--device=c"}) == Words{"--device=cpu", "--device=cuda"});
+  CHECK(offered(scratch, {"bench", "op", "--dtype", ""}) == Words{"bf16", "f32", "tf32"});
+  CHECK(offered(scratch, {"bench", "collective", "all_"}) == Words{"all_gather", "all_reduce", "all_to_all"});
+  CHECK(offered(scratch, {"help", "b"}) == Words{"bench"});
+  CHECK(offered(scratch, {"help", "bench", ""}) == Words{"collective", "op"});
+  CHECK(offered(scratch, {"help", "run", ""}).empty());
+  CHECK(offered(scratch, {"run", "--show", "a"}) == Words{"all"});
+}
+
+TEST_CASE("completion knows layers, their fields, and the values of every choice") {
   const Scratch scratch;
   small_job(scratch.path());
-  std::ofstream(scratch.path() + "/try.sh") << R"(PATH=$(dirname ")" TRAINCTL_BINARY R"("):$PATH
-source <(trainctl completion bash)
+  const auto field = [&](const std::string& typed) { return offered(scratch, {"run", "job.yaml", typed}); };
+  CHECK(field("net") == Words{"network."});
+  CHECK(field("network.") == Words{"network.act1.", "network.fc1.", "network.out."});
+  CHECK(field("network.f") == Words{"network.fc1."});
+  CHECK(has(field("network.fc1."), "network.fc1.units="));
+  CHECK_FALSE(has(field("network.act1."), "network.act1.units="));
+  CHECK(has(field("network.act1.type="), "network.act1.type=gelu"));
+  CHECK(field("network.fc1.bias=") == Words{"network.fc1.bias=false", "network.fc1.bias=true"});
+  CHECK(field("loss=") == Words{"loss=mae", "loss=mse", "loss=softmax_cross_entropy"});
+  CHECK(has(field("loss"), "loss.input="));
+  CHECK(has(field("optimizer."), "optimizer.momentum="));
+  CHECK_FALSE(has(field("optimizer."), "optimizer.betas="));  // the file has sgd
+  CHECK(has(offered(scratch, {"run", "job.yaml", "optimizer.type=adam", "optimizer."}), "optimizer.betas="));
+  CHECK(field("optimizer.type=a") == Words{"optimizer.type=adam", "optimizer.type=adamw"});
+  CHECK(field("optimizer.learning_rate.type=c") ==
+        Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine"});
+  CHECK(has(field("print="), "print=fc1"));
+  CHECK(has(field("env"), "env."));
+}
+
+TEST_CASE("completion goes by what can be read of a job that is still wrong") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/draft.yaml")
+      << "network:\n  - {name: fc, type: dense}\n  - {type: relu}\n  - {type: relu}\n  - {module: block, name: h}\n"
+         "modules:\n  block: [{name: inner, type: dense}]\n";
+  const auto field = [&](const std::string& typed) { return offered(scratch, {"run", "draft.yaml", typed}); };
+  CHECK(field("network.") == Words{"network.fc.", "network.h.", "network.relu.", "network.relu_1."});
+  CHECK(has(field("network.h."), "network.h.repeat="));
+  CHECK(field("modules.") == Words{"modules.block."});
+  CHECK(field("modules.block.") == Words{"modules.block.inner."});
+  CHECK(has(field("modules.block.inner."), "modules.block.inner.units="));
+  CHECK(has(offered(scratch, {"run", "none.yaml", "launch.ra"}), "launch.ranks="));
+}
+
+namespace {
+
+/// The lines that a script prints, run by a shell in the scratch folder with trainctl in its PATH.
+Words lines_of(const Scratch& scratch, const std::string& shell, const std::string& script) {
+  std::ofstream(scratch.path() + "/try.sh") << script;
+  const std::string folder = std::filesystem::path(TRAINCTL_BINARY).parent_path();
+  const std::string command = "cd " + scratch.path() + " && PATH=" + folder + ":$PATH HOME=" + scratch.path() +
+                              " XDG_RUNTIME_DIR=" + scratch.path() + " LC_ALL=C " + shell + " try.sh > out 2>&1";
+  const int status = std::system(command.c_str());
+  std::ifstream out(scratch.path() + "/out");
+  Words lines;
+  for (std::string line; std::getline(out, line);) lines.push_back(line);
+  CAPTURE(lines.empty() ? "no output" : lines.back());
+  CHECK(status == 0);
+  return lines;
+}
+
+bool have_shell(const std::string& shell) {
+  const bool have = std::system(("command -v " + shell + " >/dev/null 2>&1").c_str()) == 0;
+  if (!have) skip_test("no " + shell + " on this machine");
+  return have;
+}
+
+}  // namespace
+
+TEST_CASE("bash completes with the script that it is given") {
+  if (!have_shell("bash")) return;
+  const Scratch scratch;
+  small_job(scratch.path());
+  CHECK(lines_of(scratch, "bash", R"(source <(trainctl completion bash)
 compopt() { :; }
 complete_line() {
   COMP_LINE=$1 COMP_POINT=${#1} COMPREPLY=()
@@ -98,13 +178,50 @@ complete_line() {
 complete_line "trainctl sh"
 complete_line "trainctl run job.yaml launch.bind=n"
 complete_line "trainctl run job.yaml launch.bi"
-)";
-  const std::string command = "cd " + scratch.path() + " && LC_ALL=C bash try.sh > out 2>&1";
-  REQUIRE(std::system(command.c_str()) == 0);
-  std::ifstream out(scratch.path() + "/out");
-  Words lines;
-  for (std::string line; std::getline(out, line);) lines.push_back(line);
-  CHECK(lines == Words{"show", "none numa", "launch.bind="});
+complete_line "trainctl run job.yaml network."
+complete_line "trainctl run job.yaml loss=ms"
+complete_line "trainctl bench op matm"
+complete_line "trainctl bench op --device=cu"
+)") == Words{"show", "none numa", "launch.bind=", "network.act1. network.fc1. network.out.", "mse",
+             "matmul matmul_weight_grad", "cuda"});
+}
+
+TEST_CASE("zsh completes with the script that it is given") {
+  if (!have_shell("zsh")) return;
+  const Scratch scratch;
+  small_job(scratch.path());
+  CHECK(lines_of(scratch, "zsh -f", R"(compdef() { :; }
+_files() { echo files; }
+compadd() {
+  while [[ $1 != -- ]]; do shift; done
+  shift
+  echo "$*"
+}
+source <(trainctl completion zsh)
+complete_line() { words=("$@"); CURRENT=$#; _trainctl; }
+complete_line trainctl sh
+complete_line trainctl run job.yaml launch.bind=n
+complete_line trainctl run job.yaml launch.bi
+complete_line trainctl run job.yaml network.
+complete_line trainctl bench op matm
+complete_line trainctl bench op --device=cu
+complete_line trainctl init mlp -o ""
+)") == Words{"show", "launch.bind=none launch.bind=numa", "launch.bind=", "network.act1. network.fc1. network.out.",
+             "matmul matmul_weight_grad", "--device=cuda", "files"});
+}
+
+TEST_CASE("fish completes with the script that it is given") {
+  if (!have_shell("fish")) return;
+  const Scratch scratch;
+  small_job(scratch.path());
+  const Words lines = lines_of(scratch, "fish --no-config", R"(trainctl completion fish | source
+for line in "trainctl sh" "trainctl run job.yaml launch.bind=n" "trainctl run job.yaml launch.bi" \
+    "trainctl run job.yaml network." "trainctl bench op matm" "trainctl init mlp -o j" "trainctl run "
+  complete -C $line | string replace -r '\t.*' '' | string join ' '
+end
+)");
+  CHECK(lines == Words{"show", "launch.bind=none launch.bind=numa", "launch.bind=",
+                       "network.act1. network.fc1. network.out.", "matmul matmul_weight_grad", "job.yaml", "job.yaml"});
 }
 
 TEST_CASE("errors in a command line are reported in our own words") {

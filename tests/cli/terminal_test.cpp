@@ -6,10 +6,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/render/progress.h"
@@ -22,24 +25,46 @@ using namespace trainctl;
 
 namespace {
 
-/// trainctl with a terminal of a given width as its stdout.
+/// Both ends of a pseudo-terminal. The other end is opened by an ioctl and not by its name, which may be missing, or
+/// may be another terminal's, where /dev/pts is not the file system that /dev/ptmx belongs to.
+struct TerminalPair {
+  int own = -1, programs = -1;
+  std::string missing;  ///< why there is none; "" if there is one
+
+  TerminalPair() : own(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+    if (own < 0 || unlockpt(own) != 0) {
+      missing = std::string("no pseudo-terminal can be opened (") + std::strerror(errno) + "); is /dev/pts mounted?";
+      return;
+    }
+    programs = ioctl(own, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (programs < 0 || isatty(programs) == 0)
+      missing = std::string("a pseudo-terminal has no other end (") + std::strerror(errno) + "); is /dev/pts mounted?";
+  }
+  TerminalPair(const TerminalPair&) = delete;
+  TerminalPair& operator=(const TerminalPair&) = delete;
+  ~TerminalPair() {
+    for (const int fd : {own, programs})
+      if (fd >= 0) close(fd);
+  }
+};
+
+/// trainctl with a terminal of a given width as its stdout. Requires have_terminals().
 class OnTerminal {
  public:
-  OnTerminal(const Scratch& scratch, int columns, const std::vector<std::string>& words, const char* no_color = nullptr)
-      : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
-    REQUIRE(terminal_ >= 0);
-    REQUIRE(grantpt(terminal_) == 0);
-    REQUIRE(unlockpt(terminal_) == 0);
+  OnTerminal(const Scratch& scratch, int columns, const std::vector<std::string>& words,
+             const char* no_color = nullptr) {
+    REQUIRE(pair_.missing.empty());
     resize(columns);
-    const std::string name = ptsname(terminal_);
     std::vector<std::string> all = {TRAINCTL_BINARY};
     all.insert(all.end(), words.begin(), words.end());
     const pid_t tests = getpid();
     pid_ = fork();
-    if (pid_ != 0) return;
+    if (pid_ != 0) {
+      close(std::exchange(pair_.programs, -1));  // so that reads end with the program
+      return;
+    }
     die_with(tests);
-    const int end = open(name.c_str(), O_RDWR | O_NOCTTY);
-    for (int fd = 0; fd < 3; ++fd) dup2(end, fd);
+    for (int fd = 0; fd < 3; ++fd) dup2(pair_.programs, fd);
     setenv("TERM", "xterm", 1);
     setenv("XDG_RUNTIME_DIR", scratch.path().c_str(), 1);
     setenv("TMPDIR", scratch.path().c_str(), 1);
@@ -55,23 +80,22 @@ class OnTerminal {
   OnTerminal& operator=(const OnTerminal&) = delete;
   ~OnTerminal() {
     if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
-    close(terminal_);
   }
 
   void resize(int columns) const {
     winsize size{};
     size.ws_row = 24;
     size.ws_col = static_cast<unsigned short>(columns);
-    ioctl(terminal_, TIOCSWINSZ, &size);
+    ioctl(pair_.own, TIOCSWINSZ, &size);
   }
 
   /// Reads until `part` has appeared or the process has ended.
   bool shows(const std::string& part) {
     while (text_.find(part) == std::string::npos) {
-      pollfd ready{terminal_, POLLIN, 0};
+      pollfd ready{pair_.own, POLLIN, 0};
       if (poll(&ready, 1, 60000) <= 0) return false;
       char buffer[4096];
-      const ssize_t got = read(terminal_, buffer, sizeof buffer);
+      const ssize_t got = read(pair_.own, buffer, sizeof buffer);
       if (got <= 0) return false;
       text_.append(buffer, static_cast<size_t>(got));
     }
@@ -87,19 +111,16 @@ class OnTerminal {
   const std::string& text() const { return text_; }
 
  private:
-  int terminal_;
+  TerminalPair pair_;
   pid_t pid_ = -1;
   std::string text_;
 };
 
-/// Without /dev/pts, as in some containers, there is no pseudo-terminal.
+/// Skips the test where there are none: /dev/pts is not mounted in a plain chroot and in some containers.
 bool have_terminals() {
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  const char* name = terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0 ? nullptr : ptsname(terminal);
-  const bool have = name != nullptr && access(name, R_OK | W_OK) == 0;
-  if (!have) skip_test("no pseudo-terminal: /dev/pts is not mounted");
-  if (terminal >= 0) close(terminal);
-  return have;
+  const TerminalPair pair;
+  if (!pair.missing.empty()) skip_test(pair.missing);
+  return pair.missing.empty();
 }
 
 /// Three ranks that sleep until the file `end` is there.

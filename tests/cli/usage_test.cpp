@@ -135,9 +135,12 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(contains(refusal(scratch, "version"), "did you mean '--version'?"));
   CHECK(contains(refusal(scratch, "--json plan job.yaml"), "options follow the command: trainctl plan --json"));
   CHECK(contains(refusal(scratch, "bench"), "trainctl bench: a command is missing: op, collective"));
-  CHECK(contains(refusal(scratch, "bench colective"), "trainctl bench: unknown command 'colective'; did you mean"));
+  CHECK(contains(refusal(scratch, "bench colective"),
+                 "trainctl bench: unknown command 'colective'; there are op, collective"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));
   CHECK(contains(refusal(scratch, "bench op matmul --shap 1"), "did you mean '--shape'?"));
+  CHECK(contains(refusal(scratch, "show job.yaml"), "trainctl show plan job.yaml"));
+  CHECK(contains(refusal(scratch, "-- run job.yaml"), "'--' is before the command"));
   CHECK(contains(refusal(scratch, "run -- --ranks"), "cannot read the job file"));
 }
 
@@ -188,7 +191,9 @@ TEST_CASE("what an option of run cannot do is refused before the run") {
   CHECK(contains(refusal(scratch, "run command.yaml --profile-steps 2"), "--profile"));
   CHECK(contains(refusal(scratch, "run job.yaml --profile --profile-steps 5-3"), "is not a range of steps"));
   CHECK(contains(refusal(scratch, "run job.yaml --profile trace.json"), "--profile=trace.json"));
-  CHECK(contains(refusal(scratch, "run job.yaml --profile="), "--profile"));
+  for (const char* empty : {"run job.yaml --profile=", "run job.yaml --show=", "show program job.yaml --after=",
+                            "ps --log-dir=", "logs --grep=", "bench op matmul --shape="})
+    CHECK(contains(refusal(scratch, empty), ": the value is empty"));
   CHECK(contains(refusal(scratch, "run command.yaml --detach --show all"), "a detached run shows no lines"));
   CHECK(contains(refusal(scratch, "run command.yaml --show 7"), "there is no rank 7"));
   CHECK(contains(refusal(scratch, "run command.yaml --detach --record"), "--record"));
