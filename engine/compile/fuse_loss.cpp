@@ -3,6 +3,7 @@
 // prediction. If one does, both would have to be kept, so they are fused only if the backward task follows at once.
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "engine/compile/passes.h"
 
@@ -15,10 +16,6 @@ const KernelDef* loss_kernel(const VirtualInstruction& v) {
   return kernel != nullptr && kernel->loss_with_grad != nullptr ? kernel : nullptr;
 }
 
-bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
-  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
-}
-
 bool same_inputs(const VirtualInstruction& a, const VirtualInstruction& b) {
   if (a.inputs != b.inputs) return false;
   for (size_t i = 0; i < a.inputs.size(); ++i)
@@ -26,12 +23,24 @@ bool same_inputs(const VirtualInstruction& a, const VirtualInstruction& b) {
   return true;
 }
 
-/// The kernel that computes the loss's gradient from the same operands; in a recomputed layer they differ.
-std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, size_t loss) {
+/// By buffer, the instructions that name it, ascending: a step may hold tens of thousands, and each micro-batch asks.
+std::vector<std::vector<size_t>> users_of_buffers(const Compiler& c) {
+  std::vector<std::vector<size_t>> users(c.buffers.size());
+  for (size_t i = 0; i < c.code.size(); ++i)
+    for (const std::vector<BufferId>* buffers : {&c.code[i].inputs, &c.code[i].outputs})
+      for (const BufferId buffer : *buffers)
+        if (users[buffer].empty() || users[buffer].back() != i) users[buffer].push_back(i);
+  return users;
+}
+
+/// The kernel that computes the loss's gradient from the same operands; in a recomputed layer they differ. `users`:
+/// of the prediction.
+std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, size_t loss,
+                                  const std::vector<size_t>& users) {
   const VirtualInstruction& v = c.code[loss];
-  for (size_t i = loss + 1; i < c.code.size(); ++i) {
+  for (const size_t i : users) {
     const VirtualInstruction& other = c.code[i];
-    if (!is_kernel(other, *kernel.loss_grad)) continue;
+    if (i <= loss || !is_kernel(other, *kernel.loss_grad)) continue;
     if (other.code.micro_batch != v.code.micro_batch || !same_inputs(v, other)) continue;
     return is_persistent(c.buffers[other.outputs[0]].kind) ? std::nullopt : std::optional(i);
   }
@@ -39,32 +48,37 @@ std::optional<size_t> gradient_of(const Compiler& c, const KernelDef& kernel, si
 }
 
 /// True if keeping the gradient takes no more memory than keeping the prediction did.
-bool costs_nothing(const Compiler& c, size_t loss, size_t grad) {
+bool costs_nothing(const Compiler& c, size_t loss, size_t grad, const std::vector<size_t>& users) {
   const BufferId prediction = c.code[loss].inputs[0];
-  bool read_again = is_persistent(c.buffers[prediction].kind), other_work = false;
-  for (size_t i = loss + 1; i < c.code.size(); ++i) {
-    const VirtualInstruction& v = c.code[i];
-    if (i != grad && (names(v.inputs, prediction) || names(v.outputs, prediction))) read_again = true;
-    if (i < grad && v.code.micro_batch != c.code[loss].code.micro_batch) other_work = true;
-  }
-  return !read_again || !other_work;
+  const bool read_again = is_persistent(c.buffers[prediction].kind) ||
+                          std::any_of(users.begin(), users.end(), [&](size_t i) { return i > loss && i != grad; });
+  const auto of_another = [&](const VirtualInstruction& v) {
+    return v.code.micro_batch != c.code[loss].code.micro_batch;
+  };
+  const auto first = c.code.begin() + static_cast<std::ptrdiff_t>(loss);
+  return !read_again || std::none_of(first, c.code.begin() + static_cast<std::ptrdiff_t>(grad), of_another);
 }
 
 }  // namespace
 
 void fuse_loss(Compiler& c) {
+  const std::vector<std::vector<size_t>> users = users_of_buffers(c);
+  std::vector<bool> removed(c.code.size(), false);
   for (size_t i = 0; i < c.code.size(); ++i) {
     const KernelDef* kernel = loss_kernel(c.code[i]);
     if (kernel == nullptr) continue;
-    const std::optional<size_t> grad = gradient_of(c, *kernel, i);
-    if (!grad || !costs_nothing(c, i, *grad)) continue;
+    const std::vector<size_t>& of_prediction = users[c.code[i].inputs[0]];
+    const std::optional<size_t> grad = gradient_of(c, *kernel, i, of_prediction);
+    if (!grad || !costs_nothing(c, i, *grad, of_prediction)) continue;
     VirtualInstruction& loss = c.code[i];
     VirtualInstruction& from = c.code[*grad];
     loss.code.op = kernel->loss_with_grad->name;
     loss.outputs.push_back(from.outputs[0]);
     loss.code.outputs.push_back(std::move(from.code.outputs[0]));
-    c.code.erase(c.code.begin() + static_cast<std::ptrdiff_t>(*grad));
+    removed[*grad] = true;
   }
+  size_t index = 0;
+  std::erase_if(c.code, [&](const VirtualInstruction&) { return removed[index++]; });
 }
 
 }  // namespace trainctl

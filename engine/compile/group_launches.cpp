@@ -10,6 +10,7 @@
 // Replicas must compute bit for bit the same values, so they must use the same kernels. The grouping therefore does not
 // depend on what a single rank does in addition: counting a loss that other ranks compute too, or printing.
 #include <algorithm>
+#include <map>
 
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
@@ -213,15 +214,29 @@ void group_weight_grads(Compiler& c, int& launches) {
   }
 }
 
+/// Behind the first load of its micro-batch, whatever its size; the latest first.
 void load_early(Compiler& c) {
+  std::map<int, size_t> first_of_micro_batch;
+  std::map<size_t, std::vector<size_t>> behind;
   for (size_t i = 0; i < c.code.size(); ++i) {
-    const VirtualInstruction& load = c.code[i];
-    if (load.code.opcode != Opcode::load || load.code.outputs[0].bytes() > kSmallLoad) continue;
-    size_t to = 0;
-    while (to < i && (c.code[to].code.opcode != Opcode::load || c.code[to].code.micro_batch != load.code.micro_batch))
-      ++to;
-    if (to + 1 < i) move_instruction(c, i, to + 1);
+    const Instruction& load = c.code[i].code;
+    if (load.opcode != Opcode::load) continue;
+    const auto [first, is_first] = first_of_micro_batch.emplace(load.micro_batch, i);
+    if (!is_first && load.outputs[0].bytes() <= kSmallLoad) behind[first->second].push_back(i);
   }
+  if (behind.empty()) return;
+  std::vector<bool> moves(c.code.size(), false);
+  for (const auto& [first, loads] : behind)
+    for (const size_t load : loads) moves[load] = true;
+  std::vector<size_t> order;
+  order.reserve(c.code.size());
+  for (size_t i = 0; i < c.code.size(); ++i) {
+    if (moves[i]) continue;
+    order.push_back(i);
+    if (const auto loads = behind.find(i); loads != behind.end())
+      order.insert(order.end(), loads->second.rbegin(), loads->second.rend());
+  }
+  reorder(c, 0, order);
 }
 
 }  // namespace

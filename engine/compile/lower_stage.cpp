@@ -1,4 +1,6 @@
 // A stage's tasks as one list of instructions on virtual buffers.
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
 #include "engine/compile/passes.h"
@@ -25,12 +27,11 @@ void lower_stage(Compiler& c) {
   start_gradients(l);
   const std::vector<Task> tasks =
       stage_tasks(c.plan.schedule, c.stage, c.plan.num_stages, c.plan.micro_batches, c.trains());
-  for (size_t t = 0; t < tasks.size(); ++t) {
-    l.task = tasks[t];
-    l.last_backward = l.task.phase == Phase::backward;
-    for (size_t later = t + 1; later < tasks.size(); ++later) {
-      if (tasks[later].phase == Phase::backward) l.last_backward = false;
-    }
+  const auto last =
+      std::find_if(tasks.rbegin(), tasks.rend(), [](const Task& t) { return t.phase == Phase::backward; });
+  for (const Task& task : tasks) {
+    l.task = task;
+    l.last_backward = last != tasks.rend() && &task == &*last;
     lower_task(l);
   }
   finish_step(l);

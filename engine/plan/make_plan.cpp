@@ -239,6 +239,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
   if (plan.mode == ParallelMode::data_parallel) check_batch_divides(graph, spec, plan, errors);
   if (!errors.empty()) throw SpecError(std::move(errors));
+  require_few_executions(graph, spec);
 
   plan.layers.resize(graph.layers.size());
   for (size_t l = 0; l < plan.layers.size(); ++l) {

@@ -20,6 +20,11 @@ inline constexpr int64_t kMaxArenaBytes = int64_t{1} << 46;
 /// layers.
 std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan);
 
+/// Nodes that a step executes, over all stages and micro-batches: their instructions are all compiled and proved.
+inline constexpr int64_t kMaxExecutions = 1'000'000;
+/// Throws SpecError at parallel.micro_batches if a step has more.
+void require_few_executions(const Graph& graph, const JobSpec& spec);
+
 /// What makes a rank's part smaller, for error messages: "more parallel.micro_batches, …".
 std::string how_to_hold_less(const JobSpec& spec);
 

@@ -180,7 +180,9 @@ class Reader {
 
   std::string input_text(size_t i) const {
     const Tensor& tensor = graph_.tensors[layer_.inputs[i]];
-    return short_name(layer_, tensor) + " " + to_string(tensor.shape);
+    // The layers of a pattern read different tensors, and their errors are one.
+    const bool by_number = !for_one_layer() && tensor.kind != TensorKind::parameter;
+    return (by_number ? fmt::format("input {}", i) : short_name(layer_, tensor)) + " " + to_string(tensor.shape);
   }
   std::string dim_text(size_t i, size_t d) const { return fmt::format("dim {} of {}", d, input_text(i)); }
   std::string inputs_text() const {

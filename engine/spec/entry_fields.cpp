@@ -24,6 +24,8 @@ std::vector<EntryType> make_transform_types() {
 
 }  // namespace
 
+Field cuts_field() { return integer("cuts", "Ways in which a dim is cut.").at_least(1).at_most(kMaxRanks); }
+
 const std::vector<EntryType>& transform_types() {
   static const std::vector<EntryType> types = make_transform_types();
   return types;

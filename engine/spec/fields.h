@@ -28,7 +28,7 @@ inline constexpr double kMaxSteps = 4'294'967'295;
 inline constexpr int kMaxRanks = 65'536;
 
 /// A rank's program holds the work of each.
-inline constexpr int kMaxMicroBatches = 65'536;
+inline constexpr int kMaxMicroBatches = 16'384;
 
 struct Section {
   std::string name;
@@ -54,6 +54,9 @@ const std::vector<Field>& common_layer_fields();
 const std::vector<Field>& module_use_fields();
 
 const std::vector<EntryType>& transform_types();
+
+/// One number of parallel.strategies: ways in which a dim is cut.
+Field cuts_field();
 
 /// The value of a section's field, `object` being the section's struct: the value that was set, or the default if
 /// there is one.

@@ -267,7 +267,7 @@ class JobReader {
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string where = at_key(path, entry.key);
       demand_match(entry.key, entry.key_pos, where);
-      if (std::optional<std::vector<Ints>> cuts = read_int_lists(entry.value, 1, where, problems_)) {
+      if (std::optional<std::vector<Ints>> cuts = read_int_lists(entry.value, cuts_field(), where, problems_)) {
         if (cuts->empty() && entry.value.items.empty()) {
           problems_.add(entry.value.pos, where, "an empty list: expected cuts per dim for each input",
                         "e.g. [[2, 1], [2, 1]]");

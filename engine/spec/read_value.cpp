@@ -85,7 +85,7 @@ class ValueReader {
       case FieldKind::numbers:
         return numbers(node, path);
       case FieldKind::int_lists:
-        return wrap(read_int_lists(node, static_cast<int64_t>(field_.min), path, problems_));
+        return wrap(read_int_lists(node, field_, path, problems_));
       case FieldKind::bytes:
         return bytes(node, path);
       case FieldKind::seconds:
@@ -279,15 +279,14 @@ std::vector<std::string> read_texts(const YamlNode& node, const std::string& pat
   return texts;
 }
 
-std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, int64_t min, const std::string& path,
+std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, const Field& item, const std::string& path,
                                                 Problems& problems) {
   if (!node.is_list()) {
     problems.add(node.pos, path, "must be a list of lists of integers, not " + describe(node), "e.g. [[2, 1], [2, 1]]");
     return {};
   }
-  Field inner;
+  Field inner = item;
   inner.kind = FieldKind::ints;
-  inner.min = static_cast<double>(min);
   std::vector<Ints> lists;
   for (size_t i = 0; i < node.items.size(); ++i) {
     if (node.items[i].is_scalar()) {

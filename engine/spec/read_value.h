@@ -21,8 +21,8 @@ std::optional<Value> read_value(const YamlNode& node, const Field& field, const 
 std::vector<std::string> read_texts(const YamlNode& node, const std::string& path, const std::string& what,
                                     Problems& problems);
 
-/// A list of lists of integers, each at least `min`.
-std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, int64_t min, const std::string& path,
+/// A list of lists of integers, each in the range of `item`.
+std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, const Field& item, const std::string& path,
                                                 Problems& problems);
 
 std::optional<int64_t> parse_integer(const std::string& text);

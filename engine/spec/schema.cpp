@@ -145,9 +145,7 @@ Json value_schema(const Field& field) {
       return {{"type", "object"},
               {"additionalProperties", {{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}}}};
     case FieldKind::strategy_map: {
-      Field cut;
-      cut.min = 1;
-      Json cuts = list_of(list_of(integer_schema(cut)));
+      Json cuts = list_of(list_of(integer_schema(cuts_field())));
       cuts["minItems"] = 1;
       return {{"type", "object"}, {"additionalProperties", cuts}};
     }

@@ -23,14 +23,13 @@ namespace {
 void check_run(const JobSpec& spec, int64_t samples) {
   const int64_t per_epoch = steps_per_epoch(spec.dataset, samples), steps = total_steps(spec.train, per_epoch);
   if (steps <= static_cast<int64_t>(kMaxSteps)) return;
+  const bool is_more = std::max(steps, capped_product(samples, spec.dataset.repeat)) == kCapped;
   // The largest factor is the one to blame.
   const int64_t epochs = spec.train.epochs, repeat = spec.dataset.repeat;
   const char* path = epochs >= per_epoch ? "train.epochs" : repeat > samples ? "dataset.repeat" : "dataset.samples";
   throw SpecError({}, path,
-                  fmt::format("the run would have {}{} steps ({} epochs of {}{}); {} is the most",
-                              steps == kCapped ? "more than " : "", with_commas(steps), with_commas(epochs),
-                              per_epoch == kCapped ? "more than " : "", with_commas(per_epoch),
-                              with_commas(static_cast<int64_t>(kMaxSteps))),
+                  fmt::format("the run would have {}{} steps, {} an epoch; {} is the most", is_more ? "more than " : "",
+                              with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
                   "set train.steps to stop earlier");
 }
 
