@@ -114,7 +114,7 @@ void require_script(const JobSpec& spec) {
   const fs::path path = (fs::path(spec.working_dir) / spec.command[*at]).lexically_normal();
   std::error_code error;
   if (!fs::exists(path, error)) {
-    const std::string near = did_you_mean(path.filename(), scripts_in(path.parent_path(), path.extension()));
+    const std::string near = did_you_mean(path.filename().string(), scripts_in(path.parent_path(), path.extension()));
     throw SpecError(spec.position(field), field, "there is no script " + path.string(),
                     near.empty() ? "it is relative to working_dir" : near);
   }
