@@ -32,6 +32,13 @@ CommandResult both(const Scratch& scratch, const char* command, const fs::path& 
   return trainctl_command(scratch.path(), words);
 }
 
+/// An error of the command line names the command.
+std::string of_check(std::string text) {
+  const std::string plan = "trainctl plan";
+  for (size_t at = 0; (at = text.find(plan, at)) != std::string::npos;) text.replace(at, plan.size(), "trainctl check");
+  return text;
+}
+
 void write(const Scratch& scratch, const std::string& name, const std::string& text) {
   fs::create_directories((scratch.path() + "/" + name).substr(0, (scratch.path() + "/" + name).rfind('/')));
   std::ofstream(scratch.path() + "/" + name) << text;
@@ -54,7 +61,7 @@ TEST_CASE("check refuses every job that plan refuses, with the same errors and e
                           check = both(scratch, "check", file, overrides);
       CAPTURE(file.filename().string());
       CHECK(check.exit_code == plan.exit_code);
-      CHECK(check.err == plan.err);
+      CHECK(check.err == of_check(plan.err));
       (plan.exit_code == kExitDone ? passed : refused) += 1;
     }
   }
@@ -75,7 +82,6 @@ TEST_CASE("check refuses a job that needs more than its max_memory, as plan does
 TEST_CASE("a warning has a position, and does not change the exit code") {
   const Scratch scratch;
   write(scratch, "job.yaml", job_text("small"));
-  const std::vector<std::string> aside = {"job.yaml", "loss=null"};
   for (const char* command : {"check", "plan", "run"}) {
     const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml", "loss=null"});
     CAPTURE(command);

@@ -51,7 +51,7 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
     return Diagnostic{{},
                       "dataset.classes",
                       fmt::format("{} are drawn from 0 to {}{}", plural(which), set.classes - 1, takes),
-                      fmt::format("set dataset.classes: {}, or widen it to {}", use.below, set.classes)};
+                      fmt::format("set dataset.classes: {}, or make the network take {}", use.below, set.classes)};
   }
   if (set.type == "constant") {
     const double value = which == DataTensor::label ? set.label_value : set.value;
@@ -59,15 +59,16 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
     return Diagnostic{{},
                       which == DataTensor::label ? "dataset.label_value" : "dataset.value",
                       fmt::format("{} are {}{}", plural(which), value, takes),
-                      "a value in that range, or widen it"};
+                      "a value in that range, or make the network take more"};
   }
   const std::optional<Stray> stray = first_stray(spec, which, use.below);
   if (!stray) return {};
   return Diagnostic{{},
                     "dataset.path",
                     stray->where + takes,
-                    stray->value < 0 ? "an index is never negative"
-                                     : fmt::format("widen it to at least {}, or use other data", stray->value + 1)};
+                    stray->value < 0
+                        ? "an index is never negative"
+                        : fmt::format("make the network take at least {}, or use other data", stray->value + 1)};
 }
 
 }  // namespace
