@@ -4,6 +4,7 @@
 //                    plan.json        the output of trainctl plan --json
 //                    metrics.jsonl    where the start's time went, and one line per logged step
 //                    outcome.json     how it ended    error.json   and why, if it failed
+//                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 

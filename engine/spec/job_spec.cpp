@@ -55,6 +55,16 @@ std::string_view to_string(BindMode mode) {
   return "";
 }
 
+std::string_view to_string(PrintFormat format) {
+  switch (format) {
+    case PrintFormat::text:
+      return "text";
+    case PrintFormat::npy:
+      return "npy";
+  }
+  return "";
+}
+
 std::string_view to_string(Precision precision) {
   switch (precision) {
     case Precision::fp32:
