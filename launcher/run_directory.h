@@ -5,6 +5,7 @@
 //                    metrics.jsonl    where the start's time went, and one line per logged step
 //                    outcome.json     how it ended    error.json   and why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
+//                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 

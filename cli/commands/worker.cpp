@@ -61,7 +61,7 @@ class Worker {
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
     start_up.met_others("connect");
-    RankOutput output(job_->spec, *program_, status, directory_, options_.record);
+    RankOutput output(*job_, *program_, status, directory_, options_.record);
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);

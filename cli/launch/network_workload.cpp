@@ -32,6 +32,14 @@ std::vector<Route> routes_of(const RankClasses& classes) {
   return routes;
 }
 
+/// Where the files are, if there are any.
+std::string printed_tensors_line(const JobSpec& spec, const RunDirectory& directory) {
+  const std::string folder = directory.file("tensors");
+  std::error_code error;
+  if (spec.print.format != PrintFormat::npy || !std::filesystem::is_directory(folder, error)) return "";
+  return "printed tensors in " + folder + "/step.N/NAME.npy";
+}
+
 }  // namespace
 
 NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices& found, const WorkloadOptions& options,
@@ -170,10 +178,12 @@ RunResult NetworkWorkload::result() const {
 }
 
 std::string NetworkWorkload::report(const RunDirectory& directory) {
-  if (!options_.profile) return "";
+  std::string text = printed_tensors_line(job_.spec, directory);
+  if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
-  return collect_profile(*options_.profile, programs, job_.spec.name, directory);
+  const std::string profile = collect_profile(*options_.profile, programs, job_.spec.name, directory);
+  return text.empty() ? profile : text + "\n" + profile;
 }
 
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {

@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/render/tensor_text.h"
+#include "engine/base/error.h"
 #include "engine/compile/report.h"
+#include "engine/train/npy_file.h"
 
 namespace trainctl {
 namespace {
@@ -20,12 +23,16 @@ void write_line(std::string text) {
 
 }  // namespace
 
-RankOutput::RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
+RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
                        bool record)
-    : spec_(spec),
+    : spec_(job.spec),
       program_(program),
       status_(status),
-      start_up_path_(directory.rank_file(program.rank, "start_up.json")) {
+      directory_(directory),
+      start_up_path_(directory.rank_file(program.rank, "start_up.json")),
+      printed_(job, program),
+      prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
+                                   [](const Instruction& i) { return i.opcode == Opcode::print; })) {
   if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
   if (!record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
@@ -99,8 +106,30 @@ void RankOutput::on_communication(const Instruction& instruction) {
 }
 
 void RankOutput::print_tensor(const Operand& operand, const void* data, int micro_batch) {
+  const int64_t step = prints_++ / prints_a_step_;  // every step prints the same tensors
+  if (step % spec_.print.every != 0) return;
+  const PrintedPart part = printed_.part(operand, micro_batch);
+  if (spec_.print.format == PrintFormat::text) return write_text(operand, part, data, micro_batch);
+  if (part.first_holder) write_npy(operand, part, data, step + 1);
+}
+
+void RankOutput::write_npy(const Operand& operand, const PrintedPart& part, const void* data, int64_t step) const {
+  const std::string folder = directory_.file("tensors/step." + std::to_string(step));
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw EnvError("cannot create " + folder + ": " + error.message());
+  const std::string rank = part.known ? "" : ".rank." + std::to_string(program_.rank);
+  write_npy_part(folder + "/" + operand.tensor + rank + ".npy", part.whole, operand.dtype, part.first, part.shape,
+                 data);
+}
+
+void RankOutput::write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const {
   std::string prefix = operand.tensor + " (rank " + std::to_string(program_.rank);
   if (spec_.parallel.micro_batches > 1) prefix += ", micro-batch " + std::to_string(micro_batch);
+  if (!part.known)
+    prefix += ", its own part";
+  else if (part.shape != part.whole || spec_.launch.ranks > 1)
+    prefix += ", " + part_text(part);
   prefix += "): ";
   write_line(prefix + tensor_text(data, operand.shape, operand.dtype, static_cast<int>(prefix.size())));
 }

@@ -1,5 +1,6 @@
-// A rank's output while it trains: loss lines and printed tensors to stdout, start_up.json, metrics.jsonl (first rank
-// only), collectives.jsonl (run --record), and its status for the launcher's progress line.
+// A rank's output while it trains: loss lines and printed tensors to stdout (or tensors/step.N/NAME.npy),
+// start_up.json, metrics.jsonl (first rank only), collectives.jsonl (run --record), and its status for the launcher's
+// progress line.
 #pragma once
 
 #include <fstream>
@@ -8,6 +9,7 @@
 #include "engine/compile/program.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/printed_tensors.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -16,7 +18,7 @@ namespace trainctl {
 class RankOutput {
  public:
   /// All arguments must outlive it.
-  RankOutput(const JobSpec& spec, const Program& program, RankStatus& status, const RunDirectory& directory,
+  RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
              bool record);
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
@@ -33,12 +35,17 @@ class RankOutput {
   void on_epoch(const EpochReport& report);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
+  void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;
+  void write_npy(const Operand& operand, const PrintedPart& part, const void* data, int64_t step) const;
 
   const JobSpec& spec_;
   const Program& program_;
   RankStatus& status_;
+  const RunDirectory directory_;
   const std::string start_up_path_;
   int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
+  const PrintedTensors printed_;
+  int64_t prints_a_step_ = 0, prints_ = 0;
   std::ofstream metrics_, collectives_;
   double step_seconds_ = 0;       ///< moving average
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none

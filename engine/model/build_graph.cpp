@@ -151,8 +151,8 @@ class Model {
   }
 
   void add_prints() {
-    for (size_t i = 0; i < spec_.print.size(); ++i) {
-      const auto tensor = find(spec_.print[i], fmt::format("print[{}]", i));
+    for (size_t i = 0; i < spec_.print.tensors.size(); ++i) {
+      const auto tensor = find(spec_.print.tensors[i], fmt::format("print.tensors[{}]", i));
       if (tensor) graph_.prints.push_back(*tensor);
     }
   }

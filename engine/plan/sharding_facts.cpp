@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/ops/op_def.h"
+
 namespace trainctl {
 namespace {
 
@@ -20,28 +22,21 @@ void note_obstacles(const TensorRule& rule, const std::vector<Factor>& factors, 
   }
 }
 
-// Follows dim 0 of the data through the forward nodes.
-void find_batch_factors(const Graph& graph, std::vector<LayerFacts>& facts) {
-  std::vector<int> batch_dim(graph.tensors.size(), -1);
-  for (size_t t = 0; t < graph.tensors.size(); ++t) {
-    if (graph.tensors[t].kind == TensorKind::input && !graph.tensors[t].shape.empty()) batch_dim[t] = 0;
+// The factor of the node's layer that runs over the rows; -1: none.
+int batch_factor(const Graph& graph, const Node& node, const std::vector<int>& batch_dim) {
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const int dim = batch_dim[node.inputs[i]];
+    const int factor = dim < 0 ? -1 : cut_factor(node.rule.inputs[i][dim], graph.layers[node.layer].factors);
+    if (factor >= 0) return factor;
   }
+  return -1;
+}
+
+void find_batch_factors(const Graph& graph, std::vector<LayerFacts>& facts) {
+  const std::vector<int> batch_dim = batch_dims(graph);
   for (const Node& node : graph.nodes) {
-    if (node.phase != Phase::forward) continue;
-    const std::vector<Factor>& factors = graph.layers[node.layer].factors;
-    int batch = -1;
-    for (size_t i = 0; i < node.inputs.size() && batch < 0; ++i) {
-      const int dim = batch_dim[node.inputs[i]];
-      if (dim >= 0) batch = cut_factor(node.rule.inputs[i][dim], factors);
-    }
-    if (batch < 0) continue;
-    if (facts[node.layer].batch_factor < 0) facts[node.layer].batch_factor = batch;
-    for (size_t o = 0; o < node.outputs.size(); ++o) {
-      const TensorRule& rule = node.rule.outputs[o];
-      for (size_t d = 0; d < rule.size(); ++d) {
-        if (cut_factor(rule[d], factors) == batch) batch_dim[node.outputs[o]] = static_cast<int>(d);
-      }
-    }
+    if (node.phase != Phase::forward || facts[node.layer].batch_factor >= 0) continue;
+    facts[node.layer].batch_factor = batch_factor(graph, node, batch_dim);
   }
 }
 
@@ -64,6 +59,28 @@ std::vector<LayerFacts> sharding_facts(const Graph& graph) {
   }
   find_batch_factors(graph, facts);
   return facts;
+}
+
+// Follows dim 0 of the data through the forward nodes.
+std::vector<int> batch_dims(const Graph& graph) {
+  std::vector<int> batch_dim(graph.tensors.size(), -1);
+  for (size_t t = 0; t < graph.tensors.size(); ++t) {
+    if (graph.tensors[t].kind == TensorKind::input && !graph.tensors[t].shape.empty()) batch_dim[t] = 0;
+  }
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    const std::vector<Factor>& factors = graph.layers[node.layer].factors;
+    const int batch = batch_factor(graph, node, batch_dim);
+    for (size_t o = 0; batch >= 0 && o < node.outputs.size(); ++o) {
+      const TensorRule& rule = node.rule.outputs[o];
+      for (size_t d = 0; d < rule.size(); ++d) {
+        if (cut_factor(rule[d], factors) == batch) batch_dim[node.outputs[o]] = static_cast<int>(d);
+      }
+    }
+    // A collective of hybrid_parallel shares no factors between input and output, but leaves rows rows.
+    if (get_op(node.op).collective) batch_dim[node.outputs[0]] = batch_dim[node.inputs[0]];
+  }
+  return batch_dim;
 }
 
 TensorId batch_tensor(const Graph& graph) {

@@ -65,6 +65,16 @@ std::string_view to_string(OnNan on_nan) {
   return "";
 }
 
+std::string_view to_string(PrintFormat format) {
+  switch (format) {
+    case PrintFormat::text:
+      return "text";
+    case PrintFormat::npy:
+      return "npy";
+  }
+  return "";
+}
+
 std::string_view to_string(Precision precision) {
   switch (precision) {
     case Precision::fp32:

@@ -19,12 +19,15 @@ enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn };
+/// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
+enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b"
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
+std::string_view to_string(PrintFormat format);
 
 /// One step of dataset.transforms, e.g. {name: "rescale", attrs: {scale: …, shift: …}}.
 struct TransformSpec {
@@ -141,6 +144,13 @@ struct LaunchSpec {
   int log_files = 5;               ///< per stream of a rank, including the current one
 };
 
+struct PrintSpec {
+  std::vector<std::string> tensors;  ///< layer names; empty: nothing is printed
+  PrintFormat format = PrintFormat::text;
+  int64_t every = 1;  ///< steps from one print to the next, beginning with the first step
+  friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
+};
+
 /// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
 /// command has no dataset, network, loss, optimizer, train, parallel and print.
 struct JobSpec {
@@ -159,7 +169,7 @@ struct JobSpec {
   TrainSpec train;
   ParallelSpec parallel;
   LaunchSpec launch;
-  std::vector<std::string> print;  ///< layer names
+  PrintSpec print;
 
   std::string file;                            ///< as given by the user
   std::string source;                          ///< its text, for excerpts in errors

@@ -165,12 +165,12 @@ class JobReader {
 
   void subsection(const YamlNode& node, const Field& field, void* object, const std::string& path) {
     void* inner = field.object(object, true);
-    if (node.is_scalar() && !field.stands_for.empty()) {
-      for (const Field& one : field.section->fields)
-        if (one.name == field.stands_for) read(node, one, inner, path);
-    } else {
-      section(node, *field.section, inner, path);
+    for (const Field& one : field.section->fields) {
+      if (one.name != field.stands_for || !(node.is_scalar() || (node.is_list() && one.kind == FieldKind::names)))
+        continue;
+      return read(node, one, inner, path);
     }
+    section(node, *field.section, inner, path);
   }
 
   void network(const YamlNode& node, const std::string& path) {
@@ -184,7 +184,7 @@ class JobReader {
     for (size_t i = 0; i < names.size(); ++i) {
       const auto known = network_.outputs.find(names[i]);
       if (known != network_.outputs.end()) {
-        job_.print.push_back(known->second);
+        job_.print.tensors.push_back(known->second);
       } else if (network_.complete && !problems_.full()) {
         problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
                       "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));

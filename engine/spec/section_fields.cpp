@@ -357,6 +357,33 @@ Field loss_field() {
   return f;
 }
 
+const Section& print_section() {
+  using P = PrintSpec;
+  static const Section section{
+      "print",
+      "Layers whose output is shown.",
+      {
+          make_field("tensors", FieldKind::names, "Layers whose output each rank writes to its stdout.").required(),
+          field<&P::format>(
+              "format",
+              "text: each rank writes its part to its stdout. npy: the ranks write the whole tensor, of the "
+              "global batch, into one file in the run's folder."),
+          field<&P::every>("every", "Steps from one print to the next; the first step is printed.").at_least(1),
+      }};
+  return section;
+}
+
+Field print_field() {
+  Field f = make_field("print", FieldKind::section, "Layers whose output is shown.").of(JobKind::network);
+  f.section = &print_section();
+  f.stands_for = "tensors";
+  f.object = [](void* enclosing, bool make) -> void* {
+    PrintSpec& print = static_cast<JobSpec*>(enclosing)->print;
+    return make || !print.tensors.empty() ? &print : nullptr;
+  };
+  return f;
+}
+
 }  // namespace
 
 const Section& job_section() {
@@ -394,8 +421,7 @@ const Section& job_section() {
           subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How it is cut.").of(JobKind::network),
           subsection<&J::launch>("launch", launch_section(), "Where it runs."),
-          make_field("print", FieldKind::names, "Layers whose output each rank writes to its stdout.")
-              .of(JobKind::network),
+          print_field(),
       }};
   return section;
 }

@@ -88,7 +88,7 @@ class Writer {
       case FieldKind::variables:
         return environment(field);
       case FieldKind::names:
-        return names(field, job_.print);
+        return names(field, job_.print.tensors);
       case FieldKind::patterns:
         return recompute(field);
       case FieldKind::transforms:

@@ -40,7 +40,7 @@ TEST_CASE("the value of an override is YAML") {
   CHECK(job.dataset.shape == Ints{2, 3});
   CHECK(job.optimizer.type == "adam");
   CHECK(job.optimizer.attrs.number("eps") == 1e-6);
-  CHECK(job.print.size() == 1);
+  CHECK(job.print.tensors.size() == 1);
   CHECK(job.loss->type == "mae");
   CHECK(with({"parallel.strategies=null"}).parallel.strategies.empty());
 }

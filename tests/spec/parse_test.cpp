@@ -96,7 +96,20 @@ TEST_CASE("short forms mean what they stand for") {
   CHECK(job.parallel.max_memory == 512ll * 1024 * 1024);
   CHECK(job.launch.timeout_seconds == 120);
   CHECK(job.launch.grace_seconds == 0.5);
-  CHECK(job.print == std::vector<std::string>{"fc"});
+  CHECK(job.print.tensors == std::vector<std::string>{"fc"});
+}
+
+TEST_CASE("print is a layer, a list of layers, or a mapping with a format") {
+  const std::vector<std::string> fc = {"fc"};
+  for (const char* form : {"fc", "[fc]", "{tensors: fc}", "{tensors: [fc], format: text, every: 1}"}) {
+    CAPTURE(form);
+    const PrintSpec print = parse_job(kJob + "print: " + form + "\n", "job.yaml").print;
+    CHECK(print == PrintSpec{fc, PrintFormat::text, 1});
+  }
+  const JobSpec job = parse_job(kJob + "print: {tensors: [fc], format: npy, every: 10}\n", "job.yaml");
+  CHECK(job.print == PrintSpec{fc, PrintFormat::npy, 10});
+  CHECK(parse_job(to_yaml(job), "again.yaml").print == job.print);
+  CHECK_FALSE(to_yaml(parse_job(kJob, "job.yaml")).find("print") != std::string::npos);
 }
 
 TEST_CASE("bytes take decimal and binary units, and whole numbers exactly") {

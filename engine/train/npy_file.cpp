@@ -1,0 +1,123 @@
+// See the header.
+#include "engine/train/npy_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the data of the file is little-endian");
+
+constexpr int64_t kElementBytes = 4;
+
+class NpyFile {
+ public:
+  explicit NpyFile(const std::string& path)
+      : path_(path), fd_(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0666)) {
+    if (fd_ < 0) fail();
+  }
+  NpyFile(const NpyFile&) = delete;
+  NpyFile& operator=(const NpyFile&) = delete;
+  ~NpyFile() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+
+  void write(int64_t at, const void* data, int64_t bytes) const {
+    const char* from = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t written = pwrite(fd_, from, static_cast<size_t>(bytes), at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) fail();
+      from += written;
+      at += written;
+      bytes -= written;
+    }
+  }
+
+  /// Some file systems report a full disk only here.
+  void close() {
+    const int fd = fd_;
+    fd_ = -1;
+    if (::close(fd) != 0 && errno != EINTR) fail();
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw EnvError("cannot write the printed tensor " + path_ + ": " + std::strerror(errno));
+  }
+
+  const std::string path_;
+  int fd_;
+};
+
+/// The elements as the file has them; bf16 is widened.
+std::vector<float> widened(const void* data, int64_t elements) {
+  const auto* from = static_cast<const uint16_t*>(data);
+  std::vector<float> values;
+  values.reserve(static_cast<size_t>(elements));
+  for (int64_t i = 0; i < elements; ++i) values.push_back(std::bit_cast<float>(static_cast<uint32_t>(from[i]) << 16));
+  return values;
+}
+
+}  // namespace
+
+std::string npy_head(const Shape& shape, DType dtype) {
+  constexpr size_t kBeforeHeader = 10, kAlignment = 64;
+  std::string header =
+      std::string("{'descr': '") + (dtype == DType::i32 ? "<i4" : "<f4") + "', 'fortran_order': False, 'shape': (";
+  for (int64_t size : shape) header += std::to_string(size) + ", ";
+  if (shape.size() > 1) header.resize(header.size() - 2);
+  if (shape.size() == 1) header.resize(header.size() - 1);
+  header += "), }";
+  header.resize((kBeforeHeader + header.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - kBeforeHeader - 1,
+                ' ');
+  header += '\n';
+  std::string head = "\x93NUMPY";
+  head += '\x01';
+  head += '\x00';
+  head += static_cast<char>(header.size() & 0xff);
+  head += static_cast<char>(header.size() >> 8);
+  return head + header;
+}
+
+void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,
+                    const void* data) {
+  check(whole.size() == shape.size() && first.size() == shape.size(), "a part has the dims of its tensor");
+  const std::string head = npy_head(whole, dtype);
+  NpyFile file(path);
+  file.write(0, head.data(), static_cast<int64_t>(head.size()));
+  std::vector<float> wide;
+  if (dtype == DType::bf16) {
+    wide = widened(data, num_elements(shape));
+    data = wide.data();
+  }
+  // Whole dims at the end are contiguous in the file, with one block of the last dim that is cut.
+  size_t cut = shape.size();
+  int64_t run = 1, stride = 1;  // elements of a run; of all behind dim `cut` in the whole
+  while (cut > 0 && shape[cut - 1] == whole[cut - 1]) run *= shape[--cut];
+  stride = run;
+  if (cut > 0) run *= shape[cut - 1];
+  const int64_t runs = run == 0 ? 0 : num_elements(shape) / run;
+  for (int64_t r = 0; r < runs; ++r) {
+    int64_t at = cut == 0 ? 0 : first[cut - 1] * stride, rest = r;
+    int64_t outer = stride * (cut == 0 ? 1 : whole[cut - 1]);
+    for (size_t d = cut == 0 ? 0 : cut - 1; d-- > 0;) {
+      at += (first[d] + rest % shape[d]) * outer;
+      rest /= shape[d];
+      outer *= whole[d];
+    }
+    file.write(static_cast<int64_t>(head.size()) + at * kElementBytes,
+               static_cast<const char*>(data) + r * run * kElementBytes, run * kElementBytes);
+  }
+  file.close();
+}
+
+}  // namespace trainctl

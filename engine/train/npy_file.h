@@ -1,0 +1,26 @@
+// Tensors in files that numpy.load reads. Format 1.0 (numpy/lib/format.py):
+//
+//   file   = "\x93NUMPY" 1 0 length header data
+//   length = u16, little-endian, of the header: the data begins at a multiple of 64
+//   header = "{'descr': '<f4', 'fortran_order': False, 'shape': (64, 10), }" blanks newline
+//
+// f32 and i32 as they are; bf16, which numpy does not know, as the f32 of the same value.
+#pragma once
+
+#include <string>
+
+#include "engine/graph/dtype.h"
+#include "engine/graph/shape.h"
+
+namespace trainctl {
+
+/// Everything before the data.
+std::string npy_head(const Shape& shape, DType dtype);
+
+/// Writes this part into the file of the whole tensor: creates it if needed, and leaves the rest as it is. So several
+/// processes can write the parts of one file, in any order. `data` is contiguous, of `shape`; `first` is where it
+/// begins in `whole`. Throws EnvError.
+void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,
+                    const void* data);
+
+}  // namespace trainctl
