@@ -12,6 +12,7 @@ The same seed gives the same injuries (but not the same moments: these depend on
 import argparse
 import os
 import random
+import signal
 import sys
 import time
 
@@ -56,6 +57,8 @@ def problems_of(scene, expected, seconds, options):
             found.append(f"stopped after steps {steps}, outcome.json says {said}")
     if len(scene.result("outcome.json").get("restarts", [])) != expected.restarts:
         found.append("outcome.json has the wrong restarts")
+    if scene.kind.full_disk and scene.result("outcome.json").get("exit_code") != code:
+        found.append("outcome.json was lost")
     return found
 
 
@@ -68,7 +71,18 @@ def injure(index, options):
     rng = random.Random(f"{options.seed}/{index}")
     kind, job, when, ranks = injuries.plan(index, rng, [int(count) for count in options.ranks.split(",")])
     scene = Scene(options, kind, job, ranks, rng)
-    expected, left, seconds = injuries.Expected(set()), [], 0.0
+    found = ["interrupted"]
+    try:
+        expected, seconds, found = watch(scene, kind, when, options)
+        report(index, scene, when, expected, seconds, found)
+    finally:
+        scene.clean_up(keep=bool(found))
+    return not found
+
+
+def watch(scene, kind, when, options):
+    """Injures the run and watches its end. Returns what was expected, the seconds until the end, and the deviations."""
+    expected, seconds = injuries.Expected(set()), 0.0
     try:
         start = time.monotonic()
         expected = kind.injure(scene, when)
@@ -81,17 +95,21 @@ def injure(index, options):
             found.append("left: " + ", ".join(left))
     except AssertionError as error:
         found = [str(error)]
+    return expected, seconds, found
+
+
+def report(index, scene, when, expected, seconds, found):
     wanted = f"{expected.rank} {'/'.join(expected.kinds)}" if expected.rank >= 0 else "-"
-    print(ROW.format(index, kind.name, job, ranks, when, "/".join(map(str, sorted(expected.codes))),
+    print(ROW.format(index, scene.kind.name, scene.job, scene.ranks, when, "/".join(map(str, sorted(expected.codes))),
                      str(scene.launcher.poll()), wanted, short(scene.result("error.json").get("first_cause", {})),
                      f"{seconds:.2f}", "; ".join(found) if found else "ok"), flush=True)
     if found:
         print(f"      {scene.folder}\n" + "".join(f"      | {line}\n" for line in scene.notices().splitlines()[-8:]), flush=True)
-    scene.clean_up(keep=bool(found))
-    return not found
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the run under way is cleaned up
     options = parse_arguments()
     print(ROW.format("#", "injury", "job", "ranks", "when", "code", "got", "cause", "got", "s", "").rstrip())
     numbers = [options.only] if options.only is not None else range(options.injuries)

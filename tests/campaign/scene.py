@@ -35,7 +35,11 @@ SCRIPTS = {
     "deaf": "trap '' TERM; " + WORK,
     "escaping": "setsid sleep 1000 & " + WORK,
 }
-LOG_BYTES = 192 << 10
+
+
+def log_bytes(ranks):
+    """Room for the run's files and the first pages of every rank's, and not for much more."""
+    return (128 + 32 * ranks) << 10
 
 
 class Scene:
@@ -52,14 +56,19 @@ class Scene:
         self.ordered_rank = rng.randrange(ranks)
         self.shared_memory = set(os.listdir("/dev/shm"))
         self.gpu_memory = host.gpu_memory() if options.device == "cuda" else []
+        self.launcher = None
         os.mkdir(self.logs)
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.clean_up(keep=False)
+            raise
 
     def start(self):
         environment = dict(os.environ, **{host.MARK: self.mark, "OMP_NUM_THREADS": "1"})
         limit = None
         if self.kind.full_disk and self.network:
-            self.mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={LOG_BYTES}", "none", self.logs],
+            self.mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={log_bytes(self.ranks)}", "none", self.logs],
                                           stderr=subprocess.DEVNULL).returncode == 0
         elif self.kind.full_disk:
             limit = self.limit_files
@@ -159,6 +168,25 @@ class Scene:
             steps.add(said[-1].split()[3].rstrip(",") if said else None)
         return steps
 
+    def kill_all(self, seconds=30):
+        """A killed process keeps its files open until it has ended, which takes a while on a busy host."""
+        deadline = time.monotonic() + seconds
+        while (pids := host.marked(self.mark)) and time.monotonic() < deadline:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        if self.launcher is not None:
+            self.launcher.wait()
+
+    def unmount(self, seconds=10):
+        deadline = time.monotonic() + seconds
+        while subprocess.run(["umount", self.logs], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+            if time.monotonic() > deadline:
+                subprocess.run(["umount", "--lazy", self.logs], check=False)
+                return
+            time.sleep(0.1)
+
     def leftovers(self, seconds):
         """What is still there after that time."""
         deadline = time.monotonic() + seconds
@@ -173,11 +201,10 @@ class Scene:
             time.sleep(0.01)
 
     def clean_up(self, keep):
-        for pid in host.marked(self.mark):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.launcher.wait()
+        self.kill_all()
         if self.mounted:
-            subprocess.run(["umount", self.logs], check=False)
+            if keep:
+                shutil.copytree(self.logs, self.folder + "/logs-of-full-disk", dirs_exist_ok=True)
+            self.unmount()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
