@@ -1,17 +1,21 @@
 // A failed run in words and as JSON.
 #include "launcher/failure_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/text.h"
-#include "launcher/log_tail.h"
+#include "launcher/live_status.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int kLastWords = 20;
+/// Failures so close to each other may have come in any order.
+constexpr double kAtOnceSeconds = 0.25;
 
 std::string rank_name(int rank, const Cluster& cluster) {
   return "rank " + std::to_string(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";
@@ -25,6 +29,43 @@ std::string where(const RankReport& report) {
     return text;
   }
   return report.doing.empty() ? "" : " at " + report.doing;
+}
+
+std::string ranks_name(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + format_ranks(ranks);
+}
+
+std::vector<int> without(std::vector<int> ranks, int rank) {
+  std::erase(ranks, rank);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::string in_seconds(double seconds) {
+  return seconds < 10 ? fmt::format("{:.1f} s", seconds) : fmt::format("{:.0f} s", seconds);
+}
+
+/// The beginning of a message, in one line.
+std::string first_line(const std::string& text) {
+  constexpr size_t kMost = 500;
+  const size_t end = std::min(text.find('\n'), text.size());
+  return end <= kMost ? text.substr(0, end) : text.substr(0, kMost) + "…";
+}
+
+bool ranks_explain(const std::vector<RankReport>& reports) {
+  return std::all_of(reports.begin(), reports.end(), [](const RankReport& report) { return report.ranks_explain; });
+}
+
+/// Why a rank of a program that does not explain its failures is the cause, although it did not fail.
+std::string suspicion(const std::vector<RankReport>& reports, const Cause& cause) {
+  const Course course = course_of(reports);
+  const RankReport& report = reports[static_cast<size_t>(cause.rank)];
+  const std::string others = ": the others may have waited for it";
+  if (cause.kind == Cause::Kind::ended_early) {
+    return " had ended with 0 " + in_seconds(course.first_failure - report.time) + " before" + others;
+  }
+  const std::string still = course.running.size() == 1 ? " is the only one still running" : " was still running";
+  return still + (report.frozen ? ", and its process was stopped, by SIGSTOP or a debugger" : "") + others;
 }
 
 /// What was observed of a rank that the launcher or another rank waited for in vain.
@@ -43,6 +84,8 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   const RankReport& report = reports[static_cast<size_t>(cause.rank)];
   const std::string name = rank_name(cause.rank, cluster);
   if (cause.complaining_rank >= 0) said = reports[static_cast<size_t>(cause.complaining_rank)].error->what;
+  const bool suspected = cause.kind == Cause::Kind::ended_early || cause.kind == Cause::Kind::silent;
+  if (suspected && !report.ranks_explain) return ranks_name({cause.rank}) + suspicion(reports, cause);
   if (cause.kind == Cause::Kind::ended_early) {
     return name + " ended while rank " + std::to_string(cause.complaining_rank) + " still waited for it" +
            where(report);
@@ -56,7 +99,9 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
   if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
   if (!report.error) return name + " " + describe(report.end) + where(report);
-  said = report.error->what;
+  said = report.error->kind == ErrorKind::program || report.error->kind == ErrorKind::comm
+             ? first_line(report.error->what)
+             : report.error->what;
   return name + (report.error->kind == ErrorKind::bug ? " met a bug of trainctl" : " failed") + where(report);
 }
 
@@ -66,15 +111,63 @@ std::string cause_with_words(const Outcome& outcome, const Cluster& cluster) {
   return said.empty() ? line : line + ": " + said;
 }
 
+/// "exited with code 1", "failed".
+std::string manner(const RankReport& report) {
+  return report.state == ProcessState::failed_to_start ? "could not be started" : describe(report.end);
+}
+
+/// The ranks except the cause that failed on their own, one line per manner and time.
+std::string other_failures(const Outcome& outcome, const Course& course) {
+  std::map<std::pair<std::string, std::string>, std::vector<int>> groups;
+  for (const int rank : without(course.failed, outcome.cause.rank)) {
+    const RankReport& report = outcome.reports[static_cast<size_t>(rank)];
+    const double later = failure_time(report) - course.first_failure;
+    groups[{later <= kAtOnceSeconds ? "" : in_seconds(later), manner(report)}].push_back(rank);
+  }
+  const bool follows = outcome.cause.kind != Cause::Kind::failed;
+  std::string text;
+  for (const auto& [key, ranks] : groups) {
+    const auto& [later, how] = key;
+    const std::string when = !later.empty() ? " " + later + " later" : follows ? "" : " at the same moment";
+    text += ranks_name(ranks) + " " + how + when + "\n";
+  }
+  return text;
+}
+
+/// Ranks of a program that may be why the cause failed: it cannot be seen from outside.
+std::string observations(const Outcome& outcome, const Course& course) {
+  if (outcome.cause.kind != Cause::Kind::failed || course.failed.empty()) return "";
+  std::string text;
+  if (!course.ended.empty()) {
+    const RankReport& last = outcome.reports[static_cast<size_t>(course.ended.back())];
+    text += ranks_name(without(course.ended, -1)) + " had ended with 0 " +
+            in_seconds(course.first_failure - last.time) + " before\n";
+  }
+  if (course.running.size() == 1 && course.failed.size() > 1) {
+    text += ranks_name(course.running) + " is the only one still running\n";
+  }
+  return text;
+}
+
 /// "ranks 0, 1, 2 stopped because of it".
-std::string consequences(const Outcome& outcome) {
+std::string consequences(const Outcome& outcome, const Course& course = {}) {
   std::vector<std::string> ranks;
-  for (size_t rank = 0; rank < outcome.reports.size(); ++rank) {
-    const RankReport& report = outcome.reports[rank];
-    if (static_cast<int>(rank) != outcome.cause.rank && report.failed()) ranks.push_back(std::to_string(rank));
+  for (size_t i = 0; i < outcome.reports.size(); ++i) {
+    const auto rank = static_cast<int>(i);
+    const bool on_its_own = std::find(course.failed.begin(), course.failed.end(), rank) != course.failed.end();
+    if (rank != outcome.cause.rank && outcome.reports[i].failed() && !on_its_own) ranks.push_back(std::to_string(rank));
   }
   if (ranks.empty()) return "";
   return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks) + " stopped because of it\n";
+}
+
+/// Of ranks of a program that failed at the same moment as the cause it is not known.
+bool is_consequence(const Outcome& outcome, int rank, const Course& course) {
+  const RankReport& report = outcome.reports[static_cast<size_t>(rank)];
+  if (rank == outcome.cause.rank || !report.failed()) return false;
+  const bool on_its_own = std::find(course.failed.begin(), course.failed.end(), rank) != course.failed.end();
+  const bool at_once = on_its_own && failure_time(report) - course.first_failure <= kAtOnceSeconds;
+  return outcome.cause.kind != Cause::Kind::failed || !at_once;
 }
 
 nlohmann::ordered_json attempts_json(const Outcome& outcome) {
@@ -83,6 +176,13 @@ nlohmann::ordered_json attempts_json(const Outcome& outcome) {
     list.push_back({{"rank", attempt.cause.rank}, {"message", attempt.message}, {"seconds", attempt.seconds}});
   }
   return list;
+}
+
+nlohmann::ordered_json brief_outcome(const Outcome& outcome) {
+  nlohmann::ordered_json json = {{"exit_code", outcome.exit_code}, {"seconds", outcome.seconds}};
+  if (outcome.signal != 0) json["signal"] = signal_name(outcome.signal);
+  if (outcome.stopped_at_step) json["stopped_at_step"] = *outcome.stopped_at_step;
+  return json;
 }
 
 std::string indented(const std::string& text) {
@@ -95,6 +195,46 @@ std::string indented(const std::string& text) {
   return out;
 }
 
+/// "its last words, in …/stderr:" and the lines.
+std::string words_of(const RankReport& report, const std::string& whose, const std::string& log) {
+  if (!report.last_words.empty()) return "  " + whose + " last words, in " + log + ":\n" + indented(report.last_words);
+  if (report.error && !report.error->stack.empty()) {
+    return "  " + whose + " error:\n" + indented(report.error->stack);
+  }
+  return "";
+}
+
+std::string cause_and_words(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
+  const RankReport& report = outcome.reports[static_cast<size_t>(outcome.cause.rank)];
+  const auto& error = report.error;
+  const std::string& words = report.last_words;
+  const bool repeated =
+      error && !words.empty() && (error->kind == ErrorKind::spec || words.find(error->what) != std::string::npos);
+  const std::string cause =
+      repeated ? cause_line(outcome.reports, outcome.cause, cluster) : cause_with_words(outcome, cluster);
+  const std::string log = directory.rank_file(outcome.cause.rank, "stderr");
+  const std::string said = words_of(report, "its", log);
+  return cause + "\n" + (said.empty() ? "  it wrote nothing to " + log + "\n" : said);
+}
+
+/// A program does not say for which rank it waited. If the cause is one that only hangs or is gone, it comes first, and
+/// then what the others said of it.
+std::string report_of_program(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
+  const Course course = course_of(outcome.reports);
+  if (outcome.cause.kind == Cause::Kind::failed) {
+    return observations(outcome, course) + other_failures(outcome, course) + consequences(outcome, course) +
+           cause_and_words(outcome, cluster, directory);
+  }
+  std::string text = cause_line(outcome.reports, outcome.cause, cluster) + "\n" + other_failures(outcome, course);
+  for (const int rank : course.failed) {
+    const RankReport& report = outcome.reports[static_cast<size_t>(rank)];
+    const std::string words =
+        words_of(report, "rank " + std::to_string(rank) + "'s", directory.rank_file(rank, "stderr"));
+    if (!words.empty()) return text + words;
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string cause_line(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster) {
@@ -104,22 +244,14 @@ std::string cause_line(const std::vector<RankReport>& reports, const Cause& caus
 
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   if (outcome.cause.kind == Cause::Kind::none) return "";
-  const std::string log = directory.rank_file(outcome.cause.rank, "stderr");
-  const std::string words = tail_of_file(log, kLastWords);
-  const auto& error = outcome.reports[static_cast<size_t>(outcome.cause.rank)].error;
-  const bool repeated =
-      error && !words.empty() && (error->kind == ErrorKind::spec || words.find(error->what) != std::string::npos);
-  const std::string cause =
-      repeated ? cause_line(outcome.reports, outcome.cause, cluster) : cause_with_words(outcome, cluster);
-  const std::string text = consequences(outcome) + cause + "\n";
-  if (words.empty()) return text + "  it wrote nothing to " + log + "\n";
-  return text + "  its last words, in " + log + ":\n" + indented(words);
+  if (!ranks_explain(outcome.reports)) return report_of_program(outcome, cluster, directory);
+  return consequences(outcome) + cause_and_words(outcome, cluster, directory);
 }
 
+std::string brief_outcome_json(const Outcome& outcome) { return brief_outcome(outcome).dump() + "\n"; }
+
 std::string outcome_json(const Outcome& outcome) {
-  nlohmann::ordered_json json = {{"exit_code", outcome.exit_code}, {"seconds", outcome.seconds}};
-  if (outcome.signal != 0) json["signal"] = signal_name(outcome.signal);
-  if (outcome.stopped_at_step) json["stopped_at_step"] = *outcome.stopped_at_step;
+  nlohmann::ordered_json json = brief_outcome(outcome);
   if (!outcome.failed_attempts.empty()) json["restarts"] = attempts_json(outcome);
   return json.dump() + "\n";
 }
@@ -132,6 +264,7 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
                          {"kind", to_string(outcome.cause.kind)},
                          {"message", cause_with_words(outcome, cluster)}};
   if (!outcome.failed_attempts.empty()) json["restarts"] = attempts_json(outcome);
+  const Course course = ranks_explain(outcome.reports) ? Course{} : course_of(outcome.reports);
   json["ranks"] = nlohmann::ordered_json::array();
   for (size_t rank = 0; rank < outcome.reports.size(); ++rank) {
     const RankReport& report = outcome.reports[rank];
@@ -139,7 +272,7 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
     entry["ended"] = report.state == ProcessState::failed_to_start ? report.start_error
                      : report.state == ProcessState::waiting       ? "was not started"
                                                                    : describe(report.end);
-    entry["consequence"] = static_cast<int>(rank) != outcome.cause.rank && report.failed();
+    entry["consequence"] = is_consequence(outcome, static_cast<int>(rank), course);
     entry["time"] = report.time;
     if (report.frozen) entry["frozen"] = true;
     if (report.out_of_memory) entry["out_of_memory"] = true;

@@ -15,6 +15,8 @@ std::string failure_report(const Outcome& outcome, const Cluster& cluster, const
 
 /// The run's outcome.json: exit code and seconds.
 std::string outcome_json(const Outcome& outcome);
+/// The same without what needs much room: less than 1 KiB.
+std::string brief_outcome_json(const Outcome& outcome);
 
 /// The run's error.json: the cause, and how every rank ended.
 std::string failure_json(const Outcome& outcome, const Cluster& cluster);

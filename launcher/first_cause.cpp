@@ -2,6 +2,7 @@
 #include "launcher/first_cause.h"
 
 #include <algorithm>
+#include <csignal>
 #include <functional>
 #include <utility>
 
@@ -17,15 +18,11 @@ bool own_failure(const RankReport& report) {
   return !report.asked || report.error.has_value();
 }
 
-double time_of(const RankReport& report) {
-  return report.error && report.error->time > 0 ? report.error->time : report.time;
-}
-
 int earliest(const std::vector<RankReport>& reports, const std::function<bool(const RankReport&)>& counts) {
   int found = -1;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (!counts(reports[rank])) continue;
-    if (found < 0 || time_of(reports[rank]) < time_of(reports[static_cast<size_t>(found)])) {
+    if (found < 0 || failure_time(reports[rank]) < failure_time(reports[static_cast<size_t>(found)])) {
       found = static_cast<int>(rank);
     }
   }
@@ -73,7 +70,80 @@ int furthest(const std::vector<RankReport>& reports, const std::vector<int>& ran
   return *std::max_element(ranks.begin(), ranks.end(), [&](int a, int b) { return place(a) < place(b); });
 }
 
+bool by_time(const RankReport& a, const RankReport& b) { return failure_time(a) < failure_time(b); }
+
+void sort_by_time(const std::vector<RankReport>& reports, std::vector<int>& ranks) {
+  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+    return by_time(reports[static_cast<size_t>(a)], reports[static_cast<size_t>(b)]);
+  });
+}
+
+/// Programs abort, and write to connections that others have closed, because of another rank too.
+bool clearly_own(const RankReport& report) {
+  if (report.state == ProcessState::failed_to_start || report.out_of_memory) return true;
+  if (report.blames_peer) return false;
+  if (report.end.signaled) return report.end.code != SIGABRT && report.end.code != SIGPIPE;
+  return report.error.has_value();
+}
+
+/// The first of `ranks` that `counts`; -1: none.
+int first_of(const std::vector<RankReport>& reports, const std::vector<int>& ranks,
+             const std::function<bool(const RankReport&)>& counts) {
+  const auto found =
+      std::find_if(ranks.begin(), ranks.end(), [&](int rank) { return counts(reports[static_cast<size_t>(rank)]); });
+  return found == ranks.end() ? -1 : *found;
+}
+
+Cause cause_of_program(const std::vector<RankReport>& reports) {
+  const Course course = course_of(reports);
+  if (course.failed.empty()) return {};
+  if (const int rank = first_of(reports, course.failed, clearly_own); rank >= 0) return {Cause::Kind::failed, rank, -1};
+  const auto frozen = [](const RankReport& report) { return report.frozen; };
+  if (const int rank = first_of(reports, course.running, frozen); rank >= 0) return {Cause::Kind::silent, rank, -1};
+
+  const auto blames = [](const RankReport& report) { return report.blames_peer; };
+  const int blaming = first_of(reports, course.failed, blames);
+  const int other = first_of(reports, course.failed, std::not_fn(blames));
+  const bool all_blame = other < 0;
+  if (blaming >= 0 && other >= 0) return {Cause::Kind::failed, other, -1};
+
+  const bool several = course.failed.size() > 1;
+  if (course.ended.empty() && course.running.size() == 1 && (several || all_blame)) {
+    return {Cause::Kind::silent, course.running[0], -1};
+  }
+  const bool few_ended = several && course.ended.size() < course.failed.size() && course.running.empty();
+  if (!course.ended.empty() && (few_ended || all_blame)) return {Cause::Kind::ended_early, course.ended[0], -1};
+  return {Cause::Kind::failed, course.failed[0], -1};
+}
+
 }  // namespace
+
+double failure_time(const RankReport& report) {
+  return report.error && report.error->time > 0 ? report.error->time : report.time;
+}
+
+Course course_of(const std::vector<RankReport>& reports) {
+  Course course;
+  const auto unasked = [](const RankReport& report) { return report.failed() && !report.asked; };
+  if (std::none_of(reports.begin(), reports.end(), unasked)) return course;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    const RankReport& report = reports[i];
+    const auto rank = static_cast<int>(i);
+    // A rank may report its failure before the others end because of it, and end after them.
+    if (report.failed() && (!report.asked || report.failed_unasked)) {
+      course.failed.push_back(rank);
+    } else if (report.asked) {
+      course.running.push_back(rank);
+    } else if (report.state == ProcessState::ended) {
+      course.ended.push_back(rank);
+    }
+  }
+  sort_by_time(reports, course.failed);
+  sort_by_time(reports, course.ended);
+  course.first_failure = failure_time(reports[static_cast<size_t>(course.failed[0])]);
+  std::erase_if(course.ended, [&](int rank) { return reports[static_cast<size_t>(rank)].time > course.first_failure; });
+  return course;
+}
 
 std::string_view to_string(Cause::Kind kind) {
   static constexpr std::string_view kNames[] = {"none", "failed", "ended early", "silent"};
@@ -81,6 +151,8 @@ std::string_view to_string(Cause::Kind kind) {
 }
 
 Cause find_first_cause(const std::vector<RankReport>& reports) {
+  const bool explain = std::all_of(reports.begin(), reports.end(), [](const auto& r) { return r.ranks_explain; });
+  if (!explain) return cause_of_program(reports);
   if (const int rank = earliest(reports, own_failure); rank >= 0) return {Cause::Kind::failed, rank, -1};
 
   if (const int rank = earliest(reports, [](const RankReport& report) { return report.silent_seconds > 0; });

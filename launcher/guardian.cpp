@@ -2,7 +2,6 @@
 #include "launcher/guardian.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,22 +15,15 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "launcher/quiet_fork.h"
 #include "launcher/stragglers.h"
 
 namespace trainctl {
 namespace {
 
-void close_all_but(int fd) {
-  if (fd > 0) close_range(0, static_cast<unsigned>(fd) - 1, 0);
-  close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
-}
-
-[[noreturn]] void guard(int pipe, int32_t* groups, size_t capacity, const char* mark) {
-  setpgid(0, 0);  // out of reach of the terminal's Ctrl-C
+[[noreturn]] void guard(int pipe, int32_t* groups, size_t count, size_t capacity, const char* mark) {
   prctl(PR_SET_NAME, "trainctl-guard");
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1}) std::signal(number, SIG_IGN);
   close_all_but(pipe);
-  size_t count = 0;
   for (;;) {
     int32_t message = 0;
     const ssize_t got = read(pipe, &message, sizeof message);
@@ -47,37 +39,69 @@ void close_all_but(int fd) {
 
 }  // namespace
 
-Guardian::Guardian(int max_groups, const std::string& mark) {
-  std::vector<int32_t> groups(static_cast<size_t>(max_groups));  // copied into the child by fork
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
-  pid_ = fork();
-  if (pid_ == 0) guard(ends[0], groups.data(), groups.size(), mark.c_str());
-  const int error = errno;
-  close(ends[0]);
-  pipe_ = ends[1];
-  if (pid_ < 0) {
-    close(pipe_);
-    throw EnvError(std::string("cannot fork: ") + std::strerror(error));
+Guardian::Guardian(int max_groups, const std::string& mark)
+    : max_groups_(static_cast<size_t>(max_groups)), mark_(mark) {
+  for (Process& process : processes_) {
+    if (!start(process)) throw EnvError(std::string("cannot start a guardian process: ") + std::strerror(errno));
   }
 }
 
 Guardian::~Guardian() {
-  close(pipe_);
-  waitpid(pid_, nullptr, 0);
-}
-
-namespace {
-
-/// Ignores errors: if the guardian was killed, the ranks still die with the launcher.
-void tell(int pipe, int32_t message) {
-  while (write(pipe, &message, sizeof message) < 0 && errno == EINTR) {
+  for (const Process& process : processes_) {
+    if (process.pipe >= 0) close(process.pipe);
+  }
+  for (const Process& process : processes_) {
+    if (process.pid > 0) waitpid(process.pid, nullptr, 0);
   }
 }
 
-}  // namespace
+/// On failure (errno) there is no process.
+bool Guardian::start(Process& process) const {
+  std::vector<int32_t> groups(groups_.begin(), groups_.end());  // copied into the child by fork
+  groups.resize(std::max(max_groups_, groups_.size()));
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  const pid_t pid = quiet_fork();
+  if (pid == 0) guard(ends[0], groups.data(), groups_.size(), groups.size(), mark_.c_str());
+  const int error = errno;
+  close(ends[0]);
+  if (pid < 0) {
+    close(ends[1]);
+    errno = error;
+    return false;
+  }
+  process = {pid, ends[1]};
+  return true;
+}
 
-void Guardian::watch(int pid) { tell(pipe_, pid); }
-void Guardian::forget(int pid) { tell(pipe_, -pid); }
+bool Guardian::replace_dead() {
+  bool complete = true;
+  for (Process& process : processes_) {
+    if (process.pid > 0 && waitpid(process.pid, nullptr, WNOHANG) != process.pid) continue;
+    if (process.pipe >= 0) close(process.pipe);
+    process = {};
+    complete = start(process) && complete;
+  }
+  return complete;
+}
+
+/// Ignores errors: a guardian that was killed is replaced by one that knows all groups.
+void Guardian::tell(int message) const {
+  const auto word = static_cast<int32_t>(message);
+  for (const Process& process : processes_) {
+    while (process.pipe >= 0 && write(process.pipe, &word, sizeof word) < 0 && errno == EINTR) {
+    }
+  }
+}
+
+void Guardian::watch(int pid) {
+  groups_.push_back(pid);
+  tell(pid);
+}
+
+void Guardian::forget(int pid) {
+  std::erase(groups_, pid);
+  tell(-pid);
+}
 
 }  // namespace trainctl

@@ -1,30 +1,45 @@
-// A small process that outlives the launcher by a moment. It watches a pipe; when the launcher has ended, for whatever
-// reason, it kills the process groups that the launcher started and the processes that left them (stragglers.h).
-// PR_SET_PDEATHSIG reaches only the rank; the guardian also reaches what the rank started.
+// Two small processes that outlive the launcher by a moment. Each watches a pipe; when the launcher has ended, for
+// whatever reason, they kill the process groups that the launcher started and the processes that left them
+// (stragglers.h). PR_SET_PDEATHSIG reaches only the rank; the guardians also reach what the rank started. There are two
+// because one may be killed as well: the other stands in until the launcher has replaced it.
 //
 //   pipe:  message*          message = int32, host order: pid (a group started) | -pid (it ended)
 #pragma once
 
+#include <array>
 #include <string>
+#include <vector>
 
 namespace trainctl {
 
 class Guardian {
  public:
-  /// Forks it. `max_groups`: the most groups that run at one time. `mark`: see stragglers.h. Throws EnvError.
+  /// Forks them. `max_groups`: the most groups that run at one time. `mark`: see stragglers.h. Throws EnvError.
   Guardian(int max_groups, const std::string& mark);
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
-  /// Closes the pipe and waits while the guardian kills what is still registered or marked.
+  /// Closes the pipes and waits while the guardians kill what is still registered or marked.
   ~Guardian();
 
   void watch(int pid);
   void forget(int pid);
-  int pid() const { return pid_; }
+  /// Starts another for each that has ended; it watches the same groups. Call it when a child has ended, and again if
+  /// it returns false: no process could be made.
+  bool replace_dead();
 
  private:
-  int pid_ = -1;
-  int pipe_ = -1;
+  struct Process {
+    int pid = -1;  ///< -1: none
+    int pipe = -1;
+  };
+
+  bool start(Process& process) const;
+  void tell(int message) const;
+
+  const size_t max_groups_;
+  const std::string mark_;
+  std::vector<int> groups_;
+  std::array<Process, 2> processes_;
 };
 
 }  // namespace trainctl

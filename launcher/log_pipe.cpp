@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -17,21 +18,21 @@ namespace {
 constexpr int64_t kPipeBytes = 1 << 18;
 /// A longer line reaches on_line in pieces; the file has it whole.
 constexpr size_t kLongestLine = 1 << 16;
+constexpr size_t kTailBytes = 1 << 14;
 
 void close_fd(int& fd) {
   if (fd >= 0) close(fd);
   fd = -1;
 }
 
+}  // namespace
+
 int64_t unix_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
 
-}  // namespace
-
-LogPipe::LogPipe(LogFiles files, const LogLimits& limits, int restart, OnLine on_line)
-    : writer_(std::move(files), limits, restart, unix_ns()), on_line_(std::move(on_line)) {
+LogPipe::LogPipe(OnBytes on_bytes, OnLine on_line) : on_bytes_(std::move(on_bytes)), on_line_(std::move(on_line)) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
   read_end_ = ends[0];
@@ -57,7 +58,8 @@ int64_t LogPipe::drain() {
     if (got <= 0) break;
     total += got;
     const std::string_view bytes(buffer, static_cast<size_t>(got));
-    writer_.write(bytes, unix_ns());
+    keep_tail(bytes);
+    if (on_bytes_) on_bytes_(bytes, unix_ns());
     if (on_line_) split_lines(bytes);
   }
   return total;
@@ -72,6 +74,24 @@ void LogPipe::finish() {
   partial_line_.clear();
   ended_ = true;
   close_fd(read_end_);
+}
+
+void LogPipe::keep_tail(std::string_view bytes) {
+  tail_ += bytes.substr(bytes.size() - std::min(bytes.size(), 2 * kTailBytes));
+  if (tail_.size() > 2 * kTailBytes) tail_.erase(0, tail_.size() - kTailBytes);
+}
+
+std::string LogPipe::tail(int lines) const {
+  std::string_view text(tail_);
+  text.remove_prefix(text.size() - std::min(text.size(), kTailBytes));
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  for (size_t at = text.size(); at > 0 && lines > 0;) {
+    const size_t newline = text.rfind('\n', at - 1);
+    if (newline == std::string_view::npos) break;
+    at = newline;
+    if (--lines == 0) text.remove_prefix(newline + 1);
+  }
+  return std::string(text);
 }
 
 void LogPipe::split_lines(std::string_view bytes) {

@@ -1,4 +1,4 @@
-// One output stream of one rank: the rank writes into a pipe, the launcher drains it into a log without blocking.
+// One output stream of one rank: the rank writes into a pipe, the launcher drains it without blocking.
 #pragma once
 
 #include <cstdint>
@@ -6,16 +6,15 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/log_writer.h"
-
 namespace trainctl {
 
 class LogPipe {
  public:
+  using OnBytes = std::function<void(std::string_view bytes, int64_t ns)>;  ///< ns: unix, when they arrived
   using OnLine = std::function<void(std::string_view line)>;
 
-  /// Opens the pipe and the log. `on_line` gets each whole line, without its newline. Throws EnvError.
-  explicit LogPipe(LogFiles files, const LogLimits& limits = {}, int restart = 0, OnLine on_line = {});
+  /// `on_bytes` gets all bytes, `on_line` each whole line, without its newline. Throws EnvError.
+  explicit LogPipe(OnBytes on_bytes, OnLine on_line = {});
   LogPipe(const LogPipe&) = delete;
   LogPipe& operator=(const LogPipe&) = delete;
   ~LogPipe();
@@ -26,25 +25,31 @@ class LogPipe {
   /// Readable when there is something to drain, or all writers have closed their ends.
   int read_end() const { return read_end_; }
 
-  /// Moves the pipe's contents into the log, at most one pipe size, so that a rank with much output does not delay
-  /// the others. Returns the bytes moved.
+  /// Reads the pipe's contents, at most one pipe size, so that a rank with much output does not delay the others.
+  /// Returns the bytes read.
   int64_t drain();
-  /// All writers have closed the pipe, and its contents are in the log.
+  /// All writers have closed the pipe, and its contents have been read.
   bool ended() const { return ended_; }
-  /// The rank has ended: moves the rest and closes, even if the last line is incomplete. Does not wait for processes
+  /// The rank has ended: reads the rest and closes, even if the last line is incomplete. Does not wait for processes
   /// that the rank started, which may still hold the pipe and write to it.
   void finish();
 
-  const LogWriter& log() const { return writer_; }
+  /// The last bytes, up to 16 KiB; whole lines unless they are too long. Without the last newline.
+  std::string tail(int lines) const;
 
  private:
   void split_lines(std::string_view bytes);
+  void keep_tail(std::string_view bytes);
 
-  LogWriter writer_;
+  OnBytes on_bytes_;
   OnLine on_line_;
+  std::string tail_;
   std::string partial_line_;
   int read_end_ = -1, write_end_ = -1;
   bool ended_ = false;
 };
+
+/// Now.
+int64_t unix_ns();
 
 }  // namespace trainctl

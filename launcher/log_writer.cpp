@@ -51,10 +51,13 @@ LogWriter::LogWriter(LogFiles files, const LogLimits& limits, int restart, int64
   const std::vector<int> there = files_.numbers();
   next_number_ = there.empty() ? 1 : there.back() + 1;
   mkdir(files_.times_directory().c_str(), 0777);
-  if (!open_current()) throw EnvError("cannot write " + files_.path(LogFiles::kCurrent) + ": " + std::strerror(errno));
+  if (!open_current()) {
+    error_ = errno;
+    gap_ = true;
+  }
   if (restart_ == 0) return;
   // Two attempts never share a line.
-  if (file_mid_line_ && write_all(file_, "\n") == 1) ++size_;
+  if (file_ >= 0 && file_mid_line_ && write_all(file_, "\n") == 1) ++size_;
   file_mid_line_ = false;
   if (size_ > 0) pending_times_ += encode({Kind::bytes, ns, size_});
   pending_times_ += encode({Kind::restart, ns, restart_});
@@ -79,9 +82,9 @@ bool LogWriter::open_current() {
 void LogWriter::write(std::string_view bytes, int64_t ns) {
   if (bytes.empty()) return;
   const bool ends_mid_line = bytes.back() != '\n';
-  if (error_ != 0 && mid_line_) {  // the beginning of this line is lost, so the rest is dropped too
+  if (gap_ && mid_line_) {  // the beginning of this line is lost, so the rest is dropped too
     const size_t line = std::min(bytes.find('\n'), bytes.size() - 1) + 1;
-    lose(line);
+    lose(static_cast<int64_t>(line));
     bytes.remove_prefix(line);
   }
   while (!bytes.empty()) {
@@ -90,7 +93,7 @@ void LogWriter::write(std::string_view bytes, int64_t ns) {
     const size_t done = put(part, ns);
     if (done > 0) note_bytes(ns);
     if (done < part.size()) {
-      lose(bytes.size() - done);
+      lose(static_cast<int64_t>(bytes.size() - done));
       break;
     }
     bytes.remove_prefix(done);
@@ -115,16 +118,21 @@ size_t LogWriter::fits(std::string_view bytes) const {
 size_t LogWriter::put(std::string_view bytes, int64_t ns) {
   if (file_ < 0 && !open_current()) {
     error_ = errno;
+    gap_ = true;
     return 0;
   }
   // After a loss the file may end within a line that will never be completed.
-  if (error_ != 0 && file_mid_line_) {
-    if (write_all(file_, "\n") == 0) return 0;
+  if (gap_ && file_mid_line_) {
+    if (write_all(file_, "\n") == 0) {
+      error_ = errno;
+      return 0;
+    }
     file_mid_line_ = false;
     pending_times_ += encode({Kind::bytes, ns, ++size_});
   }
   const size_t done = write_all(file_, bytes);
   error_ = done < bytes.size() ? errno : 0;
+  gap_ = error_ != 0;
   if (done > 0) file_mid_line_ = bytes[done - 1] != '\n';
   size_ = size_of(file_);  // the user may have truncated it to make room
   return done;
@@ -134,13 +142,13 @@ void LogWriter::note_bytes(int64_t ns) {
   if (times_ < 0) return;
   std::string records = times_size_ == 0 ? std::string(kTimesMagic) : "";
   records += pending_times_;
-  if (error_ == 0 && unnoted_lost_bytes_ > 0) records += encode({Kind::lost, ns, unnoted_lost_bytes_});
+  if (!gap_ && unnoted_lost_bytes_ > 0) records += encode({Kind::lost, ns, unnoted_lost_bytes_});
   records += encode({Kind::bytes, ns, size_});
   // The next record overwrites one that a full disk cut off.
   if (pwrite(times_, records.data(), records.size(), times_size_) != static_cast<ssize_t>(records.size())) return;
   times_size_ += static_cast<int64_t>(records.size());
   pending_times_.clear();
-  if (error_ == 0) unnoted_lost_bytes_ = 0;
+  if (!gap_) unnoted_lost_bytes_ = 0;
 }
 
 void LogWriter::begin_next_file(int64_t ns) {
@@ -156,7 +164,10 @@ void LogWriter::begin_next_file(int64_t ns) {
   size_ = 0;
   file_mid_line_ = false;
   pending_times_ = restart_ > 0 ? encode({Kind::restart, ns, restart_}) : "";
-  if (!open_current()) error_ = errno;
+  if (!open_current()) {
+    error_ = errno;
+    gap_ = true;
+  }
   for (const int old : files_.numbers()) {
     if (old > number - std::max(limits_.files, 1) + 1) break;
     unlink(files_.path(old).c_str());
@@ -164,9 +175,15 @@ void LogWriter::begin_next_file(int64_t ns) {
   }
 }
 
-void LogWriter::lose(size_t bytes) {
-  lost_bytes_ += static_cast<int64_t>(bytes);
-  unnoted_lost_bytes_ += static_cast<int64_t>(bytes);
+void LogWriter::skip(int64_t bytes, bool mid_line) {
+  lose(bytes);
+  gap_ = true;
+  mid_line_ = mid_line;
+}
+
+void LogWriter::lose(int64_t bytes) {
+  lost_bytes_ += bytes;
+  unnoted_lost_bytes_ += bytes;
 }
 
 }  // namespace trainctl

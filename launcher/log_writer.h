@@ -13,7 +13,8 @@ namespace trainctl {
 
 class LogWriter {
  public:
-  /// Appends to existing files. `restart`: number of restarts of the ranks so far. Throws EnvError.
+  /// Appends to existing files. `restart`: number of restarts of the ranks so far. A file that cannot be opened is an
+  /// error() and is tried again by each write.
   LogWriter(LogFiles files, const LogLimits& limits, int restart, int64_t ns);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
@@ -22,6 +23,9 @@ class LogWriter {
   /// Appends bytes that arrived at `ns`. A file that has reached its size continues to the end of the line, or to
   /// twice its size if no line ends.
   void write(std::string_view bytes, int64_t ns);
+
+  /// `bytes` bytes were lost before they came here; `mid_line`: the last one was no newline.
+  void skip(int64_t bytes, bool mid_line);
 
   /// errno of the last write (ENOSPC: disk full); 0: no error. After a failure writing resumes with the next line that
   /// can be written.
@@ -35,7 +39,7 @@ class LogWriter {
   size_t put(std::string_view bytes, int64_t ns);
   void note_bytes(int64_t ns);
   void begin_next_file(int64_t ns);
-  void lose(size_t bytes);
+  void lose(int64_t bytes);
 
   LogFiles files_;
   LogLimits limits_;
@@ -47,6 +51,7 @@ class LogWriter {
   std::string pending_times_;                      ///< not yet written
   bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is no newline
   int error_ = 0;
+  bool gap_ = false;                                 ///< bytes were lost since the last write
   int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< unnoted: not yet in the times
 };
 

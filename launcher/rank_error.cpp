@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-constexpr std::array<std::string_view, 4> kKinds = {"spec", "env", "comm", "bug"};
+constexpr std::array<std::string_view, 5> kKinds = {"spec", "env", "comm", "bug", "program"};
 
 std::optional<ErrorKind> parse_kind(std::string_view word) {
   for (size_t i = 0; i < kKinds.size(); ++i) {
@@ -95,6 +95,10 @@ std::optional<RankError> read_rank_error(const std::string& directory) {
 
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace trainctl

@@ -12,7 +12,8 @@
 
 namespace trainctl {
 
-enum class ErrorKind { spec, env, comm, bug };
+/// program: raised by the user's program (launcher/torch_error.h).
+enum class ErrorKind { spec, env, comm, bug, program };
 std::string_view to_string(ErrorKind kind);
 
 struct RankError {
@@ -36,5 +37,7 @@ std::optional<RankError> read_rank_error(const std::string& directory);
 
 /// Unix time in seconds.
 double wall_seconds();
+/// Seconds of the steady clock.
+double steady_seconds();
 
 }  // namespace trainctl

@@ -41,6 +41,20 @@ std::vector<int> numbered_folders(const std::string& directory, std::string_view
   return numbers;
 }
 
+constexpr std::string_view kReserved = "outcome.json.reserved";
+constexpr size_t kReservedBytes = 1024;
+
+/// Makes `text` the whole content of a file. In place: blocks that the file has already need no room on the disk.
+bool put_whole(int fd, std::string_view text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t put = pwrite(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    done += static_cast<size_t>(put);
+  }
+  return ftruncate(fd, static_cast<off_t>(text.size())) == 0;
+}
+
 void make_directory(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -70,6 +84,18 @@ void RunDirectory::write(std::string_view name, std::string_view text) const {
   std::ofstream out(file(name), std::ios::binary);
   out << text;
   if (!out.flush()) throw EnvError("cannot write " + file(name) + ": " + std::strerror(errno));
+}
+
+void RunDirectory::reserve_outcome() const { write(kReserved, std::string(kReservedBytes, ' ')); }
+
+void RunDirectory::write_outcome(std::string_view text, std::string_view brief) const {
+  const std::string reserved = file(kReserved), path = file("outcome.json");
+  const int fd = open(reserved.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  const bool written = fd >= 0 && (put_whole(fd, text) || put_whole(fd, brief));
+  int error = errno;
+  if (fd >= 0 && close(fd) == 0 && written && rename(reserved.c_str(), path.c_str()) == 0) return;
+  if (written) error = errno;
+  throw EnvError("cannot write " + path + ": " + std::strerror(error));
 }
 
 std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }

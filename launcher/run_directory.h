@@ -4,6 +4,7 @@
 //                    plan.json        the output of trainctl plan --json
 //                    metrics.jsonl    where the start's time went, and one line per logged step
 //                    outcome.json     how it ended    error.json   and why, if it failed
+//                    outcome.json.reserved   while it runs: disk space for outcome.json
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 #pragma once
 
@@ -30,6 +31,12 @@ class RunDirectory {
 
   /// Writes a file of the run. Throws EnvError.
   void write(std::string_view name, std::string_view text) const;
+
+  /// Takes the disk space of outcome.json, so that a disk that is full at the end does not lose how the run ended.
+  /// Throws EnvError.
+  void reserve_outcome() const;
+  /// Writes outcome.json in the reserved space; `brief` if the disk has no room for `text`. Throws EnvError.
+  void write_outcome(std::string_view text, std::string_view brief) const;
 
   /// Ranks that have a folder, ascending.
   std::vector<int> ranks() const;

@@ -22,6 +22,9 @@ extern char** environ;
 namespace trainctl {
 namespace {
 
+/// How long the destructor waits for killed processes.
+constexpr int kMostEndLooks = 2000;  // a millisecond apart
+
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> list;
   for (const std::string& word : words) list.push_back(const_cast<char*>(word.c_str()));
@@ -78,7 +81,7 @@ struct ChildSetup {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
+  for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
 
   const bool ready =
       dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
@@ -158,7 +161,9 @@ void PosixProcessRunner::signal_group(int pid, int signal) {
   kill(-pid, signal);
 }
 
-bool PosixProcessRunner::is_frozen(int pid) {
+bool PosixProcessRunner::is_frozen(int pid) { return process_is_frozen(pid); }
+
+bool process_is_frozen(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text);
@@ -183,9 +188,11 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
 }
 
 PosixProcessRunner::~PosixProcessRunner() {
-  for (const int pid : running_) {
-    kill(-pid, SIGKILL);
-    waitpid(pid, nullptr, 0);
+  for (const int pid : running_) kill(-pid, SIGKILL);
+  // A process that waits for a disk or a device that does not answer does not end.
+  for (int look = 0; look < kMostEndLooks && !running_.empty(); ++look) {
+    reap();
+    if (!running_.empty()) usleep(1000);
   }
 }
 

@@ -61,6 +61,9 @@ class PosixProcessRunner : public ProcessRunner {
   std::vector<int> running_;
 };
 
+/// Whether a process is stopped: by SIGSTOP, or by a debugger.
+bool process_is_frozen(int pid);
+
 /// "SIGKILL"; "signal 99" if it has no name.
 std::string signal_name(int signal);
 

@@ -12,6 +12,8 @@ namespace {
 
 /// Ranks that were asked to end but did not within grace get SIGTERM, and this long to handle it.
 constexpr double kLastChanceSeconds = 2;
+/// The longest time that a series of failures is watched, in settle times.
+constexpr double kMostSettles = 6;
 /// A waiting rank gives up on its own after the timeout, and reports more than we can see.
 constexpr double kWaitingMarginSeconds = 2;
 /// A longer gap between looks means that the launcher itself was held up.
@@ -19,7 +21,8 @@ constexpr double kMostBetweenLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
-  return report.state == ProcessState::failed_to_start || (report.error && report.error->kind == ErrorKind::spec);
+  return report.state == ProcessState::failed_to_start || report.stuck ||
+         (report.error && report.error->kind == ErrorKind::spec);
 }
 
 }  // namespace
@@ -56,21 +59,31 @@ void Supervision::ended(int rank, RankReport report, double now) {
   report.waiting = mine.waiting;
   report.frozen = mine.frozen;
   report.reports_progress = mine.reports_progress;
+  report.ranks_explain = limits_.ranks_explain;
   mine = std::move(report);
   mine.state = ProcessState::ended;
   mine.asked = signalled_;
   if (!mine.failed() || mine.asked) return;
-  if (mine.error && mine.error->kind == ErrorKind::comm) {
-    if (phase_ == Phase::running) phase_ = Phase::settling;
-    deadline_ = std::min(deadline_, now + limits_.settle_seconds);
-    return;
-  }
+  if (!limits_.ranks_explain || (mine.error && mine.error->kind == ErrorKind::comm)) return settle(now);
   stop(now, limits_.grace_seconds);
+}
+
+/// Waits for the failure behind a complaint; or, if ranks do not explain theirs, until no other has failed for a while.
+void Supervision::settle(double now) {
+  if (phase_ == Phase::running) {
+    phase_ = Phase::settling;
+    settling_since_ = now;
+    deadline_ = now + limits_.settle_seconds;
+  } else if (phase_ == Phase::settling && !limits_.ranks_explain) {
+    deadline_ = std::min(now, settling_since_ + kMostSettles * limits_.settle_seconds) + limits_.settle_seconds;
+  } else {
+    deadline_ = std::min(deadline_, now + limits_.settle_seconds);
+  }
 }
 
 void Supervision::interrupted(int signal, double now) {
   if (interrupt_signal_ != 0) {
-    kill_all();
+    kill_all(now);
     return;
   }
   const bool failed_before = stopping() && !restarts_left();
@@ -110,8 +123,28 @@ void Supervision::advance(double now) {
   } else if (phase_ == Phase::asking) {
     stop(now, std::min(kLastChanceSeconds, limits_.grace_seconds));
   } else if (phase_ == Phase::stopping) {
-    kill_all();
+    kill_all(now);
+  } else if (phase_ == Phase::killing) {
+    give_up();
   }
+}
+
+/// A process that waits for a disk or a device that does not answer ends only when that does.
+void Supervision::give_up() {
+  for (RankReport& report : reports_) {
+    if (report.state != ProcessState::running) continue;
+    report.state = ProcessState::ended;
+    report.end = {.pid = -1, .signaled = true, .code = SIGKILL};
+    report.asked = report.stuck = true;
+  }
+}
+
+std::vector<int> Supervision::stuck() const {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    if (reports_[rank].stuck) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
 }
 
 /// Time in which the launcher did not run does not count as a rank's silence: the machine or all of the run's
@@ -182,9 +215,9 @@ void Supervision::stop(double now, double patience) {
   signal_running(SIGCONT);  // a stopped process would not handle the signal
 }
 
-void Supervision::kill_all() {
+void Supervision::kill_all(double now) {
+  if (phase_ != Phase::killing) deadline_ = now + limits_.kill_seconds;
   phase_ = Phase::killing;
-  deadline_ = kNever;
   signal_running(SIGKILL);
 }
 

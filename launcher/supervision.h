@@ -2,9 +2,10 @@
 // arguments, so that tests need neither processes nor a clock.
 //
 //            a rank fails, or is silent      grace is over, or a second signal of the user
-//   running ────────────────────────▶ stopping ──────────────────────────────────────────▶ killing
-//     │ │  a rank complains            ▲  ▲  SIGTERM to all groups                          SIGKILL to all groups
-//     │ │  of another                  │  │ settle is over, or a rank fails on its own
+//   running ────────────────────────▶ stopping ──────────────────────────────────────────▶ killing: ranks that do not
+//     │ │  a rank complains            ▲  ▲  SIGTERM to all groups   SIGKILL to all groups   end are given up
+//     │ │  of another, or fails        │  │ settle is over, or a rank fails on its own
+//     │ │  without saying why          │  │
 //     │ └──────────────▶ settling ─────┘  │
 //     └────────────────▶ asking ──────────┘ grace is over, or a rank fails
 //        the user's signal: ranks end at a step's end
@@ -36,12 +37,18 @@ struct RankProgress {
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
-  std::optional<RankError> error;  ///< from its error.json
+  std::optional<RankError> error;  ///< what it reported itself
   std::string start_error;         ///< failed_to_start: why
   double time = 0;                 ///< unix seconds at which it ended or reported its failure
   bool asked = false;              ///< it ended after we sent it a signal
   bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
+  std::string last_words;          ///< the last lines of its stderr
+  bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
+  /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
+  bool ranks_explain = true;
+  bool failed_unasked = false;  ///< it reported its error before we sent it a signal
+  bool blames_peer = false;     ///< its error or its last words say that it lost another rank, or waited for it in vain
 
   // Its state when all ranks were told to stop.
   double silent_seconds = 0;  ///< > 0: it is the reason, having stood still for this long
@@ -61,7 +68,11 @@ class Supervision {
     double grace_seconds = 10;    ///< between SIGTERM and SIGKILL, and for ranks that were asked to end
     double settle_seconds = 0.5;  ///< after a complaint about another rank: wait for that rank's own failure
     double timeout_seconds = 60;  ///< the longest that a rank with progress reports may stand still
-    int max_restarts = 0;         ///< how often all ranks are restarted after one has failed
+    double kill_seconds = 15;     ///< after SIGKILL: a rank that still has not ended is given up
+    /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
+    /// each failure to see which ranks fail at the same time, and which hang.
+    bool ranks_explain = true;
+    int max_restarts = 0;  ///< how often all ranks are restarted after one has failed
   };
   /// The actions and queries that decisions use.
   struct Reach {
@@ -90,10 +101,14 @@ class Supervision {
   bool done() const;
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
+  /// Whether a rank that waits to be started should be. Also after a failure that may be one of many at once.
+  bool may_start() const { return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain); }
   /// Whether the ranks have been asked to end after a step.
   bool asking() const { return phase_ == Phase::asking; }
   /// 0: the first one.
   int attempt() const { return attempt_; }
+  /// Ranks that did not end after SIGKILL.
+  std::vector<int> stuck() const;
   /// The signal that the user sent first; 0: none.
   int interrupt_signal() const { return interrupt_signal_; }
   /// The same if the run ends because of it, i.e. had not failed before; else 0.
@@ -112,7 +127,9 @@ class Supervision {
 
   void ask(int signal, double now);
   void stop(double now, double patience);
-  void kill_all();
+  void kill_all(double now);
+  void give_up();
+  void settle(double now);
   void signal_running(int signal);
   void note_states();
   void looked(double now);
@@ -126,6 +143,7 @@ class Supervision {
   Phase phase_ = Phase::running;
   double looked_ = 0;
   double deadline_ = kNever;
+  double settling_since_ = 0;
   bool signalled_ = false;
   int attempt_ = 0;
   int interrupt_signal_ = 0;

@@ -17,7 +17,9 @@
 #include "launcher/failure_report.h"
 #include "launcher/guardian.h"
 #include "launcher/log_collector.h"
+#include "launcher/quiet_fork.h"
 #include "launcher/stragglers.h"
+#include "launcher/torch_error.h"
 
 namespace trainctl {
 namespace {
@@ -27,10 +29,19 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
 constexpr int kPollsAStart = 16;
+constexpr int kLastWords = 20;  ///< lines
+constexpr double kReadSeconds = 2;
 
 bool sets(const ProcessCommand& command, std::string_view name) {
   return std::any_of(command.environment.begin(), command.environment.end(),
                      [&](const auto& variable) { return variable.first == name; });
+}
+
+void unblock_interrupts() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -58,7 +69,9 @@ class Supervisor {
         interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
         timer_(loop_) {
     interrupts_.add(SIGUSR1);
+    unblock_interrupts();
     std::signal(SIGPIPE, SIG_IGN);  // keep running when the reader of our output goes away
+    std::signal(SIGXFSZ, SIG_IGN);  // or a file reaches `ulimit -f`: the write fails with EFBIG
   }
 
   Outcome run() {
@@ -70,7 +83,7 @@ class Supervisor {
       if (supervision_.restart_due()) {
         restart();
       } else if (supervision_.done() || loop_.run_one() == 0) {
-        return outcome();
+        return end();
       }
     }
   }
@@ -80,7 +93,10 @@ class Supervisor {
 
   Supervision::Reach reach() {
     Supervision::Reach reach;
-    reach.signal_rank = [this](int rank, int signal) { runner_.signal_group(pids_.at(rank), signal); };
+    reach.signal_rank = [this](int rank, int signal) {
+      if (stop_time_ == 0) stop_time_ = wall_seconds();
+      runner_.signal_group(pids_.at(rank), signal);
+    };
     reach.ask_to_stop = launch_.ask_to_stop;
     reach.is_frozen = [this](int rank) { return runner_.is_frozen(pids_.at(rank)); };
     return reach;
@@ -88,7 +104,7 @@ class Supervisor {
 
   void start_all() {
     for (const RankPlace& place : launch_.cluster.places) {
-      if (supervision_.stopping()) break;
+      if (!supervision_.may_start()) break;
       start_rank(place);
       // Handles Ctrl-C and early deaths while others still start. Not poll(): it would not return while a rank floods
       // us.
@@ -120,6 +136,7 @@ class Supervisor {
     rank_of_pid_[pid] = place.rank;
     logs_.started(place.rank);
     supervision_.started(place.rank, now());
+    if (launch_.on_rank_started) launch_.on_rank_started(place.rank, pid);
   }
 
   /// The number of CPUs that all ranks together are bound to.
@@ -134,27 +151,37 @@ class Supervisor {
     const std::string message = cause_line(supervision_.reports(), cause, launch_.cluster);
     failed_attempts_.push_back({cause, message, now()});
     supervision_.restart();
+    stop_time_ = 0;
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
     kill_stragglers(mark_.c_str());
     pids_.clear();
     rank_of_pid_.clear();
-    for (const RankPlace& place : launch_.cluster.places) put_error_aside(place.rank);
+    put_errors_aside();
     if (launch_.on_restart) launch_.on_restart(supervision_.attempt());
     start_all();
   }
 
-  /// Removes a rank's error of the last attempt, so that it is not taken for one of the next.
-  void put_error_aside(int rank) const {
-    const std::string kept = "error.attempt-" + std::to_string(supervision_.attempt() - 1) + ".json";
-    std::rename(launch_.directory.rank_file(rank, "error.json").c_str(),
-                launch_.directory.rank_file(rank, kept).c_str());
+  /// Renames the errors of the last attempt, so that they are not taken for those of the next.
+  void put_errors_aside() const {
+    in_child(kReadSeconds, [&] {
+      for (const RankPlace& place : launch_.cluster.places) {
+        for (const std::string_view name : {std::string_view("error.json"), kTorchErrorFile}) {
+          const std::string stem(name.substr(0, name.rfind('.')));
+          const std::string kept = stem + ".attempt-" + std::to_string(supervision_.attempt() - 1) + ".json";
+          std::rename(launch_.directory.rank_file(place.rank, name).c_str(),
+                      launch_.directory.rank_file(place.rank, kept).c_str());
+        }
+      }
+      return std::string();
+    });
   }
 
   void await_child() {
     children_.async_wait([this](const boost::system::error_code& error, int) {
       if (error) return;
       reap();
+      guarded_ = guardian_.replace_dead();
       await_child();
     });
   }
@@ -195,12 +222,36 @@ class Supervisor {
     RankReport report;
     report.state = ProcessState::ended;
     report.end = end;
-    report.error = read_rank_error(launch_.directory.rank_path(number));
     report.time = wall_seconds();
+    if (end.signaled || end.code != 0) {
+      report.error = error_of(number);
+      report.last_words = logs_.last_words(number, kLastWords);
+      report.failed_unasked = report.error && (stop_time_ == 0 || report.error->time < stop_time_);
+      report.blames_peer = !ranks_explain() && blames_peer(report);
+    }
     report.out_of_memory = end.signaled && end.code == SIGKILL && killed_for_memory();
     if (launch_.doing) report.doing = launch_.doing(number);
     if (launch_.on_rank_ended) launch_.on_rank_ended(number, report.failed());
     supervision_.ended(number, std::move(report), now());
+  }
+
+  bool ranks_explain() const { return launch_.limits.ranks_explain; }
+
+  /// What the failed rank wrote about its failure. From the disk, which may not answer.
+  std::optional<RankError> error_of(int rank) {
+    if (reading_hangs_ || logs_.disk_hangs()) return std::nullopt;
+    const auto text = in_child(kReadSeconds, [&] {
+      const auto error = ranks_explain() ? read_rank_error(launch_.directory.rank_path(rank))
+                                         : read_torch_error(launch_.directory.rank_file(rank, kTorchErrorFile));
+      return error ? to_json(*error) : std::string();
+    });
+    reading_hangs_ = !text;
+    return text ? parse_rank_error(*text) : std::nullopt;
+  }
+
+  static bool blames_peer(const RankReport& report) {
+    if (report.error && report.error->kind == ErrorKind::comm) return true;
+    return !report.error && tells_of_peer(report.last_words);
   }
 
   /// Each out-of-memory kill that the kernel counted explains one death.
@@ -218,6 +269,8 @@ class Supervisor {
   }
 
   void tick() {
+    logs_.watch_disk();
+    if (!guarded_) guarded_ = guardian_.replace_dead();
     look_at_progress();
     supervision_.advance(now());
     if (launch_.on_tick) launch_.on_tick();
@@ -231,8 +284,18 @@ class Supervisor {
     if (launch_.on_notice) launch_.on_notice(message);
   }
 
+  Outcome end() {
+    for (const int rank : supervision_.stuck()) {
+      notice("rank " + std::to_string(rank) +
+             " did not end after SIGKILL: it waits for a disk or a device that does not answer");
+    }
+    logs_.end();
+    return outcome();
+  }
+
   Outcome outcome() const {
     Outcome outcome;
+    outcome.disk_hangs = logs_.disk_hangs() || reading_hangs_;
     outcome.signal = supervision_.ending_signal();
     outcome.seconds = now();
     outcome.reports = supervision_.reports();
@@ -257,6 +320,9 @@ class Supervisor {
   const std::vector<RankBinding> bindings_;
   const std::string mark_ = random_mark();
   Guardian guardian_;
+  bool guarded_ = true;
+  double stop_time_ = 0;        ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
+  bool reading_hangs_ = false;  ///< the disk did not answer when a rank's error was read
   Supervision supervision_;
   asio::io_context& loop_;
   LogCollector logs_;

@@ -47,10 +47,11 @@ struct Launch {
 
   std::function<void(int rank, std::string_view line)> on_line = {};        ///< of its stdout
   std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of its stderr
-  std::function<void(int rank, bool failed)> on_rank_ended = {};            ///< called before the launcher reacts
-  std::function<std::string(int rank)> doing = {};                          ///< "step 412, all_reduce grad.0"
-  std::function<void()> on_tick = {};                                       ///< about 40 times a second
-  std::function<void(std::string_view message)> on_notice = {};             ///< for the user, now: "Ctrl-C again kills"
+  std::function<void(int rank, int pid)> on_rank_started = {};
+  std::function<void(int rank, bool failed)> on_rank_ended = {};  ///< called before the launcher reacts
+  std::function<std::string(int rank)> doing = {};                ///< "step 412, all_reduce grad.0"
+  std::function<void()> on_tick = {};                             ///< about 40 times a second
+  std::function<void(std::string_view message)> on_notice = {};   ///< for the user, now: "Ctrl-C again kills"
 };
 
 /// An attempt that failed and was followed by another.
@@ -65,14 +66,15 @@ struct Outcome {
   int signal = 0;                          ///< the user's signal that ended the run; 0: none
   std::optional<int64_t> stopped_at_step;  ///< ended at the end of this step, on request
   double seconds = 0;
+  bool disk_hangs = false;  ///< the run's folder: files there can be neither written nor read
   Cause cause;
   std::vector<RankReport> reports;  ///< from the last attempt
   std::vector<FailedAttempt> failed_attempts;
 };
 
-/// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask the ranks to stop; a
-/// second signal kills them. When a rank fails, all are stopped, and restarted while restarts are left. Runs `loop`
-/// and thereby its other services (the store). Throws EnvError if it cannot start.
+/// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1, which it unblocks, ask the
+/// ranks to stop; a second signal kills them. When a rank fails, all are stopped, and restarted while restarts are
+/// left. Runs `loop` and thereby its other services (the store). Throws EnvError if it cannot start.
 Outcome supervise(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop);
 
 }  // namespace trainctl

@@ -13,6 +13,8 @@
 #include "cli/render/launch_report.h"
 #include "engine/base/error.h"
 #include "launcher/protocol.h"
+#include "launcher/rank_error.h"
+#include "launcher/torch_error.h"
 
 namespace trainctl {
 namespace {
@@ -97,6 +99,7 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
       {"TORCHELASTIC_RESTART_COUNT", text(attempt_)},
       {"TORCHELASTIC_MAX_RESTARTS", text(spec_.launch.max_restarts)},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 opens the store
+      {"TORCHELASTIC_ERROR_FILE", fs::absolute(directory.rank_file(place.rank, kTorchErrorFile)).string()},
       {"TRAINCTL_RUN_DIR", fs::absolute(directory.path()).string()},
       {"TRAINCTL_SEED", std::to_string(spec_.seed)},
   };
@@ -109,7 +112,10 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
 }
 
 void CommandWorkload::connect(Launch& launch) {
+  launch.limits.ranks_explain = false;
+  launch.on_rank_started = [this](int rank, int pid) { stopped_.started(rank, pid); };
   launch.on_rank_ended = [this](int rank, bool failed) {
+    stopped_.ended(rank);
     states_[static_cast<size_t>(rank)] = failed ? "failed" : "done";
   };
 }
@@ -118,6 +124,10 @@ bool CommandWorkload::is_up() const {
   return std::none_of(states_.begin(), states_.end(), [](const std::string& state) { return state == "starting"; });
 }
 
-void CommandWorkload::describe(LiveStatus& status) { status.ranks = group_ranks(states_); }
+void CommandWorkload::describe(LiveStatus& status) {
+  std::vector<std::string> texts = states_;
+  stopped_.describe(texts, steady_seconds());
+  status.ranks = group_ranks(texts);
+}
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "cli/launch/stopped_ranks.h"
 #include "cli/launch/workload.h"
 #include "launcher/held_port.h"
 
@@ -26,6 +27,7 @@ class CommandWorkload : public Workload {
   const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
   int attempt_ = 0;
   std::unique_ptr<HeldPort> port_;
+  StoppedRanks stopped_;
   std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"
 };
 

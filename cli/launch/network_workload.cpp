@@ -1,7 +1,6 @@
 // See the header.
 #include "cli/launch/network_workload.h"
 
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -21,10 +20,6 @@ namespace {
 
 /// A faster start on CPUs is not reported.
 constexpr double kTellAfterSeconds = 1;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Which rank sends messages to which.
 std::vector<Route> routes_of(const RankClasses& classes) {
@@ -104,7 +99,9 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
 }
 
 void NetworkWorkload::connect(Launch& launch) {
+  launch.on_rank_started = [this](int rank, int pid) { stopped_.started(rank, pid); };
   launch.on_rank_ended = [this](int rank, bool failed) {
+    stopped_.ended(rank);
     if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
@@ -136,7 +133,10 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.steps = first.total_steps.load();
   if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both are set from its first report on
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
-  status.ranks = group_ranks(states_.describe(*memory_, steady_seconds()));
+  const double now = steady_seconds();
+  std::vector<std::string> texts = states_.describe(*memory_, now);
+  stopped_.describe(texts, now);
+  status.ranks = group_ranks(texts);
 }
 
 std::string NetworkWorkload::news(const RunDirectory& directory) {

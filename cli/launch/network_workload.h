@@ -6,6 +6,7 @@
 
 #include "cli/launch/device_choice.h"
 #include "cli/launch/rank_states.h"
+#include "cli/launch/stopped_ranks.h"
 #include "cli/launch/workload.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/job.h"
@@ -48,6 +49,7 @@ class NetworkWorkload : public Workload {
   std::string token_;
   std::unique_ptr<StoreServer> store_;
   RankStates states_;
+  StoppedRanks stopped_;
 };
 
 }  // namespace trainctl

@@ -1,7 +1,6 @@
 // The launcher's side of a run: connects the run's folder, its registry entry and its view with the supervisor.
 #include "cli/launch/run.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,13 +13,13 @@
 #include "engine/spec/parse.h"
 #include "launcher/binding.h"
 #include "launcher/failure_report.h"
+#include "launcher/quiet_fork.h"
 
 namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// All ranks have ended: a later signal must not change the run's result.
 void block_interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -29,13 +28,12 @@ void block_interrupts() {
 }
 
 constexpr auto kPublish = std::chrono::milliseconds(500);
+/// How long the end of a run waits for its disk.
+constexpr double kDiskSeconds = 10;
+constexpr double kHangingDiskSeconds = 1;
 
-int open_log(const Background* background, const RunDirectory& directory) {
-  if (background == nullptr) return -1;
-  const std::string path = directory.file("launcher.log");
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd < 0) throw EnvError("cannot write " + path + ": " + std::strerror(errno));
-  return fd;
+std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDirectory& directory) {
+  return background == nullptr ? nullptr : std::make_unique<LauncherLog>(directory.file("launcher.log"));
 }
 
 }  // namespace
@@ -55,14 +53,13 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       cluster_(one_host(spec_.launch.ranks)),
       directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks)),
       lock_(directory_),
-      log_fd_(open_log(background, directory_)),
-      view_(background == nullptr ? STDOUT_FILENO : log_fd_),
-      signals_(loop, SIGINT, SIGTERM, SIGHUP) {
-  signals_.add(SIGUSR1);
-}
-
-Run::~Run() {
-  if (log_fd_ >= 0) close(log_fd_);
+      log_(open_log(background, directory_)),
+      view_(log_ ? log_->fd() : STDOUT_FILENO),
+      signals_(loop) {
+  block_interrupts();  // until the supervisor handles them: none is lost
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(number);
+  std::signal(SIGXFSZ,
+              SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
 }
 
 int Run::operator()() {
@@ -73,7 +70,7 @@ int Run::operator()() {
   watch_signals();
   const Outcome outcome = supervise(launch(), runner_, loop_);
   finish(outcome);
-  block_interrupts();
+  block_interrupts();  // a later signal does not change the result
   return outcome.exit_code;
 }
 
@@ -82,6 +79,7 @@ void Run::write_job() const {
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   directory_.write("job.yaml", to_yaml(resolved));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
+  directory_.reserve_outcome();
 }
 
 void Run::register_run() {
@@ -177,26 +175,26 @@ void Run::let_go() {
                           (cluster_.num_ranks() == 1 ? " rank" : " ranks") + ", logs in " + directory_.path() +
                           "\n  trainctl attach " + where + "\n  trainctl logs " + where +
                           " --follow\n  trainctl stop " + where + "\n",
-                      log_fd_);
+                      log_->fd());
 }
 
 void Run::finish(const Outcome& outcome) {
   const std::string report = failure_report(outcome, cluster_, directory_);
-  try {
-    write_outcome(outcome, report);
-  } catch (const EnvError& error) {
-    std::cerr << error.what() << "\n";  // a full disk does not change how the ranks ended
-  }
-  tell_news();  // a run may be shorter than a tick
+  const std::string trouble = write_outcome(outcome, report);
+  if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
   RunEnd end = run_end(outcome);
-  end.report = report_of_workload();
+  if (!outcome.disk_hangs) {
+    tell_news();  // a run may be shorter than a tick
+    end.report = report_of_workload();
+  }
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
-    if (background_ != nullptr && background_->holds_on() && write(log_fd_, report.data(), report.size()) < 0) {
+    if (background_ != nullptr && background_->holds_on() && write(log_->fd(), report.data(), report.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }
+  if (log_) log_->flush(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds);
 }
 
 std::string Run::report_of_workload() const {
@@ -207,13 +205,29 @@ std::string Run::report_of_workload() const {
   }
 }
 
-void Run::write_outcome(const Outcome& outcome, const std::string& report) {
-  if (outcome.cause.kind != Cause::Kind::none) {
-    auto json = nlohmann::ordered_json::parse(failure_json(outcome, cluster_));
-    json["report"] = report;
-    directory_.write("error.json", json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
-  }
-  directory_.write("outcome.json", outcome_json(outcome));
+/// Returns what could not be written, in lines.
+std::string Run::write_outcome(const Outcome& outcome, const std::string& report) const {
+  const auto written = in_child(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds, [&] {
+    std::string trouble;
+    const auto attempt = [&](const std::function<void()>& write) {
+      try {
+        write();
+      } catch (const EnvError& error) {
+        trouble += std::string(error.what()) + "\n";
+      }
+    };
+    if (outcome.cause.kind != Cause::Kind::none) {
+      auto json = nlohmann::ordered_json::parse(failure_json(outcome, cluster_));
+      json["report"] = report;
+      const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+      attempt([&] { directory_.write("error.json", text); });
+    }
+    attempt([&] { directory_.write_outcome(outcome_json(outcome), brief_outcome_json(outcome)); });
+    return trouble;
+  });
+  return written.value_or(
+      "the disk of " + directory_.path() +
+      " does not answer: outcome.json could not be written, so trainctl ps lists this run as lost\n");
 }
 
 }  // namespace trainctl

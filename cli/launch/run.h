@@ -4,10 +4,12 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "cli/launch/background.h"
+#include "cli/launch/launcher_log.h"
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
@@ -24,7 +26,6 @@ class Run {
   Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
-  ~Run();
 
   /// Runs until all ranks have ended; returns the exit code.
   int operator()();
@@ -49,7 +50,7 @@ class Run {
   LiveStatus status();
   void finish(const Outcome& outcome);
   std::string report_of_workload() const;
-  void write_outcome(const Outcome& outcome, const std::string& report);
+  std::string write_outcome(const Outcome& outcome, const std::string& report) const;
 
   Workload& workload_;
   const JobSpec& spec_;
@@ -59,7 +60,7 @@ class Run {
   const Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
-  const int log_fd_;  ///< launcher.log of a detached run; -1 otherwise
+  const std::unique_ptr<LauncherLog> log_;  ///< of a detached run; null otherwise
   RunView view_;
   CountingRunner runner_;
   boost::asio::signal_set signals_;

@@ -38,6 +38,30 @@ std::string of(int64_t number, int64_t total) {
   return std::to_string(number) + (total > 0 ? "/" + std::to_string(total) : "");
 }
 
+std::string ranks_text(const std::vector<RankGroup>& groups) {
+  std::string text;
+  for (const RankGroup& group : groups) {
+    const bool several = group.ranks.find_first_of(",-") != std::string::npos;
+    text += text.empty() ? (several ? "ranks " : "rank ") : "  ";
+    text += group.ranks + " " + group.doing;
+  }
+  return text;
+}
+
+/// How likely it is that these ranks are the reason why others wait; 0: the most likely.
+int distance_from_reason(const RankGroup& group) {
+  if (group.doing.starts_with("stopped")) return 0;
+  if (group.doing.starts_with("waiting")) return 2;
+  return group.doing == "training" || group.doing == "running" || group.doing == "done" ? 3 : 1;
+}
+
+std::vector<RankGroup> reason_first(std::vector<RankGroup> groups) {
+  std::stable_sort(groups.begin(), groups.end(), [](const RankGroup& a, const RankGroup& b) {
+    return distance_from_reason(a) < distance_from_reason(b);
+  });
+  return groups;
+}
+
 std::vector<Segment> segments(const LiveStatus& status) {
   std::vector<Segment> all;
   if (status.state != "running" && status.state != "starting") all.push_back({status.state, 1});
@@ -53,12 +77,7 @@ std::vector<Segment> segments(const LiveStatus& status) {
     if (status.samples_per_second > 0)
       all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 6});
   }
-  std::string ranks;
-  for (const RankGroup& group : status.ranks) {
-    const bool several = group.ranks.find_first_of(",-") != std::string::npos;
-    ranks += ranks.empty() ? (several ? "ranks " : "rank ") : "  ";
-    ranks += group.ranks + " " + group.doing;
-  }
+  const std::string ranks = ranks_text(status.ranks);
   const bool as_expected = status.ranks.size() == 1 && status.ranks[0].doing == "training";
   if (!ranks.empty()) all.push_back({ranks, as_expected ? 7 : 0});
   if (all.empty()) all.push_back({status.state, 0});
@@ -92,6 +111,8 @@ std::string progress_text(const LiveStatus& status, size_t width) {
     all.erase(
         std::max_element(all.begin(), all.end(), [](const Segment& a, const Segment& b) { return a.rank < b.rank; }));
   }
+  const bool is_cut = display_width(joined(all)) > width;
+  if (is_cut && all[0].rank == 0 && !status.ranks.empty()) return cut(ranks_text(reason_first(status.ranks)), width);
   return cut(joined(all), width);
 }
 

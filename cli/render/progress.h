@@ -13,7 +13,8 @@
 namespace trainctl {
 
 /// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  8 ranks training". The least important
-/// parts are left out until it fits in `width` columns; a rank in another state than most is the most important.
+/// parts are left out until it fits in `width` columns; a rank in another state than most is the most important. Where
+/// even that does not fit, the ranks that the others may wait for come first.
 std::string progress_text(const LiveStatus& status, size_t width);
 
 /// Columns of a text on a terminal, without escape sequences; wide characters count as one.

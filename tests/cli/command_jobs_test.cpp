@@ -16,6 +16,7 @@
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
+#include "tests/skip.h"
 
 using namespace trainctl;
 namespace fs = std::filesystem;
@@ -59,6 +60,8 @@ TEST_CASE("each rank of a command has the environment that torchrun would set") 
     CHECK(env["TORCHELASTIC_RESTART_COUNT"] == "0");
     CHECK(env["TORCHELASTIC_MAX_RESTARTS"] == "2");
     CHECK(env["TORCHELASTIC_USE_AGENT_STORE"] == "False");
+    CHECK(env["TORCHELASTIC_ERROR_FILE"] ==
+          scratch.path() + "/log_output/1/rank." + std::to_string(rank) + "/torch_error.json");
     CHECK(env["PYTHONUNBUFFERED"] == "1");
     CHECK(env["LR"] == "0.10");
     CHECK(env["OMP_NUM_THREADS"] == "7");
@@ -72,8 +75,9 @@ TEST_CASE("each rank of a command has the environment that torchrun would set") 
 }
 
 TEST_CASE("the job cannot set the variables by which the ranks of a command find each other") {
-  for (const char* name : {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
-                           "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
+  for (const char* name :
+       {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+        "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"})
     CHECK(is_reserved_variable(name));
 }
 
@@ -108,6 +112,146 @@ TEST_CASE("a rank of a command that fails ends the run with 5, and is named with
   CHECK(contains(result.err, "rank 1 ("));
   CHECK(contains(result.err, "exited with code 7"));
   CHECK(contains(result.err, "out of luck"));
+}
+
+TEST_CASE("a rank of a command that left before the others failed is named first, and all that failed are listed") {
+  const Scratch scratch;
+  shell_job(scratch, "if [ $RANK = 2 ]; then exit 0; fi; touch up.$RANK; until [ -e go ]; do sleep 0.02; done; exit 1",
+            "launch: {ranks: 4}\n");
+  const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml"});
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  for (const int rank : {0, 1, 3}) {
+    REQUIRE(eventually([&] { return fs::exists(scratch.path() + "/up." + std::to_string(rank)); }));
+  }
+  REQUIRE(eventually([&] { return children_named(launcher, "sh").size() == 3; }));  // rank 2 has ended
+  std::ofstream(scratch.path() + "/go") << "x";
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 2 had ended with 0 "));
+  CHECK(contains(result.err, "ranks 0,1,3 exited with code 1"));
+  const auto json = nlohmann::json::parse(slurp(run.file("error.json")), nullptr, false);
+  REQUIRE(json.is_object());
+  CHECK(json["first_cause"]["rank"] == 2);
+  CHECK(json["first_cause"]["kind"] == "ended early");
+}
+
+TEST_CASE("a rank of a command that hangs while all others fail is named first") {
+  const Scratch scratch;
+  shell_job(scratch, "if [ $RANK = 2 ]; then sleep 1000; fi; until [ -e go ]; do sleep 0.02; done; exit 1",
+            "launch: {ranks: 4, grace: 1s}\n");
+  const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml"});
+  REQUIRE(eventually([&] { return children_named(launcher, "sh").size() == 4; }));
+  std::ofstream(scratch.path() + "/go") << "x";
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 2 is the only one still running"));
+  CHECK(contains(result.err, "ranks 0,1,3 exited with code 1"));
+}
+
+TEST_CASE("the rank that wrote PyTorch's error file first is the cause, although it ended last") {
+  const Scratch scratch;
+  shell_job(scratch,
+            R"(if [ $RANK = 1 ]; then echo '{"message": {"message": "ValueError: bad", "extraInfo": {"py_callstack": )"
+            R"("Traceback", "timestamp": "'$(date +%s)'"}}}' > $TORCHELASTIC_ERROR_FILE; touch wrote; sleep 1000; fi; )"
+            "until [ -e wrote ]; do sleep 0.02; done; exit 1",
+            "launch: {ranks: 3, grace: 1s}\n");
+  const CommandResult result = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, ") failed: ValueError: bad"));
+  CHECK(contains(result.err, "| Traceback"));
+}
+
+TEST_CASE("a file size limit loses lines, but ends neither the launcher nor the record of how the run ended") {
+  const Scratch scratch;
+  shell_job(scratch, "seq 1 100000; kill -s XFSZ $$; echo not reached", "launch: {ranks: 1}\n");
+  const std::string command = "cd " + scratch.path() +
+                              " && (ulimit -f 8; exec " TRAINCTL_BINARY
+                              " run job.yaml --show 0 > /dev/null 2> err; ) ; echo $? > code";
+  REQUIRE(std::system(command.c_str()) == 0);
+  CHECK(slurp(scratch.path() + "/code") == "5\n");
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  CHECK(contains(slurp(scratch.path() + "/err"), "was killed by SIGXFSZ"));  // the ranks have the default action
+  CHECK(state_of(run) == RunState::failed);
+  CHECK(fs::file_size(run.rank_file(0, "stdout")) <= 8192);
+}
+
+namespace {
+
+/// A file system of its own at `path`, until the end of the test.
+class Mount {
+ public:
+  Mount(const std::string& command, std::string path) : path_(std::move(path)) {
+    fs::create_directory(path_);
+    mounted_ = std::system(("(" + command + ") > /dev/null 2>&1").c_str()) == 0;
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+  ~Mount() {
+    if (mounted_ && std::system(("umount " + path_ + " 2> /dev/null || umount --lazy " + path_).c_str()) != 0) return;
+  }
+  bool mounted() const { return mounted_; }
+
+ private:
+  const std::string path_;
+  bool mounted_ = false;
+};
+
+void run_frozen(const Scratch& scratch, bool freeze) {
+  const std::string command =
+      std::string("fsfreeze --") + (freeze ? "freeze " : "unfreeze ") + scratch.path() + "/disk";
+  REQUIRE(std::system(command.c_str()) == 0);
+}
+
+}  // namespace
+
+// It was listed as lost.
+TEST_CASE("a run that ends well on a full disk is listed as done") {
+  const Scratch scratch;
+  const Mount disk("mount -t tmpfs -o size=256k none " + scratch.path() + "/disk", scratch.path() + "/disk");
+  if (!disk.mounted()) return skip_test("no file system can be mounted");
+  shell_job(scratch, "until [ -e go ]; do sleep 0.02; done; echo end",
+            "launch: {ranks: 2, log_dir: " + scratch.path() + "/disk/logs}\n");
+  const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml"});
+  const RunDirectory run(scratch.path() + "/disk/logs", 1);
+  REQUIRE(eventually([&] { return fs::exists(run.rank_file(1, "stderr")); }));
+  {
+    std::ofstream filler(scratch.path() + "/disk/filler", std::ios::binary);
+    for (int i = 0; i < 1000 && filler; ++i) filler << std::string(4096, 'x') << std::flush;
+    CHECK_FALSE(filler);
+  }
+  std::ofstream(scratch.path() + "/go") << "x";
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  CHECK(result.exit_code == kExitDone);
+  CHECK(contains(result.out, "No space left on device"));
+  CHECK(state_of(run) == RunState::done);
+}
+
+TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it could not write") {
+  const Scratch scratch;
+  const std::string disk_path = scratch.path() + "/disk", image = scratch.path() + "/image";
+  const Mount disk("truncate -s 8M " + image + " && mkfs.ext4 -q " + image + " && mount -o loop " + image + " " +
+                       disk_path + " && fsfreeze --freeze " + disk_path + " && fsfreeze --unfreeze " + disk_path,
+                   disk_path);
+  if (!disk.mounted()) return skip_test("no disk can be mounted and frozen");
+  shell_job(scratch,
+            "echo $RANK > up.$RANK; i=0; until [ -e go ]; do echo line $i; i=$((i+1)); sleep 0.02; done; "
+            "[ $RANK = 0 ] || exit 3; sleep 1000",
+            "launch: {ranks: 2, grace: 1s, log_dir: " + disk_path + "/logs}\n");
+  const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml"});
+  for (const char* rank : {"0", "1"})
+    REQUIRE(eventually([&] { return slurp(scratch.path() + "/up." + rank) == std::string(rank) + "\n"; }));
+  run_frozen(scratch, true);
+  const bool noticed =
+      eventually([&] { return contains(slurp(scratch.path() + "/out"), "does not answer; the training goes on"); });
+  std::ofstream(scratch.path() + "/go") << "x";
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  run_frozen(scratch, false);
+  CHECK(noticed);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, "outcome.json could not be written"));
+  CHECK(contains(result.out, "bytes of the logs could not be written"));
 }
 
 TEST_CASE("a rank of a command that ends early with 0 is no failure") {

@@ -95,8 +95,27 @@ TEST_CASE("a detached run leads its own session, which the terminal does not rea
   REQUIRE(trainctl_command(scratch.path(), kDetach).exit_code == kExitDone);
   const int launcher = running(scratch)[0]["launcher"];
   CHECK(getsid(launcher) == launcher);
-  CHECK(fs::read_symlink("/proc/" + std::to_string(launcher) + "/fd/1") ==
-        scratch.path() + "/log_output/1/launcher.log");
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  CHECK(fs::read_symlink("/proc/" + std::to_string(launcher) + "/fd/1").string().starts_with("socket:"));
+  end_with(scratch, 0);
+  REQUIRE(eventually([&] { return state_of(run) == RunState::done; }));
+  CHECK(contains(slurp(run.file("launcher.log")), "done after"));
+}
+
+TEST_CASE("a detached run ends although its launcher.log cannot be written") {
+  const Scratch scratch;
+  const StopsAll end{scratch};
+  waiting_job(scratch);
+  REQUIRE(trainctl_command(scratch.path(), kDetach).exit_code == kExitDone);
+  const int launcher = running(scratch)[0]["launcher"];
+  const std::vector<int> writers = children_named(launcher, "trainctl-log");
+  REQUIRE(writers.size() == 1);
+  kill(writers[0], SIGSTOP);  // as if the disk did not answer
+  end_with(scratch, 0);
+  const RunDirectory run(scratch.path() + "/log_output", 1);
+  CHECK(eventually([&] { return state_of(run) == RunState::done; }));
+  kill(writers[0], SIGCONT);
+  CHECK(eventually([&] { return contains(slurp(run.file("launcher.log")), "done after"); }));
 }
 
 TEST_CASE("an error that keeps a detached run from starting is reported at once, with its exit code") {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "cli/launch/stopped_ranks.h"
 #include "engine/train/job.h"
 #include "tests/jobs/jobs.h"
 
@@ -96,4 +97,25 @@ TEST_CASE("before and after its steps a rank is shown with its phase") {
   ranks.memory->status(2).state = RankState::done;
   ranks.memory->status(3).state = RankState::failed;
   CHECK(ranks.states.describe(*ranks.memory, 99) == std::vector<std::string>{"starting", "loading", "done", "failed"});
+}
+
+TEST_CASE("a rank whose process is stopped is shown with the time since when") {
+  std::vector<int> frozen;
+  StoppedRanks stopped([&](int pid) { return std::find(frozen.begin(), frozen.end(), pid) != frozen.end(); });
+  for (int rank = 0; rank < 3; ++rank) stopped.started(rank, 100 + rank);
+  const auto at = [&](double now) {
+    std::vector<std::string> texts(3, "running");
+    stopped.describe(texts, now);
+    return texts;
+  };
+  CHECK(at(10) == std::vector<std::string>(3, "running"));
+  frozen = {101};
+  CHECK(at(11) == std::vector<std::string>{"running", "stopped 0 s", "running"});
+  CHECK(at(23.5)[1] == "stopped 12 s");
+  frozen.clear();
+  CHECK(at(25)[1] == "running");
+  frozen = {102};
+  CHECK(at(27)[2] == "stopped 0 s");
+  stopped.ended(2);
+  CHECK(at(29)[2] == "running");
 }

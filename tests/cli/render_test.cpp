@@ -97,7 +97,21 @@ TEST_CASE("a rank in another state than the others is never left out") {
         "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  "
         "ranks 0-5,7 training  6 waiting in all_reduce grad.0 for 3");
   CHECK(progress_text(status, 70) == "ranks 0-5,7 training  6 waiting in all_reduce grad.0 for 3");
-  CHECK(progress_text(status, 40) == "ranks 0-5,7 training  6 waiting in all_…");
+  CHECK(progress_text(status, 40) == "rank 6 waiting in all_reduce grad.0 for…");
+}
+
+// The line was cut before the rank that all others waited for.
+TEST_CASE("where the states of the ranks do not fit, the one that the others wait for comes first") {
+  LiveStatus status = training();
+  const std::string waiting = "waiting in all_reduce grad.h.3.attention.output.weight for 3";
+  status.ranks = {{"0-2,4-7", waiting}, {"3", "stopped 12 s"}};
+  CHECK(progress_text(status, 200).ends_with("ranks 0-2,4-7 " + waiting + "  3 stopped 12 s"));
+  CHECK(progress_text(status, 60).starts_with("rank 3 stopped 12 s  0-2,4-7 waiting in all_reduce"));
+  CHECK(progress_text(status, 25).starts_with("rank 3 stopped 12 s"));
+  status.ranks = {{"0-2,4-7", waiting}, {"3", "in fc1.matmul"}};
+  CHECK(progress_text(status, 60).starts_with("rank 3 in fc1.matmul  0-2,4-7 waiting"));
+  status.ranks = {{"0-2,4-7", "running"}, {"3", "stopped 0 s"}};
+  CHECK(progress_text(status, 20).starts_with("rank 3 stopped 0 s"));
 }
 
 TEST_CASE("the width of a text counts characters, and no colours") {

@@ -33,7 +33,7 @@ struct Scene {
   }
   RankReport& cause() { return outcome.reports[1]; }
   std::string report() const { return failure_report(outcome, cluster, directory); }
-  void words(const std::string& text) const { directory.write("rank.1/stderr", text); }
+  void words(const std::string& text) { cause().last_words = text; }
 };
 
 }  // namespace
@@ -48,7 +48,7 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
   Scene scene;
   scene.cause().end = {1, true, SIGSEGV};
   scene.cause().doing = "step 412, all_reduce grad.0 (instruction 881)";
-  scene.words("first\nbug: this rank got SIGSEGV\n");
+  scene.words("first\nbug: this rank got SIGSEGV");
   CHECK(scene.report() ==
         "ranks 0, 2 stopped because of it\n"
         "rank 1 (node-a) was killed by SIGSEGV at step 412, all_reduce grad.0 (instruction 881)\n"
@@ -62,7 +62,7 @@ TEST_CASE("the rank's own error message is shown once") {
   scene.cause().error =
       RankError{.kind = ErrorKind::env, .what = "no space left", .instruction = "load data", .step = 7};
   CHECK(scene.report().find("rank 1 (node-a) failed at step 7, in load data: no space left\n") != std::string::npos);
-  scene.words("error: no space left\n");
+  scene.words("error: no space left");
   CHECK(scene.report().find("rank 1 (node-a) failed at step 7, in load data\n") != std::string::npos);
   CHECK(scene.report().ends_with("  | error: no space left\n"));
 }
@@ -101,4 +101,80 @@ TEST_CASE("error.json has the cause and marks consequences") {
   CHECK(json["ranks"][1]["consequence"] == false);
   CHECK(json["ranks"][1]["ended"] == "exited with code 7");
   CHECK(json["ranks"][2]["consequence"] == false);
+}
+
+namespace {
+
+/// Ranks of a program, with the given exit codes; -1: still running when the others failed.
+struct Program {
+  Scratch scratch;
+  Cluster cluster;
+  RunDirectory directory;
+  Outcome outcome;
+
+  explicit Program(const std::vector<int>& codes)
+      : cluster(one_host(static_cast<int>(codes.size()))),
+        directory(RunDirectory::create(scratch.path(), static_cast<int>(codes.size()))) {
+    for (RankPlace& place : cluster.places) place.host = "node-a";
+    for (const int code : codes) {
+      RankReport report;
+      report.state = ProcessState::ended;
+      report.ranks_explain = false;
+      report.asked = code < 0;
+      report.end = {.pid = 1, .signaled = code < 0, .code = code < 0 ? SIGTERM : code};
+      report.time = code == 0 ? 100.0 : 101.0;
+      outcome.reports.push_back(report);
+    }
+  }
+  std::string report() {
+    outcome.cause = find_first_cause(outcome.reports);
+    outcome.exit_code = 5;
+    return failure_report(outcome, cluster, directory);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the report of a program begins with the rank that had ended, or is the only one that still runs") {
+  Program left({1, 1, 0, 1});
+  left.outcome.reports[0].last_words = "Connection closed by peer";
+  CHECK(left.report() ==
+        "rank 2 had ended with 0 1.0 s before: the others may have waited for it\n"
+        "ranks 0,1,3 exited with code 1\n"
+        "  rank 0's last words, in " +
+            left.directory.rank_file(0, "stderr") + ":\n  | Connection closed by peer\n");
+  Program hangs({1, 1, -1, 1});
+  CHECK(hangs.report() ==
+        "rank 2 is the only one still running: the others may have waited for it\n"
+        "ranks 0,1,3 exited with code 1\n");
+  hangs.outcome.reports[2].frozen = true;
+  CHECK(hangs.report().find("rank 2 is the only one still running, and its process was stopped, by SIGSTOP") == 0);
+}
+
+TEST_CASE("the report of a program lists all ranks that failed at once, and those that failed later") {
+  Program program({3, 3, 3, 1, -1, -1});
+  program.outcome.reports[3].time = 101.6;
+  CHECK(
+      program.report().starts_with("ranks 1,2 exited with code 3 at the same moment\n"
+                                   "rank 3 exited with code 1 0.6 s later\n"
+                                   "ranks 4, 5 stopped because of it\n"
+                                   "rank 0 (node-a) exited with code 3\n"));
+  const auto json = nlohmann::json::parse(failure_json(program.outcome, program.cluster), nullptr, false);
+  CHECK(json["ranks"][1]["consequence"] == false);
+  CHECK(json["ranks"][3]["consequence"] == true);
+  CHECK(json["ranks"][4]["consequence"] == true);
+}
+
+TEST_CASE("where the cause is one rank's failure, ranks that ended before or still run are mentioned first") {
+  Program program({0, 7, 0, 0});
+  CHECK(
+      program.report().starts_with("ranks 0,2,3 had ended with 0 1.0 s before\nrank 1 (node-a) exited with code 7\n"));
+}
+
+TEST_CASE("the error that a program's rank left is shown, with its stack if it wrote nothing to stderr") {
+  Program program({1, -1});
+  program.outcome.reports[0].error = RankError{
+      .kind = ErrorKind::program, .what = "ValueError: bad\nmore", .time = 101.0, .stack = "Traceback\n  f()"};
+  CHECK(
+      program.report().ends_with("rank 0 (node-a) failed: ValueError: bad\n  its error:\n  | Traceback\n  |   f()\n"));
 }

@@ -134,3 +134,86 @@ TEST_CASE("of several ranks that one rank waits for, the frozen one is the cause
   CHECK(cause.rank == 2);
   CHECK(cause.kind == Cause::Kind::silent);
 }
+
+namespace {
+
+/// Of a program that does not explain its failures.
+RankReport of_program(RankReport report, bool blames = false) {
+  report.ranks_explain = false;
+  report.blames_peer = blames;
+  return report;
+}
+RankReport still_running(bool frozen = false) {
+  RankReport report = of_program(killed(SIGTERM, 9.0, true));
+  report.frozen = frozen;
+  return report;
+}
+
+}  // namespace
+
+TEST_CASE("the only rank of a program that still ran when all others failed is the cause") {
+  const RankReport failed = of_program(exited(1, 5.0));
+  const Cause cause = find_first_cause({failed, failed, still_running(), failed});
+  CHECK(cause.kind == Cause::Kind::silent);
+  CHECK(cause.rank == 2);
+  CHECK(cause.complaining_rank == -1);
+  SUBCASE("unless one of them failed on its own") {
+    CHECK(find_first_cause({failed, of_program(killed(SIGSEGV, 5.1)), still_running(), failed}).rank == 1);
+    RankReport own = of_program(exited(1, 5.2));
+    own.error = RankError{.kind = ErrorKind::program, .what = "ValueError", .time = 5.0};
+    CHECK(find_first_cause({failed, failed, still_running(), own}).rank == 3);
+  }
+  SUBCASE("an abort and a broken pipe are no failures of their own") {
+    CHECK(find_first_cause({failed, of_program(killed(SIGABRT, 5.1)), still_running(), failed}).rank == 2);
+    CHECK(find_first_cause({failed, of_program(killed(SIGPIPE, 5.1)), still_running(), failed}).rank == 2);
+  }
+}
+
+TEST_CASE("a rank of a program that had ended with 0 before more others failed is the cause") {
+  const RankReport failed = of_program(exited(1, 5.0));
+  const Cause cause = find_first_cause({failed, failed, of_program(done(4.0)), failed});
+  CHECK(cause.kind == Cause::Kind::ended_early);
+  CHECK(cause.rank == 2);
+  SUBCASE("but not if it ended later, or if most ended well") {
+    CHECK(find_first_cause({failed, failed, of_program(done(5.1)), failed}).kind == Cause::Kind::failed);
+    const RankReport well = of_program(done(4.0));
+    CHECK(find_first_cause({well, failed, well, well}).rank == 1);
+  }
+}
+
+TEST_CASE("one rank of a program that fails alone is the cause while others run") {
+  const Cause cause = find_first_cause({still_running(), of_program(exited(3, 5.0)), still_running()});
+  CHECK(cause.kind == Cause::Kind::failed);
+  CHECK(cause.rank == 1);
+  CHECK(find_first_cause({of_program(exited(3, 5.0)), still_running()}).rank == 0);
+}
+
+TEST_CASE("a rank of a program that blames its peer points at the only other one that can be meant") {
+  const Cause hangs = find_first_cause({of_program(exited(1, 5.0), true), still_running()});
+  CHECK(hangs.kind == Cause::Kind::silent);
+  CHECK(hangs.rank == 1);
+  const Cause left = find_first_cause({of_program(done(4.0)), of_program(exited(1, 5.0), true)});
+  CHECK(left.kind == Cause::Kind::ended_early);
+  CHECK(left.rank == 0);
+}
+
+TEST_CASE("of ranks of a program the one that blames no other is the cause, although it ended later") {
+  const RankReport blames = of_program(exited(1, 5.0), true);
+  CHECK(find_first_cause({blames, of_program(exited(1, 5.3)), blames}).rank == 1);
+}
+
+TEST_CASE("a stopped rank of a program is the cause when others fail") {
+  const Cause cause = find_first_cause({of_program(exited(1, 5.0)), still_running(), still_running(true)});
+  CHECK(cause.kind == Cause::Kind::silent);
+  CHECK(cause.rank == 2);
+}
+
+TEST_CASE("a rank of a program that reported its error before the others failed is the cause, although it ended last") {
+  RankReport slow = of_program(killed(SIGTERM, 9.0, true));
+  slow.error = RankError{.kind = ErrorKind::program, .what = "ValueError", .time = 4.9};
+  slow.failed_unasked = true;
+  CHECK(find_first_cause({of_program(exited(1, 5.0)), of_program(exited(1, 5.0)), slow}).rank == 2);
+  slow.failed_unasked = false;  // raised by our SIGTERM
+  slow.error->time = 8.9;
+  CHECK(find_first_cause({of_program(exited(1, 5.0), true), of_program(exited(2, 5.0)), slow}).rank == 1);
+}

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -34,6 +35,7 @@ int launch_and_wait(const std::string& log_dir, const std::vector<std::string>& 
                 }};
   launch.limits.grace_seconds = options.grace_seconds;
   launch.limits.timeout_seconds = options.timeout_seconds;
+  launch.limits.ranks_explain = options.explain;
   launch.limits.max_restarts = options.max_restarts;
   launch.bindings = options.bindings;
   std::ofstream notices(log_dir + "/notices");
@@ -90,6 +92,16 @@ void die_with(int parent) {
 bool alive(int pid) {
   const char state = state_of_process(pid);
   return state != '\0' && state != 'Z';
+}
+
+std::vector<int> children_named(int pid, const std::string& name) {
+  std::istringstream children(slurp("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children"));
+  std::vector<int> found;
+  for (int child = 0; children >> child;) {
+    if (alive(child) && slurp("/proc/" + std::to_string(child) + "/comm") == name + "\n") found.push_back(child);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 bool stopped(int pid) { return state_of_process(pid) == 'T'; }

@@ -11,6 +11,7 @@ struct LauncherOptions {
   double grace_seconds = 10;
   double timeout_seconds = 60;
   int max_restarts = 0;
+  bool explain = true;    ///< Supervision::Limits::ranks_explain
   bool progress = false;  ///< a rank makes progress at every look, unless `log_dir`/still.<RANK> exists
   bool gate = false;      ///< ranks are asked to end by `log_dir`/stop, and write their last step to `log_dir`/stopped
   std::vector<trainctl::RankBinding> bindings = {};
@@ -30,6 +31,9 @@ void die_with(int parent);
 
 /// Whether a process exists and is not a zombie.
 bool alive(int pid);
+
+/// The child processes of `pid` with that name (/proc/<pid>/comm), ascending.
+std::vector<int> children_named(int pid, const std::string& name);
 
 /// Whether SIGSTOP has stopped it, which takes a while on a busy machine.
 bool stopped(int pid);

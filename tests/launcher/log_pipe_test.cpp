@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "launcher/log_collector.h"
+#include "launcher/log_writer.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 #include "tests/skip.h"
@@ -32,20 +33,21 @@ std::vector<TimesRecord> times_of(const LogFiles& files, int number = LogFiles::
   return records;
 }
 
-/// While it lives, no file of this process grows beyond `bytes`: what a full disk does to a write.
+/// While it lives, no file of a process grows beyond `bytes`: what a full disk does to a write.
 class FileSizeLimit {
  public:
-  explicit FileSizeLimit(rlim_t bytes) {
+  explicit FileSizeLimit(rlim_t bytes, int pid = getpid()) : pid_(pid) {
     std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
+    prlimit(pid_, RLIMIT_FSIZE, nullptr, &before_);
     const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
+    prlimit(pid_, RLIMIT_FSIZE, &limit, nullptr);
   }
   FileSizeLimit(const FileSizeLimit&) = delete;
   FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &before_); }
+  ~FileSizeLimit() { prlimit(pid_, RLIMIT_FSIZE, &before_, nullptr); }
 
  private:
+  int pid_;
   rlimit before_{};
 };
 
@@ -55,7 +57,9 @@ TEST_CASE("a log pipe writes every byte and hands out whole lines") {
   const Scratch scratch;
   const LogFiles files{scratch.path(), "stdout"};
   std::vector<std::string> lines;
-  LogPipe pipe(files, {}, 0, [&](std::string_view line) { lines.emplace_back(line); });
+  LogWriter log(files, {}, 0, 1);
+  LogPipe pipe([&](std::string_view bytes, int64_t ns) { log.write(bytes, ns); },
+               [&](std::string_view line) { lines.emplace_back(line); });
   const auto put = [&](std::string_view text) { REQUIRE(write(pipe.write_end(), text.data(), text.size()) > 0); };
   CHECK(pipe.drain() == 0);
   put("epoch: 1 st");
@@ -71,14 +75,32 @@ TEST_CASE("a log pipe writes every byte and hands out whole lines") {
 }
 
 TEST_CASE("a pipe that another process still writes to is finished anyway") {
-  const Scratch scratch;
-  LogPipe pipe({scratch.path(), "stdout"});
+  std::string read;
+  LogPipe pipe([&](std::string_view bytes, int64_t) { read += bytes; });
   const int other = dup(pipe.write_end());
   REQUIRE(write(other, "left\n", 5) == 5);
   pipe.finish();
   CHECK(pipe.ended());
   close(other);
-  CHECK(slurp(scratch.path() + "/stdout") == "left\n");
+  CHECK(read == "left\n");
+}
+
+TEST_CASE("the last lines of a pipe are kept, however much was written before") {
+  LogPipe pipe({});
+  CHECK(pipe.tail(3).empty());
+  const auto put = [&](const std::string& text) {
+    REQUIRE(write(pipe.write_end(), text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+    pipe.drain();
+  };
+  put("one\ntwo\nthree\nfo");
+  put("ur\n");
+  CHECK(pipe.tail(2) == "three\nfour");
+  CHECK(pipe.tail(9) == "one\ntwo\nthree\nfour");
+  for (int i = 0; i < 20; ++i) put(std::string(5000, 'x') + "\n");
+  put("last");
+  CHECK(pipe.tail(1) == "last");
+  CHECK(pipe.tail(2) == std::string(5000, 'x') + "\nlast");
+  CHECK(pipe.tail(100).size() <= 1 << 14);
 }
 
 TEST_CASE("the times next to a log tell when its bytes arrived") {
@@ -180,17 +202,40 @@ TEST_CASE("a full disk loses lines, counts their bytes, and writing resumes with
   CHECK(times_of(files)[times_of(files).size() - 2] == TimesRecord{Kind::lost, 40, 29});
 }
 
+TEST_CASE("bytes that were lost on the way to the log are counted and leave no half line") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path(), "stdout"};
+  LogWriter log(files, {}, 0, 1);
+  log.write("before\nbeg", 10);
+  log.skip(100, true);
+  CHECK(log.error() == 0);
+  log.write("end of the lost line\nafter\n", 20);
+  CHECK(log.lost_bytes() == 121);
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "before\nbeg\nafter\n");
+  CHECK(times_of(files)[times_of(files).size() - 2] == TimesRecord{Kind::lost, 20, 121});
+}
+
+TEST_CASE("a log that cannot be opened is tried again by each write") {
+  const Scratch scratch;
+  const LogFiles files{scratch.path() + "/later", "stdout"};
+  LogWriter log(files, {}, 0, 1);
+  log.write("lost\n", 2);
+  CHECK(log.error() == ENOENT);
+  fs::create_directory(files.directory);
+  log.write("kept\n", 3);
+  CHECK(log.error() == 0);
+  CHECK(log.lost_bytes() == 5);
+  CHECK(slurp(files.path(LogFiles::kCurrent)) == "kept\n");
+}
+
 TEST_CASE("a device that is always full blocks no rank") {
   if (!fs::exists("/dev/full")) return skip_test("no /dev/full");
   const Scratch scratch;
   fs::create_symlink("/dev/full", scratch.path() + "/stdout");
-  std::vector<std::string> lines;
-  LogPipe pipe({scratch.path(), "stdout"}, {}, 0, [&](std::string_view line) { lines.emplace_back(line); });
-  REQUIRE(write(pipe.write_end(), "one\ntwo\n", 8) == 8);
-  CHECK(pipe.drain() == 8);
-  CHECK(pipe.log().error() == ENOSPC);
-  CHECK(pipe.log().lost_bytes() == 8);
-  CHECK(lines == std::vector<std::string>{"one", "two"});
+  LogWriter log({scratch.path(), "stdout"}, {}, 0, 1);
+  log.write("one\ntwo\n", 2);
+  CHECK(log.error() == ENOSPC);
+  CHECK(log.lost_bytes() == 8);
 }
 
 TEST_CASE("a full disk is reported once for all ranks, and so is its end, with the number of lost bytes") {
@@ -207,6 +252,13 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
   const auto say = [&](std::string_view text) {
     for (const int fd : writers) REQUIRE(write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
   };
+  const auto settled = [&] {
+    return eventually([&] {
+      loop.poll();
+      loop.restart();
+      return logs.pending_bytes() == 0;
+    });
+  };
   const auto sizes_are = [&](size_t size) {
     return eventually([&] {
       loop.poll();
@@ -217,21 +269,24 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
     });
   };
   {
-    const FileSizeLimit full(4);
+    const FileSizeLimit full(4, logs.log_process());
     say("one\ntwo\n");
     CHECK(sizes_are(4));
+    CHECK(settled());
     REQUIRE(notices.size() == 1);
     CHECK(notices[0].find("rank.0/stdout") != std::string::npos);
     CHECK(notices[0].find("the training goes on") != std::string::npos);
   }
   say("three\n");
   CHECK(sizes_are(10));
+  CHECK(settled());
   REQUIRE(notices.size() == 2);
   CHECK(notices[1] == "logs are written again: 12 bytes were lost");
   for (int rank = 0; rank < 3; ++rank) {
     close(writers[static_cast<size_t>(rank)]);
     logs.finish(rank);
   }
+  logs.end();
   CHECK(notices.size() == 2);
 }
 

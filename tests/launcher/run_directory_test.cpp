@@ -2,10 +2,12 @@
 #include "launcher/run_directory.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -127,4 +129,37 @@ TEST_CASE("a run is running while its lock is held, then its outcome gives the s
   CHECK(state_of(run) == RunState::done);
   run.write("outcome.json", "{\"exit_code\": \"?\"}");
   CHECK(state_of(run) == RunState::lost);
+}
+
+TEST_CASE("outcome.json is written in the space that was reserved for it, briefly if it needs more") {
+  const Scratch scratch;
+  const RunDirectory run = RunDirectory::create(scratch.path(), 1);
+  run.reserve_outcome();
+  CHECK(state_of(run) == RunState::lost);
+  const pid_t pid = fork();
+  if (pid == 0) {  // no file of it grows beyond what is reserved
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{1024, 1024};
+    setrlimit(RLIMIT_FSIZE, &limit);
+    run.write_outcome(R"({"exit_code": 0, "restarts": ")" + std::string(2000, 'x') + "\"}", R"({"exit_code": 0})");
+    _exit(0);
+  }
+  int status = -1;
+  waitpid(pid, &status, 0);
+  CHECK(status == 0);
+  CHECK(state_of(run) == RunState::done);
+  CHECK(fs::file_size(run.file("outcome.json")) == 16);
+  CHECK_FALSE(fs::exists(run.file("outcome.json.reserved")));
+}
+
+TEST_CASE("outcome.json is written whole where there is room, reserved or not") {
+  const Scratch scratch;
+  for (const bool reserved : {true, false}) {
+    const RunDirectory run = RunDirectory::create(scratch.path(), 1);
+    if (reserved) run.reserve_outcome();
+    const std::string text = R"({"exit_code": 5, "restarts": ")" + std::string(2000, 'x') + "\"}";
+    run.write_outcome(text, R"({"exit_code": 5})");
+    CHECK(state_of(run) == RunState::failed);
+    CHECK(fs::file_size(run.file("outcome.json")) == text.size());
+  }
 }

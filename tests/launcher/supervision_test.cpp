@@ -316,13 +316,13 @@ TEST_CASE("there are at most max_restarts restarts") {
 TEST_CASE("a rank's state is reset for each attempt: its silence is counted from the start") {
   Scene scene({.timeout_seconds = 60, .max_restarts = 1});
   scene.moves(0, 1, 0);
-  scene.passes(100);
+  scene.passes(65);
   CHECK(scene.silent() == std::vector<int>{0});
-  for (int rank = 0; rank < 4; ++rank) scene.killed(rank, SIGTERM, 100);
+  for (int rank = 0; rank < 4; ++rank) scene.killed(rank, SIGTERM, 65);
   scene.supervision.restart();
-  scene.start(100);
-  scene.moves(0, 1, 100);
-  scene.passes(150);
+  scene.start(65);
+  scene.moves(0, 1, 65);
+  scene.passes(115);
   CHECK(scene.silent().empty());
 }
 
@@ -364,5 +364,58 @@ TEST_CASE("a failure that would repeat in the same way is not followed by a rest
     return;
   }
   CHECK(scene.supervision.done());
+  CHECK_FALSE(scene.supervision.restart_due());
+}
+
+namespace {
+
+constexpr Supervision::Limits kUnexplained = {
+    .grace_seconds = 10, .settle_seconds = 0.5, .kill_seconds = 15, .ranks_explain = false};
+
+}  // namespace
+
+TEST_CASE("after a failure that a program does not explain the launcher looks which others fail at the same time") {
+  Scene scene(kUnexplained);
+  scene.exits(1, 1, 5.0);
+  CHECK(scene.sent.empty());
+  CHECK(scene.supervision.may_start());
+  scene.exits(0, 1, 5.4);
+  scene.supervision.advance(5.6);
+  CHECK(scene.sent.empty());  // each failure begins the wait anew
+  scene.supervision.advance(6.0);
+  CHECK(scene.count(SIGTERM) == 2);
+  CHECK_FALSE(scene.supervision.may_start());
+  for (const int rank : {2, 3}) scene.killed(rank, SIGTERM, 6.1);
+  CHECK(scene.supervision.reports()[0].asked == false);
+  CHECK(scene.supervision.reports()[2].asked);
+}
+
+TEST_CASE("the wait for further failures has an end, and is over when all ranks have ended") {
+  Scene scene(kUnexplained);
+  scene.exits(0, 1, 5.0);
+  for (const int rank : {1, 2, 3}) scene.exits(rank, 1, 5.1);
+  CHECK(scene.supervision.done());
+  Scene slow({.settle_seconds = 10, .ranks_explain = false});
+  slow.exits(0, 1, 5);
+  for (int rank = 1; rank < 3; ++rank) {
+    slow.exits(rank, 1, 5 + rank * 9.0);
+    slow.supervision.advance(5 + rank * 9.0);
+  }
+  CHECK(slow.sent.empty());
+  slow.supervision.advance(100);
+  CHECK(slow.count(SIGTERM) == 1);
+}
+
+TEST_CASE("a rank that does not end after SIGKILL is given up, and not started again") {
+  Scene scene({.grace_seconds = 10, .kill_seconds = 15, .max_restarts = 1});
+  scene.exits(1, 1, 5.0);
+  for (const int rank : {2, 3}) scene.killed(rank, SIGTERM, 5.1);
+  scene.passes(15);
+  CHECK(scene.count(SIGKILL) == 1);
+  scene.passes(29);
+  CHECK_FALSE(scene.supervision.done());
+  scene.passes(31);
+  CHECK(scene.supervision.done());
+  CHECK(scene.supervision.stuck() == std::vector<int>{0});
   CHECK_FALSE(scene.supervision.restart_due());
 }

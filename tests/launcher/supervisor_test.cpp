@@ -148,6 +148,131 @@ TEST_CASE("a launcher that is SIGKILLed leaves no rank and no child of a rank") 
   CHECK(all_gone(pids));
 }
 
+// Ten grandchildren stayed when the guardian was killed first.
+TEST_CASE("a launcher whose guardian was killed starts another, and leaves no process when it is killed as well") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(),
+      {"for i in 0 1 2 3 4 5 6 7 8 9; do sleep 1000 & echo $! > $DIR/child.$i; done; echo > $DIR/up; wait"});
+  std::vector<int> grandchildren;
+  for (int i = 0; i < 10; ++i) grandchildren.push_back(pid_in(scratch.path() + "/child." + std::to_string(i)));
+  REQUIRE(eventually([&] { return slurp(scratch.path() + "/up") == "\n"; }));
+  const std::vector<int> guardians = children_named(launcher, "trainctl-guard");
+  REQUIRE(guardians.size() == 2);
+  SUBCASE("all guardians, one after the other") {
+    for (const int guardian : guardians) {
+      kill(guardian, SIGKILL);
+      REQUIRE(eventually([&] {
+        const std::vector<int> now = children_named(launcher, "trainctl-guard");
+        return now.size() == 2 && std::find(now.begin(), now.end(), guardian) == now.end();
+      }));
+    }
+  }
+  SUBCASE("all guardians at once") {
+    for (const int guardian : guardians) kill(guardian, SIGKILL);
+    REQUIRE(eventually([&] {
+      const std::vector<int> now = children_named(launcher, "trainctl-guard");
+      return now.size() == 2 && now[0] != guardians[0] && now[1] != guardians[1];
+    }));
+  }
+  SUBCASE("one guardian, and the launcher at the same moment") { kill(guardians[0], SIGKILL); }
+  kill(launcher, SIGKILL);
+  wait_for(launcher);
+  CHECK(all_gone(grandchildren));
+}
+
+// A disk that does not answer: the process that writes the logs is stopped.
+TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time limit, and the run ends") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(),
+      {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.001; done; echo bye >&2; exit 3"},
+      {.grace_seconds = 1, .timeout_seconds = 1, .progress = true});
+  pid_in(scratch.path() + "/pid.0");
+  const std::vector<int> writers = children_named(launcher, "trainctl-logs");
+  REQUIRE(writers.size() == 1);
+  kill(writers[0], SIGSTOP);
+  const auto noticed = [&](const std::string& words) {
+    return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
+  };
+  REQUIRE(noticed("does not answer; the training goes on"));
+  int code = kExitRankFailed;
+  std::string reported;
+  SUBCASE("a rank's end") {
+    std::ofstream(scratch.path() + "/go") << "x";
+    reported = "exited with code 3";
+  }
+  SUBCASE("Ctrl-C") {
+    kill(launcher, SIGINT);
+    code = 130;
+  }
+  SUBCASE("a time limit") {
+    std::ofstream(scratch.path() + "/still.0") << "x";
+    reported = "has stood still for";
+  }
+  CHECK(wait_for(launcher) == code);
+  CHECK(noticed("bytes of the logs could not be written"));
+  CHECK(all_gone(writers));
+  CHECK(slurp(scratch.path() + "/report").find(reported) != std::string::npos);
+}
+
+TEST_CASE("a disk that answers again gets what was kept in memory") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.01; done; echo last"});
+  pid_in(scratch.path() + "/pid.0");
+  const int writer = children_named(launcher, "trainctl-logs").at(0);
+  const auto noticed = [&](const std::string& words) {
+    return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
+  };
+  kill(writer, SIGSTOP);
+  REQUIRE(noticed("does not answer; the training goes on"));
+  kill(writer, SIGCONT);
+  REQUIRE(noticed("answers again: 0 bytes of the logs were lost"));
+  std::ofstream(scratch.path() + "/go") << "x";
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout").ends_with("some line\nlast\n"));
+}
+
+TEST_CASE("a rank that writes without end is not held by a disk that hangs, and the lost bytes are counted") {
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), {"echo $$ > $DIR/pid.0; yes some line | head -c 60000000; echo > $DIR/through; "
+                                      "while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
+  const int writer = [&] {
+    pid_in(scratch.path() + "/pid.0");
+    return children_named(launcher, "trainctl-logs").at(0);
+  }();
+  kill(writer, SIGSTOP);
+  const bool through = eventually([&] { return slurp(scratch.path() + "/through") == "\n"; });
+  CHECK(through);
+  kill(writer, SIGCONT);
+  const auto noticed = [&](const std::string& words) {
+    return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
+  };
+  CHECK(noticed("bytes of the logs were lost"));
+  std::ofstream(scratch.path() + "/go") << "x";
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/notices").find("answers again: 0 bytes") == std::string::npos);
+  const std::string log = slurp(scratch.path() + "/1/rank.0/stdout");
+  CHECK(log.size() < 60000000);
+  CHECK(log.ends_with("\nlast\n"));
+}
+
+TEST_CASE("if the process that writes the logs is killed, another one goes on, and the user is told") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"echo first; echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
+  pid_in(scratch.path() + "/pid.0");
+  REQUIRE(eventually([&] { return slurp(scratch.path() + "/1/rank.0/stdout") == "first\n"; }));
+  kill(children_named(launcher, "trainctl-logs").at(0), SIGKILL);
+  REQUIRE(
+      eventually([&] { return slurp(scratch.path() + "/notices").find("another one goes on") != std::string::npos; }));
+  std::ofstream(scratch.path() + "/go") << "x";
+  CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
+}
+
 TEST_CASE("processes that a rank leaves in its group are killed with it") {
   const Scratch scratch;
   const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});

@@ -1,0 +1,29 @@
+// Why a rank of a PyTorch program failed, as far as it says so: the file that torch.distributed.elastic's @record
+// writes to $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and its
+// words.
+//
+//   {"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1735689600"}}}
+//   {"message": "…", "timestamp": 1735689600}
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/rank_error.h"
+
+namespace trainctl {
+
+inline constexpr std::string_view kTorchErrorFile = "torch_error.json";
+
+/// Of kind program, or comm if it tells of another rank. `modified`: unix seconds at which the file was written; they
+/// replace the timestamp, which is in whole seconds, if they are in the same second. nullopt if the text is neither.
+std::optional<RankError> parse_torch_error(std::string_view text, double modified);
+
+/// nullopt if it is missing, no regular file, larger than 8 MiB, or broken.
+std::optional<RankError> read_torch_error(const std::string& path);
+
+/// Whether a message of PyTorch's, Gloo's or NCCL's tells that another rank is gone or was waited for in vain.
+bool tells_of_peer(std::string_view text);
+
+}  // namespace trainctl
