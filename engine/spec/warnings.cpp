@@ -23,7 +23,7 @@ struct Warnings {
 
 /// All names that a layer's output can be read by.
 std::set<std::string> names_read(const JobSpec& job) {
-  std::set<std::string> names(job.print.begin(), job.print.end());
+  std::set<std::string> names(job.print.tensors.begin(), job.print.tensors.end());
   for (const LayerSpec& layer : job.network) names.insert(layer.inputs.begin(), layer.inputs.end());
   if (job.loss) names.insert(job.loss->input);
   return names;

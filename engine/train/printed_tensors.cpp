@@ -9,7 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/model.h"
-#include "engine/plan/hybrid_parts.h"
+#include "engine/plan/held_tensors.h"
 #include "engine/plan/sharding_facts.h"
 
 namespace trainctl {
