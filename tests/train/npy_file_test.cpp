@@ -1,6 +1,7 @@
 // Files of printed tensors, read as numpy reads them.
 #include "engine/train/npy_file.h"
 
+#include <cmath>
 #include <doctest/doctest.h>
 
 #include <cstring>

@@ -69,7 +69,7 @@ void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& c
       out[t.index].values[i] = pop();
     } else if (t.op == ElementwiseOp::dropout) {
       const double x = pop();
-      stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, 0, i) ? x / (1 - t.p) : 0.0);
+      stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, i) ? x / (1 - t.p) : 0.0);
     } else if (takes_two(t.op)) {
       const double b = pop(), a = pop();
       stack.push_back(of_two(t.op, a, b));
