@@ -1,9 +1,9 @@
 // Files of printed tensors, read as numpy reads them.
 #include "engine/train/npy_file.h"
 
-#include <cmath>
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <sstream>
