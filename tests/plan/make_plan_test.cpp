@@ -169,7 +169,7 @@ TEST_CASE("the loss is put in a stage by its name, alone or with layers") {
     CHECK(broken_rule(p) == "");
     return p.layer("loss").stage;
   };
-  CHECK(stage_of_loss("{'*': 0, layer2: 1}", 2) == 1);
+  CHECK(stage_of_loss("{layer1: 0, layer2: 1}", 2) == 1);
   CHECK(stage_of_loss("{'*': 0, loss: 1}", 2) == 1);
   CHECK(stage_of_loss("{layer1: 0, layer2: 1, loss: 2}", 3) == 2);
   CHECK(stage_of_loss("{layer1: 0, layer2: 1, relu2: 2, loss: 2}", 3) == 2);

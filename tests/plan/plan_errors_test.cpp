@@ -119,7 +119,7 @@ parallel:
   CHECK(only(plan_errors(with("    layer1: 0\n    relu1: 0\n"))).find("no layer is in stage 1 of 2") !=
         std::string::npos);
   CHECK(only(plan_errors(with("    layer2: 1\n    loss: 0\n"))) ==
-        "15:11: parallel.stage_config.loss: loss is put in stage 0, but it reads layer2, which is in stage 1 | a stage "
+        "14:11: parallel.stage_config.loss: loss is put in stage 0, but it reads layer2, which is in stage 1 | a stage "
         "reads from itself and the stages before it: 1 or later");
 }
 

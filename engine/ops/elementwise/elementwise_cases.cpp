@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "engine/ops/elementwise/expression.h"
@@ -69,7 +71,9 @@ void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& c
       out[t.index].values[i] = pop();
     } else if (t.op == ElementwiseOp::dropout) {
       const double x = pop();
-      stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, i) ? x / (1 - t.p) : 0.0);
+      const size_t run = out[0].values.size() / static_cast<size_t>(t.batch.outer);
+      const size_t in_batch = i / run * run * static_cast<size_t>(t.batch.micro_batches) + i % run;
+      stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, in_batch) ? x / (1 - t.p) : 0.0);
     } else if (takes_two(t.op)) {
       const double b = pop(), a = pop();
       stack.push_back(of_two(t.op, a, b));
@@ -97,14 +101,10 @@ std::vector<KernelCase> kernels() {
       const bool bf16 = type == DType::bf16;
       const CaseOperand x{.shape = {s.n}, .dtype = type}, row{.shape = {s.row}, .dtype = type};
       const CaseOperand sum{.shape = {s.n}, .dtype = type, .accumulate = true}, out = unwritten({s.n}, type);
-      const auto add = [&](std::vector<CaseOperand> in, std::vector<CaseOperand> written, const char* expression,
+      const auto add = [&](std::vector<CaseOperand> in, std::vector<CaseOperand> written, const std::string& expression,
                            double tolerance) {
-        calls.push_back({"elementwise",
-                         std::move(in),
-                         std::move(written),
-                         {{"expression", std::string(expression)}},
-                         tolerance,
-                         {.step = 5}});
+        calls.push_back(
+            {"elementwise", std::move(in), std::move(written), {{"expression", expression}}, tolerance, {.step = 5}});
         calls.back().f32_on_cpu = bf16;
       };
       const double tolerance = bf16 ? 1e-2 : 5e-6;
@@ -113,6 +113,7 @@ std::vector<KernelCase> kernels() {
       add({x, x, x}, {out}, "x0 x1 gelu_grad x2 sigmoid_grad x1 tanh_grad =0", tolerance);
       add({x, x, x, x}, {out}, "x0 sigmoid :0 x1 tanh x2 gelu_tanh x3 relu_grad * $0 + + =0", tolerance);
       add({x, x}, {out}, "x0 dropout(0.3,7) x1 + dropout(0.5,-9) =0", tolerance);
+      add({x, x}, {out}, fmt::format("x0 dropout(0.3,7,3,0,{}) x1 + =0", s.n / s.row), tolerance);
       add({x, x}, {sum}, "x0 x1 gelu_tanh_grad =0", bf16 ? 3e-2 : tolerance);
     }
   }
