@@ -85,11 +85,12 @@ void require_few_executions(const Graph& graph, const JobSpec& spec) {
   const auto nodes = static_cast<int64_t>(graph.nodes.size());
   const int64_t executions = capped_product(nodes, spec.parallel.micro_batches);
   if (executions <= kMaxExecutions || spec.parallel.micro_batches == 1) return;
-  throw SpecError(spec.position("parallel.micro_batches"), "parallel.micro_batches",
-                  fmt::format("{} micro-batches of {} operations each are {} in a step; {} is the most",
-                              spec.parallel.micro_batches, with_commas(nodes), with_commas(executions),
-                              with_commas(kMaxExecutions)),
-                  fmt::format("at most {} micro-batches of this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
+  throw SpecError(
+      spec.position("parallel.micro_batches"), "parallel.micro_batches",
+      fmt::format("{} micro-batches of {} operations each are {} in a step; {} is the most",
+                  spec.parallel.micro_batches, with_commas(nodes), with_commas(executions),
+                  with_commas(kMaxExecutions)),
+      fmt::format("at most {} micro-batches of this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
 }
 
 std::string how_to_hold_less(const JobSpec& spec) {

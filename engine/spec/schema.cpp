@@ -53,6 +53,14 @@ Json integer_schema(const Field& field) {
   return schema;
 }
 
+/// A number fits a 32-bit float.
+Json float_schema(const Field& field) {
+  Json schema = number_schema("number", field);
+  if (!finite(field.min)) schema["minimum"] = std::numeric_limits<float>::lowest();
+  if (!finite(field.max)) schema["maximum"] = std::numeric_limits<float>::max();
+  return schema;
+}
+
 Json with_unit(const std::string& units, const Field& field) {
   const std::string number = R"(\+?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?)";
   return {{"anyOf",
@@ -96,7 +104,7 @@ Json value_schema(const Field& field) {
     case FieldKind::integer:
       return integer_schema(field);
     case FieldKind::number:
-      return number_schema("number", field);
+      return float_schema(field);
     case FieldKind::text:
       return text_schema();
     case FieldKind::choice:
@@ -104,8 +112,8 @@ Json value_schema(const Field& field) {
     case FieldKind::ints:
       return list_of(integer_schema(field), field.length);
     case FieldKind::numbers: {
-      const Json list = list_of(number_schema("number", field), field.length);
-      return field.length ? list : Json{{"anyOf", {list, number_schema("number", field)}}};
+      const Json list = list_of(float_schema(field), field.length);
+      return field.length ? list : Json{{"anyOf", {list, float_schema(field)}}};
     }
     case FieldKind::int_lists:
       return list_of(list_of(integer_schema(field)));

@@ -75,14 +75,16 @@ bool schema_accepts(const YamlNode& job) {
 const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"a name that must be, or must not be, that of a layer or module",
      {"input_itself", "input_later", "input_unknown", "layer_name_inside_another", "layer_name_twice",
-      "loss_input_unknown", "module_input_from_outside", "module_unknown", "module_uses_itself", "print_unknown",
-      "recompute_unknown", "share_*", "stage_config_*", "strategy_unknown_layer"}},
+      "loss_input_unknown", "module_input_from_outside", "module_unknown", "module_uses_itself",
+      "print_control_character", "print_unknown", "recompute_unknown", "share_*", "stage_config_*",
+      "strategy_unknown_layer"}},
     {"values of several fields that do not go together",
      {"batch_micro_batches", "collective_*", "constant_fraction", "cosine_*", "gradient_precision", "hybrid_batch",
       "loss_label_dtype*", "missing_classes", "nesterov_without_momentum", "ranks_stages", "stage_number",
       "stand_alone_*"}},
     {"a value that only the type of the layer can judge", {"reshape_two_unknowns", "transpose_not_a_permutation"}},
     {"a product or a number of things", {"module_too_many_layers", "range_huge_batch"}},
+    {"the size of a number with a unit", {"range_bytes", "range_seconds"}},
     {"what is not implemented", {"auto_parallel"}},
 };
 

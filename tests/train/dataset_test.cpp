@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "engine/base/error.h"
@@ -121,17 +122,14 @@ TEST_CASE("mnist files that do not belong together are refused") {
   const ScratchFolder folder;
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   folder.write("train-labels-idx1-ubyte", idx_bytes({4}));
-  CHECK_THROWS_WITH_AS(
-      open_dataset(mnist(folder.path()), 1),
-      (folder.path() + "/train-labels-idx1-ubyte: byte 4: expected 5 labels, as many as there are images in " +
-       folder.path() + "/train-images-idx3-ubyte, found 4")
-          .c_str(),
-      EnvError);
   CHECK(spec_error([&] { read_data_shapes(mnist(folder.path())); }) ==
         "dataset.path: " + folder.path() + "/train-images-idx3-ubyte has 5 images, but " + folder.path() +
             "/train-labels-idx1-ubyte has 4 labels");
-  folder.write("train-images-idx3-ubyte", idx_bytes({5, 6}));
-  CHECK_THROWS_AS(read_data_shapes(mnist(folder.path())), EnvError);
+  CHECK(spec_error([&] { open_dataset(mnist(folder.path()), 1); }).find("has 5 images, but") != std::string::npos);
+  const std::string images = folder.write("train-images-idx3-ubyte", idx_bytes({5, 6}));
+  CHECK(spec_error([&] {
+          read_data_shapes(mnist(folder.path()));
+        }).starts_with("dataset.path: " + images + ": byte 2: expected u8 of 3 dims"));
 }
 
 TEST_CASE("a damaged header is a SpecError at dataset.path before any sample is read") {
@@ -143,6 +141,68 @@ TEST_CASE("a damaged header is a SpecError at dataset.path before any sample is 
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   folder.write("train-labels-idx1-ubyte", {0, 0, 8, 1, 0});
   CHECK(error().starts_with("dataset.path: " + labels + ": byte 5: expected the 4 bytes of dim 0"));
+}
+
+TEST_CASE("an IDX file that is cut off or too long is a SpecError at dataset.path before any sample is read") {
+  for (const bool compressed : {false, true}) {
+    const ScratchFolder folder;
+    const std::string name = std::string("train-images-idx3-ubyte") + (compressed ? ".gz" : "");
+    std::vector<uint8_t> images = idx_bytes({5, 2, 3});
+    folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+    const auto error = [&] {
+      const std::string path = folder.write(name, compressed ? gzip(images) : images);
+      const std::string text = spec_error([&] { read_data_shapes(mnist(folder.path())); });
+      CHECK((text == "no error" || text.starts_with("dataset.path: " + path + ": expected 46 bytes of u8 [5, 2, 3]")));
+      return text;
+    };
+    CHECK(error() == "no error");
+    images.pop_back();
+    CHECK(error().find("found 45; get the file again") != std::string::npos);
+    images.resize(47);
+    CHECK(error().find("found 47; get the file again") != std::string::npos);
+  }
+}
+
+TEST_CASE("a gzip file that is damaged in the middle is a SpecError at dataset.path, before the ranks start") {
+  const ScratchFolder folder;
+  std::vector<uint8_t> images = gzip(idx_bytes({5, 20, 30}));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+  folder.write("train-images-idx3-ubyte.gz", images);
+  CHECK_NOTHROW(check_files(mnist(folder.path())));
+  images[images.size() / 2] ^= 0x55;
+  const std::string path = folder.write("train-images-idx3-ubyte.gz", images);
+  for (const bool opens : {false, true}) {
+    const std::string error = spec_error([&] {
+      if (opens)
+        open_dataset(mnist(folder.path()), 1);
+      else
+        check_files(mnist(folder.path()));
+    });
+    CHECK(error.starts_with("dataset.path: " + path));
+  }
+}
+
+TEST_CASE("a transform that makes samples of more than a gibibyte is refused before it makes one") {
+  const std::string error = spec_error([&] {
+    Transforms({transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
+  });
+  CHECK(error == "dataset.transforms[0]: resize: makes samples of [65536, 65536, 1], 16.0 GiB");
+}
+
+TEST_CASE("what a rank keeps of a set is known before it is opened") {
+  DatasetSpec spec = random_set(1000);
+  spec.batch = 10;
+  CHECK(data_set_bytes(spec) == 8 * 1010);
+  spec.shuffle = false;
+  CHECK(data_set_bytes(spec) == 8 * 10);
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+  spec = mnist(folder.path());
+  spec.batch = 10;
+  CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7);
+  spec.transforms = {transform("resize", {{"size", Ints{4, 4}}})};
+  CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7 + 2 * 16 * 4);
 }
 
 TEST_CASE("the size of a set is known before it is opened") {
@@ -221,4 +281,42 @@ TEST_CASE("a last incomplete batch is dropped or filled up with the epoch's firs
   spec.batch = 21;
   CHECK(spec_error([&] { SampleOrder(spec, 10, 1); }) ==
         "dataset.batch: a batch of 21 does not fit in an epoch of 20 samples");
+}
+
+TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no more memory") {
+  DatasetSpec spec;
+  spec.batch = 4;
+  spec.repeat = 3;
+  SampleOrder order(spec, 6, 9);
+  std::vector<int64_t> all, expected;
+  for (int64_t step = 0; step < order.steps_per_epoch(); ++step) {
+    const auto batch = order.batch(1, step);
+    all.insert(all.end(), batch.begin(), batch.end());
+  }
+  for (uint64_t pass = 3; pass < 6; ++pass) {  // of the second epoch
+    std::vector<int64_t> of_pass(6);
+    shuffled_order(9, pass, of_pass);
+    expected.insert(expected.end(), of_pass.begin(), of_pass.end());
+  }
+  expected.resize(16);
+  CHECK(all == expected);
+
+  spec.repeat = std::numeric_limits<int64_t>::max();
+  SampleOrder endless(spec, 6, 9);
+  CHECK(endless.steps_per_epoch() == std::numeric_limits<int64_t>::max() / 4);
+  CHECK(endless.batch(0, endless.steps_per_epoch() - 1).size() == 4);
+  spec.drop_last = false;
+  SampleOrder filled(spec, 6, 9);
+  const auto last = filled.batch(0, filled.steps_per_epoch() - 1);
+  CHECK(std::all_of(last.begin(), last.end(), [](int64_t s) { return s >= 0 && s < 6; }));
+}
+
+TEST_CASE("a set without shuffling may be as large as the numbers go, and a shuffled one only as its order fits") {
+  DatasetSpec spec = random_set(1'000'000'000);
+  CHECK(spec_error([&] { check_epoch(spec, spec.samples); }) ==
+        "dataset.samples: a set of 1,000,000,000 samples is too large to shuffle: 50,000,000 is the most");
+  spec.shuffle = false;
+  CHECK(spec_error([&] { check_epoch(spec, spec.samples); }) == "no error");
+  SampleOrder order(spec, spec.samples, 1);
+  CHECK(order.batch(0, order.steps_per_epoch() - 1).back() == 999'999'999);
 }

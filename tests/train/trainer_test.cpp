@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/runtime/comm/shared_memory.h"
@@ -250,4 +251,27 @@ TEST_CASE("an epoch reports its duration and its last step") {
   CHECK(epochs[0].seconds > 0);
   CHECK(epochs[1].seconds > 0);
   CHECK(epochs[0].seconds + epochs[1].seconds >= doctest::Approx(steps));
+}
+
+TEST_CASE("a run of more steps than 32 bits count is refused at the field that asks for them") {
+  const auto error = [](const std::vector<std::string>& overrides) {
+    try {
+      plan_job(parse_job(kJob, "small.yaml", overrides));
+    } catch (const SpecError& e) {
+      return e.diagnostics().at(0).path + ": " + e.diagnostics().at(0).message;
+    }
+    return std::string("no error");
+  };
+  const std::string most = std::to_string(std::numeric_limits<int64_t>::max());
+  CHECK(error({"train.epochs=" + most}).starts_with("train.epochs: the run would have more than 9,223,372"));
+  CHECK(error({"dataset.repeat=4611686018427387904"}).starts_with("dataset.repeat: the run would have "));
+  CHECK(
+      error({"dataset.samples=" + most, "dataset.shuffle=false"}).starts_with("dataset.samples: the run would have "));
+  CHECK(error({"dataset.repeat=4611686018427387904", "train.steps=3"}) == "no error");
+  CHECK(error({"train.epochs=" + most, "train.steps=3"}) == "no error");
+}
+
+TEST_CASE("a run of few steps over an endless epoch takes those steps") {
+  OneRank rank({"dataset.repeat=4611686018427387904", "train.epochs=4611686018427387904", "train.steps=3"});
+  CHECK(train(rank.job, rank.program, *rank.comm, {}).steps == 3);
 }
