@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
                                   : unknown + "\n  " + full_name(*words.command) + " --help has examples\n");
     return kExitSpec;
   }
-  if (const std::string message = empty_value(words); !message.empty()) {
+  if (const std::string message = empty_value_error(words); !message.empty()) {
     std::cerr << message;
     return kExitSpec;
   }

@@ -94,6 +94,17 @@ std::string message(const CLI::App& command, const CLI::ParseError& error) {
   return text;
 }
 
+/// As in --log-dir=$LOGS if the variable is unset. The parser takes some of these for options without a value.
+std::string empty_value(const CommandWords& words) {
+  for (const auto& [option, value] : words.values)
+    if (value.empty())
+      return full_name(*words.command) + ": " + option->get_name() +
+             ": the value is empty; is a variable of the shell unset?\n";
+  return "";
+}
+
+std::string see_help(const std::string& command) { return "  " + command + " --help has examples\n"; }
+
 /// What people call our commands elsewhere.
 std::string synonym(const std::string& word) {
   static const std::map<std::string, std::string> kCommands = {
@@ -127,21 +138,18 @@ std::string unknown_command(const CommandWords& words) {
          (near.empty() || few ? "there are " + join(names) : near);
 }
 
-std::string empty_value(const CommandWords& words) {
-  for (const auto& [option, value] : words.values)
-    if (value.empty())
-      return full_name(*words.command) + ": " + option->get_name() +
-             ": the value is empty; is a variable of the shell " + "unset?\n  " + full_name(*words.command) +
-             " --help has examples\n";
-  return "";
-}
-
 std::string usage_error(const CommandWords& words, const CLI::ParseError& error) {
   const std::string name = full_name(*words.command);
   std::string text;
   for (const UnknownOption& option : words.unknown) text += name + ": " + unknown_option(words, option) + "\n";
+  if (text.empty()) text = empty_value(words);
   if (text.empty()) text = name + ": " + message(*words.command, error) + "\n";
-  return text + "  " + name + " --help has examples\n";
+  return text + see_help(name);
+}
+
+std::string empty_value_error(const CommandWords& words) {
+  const std::string text = empty_value(words);
+  return text.empty() ? "" : text + see_help(full_name(*words.command));
 }
 
 }  // namespace trainctl

@@ -18,7 +18,7 @@ std::string usage_error(const CommandWords& words, const CLI::ParseError& error)
 /// "unknown command 'rnu'; did you mean 'run'?"; "" if every word in the place of a command is one.
 std::string unknown_command(const CommandWords& words);
 
-/// For the first option with an empty value, as in --log-dir=$LOGS if the variable is unset; "" if there is none.
-std::string empty_value(const CommandWords& words);
+/// For the first option with an empty value, which the parser may have accepted; "" if there is none.
+std::string empty_value_error(const CommandWords& words);
 
 }  // namespace trainctl

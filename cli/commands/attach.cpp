@@ -113,7 +113,7 @@ void add_attach_command(CLI::App& app, Action& chosen) {
 detaches, and the run goes on.
 
 Examples:
-  trainctl run job.yaml --detach && trainctl attach
+  trainctl attach                the only run that is running, as after trainctl run --detach
   trainctl attach 3 --rank 5)");
   command->callback([&chosen, options] { chosen = [options] { return attach(*options); }; });
 }

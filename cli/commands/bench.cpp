@@ -170,7 +170,8 @@ void add_bench_command(CLI::App& app, Action& chosen) {
   trainctl bench op                                   lists the ops
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
   trainctl bench collective all_reduce --ranks 8
-  trainctl help bench op                              more about one of them)");
+
+trainctl help bench op says more about one of them.)");
 
   auto* op = bench->add_subcommand("op", "Time kernels; without a name, list them");
   op->add_option("OP", options->names, "Ops, or all");

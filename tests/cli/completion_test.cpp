@@ -219,6 +219,7 @@ for line in "trainctl sh" "trainctl run job.yaml launch.bind=n" "trainctl run jo
     "trainctl run job.yaml network." "trainctl bench op matm" "trainctl init mlp -o j" "trainctl run "
   complete -C $line | string replace -r '\t.*' '' | string join ' '
 end
+true
 )");
   CHECK(lines == Words{"show", "launch.bind=none launch.bind=numa", "launch.bind=",
                        "network.act1. network.fc1. network.out.", "matmul matmul_weight_grad", "job.yaml", "job.yaml"});
