@@ -130,8 +130,9 @@ class Reader {
     return text;
   }
 
-  /// Returns whether a writer has come and gone without writing; waits a moment for one.
-  bool has_lost_writer() const { return (wait(kPollMs) & POLLHUP) != 0; }
+  /// Returns whether a writer has come and gone without writing; waits a moment for one. One that wrote and left since
+  /// the last read leaves POLLIN as well.
+  bool has_lost_writer() const { return (wait(kPollMs) & (POLLHUP | POLLIN)) == POLLHUP; }
 
   int wait(int timeout_ms) const {
     pollfd ready{fd_.get(), POLLIN, 0};
