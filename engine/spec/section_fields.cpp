@@ -363,7 +363,7 @@ const Section& print_section() {
       "print",
       "Layers whose output is shown.",
       {
-          make_field("tensors", FieldKind::names, "Layers whose output each rank writes to its stdout.").required(),
+          make_field("tensors", FieldKind::names, "The layers.").required(),
           field<&P::format>(
               "format",
               "text: each rank writes its part to its stdout. npy: the ranks write the whole tensor, of the "
