@@ -54,7 +54,7 @@ class Walk {
         error = "goes deeper than a job file may";
       else if (rest_.front() == '[')
         step_index(error);
-      else if (node_->is_list())
+      else if (node_->is_list() && shorthand_field() == nullptr)
         step_item(error);
       else
         step_key(error);
@@ -73,9 +73,18 @@ class Walk {
     return path_.ends_with('.') ? path_.substr(0, path_.size() - 1) : path_;
   }
 
+  /// The field that a value in place of the section's fields stands for; null: none.
+  const Field* shorthand_field() const {
+    if (field_ == nullptr || section_ == nullptr || field_->stands_for.empty()) return nullptr;
+    for (const Field& field : section_->fields)
+      if (field.name == field_->stands_for) return &field;
+    return nullptr;
+  }
+
   bool takes_list() const {
-    if (field_ == nullptr) return false;
-    switch (field_->kind) {
+    const Field* field = shorthand_field() != nullptr ? shorthand_field() : field_;
+    if (field == nullptr) return false;
+    switch (field->kind) {
       case FieldKind::ints:
       case FieldKind::numbers:
       case FieldKind::int_lists:
@@ -138,9 +147,10 @@ class Walk {
     after_step(error);
   }
 
-  /// `learning_rate: 0.1` stands for `learning_rate: {base: 0.1}`, to which more fields can be added.
+  /// `learning_rate: 0.1` stands for `learning_rate: {base: 0.1}`, `print: [fc]` for `print: {tensors: [fc]}`, to which
+  /// more fields can be added.
   bool expand_shorthand() {
-    if (field_ == nullptr || field_->stands_for.empty()) return false;
+    if (shorthand_field() == nullptr) return false;
     YamlNode value = std::move(*node_);
     *node_ = YamlNode{};
     node_->kind = YamlNode::Kind::map;
@@ -166,7 +176,7 @@ class Walk {
   }
 
   void step_key(std::string& error) {
-    if (node_->is_scalar() && !expand_shorthand()) {
+    if (!node_->is_map() && !node_->is_null() && !expand_shorthand()) {
       error = here() + " is " + describe(*node_) + ", which has no fields; give it whole";
       return;
     }

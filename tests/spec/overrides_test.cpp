@@ -68,6 +68,9 @@ TEST_CASE("an override goes through a shorthand, which becomes its mapping") {
   CHECK(job.loss->input == "fc");
   CHECK(job.parallel.optimizer_shard.level == 1);
   CHECK(job.parallel.optimizer_shard.min_kb == 3);
+  const PrintSpec print = with({"print=[fc]", "print.every=3"}).print;
+  CHECK(print.tensors == std::vector<std::string>{"fc"});
+  CHECK(print.every == 3);
   CHECK(with({"optimizer.learning_rate={type: cosine}", "optimizer.learning_rate=0.5"}).optimizer.learning_rate.type ==
         "constant");
 }
