@@ -88,7 +88,7 @@ class Overrides {
         break;
       case FieldKind::names:
       case FieldKind::patterns:
-        add(name, field, unrolled_names());
+        add(name, field, values_of(field));
         break;
       case FieldKind::variables:
         found_.push_back({name + ".", field.doc});
@@ -104,14 +104,19 @@ class Overrides {
           add_layers(name + "." + entry.key + ".", field.doc, &entry.value);
         break;
       default:
-        add(name, field, field.choices);
+        add(name, field, values_of(field));
     }
+  }
+
+  Words values_of(const Field& field) const {
+    const bool names_layers = field.kind == FieldKind::names || field.kind == FieldKind::patterns;
+    return names_layers ? unrolled_names() : field.choices;
   }
 
   /// `loss=mse` as well as `loss.type=mse`.
   void add_subsection(const Field& field, const std::string& name, const YamlNode* node) {
     for (const Field& one : field.section->fields)
-      if (one.name == field.stands_for) add(name, field, one.choices);
+      if (one.name == field.stands_for) add(name, field, values_of(one));
     YamlNode expanded;
     if (node != nullptr && node->is_scalar() && !field.stands_for.empty()) {
       expanded.kind = YamlNode::Kind::map;
