@@ -73,7 +73,7 @@ const std::vector<FieldSpelling>& field_spellings() {
       {{"mixed_precision", "dtype", "bf16", "fp16", "amp"}, "precision", "bf16"},
       {{"pp", "pipeline_stages", "pipeline_parallel_size", "pipeline_model_parallel_size"}, "parallel.stages", "N"},
       {{"gradient_accumulation_steps", "num_micro_batches", "microbatches"}, "parallel.micro_batches", "N"},
-      {{"zero_stage", "zero_level"}, "parallel.optimizer_shard.level", "1"},
+      {{"zero_stage", "zero_optimization"}, "parallel.optimizer_shard.level", "1"},
   };
   return all;
 }

@@ -86,10 +86,6 @@ class Overrides {
       case FieldKind::stage_map:
         for (const std::string& layer : unrolled_names()) found_.push_back({name + "." + layer + "=", field.doc});
         break;
-      case FieldKind::names:
-      case FieldKind::patterns:
-        add(name, field, values_of(field));
-        break;
       case FieldKind::variables:
         found_.push_back({name + ".", field.doc});
         if (node != nullptr && node->is_map())
@@ -109,8 +105,8 @@ class Overrides {
   }
 
   Words values_of(const Field& field) const {
-    const bool names_layers = field.kind == FieldKind::names || field.kind == FieldKind::patterns;
-    return names_layers ? unrolled_names() : field.choices;
+    const bool of_layers = field.kind == FieldKind::names || field.kind == FieldKind::patterns;
+    return of_layers ? unrolled_names() : field.choices;
   }
 
   /// `loss=mse` as well as `loss.type=mse`.

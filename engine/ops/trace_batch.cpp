@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "engine/ops/expect.h"
 #include "engine/ops/op_def.h"
@@ -15,8 +16,20 @@ namespace {
 
 void set_sized(BatchRows& batch, size_t dim) { batch.sized |= uint64_t{1} << dim; }
 
+/// The least number of elements, at least `least`, after which a dim ends in both shapes.
+int64_t common_boundary(const Shape& from, const Shape& to, int64_t least) {
+  std::set<int64_t> boundaries;
+  int64_t product = 1;
+  for (int64_t size : from) boundaries.insert(product *= size);
+  product = 1;
+  for (int64_t size : to)
+    if (product *= size; product >= least && boundaries.contains(product)) break;
+  return product;
+}
+
 /// A reshape keeps the elements in order, so the rows are where the same product of sizes is before them. Rows that
-/// are split between dims ([4, 6] -> [3, 8]) are nowhere; all dims that have a part of them depend on the batch.
+/// are split between dims ([4, 6] -> [3, 8]) are nowhere; all dims that have a part of them, or of the dims that share
+/// theirs, depend on the batch.
 BatchRows through_view(const BatchRows& in, const Shape& from, const Shape& to) {
   BatchRows out{.rows = in.rows};
   if (in.dim < 0) {
@@ -36,7 +49,14 @@ BatchRows through_view(const BatchRows& in, const Shape& from, const Shape& to) 
     out.dim = static_cast<int>(d);
     out.outer = before / lead;
   }
-  if (out.dim >= 0) set_sized(out, static_cast<size_t>(out.dim));
+  if (out.dim >= 0) {
+    set_sized(out, static_cast<size_t>(out.dim));
+    return out;
+  }
+  const int64_t end = common_boundary(from, to, before * in.rows);
+  lead = 1;
+  for (size_t d = 0; d < to.size() && lead < end; lead *= to[d++])
+    if (lead * to[d] > before) set_sized(out, d);
   return out;
 }
 

@@ -168,7 +168,8 @@ const Section& dataset_section() {
           field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
               .at_least(1)
               .at_most(kMaxSize),
-          field<&D::shuffle>("shuffle", "A new order each epoch, determined by seed and epoch."),
+          field<&D::shuffle>("shuffle",
+                             "A new order each epoch, determined by seed and epoch; for at most 50,000,000 samples."),
           field<&D::drop_last>("drop_last", "Drop the last samples if they do not fill a batch."),
           field<&D::repeat>("repeat", "Passes over the set per epoch.").at_least(1),
           field<&D::shape>("shape", "Shape of one sample.")
@@ -245,7 +246,7 @@ const Section& train_section() {
   using T = TrainSpec;
   static const Section section{
       "train",
-      "How long to train.",
+      "How long to train; at most 2^32 - 1 steps.",
       {
           unless_zero<&T::epochs>("epochs",
                                   "Times through the data set. Without it, a job with `steps` takes as many as it "
@@ -363,7 +364,7 @@ const Section& print_section() {
       "print",
       "Layers whose output is shown.",
       {
-          make_field("tensors", FieldKind::names, "Layers whose output each rank writes to its stdout.").required(),
+          make_field("tensors", FieldKind::names, "The layers.").required(),
           field<&P::format>(
               "format",
               "text: each rank writes its part to its stdout. npy: the ranks write the whole tensor, of the "

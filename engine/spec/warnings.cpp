@@ -6,6 +6,8 @@
 #include <string>
 #include <tuple>
 
+#include "engine/base/entry_types.h"
+
 namespace trainctl {
 namespace {
 
@@ -15,8 +17,8 @@ struct Warnings {
 
   void add(const std::string& path, const std::string& message, const std::string& hint) {
     const SourcePos pos = job.position(path);
-    // A layer of a module that is used twelve times is one line of the file.
-    const bool known = std::any_of(found.begin(), found.end(), [&](const Diagnostic& d) { return d.pos == pos; });
+    // A layer of a module that is used twelve times has one path.
+    const bool known = std::any_of(found.begin(), found.end(), [&](const Diagnostic& d) { return d.path == path; });
     if (!known) found.push_back({pos, path, message, hint});
   }
 };
@@ -36,10 +38,16 @@ std::string label_field(const JobSpec& job) {
   return job.dataset.type == "mnist" ? "dataset.type" : "";
 }
 
+/// The first one of the reference that takes labels of the data set's type.
+std::string fitting_loss(const JobSpec& job) {
+  const bool classes = job.dataset.label_dtype == "i32";
+  const auto fits = [&](const EntryType& loss) { return loss.labels_are_classes == classes; };
+  return std::find_if(loss_types().begin(), loss_types().end(), fits)->name;
+}
+
 void training_needs_a_loss(Warnings& w) {
   if (w.job.loss) return;
-  const std::string hint =
-      "add a loss, e.g. loss: " + std::string(w.job.dataset.label_dtype == "i32" ? "softmax_cross_entropy" : "mse");
+  const std::string hint = "add a loss, e.g. loss: " + fitting_loss(w.job);
   if (w.job.positions.contains("optimizer")) {
     w.add("optimizer", "there is no loss, so the job runs forward only and the optimizer does nothing",
           hint + ", or remove the optimizer");

@@ -38,8 +38,12 @@ void YamlSource::demand_text() const {
 
 SourcePos YamlSource::at(size_t line, size_t column) const {
   if (line >= starts_.size()) return {file_, static_cast<int>(starts_.size()), 1};
-  const std::string_view before = text_.substr(starts_[line], column);
-  return {file_, static_cast<int>(line) + 1, 1 + static_cast<int>(count_characters(before))};
+  column = std::min(column, text_.size() - starts_[line]);
+  // On from the last position where it can: a line may hold a hundred thousand values, and each asks.
+  if (line != counted_.line || column < counted_.column) counted_ = {line, 0, 0};
+  counted_.characters += count_characters(text_.substr(starts_[line] + counted_.column, column - counted_.column));
+  counted_.column = column;
+  return {file_, static_cast<int>(line) + 1, 1 + static_cast<int>(counted_.characters)};
 }
 
 SourcePos YamlSource::at_offset(size_t offset) const {

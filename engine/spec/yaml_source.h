@@ -46,6 +46,11 @@ class YamlSource {
   std::string_view text_;
   std::string file_;
   std::vector<size_t> starts_;  ///< of lines
+
+  struct Counted {
+    size_t line = 0, column = 0, characters = 0;
+  };
+  mutable Counted counted_;  ///< characters of that line before that column, in bytes
 };
 
 }  // namespace trainctl

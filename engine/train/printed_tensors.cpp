@@ -51,6 +51,8 @@ PrintedTensors::PrintedTensors(const PlannedJob& job, const Program& program) : 
 PrintedTensors::Known PrintedTensors::find(TensorId tensor, const Operand& printed) const {
   Known found{printed.global_shape, printed.global_offset};
   if (job_.plan.hybrid()) {
+    found.whole = printed.shape;
+    found.first.assign(printed.shape.size(), 0);
     place_by_hand(tensor, found);
     return found;
   }

@@ -87,7 +87,7 @@ TEST_CASE("a warning has a position, and does not change the exit code") {
     CAPTURE(command);
     CHECK(result.exit_code == kExitDone);
     CHECK(contains(result.err, "job.yaml:8:12: warning: optimizer: there is no loss"));
-    CHECK(contains(result.err, "^ add a loss, e.g. loss: mse"));
+    CHECK(contains(result.err, "^ add a loss, e.g. loss: mae"));
   }
 }
 

@@ -82,10 +82,10 @@ struct Texts {
   std::string folded, full;
 };
 
-Texts texts_of(const std::string& yaml) {
+Texts texts_of(const std::string& yaml, size_t width = 100) {
   const PlannedJob job = plan_job(parse_job(yaml, "job.yaml"));
   const Json report = plan_report(job.spec, job.graph, job.plan, compile_classes(job));
-  return {render_plan(report, {false, 100}), render_plan(report, {true, 0})};
+  return {render_plan(report, {false, width}), render_plan(report, {true, 0})};
 }
 
 /// Each layer is in one line, with the type, cuts and layouts that --full gives it.
@@ -274,8 +274,8 @@ TEST_CASE("48 blocks on 64 ranks are a plan of less than 80 lines") {
        {"{mode: data_parallel}", "{mode: semi_auto_parallel, stages: 4, micro_batches: 8}",
         "{mode: semi_auto_parallel, stages: 8, micro_batches: 32, optimizer_shard: 1}",
         "{mode: semi_auto_parallel, stages: 2, micro_batches: 8, strategies: {'h.*.fc1': [[8, 1], [4, 1]]}}"}) {
-    CAPTURE(parallel);
-    const Texts texts = texts_of(blocks_job(48, fmt::format("launch: {{ranks: 64}}\nparallel: {}\n", parallel)));
+    INFO(parallel);
+    const Texts texts = texts_of(blocks_job(48, fmt::format("launch: {{ranks: 64}}\nparallel: {}\n", parallel)), 120);
     check_layers(texts);
     check_moves(texts);
     CHECK(lines_of(texts.folded) < 80);
@@ -298,7 +298,7 @@ TEST_CASE("the plan says how many parameters and operations a step has, in all a
   CHECK(contains(two, "\nparameters: 144; a rank 144\n"));
   CHECK(contains(two, "\nflops a step: 10.2 K (10,240); a rank 5.12 K (5,120)\n"));
   const std::string cut = texts_of(job +
-                                   "parallel: {mode: semi_auto_parallel, strategies: {dense_0: [[1, 1], [2, 1]], "
+                                   "parallel: {mode: semi_auto_parallel, strategies: {dense: [[1, 1], [2, 1]], "
                                    "dense_1: [[1, 2], [1, 2]]}}\nlaunch: {ranks: 2}\n")
                               .folded;
   CHECK(contains(cut, "\nparameters: 144; a rank 76\n"));

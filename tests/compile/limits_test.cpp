@@ -101,7 +101,7 @@ TEST_CASE("a whole tensor may be far larger than any machine: only the part on o
 
 TEST_CASE("too large a part of a tensor is refused at the layer, with the ranks and what to change") {
   const std::string two = spec_error(kLanguageModel, {"parallel.mode=data_parallel", "launch.ranks=2"});
-  CHECK(two.starts_with("5:5: layer head: "));
+  CHECK(two.starts_with("5:5: network: layer head: "));
   CHECK(two.find("head is [65536, 1024, 50257]; each of the ranks 0 to 1 would hold [32768, 1024, 50257] of it, "
                  "6.1 TiB, and a rank holds at most 4.0 TiB of one tensor") != std::string::npos);
   CHECK(two.find("more launch.ranks") != std::string::npos);

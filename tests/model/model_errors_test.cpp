@@ -41,7 +41,7 @@ const std::vector<Row>& rows() {
       {"network:\n  - {name: e, type: embedding, vocab: 5, units: 3}\n",
        {"3:5 layer e: embedding takes i32 ids, but got [8, 12] f32"}},
       {"network:\n  - {name: d, type: dense, units: 3}\n",
-       {"3:5 layer d: matmul takes f32, but got [8, 12] i32"},
+       {"3:5 layer d: dense takes f32, but got [8, 12] i32"},
        {.integer = true}},
       {"network:\n  - {name: b, type: batch_norm}\n",
        {"3:5 layer b: batch_norm needs features in dim 1, its input is [8]"},
