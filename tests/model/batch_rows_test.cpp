@@ -45,9 +45,16 @@ TEST_CASE("the rows of the batch are found after transposes and reshapes, for on
 }
 
 TEST_CASE("a gradient has its tensor's rows") {
-  const Graph graph =
-      build(kMoved + std::string("  - {name: d, type: dense, units: 1}\nloss: mae\n"), {.shape = {4, 3}, .label = {4}});
-  CHECK(tensor(graph, "grad.d").batch.dim == 0);
+  const Graph graph = build(R"(network:
+  - {name: fc, type: dense, units: 6}
+  - {name: turned, type: transpose, perm: [1, 0, 2]}
+  - {name: act, type: relu}
+loss: mae
+)",
+                            {.shape = {4, 3}, .label = {24}});
+  CHECK(tensor(graph, "grad.turned").batch.dim == 1);
+  CHECK(tensor(graph, "grad.fc").batch.dim == 0);
+  CHECK(layer(graph, "loss").mixed_rows == 8);  // whose labels are not in the order of the prediction
 }
 
 TEST_CASE("layers that compute over the rows of the batch are known, with the rows that they see") {

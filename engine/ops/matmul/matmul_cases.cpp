@@ -165,6 +165,7 @@ extern const OpCases matmul_cases = {
     .kernel_references = {{"matmul_weight_grad", weight_grad}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
+               {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},
                {"matmul", ", inputs: [first, second], transpose_b: true", {8, 8}}},
 };
 
