@@ -8,24 +8,13 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/model/model.h"
 #include "engine/plan/held_tensors.h"
-#include "engine/plan/sharding_facts.h"
 
 namespace trainctl {
 namespace {
 
-/// The dims that run over the rows, by the tensors' names. Rows are told apart best where there are most of them: in
-/// the graph of the whole batch.
-std::map<std::string, int> dims_of_batch(const PlannedJob& job) {
-  JobSpec spec = job.spec;
-  spec.parallel.micro_batches = 1;
-  const Graph graph = build_graph(spec, job.shapes);
-  const std::vector<int> dims = batch_dims(graph);
-  std::map<std::string, int> by_name;
-  for (TensorId t : graph.prints) by_name[graph.tensors[t].name] = dims[t];
-  return by_name;
-}
+/// The dim along which micro-batches follow each other; -1: none, or the batch is merged behind another dim.
+int batch_dim(const Tensor& tensor) { return tensor.batch.outer == 1 ? tensor.batch.dim : -1; }
 
 /// "32..63 of 64"; of a whole dim "0..9".
 std::string range_text(int64_t first, int64_t size, int64_t whole) {
@@ -37,13 +26,12 @@ std::string range_text(int64_t first, int64_t size, int64_t whole) {
 
 PrintedTensors::PrintedTensors(const PlannedJob& job, const Program& program) : job_(job), program_(program) {
   if (job.graph.prints.empty()) return;
-  const std::map<std::string, int> batch_dims = dims_of_batch(job);
   for (const Instruction& i : program.instructions) {
     if (i.opcode != Opcode::print || tensors_.contains(i.op)) continue;
     const std::optional<TensorId> tensor = job.graph.find_tensor(i.op);
     check(tensor.has_value(), "a printed tensor is one of the graph: " + i.op);
     Known known = find(*tensor, i.inputs[0]);
-    known.batch_dim = batch_dims.at(i.op);
+    known.batch_dim = batch_dim(job.graph.tensors[*tensor]);
     tensors_.emplace(i.op, std::move(known));
   }
 }
