@@ -67,7 +67,7 @@ class NodeLowering {
       keep(0, reshaped(inputs[0], as));
       direct_.assign(1, false);
     } else {
-      run(inputs);
+      run(std::move(inputs));
     }
     if (l_.recomputing) return;
     contribute(l_, id_, direct_);
@@ -76,14 +76,19 @@ class NodeLowering {
   }
 
  private:
-  void run(const std::vector<View>& inputs) {
+  void run(std::vector<View> inputs) {
+    const KernelDef* kernel = &op_.kernel;
+    if (!inner_axes(l_.c.plan, node_).empty()) {
+      inputs.push_back(gathered_statistics(l_, id_, inputs));
+      kernel = op_.inner_sum->apply;
+    }
     const std::vector<View> outputs = places();
     const bool is_loss = !node_.outputs.empty() && node_.outputs[0] == l_.c.graph.loss;
     const bool idle = is_loss && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, op_.kernel, attrs(), inputs, outputs);
+      l_.emit_kernel(node_.name, *kernel, attrs(), inputs, outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, outputs[o]);

@@ -27,6 +27,7 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   num_consumers.resize(tensors);
   first_readers.assign(tensors, -1);
   printed.resize(tensors);
+  statistics.resize(c.plan.micro_batches);
   values.assign(c.plan.micro_batches, std::vector<std::vector<Located>>(tensors));
   for (TensorId tensor : c.graph.prints) printed[tensor] = true;
   for (size_t n = 0; n < nodes; ++n) {

@@ -140,8 +140,9 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves =
-          i.purpose == Purpose::redistribute || (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
+      const bool moves = i.purpose == Purpose::redistribute ||
+                         (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
+                         (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges =
           i.opcode == Opcode::kernel && kernel_of(i) != &copy_slice_kernel;  // packing for a collective
       if (!first || !moves || rearranges) continue;

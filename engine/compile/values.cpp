@@ -118,6 +118,7 @@ void forget(Lowering& l) {
     const bool gathered = bucket >= 0 && l.c.program.buckets[bucket].level == 3;
     if (all || gathered || l.is_recomputed(id)) values[tensor].clear();
   }
+  if (all) l.statistics[l.task.micro_batch].clear();
   l.gathered.assign(l.gathered.size(), -1);
 }
 

@@ -140,6 +140,8 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   Rule rule;
   for (const Dims& input : dims.inputs) rule.inputs.push_back(rule_from(input));
   for (const Dims& output : dims.outputs) rule.outputs.push_back(rule_from(output));
+  for (char letter : text.inner) rule.inner.push_back(factor_of.at(letter));
+  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters says how it sums over them");
   return rule;
 }
 

@@ -116,7 +116,9 @@ class FactorsOfBatch {
   int64_t mixed_rows() const {
     int64_t rows = 0;
     for (const auto& [factor, batch] : rows_) {
-      const bool summed = !node_.outputs.empty() && !is_in_outputs(factor);
+      const std::vector<int>& inner = node_.rule.inner;
+      const bool summed = (!node_.outputs.empty() && !is_in_outputs(factor)) ||
+                          std::find(inner.begin(), inner.end(), factor) != inner.end();
       if (summed || !layer_.factors[static_cast<size_t>(factor)].cuttable || rows_.size() > 1)
         rows = std::max(rows, batch.rows);
     }

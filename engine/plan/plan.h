@@ -78,6 +78,11 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 
+/// The axes that cut a dim that the node sums over inside (Rule::inner), major first: its ranks exchange statistics.
+Axes inner_axes(const Plan& plan, const Node& node);
+/// True if the second node needs the statistics that the first has gathered, such as a loss and its gradient.
+bool share_statistics(const Node& first, const Node& second);
+
 /// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output `output` of a
 /// node is partial over.
 Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, const std::vector<Axes>& factor_axes);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/ops/op_def.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
@@ -48,12 +49,32 @@ Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_
   Axes axes;
   for (int f = 0; f < static_cast<int>(factor_axes.size()); ++f) {
     if (factor_axes[f].empty() || appears_in(rule.outputs[output], f)) continue;
+    if (std::find(rule.inner.begin(), rule.inner.end(), f) != rule.inner.end()) continue;
     const bool reduced = std::any_of(rule.inputs.begin(), rule.inputs.end(),
                                      [f](const TensorRule& input) { return appears_in(input, f); });
     if (reduced) axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
   }
   std::sort(axes.begin(), axes.end());
   return axes;
+}
+
+Axes inner_axes(const Plan& plan, const Node& node) {
+  Axes axes;
+  if (plan.hybrid()) return axes;
+  for (int f : node.rule.inner) {
+    const Axes& of_factor = plan.layers[node.layer].factor_axes[f];
+    axes.insert(axes.end(), of_factor.begin(), of_factor.end());
+  }
+  return axes;
+}
+
+bool share_statistics(const Node& first, const Node& second) {
+  const std::optional<InnerSum>&a = get_op(first.op).inner_sum, &b = get_op(second.op).inner_sum;
+  if (!a || !b || a->stats != b->stats || first.layer != second.layer || first.attrs != second.attrs) return false;
+  const size_t reads = a->reads > 0 ? a->reads : std::max(first.inputs.size(), second.inputs.size());
+  if (reads > std::min(first.inputs.size(), second.inputs.size())) return false;
+  return std::equal(first.inputs.begin(), first.inputs.begin() + static_cast<std::ptrdiff_t>(reads),
+                    second.inputs.begin());
 }
 
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {

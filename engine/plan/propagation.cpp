@@ -142,11 +142,13 @@ class Propagation {
     for (const Link& link : links_.in[l]) {
       if (!is_chosen(link.from)) continue;
       Following following = after_producer(link);
-      just_follows = just_follows && following.whole && !made(link).is_partial();
+      just_follows = just_follows && following.whole && !made(link).is_partial() &&
+                     without_inner_sums(facts_[l].inner, following.axes) == following.axes;
       add(std::move(following.axes));
     }
     if (just_follows && !choices.empty()) return choices;
     const size_t followed = choices.size();
+    for (size_t c = 0; c < followed; ++c) add(without_inner_sums(facts_[l].inner, choices[c]));
     for (size_t c = 0; c < followed; ++c) add(without_contractions(graph_.layers[l], choices[c]));
     for (const Link& link : links_.out[l]) {
       if (is_chosen(link.to)) add(before_consumer(link).axes);
@@ -165,7 +167,8 @@ class Propagation {
     const FactorAxes& axes = plan_.layers[l].factor_axes;
     for (const Link& link : links_.in[l]) {
       const FactorAxes followed = after_producer(link).axes;
-      const bool same = followed == axes || without_contractions(graph_.layers[l], followed) == axes;
+      const bool same = followed == axes || without_inner_sums(facts_[l].inner, followed) == axes ||
+                        without_contractions(graph_.layers[l], followed) == axes;
       const bool idle = is_data_parallel && plan_.layers[link.from].choice == Choice::data_parallel;
       if (same && !idle) return {link.from, false};
     }

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/plan.h"
 #include "engine/plan/redistribution.h"
 #include "engine/plan/stages.h"
 
@@ -27,6 +29,16 @@ std::vector<int> factors_in(const std::vector<TensorRule>& rules) {
   return found;
 }
 
+bool has(const std::vector<int>& factors, int factor) {
+  return std::find(factors.begin(), factors.end(), factor) != factors.end();
+}
+
+int64_t statistics_bytes(const Graph& graph, const Node& node) {
+  std::vector<TensorInfo> infos;
+  for (TensorId t : node.inputs) infos.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
+  return bytes_of({get_op(node.op).inner_sum->shape(infos, node.attrs)});
+}
+
 }  // namespace
 
 Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches)
@@ -42,12 +54,19 @@ Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, in
   }
   std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
   const std::vector<double> seconds = node_seconds(graph, cost);
+  std::vector<std::vector<NodeId>> with_statistics(graph.layers.size());
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[n];
     for (TensorId t : node.inputs) consumers[t].push_back(n);
     std::vector<TensorRule> all = node.rule.inputs;
     all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
-    work_[node.layer].push_back({seconds[n], factors_in(all)});
+    NodeWork& work = work_[node.layer].emplace_back(NodeWork{seconds[n], factors_in(all), node.rule.inner});
+    if (node.rule.inner.empty()) continue;
+    std::vector<NodeId>& exchanging = with_statistics[node.layer];
+    const bool shares = std::any_of(exchanging.begin(), exchanging.end(),
+                                    [&](NodeId other) { return share_statistics(graph.nodes[other], node); });
+    if (!shares) work.statistics_bytes = statistics_bytes(graph, node);
+    exchanging.push_back(n);
   }
   for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
   add_gradient_sums(graph);
@@ -77,7 +96,8 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
     uses.source = {node.layer, cut_factors(node.rule.outputs[o], graph.layers[node.layer].factors), {}, false};
     const std::vector<int> made = factors_in({node.rule.outputs[o]});
     for (int f : factors_in(node.rule.inputs)) {
-      if (!std::binary_search(made.begin(), made.end(), f)) uses.source.summed.push_back(f);
+      const bool summed = !std::binary_search(made.begin(), made.end(), f) && !has(node.rule.inner, f);
+      if (summed) uses.source.summed.push_back(f);
     }
   }
   for (NodeId n : consumers) {
@@ -119,9 +139,18 @@ double Traffic::work_seconds(LayerId layer) const {
   for (const NodeWork& work : work_[layer]) {
     double ways = 1;
     for (int f : work.factors) ways *= ways_[layer][f];
-    seconds += work.seconds / ways;
+    seconds += work.seconds / ways + inner_sum_seconds(layer, work);
   }
   return seconds;
+}
+
+double Traffic::inner_sum_seconds(LayerId layer, const NodeWork& work) const {
+  int parts = 1;
+  for (int f : work.inner) parts *= ways_[layer][f];
+  if (parts == 1 || work.statistics_bytes == 0) return 0;
+  int64_t bytes = work.statistics_bytes * parts;
+  for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : ways_[layer][f];
+  return cost_.collective_seconds(Collective::all_gather, bytes, parts);
 }
 
 double Traffic::around(LayerId layer) {

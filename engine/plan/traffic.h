@@ -48,11 +48,15 @@ class Traffic {
   struct NodeWork {
     double seconds = 0;
     std::vector<int> factors;
+    /// Statistics that its ranks exchange if one of these is cut (Rule::inner).
+    std::vector<int> inner = {};
+    int64_t statistics_bytes = 0;  ///< of the whole op; 0: none, or another node's
   };
 
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
   void add_gradient_sums(const Graph& graph);
   double work_seconds(LayerId layer) const;
+  double inner_sum_seconds(LayerId layer, const NodeWork& work) const;
   double tensor_seconds(const TensorUses& tensor);
   uint64_t number_of(const Axes& axes);
   /// The number of each dim's axes, then one bit per axis of the partial sum.

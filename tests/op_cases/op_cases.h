@@ -26,6 +26,7 @@ struct RuleCase {
   const char* rule;
   const char* uncuttable;
   std::vector<Shape> shapes;
+  const char* inner = "";  ///< letters that the op sums over itself
 };
 
 /// Its backward nodes as one_node.h prints them, and why cutting any factor that the forward rule permits leaves

@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/softmax/exponentials_cpu.h"
 
 namespace trainctl {
 namespace {
@@ -75,11 +76,82 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
   };
 }
 
+// Of a part of the classes, `offset` and on.
+
+/// The statistics of row `row` of all parts, stats [parts, rows, 3]: the exponentials of the classes other than the
+/// label's, and the label's logit.
+struct RowOfParts {
+  cpu::Exponentials others;
+  float correct;
+
+  static RowOfParts of(const TensorArg& stats, int64_t row) {
+    const int64_t parts = stats.shape[0], rows = stats.size() / (3 * parts);
+    RowOfParts all{cpu::exponentials_of_parts(stats.as<float>(), parts, rows, 3, row), -INFINITY};
+    for (int64_t p = 0; p < parts; ++p) all.correct = std::max(all.correct, stats.as<float>()[(p * rows + row) * 3 + 2]);
+    return all;
+  }
+  float top() const { return std::max(others.top, correct); }
+  double sum_of_others() const { return others.scaled_to(top()); }
+  double sum() const { return sum_of_others() + std::exp(double{correct} - top()); }
+  /// log1p: log of the sum would lose the digits of a likely label's loss.
+  double loss() const {
+    if (correct < others.top) return std::log(sum()) + (double{others.top} - correct);
+    return std::log1p(sum_of_others());
+  }
+};
+
+CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(), stats = call.out[0].as<float>()] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * rows.classes;
+      const int64_t label = class_of(labels[r], classes) - offset, n = rows.classes;
+      const bool here = label >= 0 && label < n;
+      const auto others = here ? cpu::Exponentials::of(x, label) + cpu::Exponentials::of(x + label + 1, n - label - 1)
+                               : cpu::Exponentials::of(x, n);
+      stats[3 * r] = others.top;
+      stats[3 * r + 1] = static_cast<float>(others.sum);
+      stats[3 * r + 2] = here ? x[label] : -INFINITY;
+    }
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
+  return [count = rows_of(call.in[0]).count, stats = call.in[2], loss = call.out[0].as<float>(),
+          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+    double total = 0;
+    for (int64_t r = 0; r < count; ++r) total += RowOfParts::of(stats, r).loss();
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          offset = call.in[0].offset.back(), stats = call.in[2], dlogits = call.out[0].as<float>(),
+          scale = call.attrs.number("scale", 1.0)] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * rows.classes;
+      float* dx = dlogits + r * rows.classes;
+      const RowOfParts all = RowOfParts::of(stats, r);
+      const float top = all.top();
+      const auto share = static_cast<float>(scale / all.sum());
+      const int64_t label = labels[r] - offset;
+      for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top) * share;
+      if (label >= 0 && label < rows.classes) {
+        dx[label] = static_cast<float>(-scale * all.sum_of_others() / all.sum());
+      }
+    }
+  };
+}
+
 }  // namespace
 
 extern const CpuKernels softmax_cross_entropy_cpu = {
     {"softmax_cross_entropy", prepare_softmax_cross_entropy},
     {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
 
 }  // namespace trainctl

@@ -11,6 +11,30 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // Kernels
 
+/// A row's loss from the exponentials of the classes other than the label's, and from the label's logit: `off` is its
+/// exponent relative to them, and of_label's power of two is power_of_label.
+__device__ double row_loss(const Exponentials& others, float of_label, float off, float power_of_label) {
+  // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
+  const bool far = others.far() || off < -1e30f;
+  const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
+  return power_of_label > others.sum ? log1pf(others.sum * power_of_two(-off))
+                                     : logf(others.sum + power_of_label) + below_top;
+}
+
+/// If a pack has element `label`, sets it to `by` and returns its old value, else 0.
+template <int W>
+__device__ float replace_label(int label, int place, Pack<W>& a, float by) {
+  float replaced = 0;
+  if (static_cast<unsigned>(label - place) >= W) return replaced;
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    const float v = a.v[j];  // read unconditionally: else the compiler reads a.v[label - place] from local memory
+    replaced = j == label - place ? v : replaced;
+    a.v[j] = j == label - place ? by : v;
+  }
+  return replaced;
+}
+
 /// Most threads of a block. The loss of f32 rows in registers without a gradient is never launched with 768: the bound
 /// limits it to 80 registers, so that six blocks of 128 threads run at once.
 template <int V, bool kInRegisters, bool kGrad>
@@ -34,17 +58,6 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   };
   over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
-    const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
-      float replaced = 0;
-      if (static_cast<unsigned>(label - place) >= W) return replaced;
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float v = a.v[j];  // read unconditionally: else the compiler reads a.v[label - place] from local memory
-        replaced = j == label - place ? v : replaced;
-        a.v[j] = j == label - place ? by : v;
-      }
-      return replaced;
-    };
     Exponentials others;
     float of_label = 0;  // taken from the thread that has it: a separate load would wait for the label
     if constexpr (kInRegisters) {
@@ -55,7 +68,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
       read_row(
           part,
           [&](int place, auto a) {
-            of_label += replace_label(place, a, -INFINITY);
+            of_label += replace_label(label, place, a, -INFINITY);
             others.add(a.v);
           },
           x);
@@ -63,20 +76,14 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     others.combine(group, of_label);
     if (of_label > others.top) others.raise(of_label);
     const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
-    if (kLoss && valid && group.lane() == 0) {
-      // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
-      const bool far = others.far() || off < -1e30f;
-      const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
-      total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
-                                              : logf(sum_of_others + power_of_label) + below_top;
-    }
+    if (kLoss && valid && group.lane() == 0) total += row_loss(others, of_label, off, power_of_label);
     if constexpr (kGrad) {
       const float share = scale / (sum_of_others + power_of_label), at_label = -share * sum_of_others;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
             for (float& v : a.v) v = others.of(v) * share;
-            replace_label(place, a, at_label);
+            replace_label(label, place, a, at_label);
             return a;
           },
           x);
@@ -91,6 +98,96 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     total = sum_of_parts(parts);
   }
   if (threadIdx.x == 0) loss.write(0, total);
+}
+
+// Of a part of the classes. `stats` of all parts is [parts, rows, 3].
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
+    stats_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, int64_t classes, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 0> x(logits, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    x.start(part);
+    if (labels[row] < 0 || labels[row] >= classes)
+      data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+    const int64_t in_part = labels[row] - offset;
+    const bool here = in_part >= 0 && in_part < rows.n;
+    const int label = here ? static_cast<int>(in_part) : rows.n;  // the place of no element
+    float of_label = 0;
+    if constexpr (kInRegisters) of_label = x.exchange(part, label, -INFINITY);
+    Exponentials others;
+    others.sum_row(group, part, x, [&](int place, auto& a) { of_label += replace_label(label, place, a, -INFINITY); });
+    of_label = group.sum(of_label);
+    if (!valid || group.lane() != 0) return;
+    stats[3 * row] = others.top;
+    stats[3 * row + 1] = others.sum;
+    stats[3 * row + 2] = here ? of_label : -INFINITY;
+  });
+}
+
+/// What a row's statistics say of it.
+struct RowOfParts {
+  Exponentials others;
+  float of_label = -INFINITY, off, power_of_label;
+
+  __device__ RowOfParts(const float* stats, int parts, int64_t rows, int64_t row)
+      : others(exponentials_of_parts(stats, parts, rows, 3, row)) {
+    for (int p = 0; p < parts; ++p) of_label = fmaxf(of_label, stats[(p * rows + row) * 3 + 2]);
+    if (of_label > others.top) others.raise(of_label);
+    off = others.exponent(of_label);
+    power_of_label = power_of_two(off);
+  }
+};
+
+constexpr int kApplyThreads = 128;
+
+__global__ void __launch_bounds__(kApplyThreads)
+    apply_kernel(const float* stats, int of_row, int64_t rows, SumOutput loss, Parts parts) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  double total = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kApplyThreads;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x; row < rows; row += step) {
+    const RowOfParts all(stats, of_row, rows, row);
+    total += row_loss(all.others, all.of_label, all.off, all.power_of_label);
+  }
+  total = sum_of_group(total, kApplyThreads);
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
+    if (!ends_last(parts.tickets, gridDim.x)) return;
+    total = sum_of_parts(parts);
+  }
+  if (threadIdx.x == 0) loss.write(0, total);
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+    grad_apply_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, const float* stats, int parts,
+                      Ref<T> dlogits, float scale) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> x(logits, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    x.start(part);
+    const int64_t in_part = labels[row] - offset;
+    const int label = in_part >= 0 && in_part < rows.n ? static_cast<int>(in_part) : rows.n;
+    const RowOfParts all(stats, parts, rows.count, row);
+    const float share = scale / (all.others.sum + all.power_of_label), at_label = -share * all.others.sum;
+    read_row(
+        part, [](int, const auto&) {}, x);
+    write_row(
+        part, valid, dlogits,
+        [&](int place, auto a) {
+          for (float& v : a.v) v = all.others.of(v) * share;
+          replace_label(label, place, a, at_label);
+          return a;
+        },
+        x);
+  });
 }
 
 // Launchers
@@ -139,11 +236,61 @@ CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
   return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
 }
 
+const float* statistics(const TensorArg& arg) {
+  check(arg.dtype == DType::f32, "statistics are f32");
+  return arg.as<float>();
+}
+
+CudaKernel prepare_softmax_cross_entropy_stats(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &stats = call.out[0];
+  const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
+  check(stats.dtype == DType::f32, "statistics are f32");
+  return with_common_type({&logits}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(count, n, 0, {&logits}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(stats_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_stats", how.rows,
+                         ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), logits.global_shape.back(),
+                         stats.as<float>());
+    });
+  });
+}
+
+CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
+  const TensorArg& stats = call.in[2];
+  const char* const name = "softmax_cross_entropy_apply";
+  const int64_t parts = stats.shape[0], rows = stats.size() / (3 * parts);
+  const SumOutput loss = SumOutput::of(call, 0, call.attrs.number("scale", 1.0));
+  const int64_t at_once = blocks_at_once(apply_kernel, kApplyThreads, 0, name);
+  const Split split(call, std::clamp<int64_t>(ceil_div(rows, kApplyThreads), 1, at_once), 1, 1);
+  return [=, from = statistics(stats)](CudaStream stream) {
+    launch(apply_kernel, static_cast<unsigned>(split.splits), kApplyThreads, 0, stream, name, from,
+           static_cast<int>(parts), rows, loss, split.parts(1));
+  };
+}
+
+CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &stats = call.in[2], &dlogits = call.out[0];
+  const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
+  return with_common_type({&logits, &dlogits}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare_rows = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
+                         ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(stats),
+                         static_cast<int>(stats.shape[0]), ref<T>(dlogits),
+                         static_cast<float>(call.attrs.number("scale", 1.0)));
+    };
+    return with_rows<T>(count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
+  });
+}
+
 }  // namespace
 
 extern const CudaKernels softmax_cross_entropy_cuda = {
     {"softmax_cross_entropy", prepare_softmax_cross_entropy},
     {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
 
 }  // namespace trainctl
