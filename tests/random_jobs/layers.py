@@ -151,7 +151,7 @@ class Layers:
         dim = self.rng.randrange(0 if self.rng.random() < 0.15 else min(1, dims - 1), dims) if dim is None else dim
         self.mixes_rows |= dim == 0
         row = self.letters(self.shape)
-        name = self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        name = self.put("softmax", self.shape, ([row], ""), dim=self.rng.choice([dim, dim - dims]))
         if self.shape[dim] == 1:  # the result would be ones for any input
             self.same_rows.add(name)
         return True
@@ -161,7 +161,7 @@ class Layers:
             return False
         row = self.letters(self.shape[:-1], "d")
         affine = self.rng.random() < 0.7
-        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), "d"),
+        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), ""),
                  eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
         return True
 

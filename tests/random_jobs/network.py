@@ -62,7 +62,7 @@ class Network(Layers):
         if not self.fits(shape[:-1] + (units,)):
             return False
         row = self.letters(shape[:-1])
-        steps = [("norm", {"type": "layer_norm"}, shape, ([row + "d", "d", "d"], "d"))] if norm else []
+        steps = [("norm", {"type": "layer_norm"}, shape, ([row + "d", "d", "d"], ""))] if norm else []
         steps += [("fc", {"type": "dense", "units": units}, shape[:-1] + (units,), ([row + "k", "nk", "n"], "")),
                   ("act", {"type": rng.choice(["relu", "gelu", "tanh"])}, shape[:-1] + (units,), ([row + "n"], "")),
                   ("out", {"type": "dense", "units": shape[-1]}, shape, ([row + "k", "nk", "n"], "")),
@@ -231,7 +231,7 @@ class Network(Layers):
             if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors like any other
                 self.put("mul", self.shape, ([row, row], ""), [self.at, "label"])
         type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae"])
-        self.rules["loss"] = ([row, row[:-1]], row[-1]) if cross_entropy else ([row, row], "")
+        self.rules["loss"] = ([row, row[:-1]], "") if cross_entropy else ([row, row], "")
         self.shapes["label"] = self.shape[:-1] if cross_entropy else self.shape
         self.loss_inputs = [self.at, "label"]
         if rng.random() < 0.08:  # layers that no layer reads, or that are only printed
