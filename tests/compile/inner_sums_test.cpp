@@ -70,7 +70,8 @@ TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logit
       CHECK(run.contains("softmax_cross_entropy_grad_apply"));
       CHECK_FALSE(run.contains("softmax_cross_entropy_with_grad"));
       for (const Instruction& i : p.instructions)
-        for (const Operand& o : i.outputs) CHECK(num_elements(o.shape) <= std::max(rows * classes / ranks, rows * width));
+        for (const Operand& o : i.outputs)
+          CHECK(num_elements(o.shape) <= std::max(rows * classes / ranks, rows * width));
     }
   }
 }
@@ -87,8 +88,8 @@ TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged")
 
 TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbers a row, once each way") {
   for (const std::string recompute : {"", ", recompute: ['*']"}) {
-    const Job j = text_job(
-        language_model(4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[4, 1, 1]]}" + recompute));
+    const Job j = text_job(language_model(
+        4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[4, 1, 1]]}" + recompute));
     for (const Program& p : programs(j)) {
       const auto statistics = collectives(p, Purpose::statistics);
       REQUIRE(statistics.size() == 4);  // forward and backward, for each micro-batch

@@ -1,5 +1,5 @@
-// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor. Where an inner factor is cut, the
-// ranks of a group compute statistics of their slices, gather them, and apply them, as compiled programs do.
+// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor. Where an inner factor is cut,
+// the ranks of a group compute statistics of their slices, gather them, and apply them, as compiled programs do.
 #include "tests/op_cases/simulate.h"
 
 #include <fmt/format.h>

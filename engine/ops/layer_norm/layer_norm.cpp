@@ -11,6 +11,9 @@
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
+
+extern const OpDef layer_norm_op;
+
 namespace {
 
 Shape rows_of(const TensorInfo& x) { return Shape(x.shape.begin(), x.shape.end() - 1); }
@@ -29,7 +32,10 @@ Shape stats_shape(Infos in, const Attrs&) {
   shape.back() = 2;
   return shape;
 }
-std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) { return {{stats_shape(in, attrs)}}; }
+std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
+  expect_ndim("layer_norm", in[0], 1);
+  return {{stats_shape(in, attrs)}};
+}
 
 const int64_t kParts = 4;  // of an example's row
 
@@ -40,9 +46,8 @@ extern const KernelDef layer_norm_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "(mean, sum (x - mean)^2) of each row's part",
-                               .inputs = {{kMatrix}},
-                               .outputs = stats_of};
+          return KernelExample{
+              .what = "(mean, sum (x - mean)^2) of each row's part", .inputs = {{kMatrix}}, .outputs = stats_of};
         },
 };
 
@@ -52,13 +57,14 @@ extern const KernelDef layer_norm_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{
-              .what = "y of a part, mean, rstd; inputs x(, gamma, beta), statistics of all parts",
-              .inputs = {{kMatrix}, {kRow}, {kRow}, f32({kParts, kRows, 2})},
-              .attrs = {{"eps", 1e-5}},
-              .outputs = [](Infos in, const Attrs&, DType dtype) -> std::vector<TensorInfo> {
-                return {{in[0].shape, dtype}, {rows_of(in[0])}, {rows_of(in[0])}};
-              }};
+          return KernelExample{.what = "y of a part, mean, rstd; inputs x(, gamma, beta), statistics of all parts",
+                               .inputs = {{kMatrix}, {kRow}, {kRow}, f32({kParts, kRows, 2})},
+                               .attrs = {{"eps", 1e-5}},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) {
+                                 expect(in.size() >= 2, "it takes x(, gamma, beta) and the statistics of all parts");
+                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 return layer_norm_op.infer(in.first(in.size() - 1), attrs);
+                               }};
         },
 };
 
@@ -84,7 +90,12 @@ extern const KernelDef layer_norm_grad_apply_kernel = {
           return KernelExample{
               .what = "dx of a part; inputs dy, x, mean, rstd(, gamma), sums of all parts",
               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}, f32({kParts, kRows, 2})},
-              .outputs = like_first};
+              .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                expect(in.size() >= 5, "it takes dy, x, mean, rstd(, gamma) and the sums of all parts");
+                expect_layer_norm_grad(in.first(in.size() - 1));
+                expect_parts(in, in.size(), stats_shape(in, attrs));
+                return {in[0]};
+              }};
         },
 };
 

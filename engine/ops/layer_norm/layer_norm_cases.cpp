@@ -113,8 +113,8 @@ std::vector<KernelCase> kernels() {
       for (const bool affine : {true, false}) {
         const bool bf16 = type == DType::bf16;
         const Shape rows(shape.begin(), shape.end() - 1);
-        const CaseOperand x{.shape = shape, .dtype = type}, y = unwritten(shape, type),
-                          side{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
+        const CaseOperand x{.shape = shape, .dtype = type},
+            y = unwritten(shape, type), side{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
         const auto stats_of = [&](int64_t parts) {
           CaseOperand operand{two_a_row(shape), Fill::positive};
           operand.shape.insert(operand.shape.begin(), parts);

@@ -72,8 +72,7 @@ CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
       const float* x = x0 + r * rows.n;
       const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(rows.n);
       stats[2 * r] = static_cast<float>(mean);
-      stats[2 * r + 1] =
-          static_cast<float>(cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }));
+      stats[2 * r + 1] = static_cast<float>(cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }));
     }
   };
 }

@@ -310,8 +310,8 @@ CudaKernel prepare_layer_norm_stats(const CudaKernelCall& call) {
 
 CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
   const bool affine = call.in.size() > 2;
-  const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(), *gamma = affine ? &call.in[1] : nullptr,
-                  *beta = affine ? &call.in[2] : nullptr;
+  const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(),
+                  *gamma = affine ? &call.in[1] : nullptr, *beta = affine ? &call.in[2] : nullptr;
   const float* const stats = statistic(of_parts).p;
   const int parts = static_cast<int>(of_parts.shape[0]);
   return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {

@@ -38,7 +38,8 @@ struct Exponentials {
     float high = top;
 #pragma unroll
     for (int j = 0; j < V; ++j) high = fmaxf(high, v[j]);
-    if (high > top) [[unlikely]] raise(high + kAhead);
+    if (high > top) [[unlikely]]
+      raise(high + kAhead);
     add_below_top(v);
   }
   /// Adds a pack without elements above the top.
@@ -52,9 +53,11 @@ struct Exponentials {
   __device__ void add_row(const RowPart<V>& part, Operand& row) {
     if constexpr (Operand::kInRegisters) {
       set_top(row.largest(part, top));
-      read_row(part, [&](int, const auto& a) { add_below_top(a.v); }, row);
+      read_row(
+          part, [&](int, const auto& a) { add_below_top(a.v); }, row);
     } else {
-      read_row(part, [&](int, const auto& a) { add(a.v); }, row);
+      read_row(
+          part, [&](int, const auto& a) { add(a.v); }, row);
     }
   }
   /// Combines the sums of a group's threads. `beside` becomes its sum over the group too.

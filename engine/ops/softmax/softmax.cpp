@@ -10,6 +10,9 @@
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
+
+extern const OpDef softmax_op;
+
 namespace {
 
 /// The dims other than attr dim, then `numbers`.
@@ -24,6 +27,21 @@ Shape of_rows(Infos in, const Attrs& attrs) {
 const Attrs kAlongRows = {{"dim", int64_t{1}}};
 const int64_t kParts = 4;  // of an example's row
 
+/// `given`: x, or dy and y.
+template <int numbers, size_t given>
+std::vector<TensorInfo> stats_outputs(Infos in, const Attrs& attrs, DType) {
+  expect_inputs("softmax", in, given, given);
+  (void)softmax_op.infer(in.first(1), attrs);
+  return {{of_rows<numbers>(in, attrs)}};
+}
+template <int numbers, size_t given>
+std::vector<TensorInfo> apply_outputs(Infos in, const Attrs& attrs, DType) {
+  expect_inputs("softmax", in, given + 1, given + 1);
+  (void)softmax_op.infer(in.first(1), attrs);
+  example::expect_parts(in, given + 1, of_rows<numbers>(in, attrs));
+  return {in[0]};
+}
+
 }  // namespace
 
 extern const KernelDef softmax_stats_kernel = {
@@ -34,9 +52,7 @@ extern const KernelDef softmax_stats_kernel = {
           return KernelExample{.what = "(top, sum e^(x - top)) of each row's part",
                                .inputs = {{kMatrix}},
                                .attrs = kAlongRows,
-                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                                 return {{of_rows<2>(in, attrs)}};
-                               }};
+                               .outputs = stats_outputs<2, 1>};
         },
 };
 
@@ -50,7 +66,7 @@ extern const KernelDef softmax_apply_kernel = {
           return KernelExample{.what = "y of a part; inputs x, (top, sum) of all parts",
                                .inputs = {{kMatrix}, f32({kParts, kRows, 2})},
                                .attrs = kAlongRows,
-                               .outputs = like_first};
+                               .outputs = apply_outputs<2, 1>};
         },
 };
 
@@ -62,9 +78,7 @@ extern const KernelDef softmax_grad_stats_kernel = {
           return KernelExample{.what = "sum dy * y of each row's part; inputs dy, y",
                                .inputs = {{kMatrix}, {kMatrix}},
                                .attrs = kAlongRows,
-                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                                 return {{of_rows<1>(in, attrs)}};
-                               }};
+                               .outputs = stats_outputs<1, 2>};
         },
 };
 
@@ -78,7 +92,7 @@ extern const KernelDef softmax_grad_apply_kernel = {
           return KernelExample{.what = "dx of a part; inputs dy, y, sums of all parts",
                                .inputs = {{kMatrix}, {kMatrix}, f32({kParts, kRows, 1})},
                                .attrs = kAlongRows,
-                               .outputs = like_first};
+                               .outputs = apply_outputs<1, 2>};
         },
 };
 
@@ -117,14 +131,14 @@ extern const OpDef softmax_op = {
 extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
-    .kernel = {.name = "softmax_grad",
-               .cost = elementwise_cost<4>,
-               .example =
-                   [] {
-                     using namespace example;
-                     return KernelExample{
-                         .what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kAlongRows};
-                   }},
+    .kernel =
+        {.name = "softmax_grad",
+         .cost = elementwise_cost<4>,
+         .example =
+             [] {
+               using namespace example;
+               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kAlongRows};
+             }},
     .inner_sum = InnerSum{&softmax_grad_stats_kernel, of_rows<1>, &softmax_grad_apply_kernel},
 };
 
@@ -138,9 +152,9 @@ extern const LayerDef softmax_layer = {
         },
 };
 
-extern const OpFamily softmax_family = {.ops = {&softmax_op, &softmax_grad_op},
-                                        .kernels = {&softmax_stats_kernel, &softmax_apply_kernel,
-                                                    &softmax_grad_stats_kernel, &softmax_grad_apply_kernel},
-                                        .layers = {&softmax_layer}};
+extern const OpFamily softmax_family = {
+    .ops = {&softmax_op, &softmax_grad_op},
+    .kernels = {&softmax_stats_kernel, &softmax_apply_kernel, &softmax_grad_stats_kernel, &softmax_grad_apply_kernel},
+    .layers = {&softmax_layer}};
 
 }  // namespace trainctl

@@ -39,9 +39,8 @@ Outputs stats(const NaiveCall& call) {
   for (size_t i = 0; i < out.values.size(); i += 2) out.values[i] = -INFINITY;
   const auto over = [&](auto f) { for_each_element(call.in[0].shape, call.attrs, f); };
   over([&](int64_t row, int64_t i) { out.values[2 * row] = std::max(out.values[2 * row], call.in[0].values[i]); });
-  over([&](int64_t row, int64_t i) {
-    out.values[2 * row + 1] += std::exp(call.in[0].values[i] - out.values[2 * row]);
-  });
+  over(
+      [&](int64_t row, int64_t i) { out.values[2 * row + 1] += std::exp(call.in[0].values[i] - out.values[2 * row]); });
   return {out};
 }
 
@@ -62,9 +61,8 @@ Outputs apply(const NaiveCall& call) {
 
 Outputs grad_stats(const NaiveCall& call) {
   Tensor64 out = zeros(rows_of(call.in[0].shape, call.attrs, 1));
-  for_each_element(call.in[0].shape, call.attrs, [&](int64_t row, int64_t i) {
-    out.values[row] += call.in[0].values[i] * call.in[1].values[i];
-  });
+  for_each_element(call.in[0].shape, call.attrs,
+                   [&](int64_t row, int64_t i) { out.values[row] += call.in[0].values[i] * call.in[1].values[i]; });
   return {out};
 }
 
@@ -84,8 +82,8 @@ Outputs grad_apply(const NaiveCall& call) {
 std::vector<KernelCase> kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;
-  const std::pair<Shape, int64_t> shapes[] = {{{5, 7}, 1}, {{4, 1}, 1}, {{3, 1024}, 1}, {{3, 5001}, 1}, {{2, 6, 37}, 1},
-                                              {{3, 71}, 0}};
+  const std::pair<Shape, int64_t> shapes[] = {{{5, 7}, 1},    {{4, 1}, 1},     {{3, 1024}, 1},
+                                              {{3, 5001}, 1}, {{2, 6, 37}, 1}, {{3, 71}, 0}};
   for (const auto& [shape, d] : shapes) {
     for (const DType type : {DType::f32, DType::bf16}) {
       const bool bf16 = type == DType::bf16;

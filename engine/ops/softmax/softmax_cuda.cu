@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
 /// Waits for a row that is only written.
 template <int V, class... Operands>
 __device__ void wait_for_row(const RowPart<V>& part, Operands&... operands) {
-  read_row(part, [](auto...) {}, operands...);
+  read_row(
+      part, [](auto...) {}, operands...);
 }
 
 template <int V, bool kInRegisters, class T>

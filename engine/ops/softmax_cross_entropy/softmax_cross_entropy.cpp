@@ -1,7 +1,7 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
 // logits [.., c], labels i32 [..].
-// If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so that
-// a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it.
+// If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so
+// that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -30,6 +30,12 @@ Shape stats_shape(Infos in, const Attrs&) {
   return shape;
 }
 
+void expect_parts(Infos in, const Attrs& attrs) {
+  example::expect(in.size() == 3, "it takes logits, labels and the statistics of all parts");
+  expect_logits_and_labels("softmax_cross_entropy", in.first(2));
+  example::expect_parts(in, 3, stats_shape(in, attrs));
+}
+
 }  // namespace
 
 extern const OpDef softmax_cross_entropy_grad_op;
@@ -42,6 +48,7 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
           return KernelExample{.what = "(top, sum, label's logit) of each row's part; inputs logits, labels",
                                .inputs = {{kMatrix}, ids(kColumn)},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_logits_and_labels("softmax_cross_entropy", in);
                                  return {{stats_shape(in, attrs)}};
                                },
                                .below = columns_of_first};
@@ -63,7 +70,10 @@ extern const KernelDef softmax_cross_entropy_apply_kernel = {
           return KernelExample{.what = "loss; inputs logits, labels, statistics of all parts",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
-                               .outputs = one_number,
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_parts(in, attrs);
+                                 return {{{1}}};
+                               },
                                .below = columns_of_first};
         },
 };
@@ -78,7 +88,10 @@ extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
           return KernelExample{.what = "gradient of a part; inputs logits, labels, statistics of all parts",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
-                               .outputs = like_first,
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_parts(in, attrs);
+                                 return {in[0]};
+                               },
                                .below = columns_of_first};
         },
 };

@@ -102,7 +102,8 @@ std::vector<KernelCase> kernels() {
                      1e-2});
     calls.back().f32_on_cpu = true;
   }
-  for (const Shape& shape : {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}, Shape{300, 8}}) {
+  for (const Shape& shape :
+       {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}, Shape{300, 8}}) {
     for (const DType type : {DType::f32, DType::bf16}) {
       const bool bf16 = type == DType::bf16;
       const CaseOperand x{.shape = shape, .dtype = type},

@@ -87,7 +87,8 @@ struct RowOfParts {
   static RowOfParts of(const TensorArg& stats, int64_t row) {
     const int64_t parts = stats.shape[0], rows = stats.size() / (3 * parts);
     RowOfParts all{cpu::exponentials_of_parts(stats.as<float>(), parts, rows, 3, row), -INFINITY};
-    for (int64_t p = 0; p < parts; ++p) all.correct = std::max(all.correct, stats.as<float>()[(p * rows + row) * 3 + 2]);
+    for (int64_t p = 0; p < parts; ++p)
+      all.correct = std::max(all.correct, stats.as<float>()[(p * rows + row) * 3 + 2]);
     return all;
   }
   float top() const { return std::max(others.top, correct); }
@@ -102,7 +103,8 @@ struct RowOfParts {
 
 CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(), stats = call.out[0].as<float>()] {
+          offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(),
+          stats = call.out[0].as<float>()] {
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = logits + r * rows.classes;
       const int64_t label = class_of(labels[r], classes) - offset, n = rows.classes;
