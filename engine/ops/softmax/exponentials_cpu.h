@@ -8,16 +8,14 @@
 
 namespace trainctl::cpu {
 
-inline constexpr float kLowest = std::numeric_limits<float>::lowest();  // finite: -inf - -inf is NaN
-
-/// Sum of e^x relative to e^top, top the largest x: of a part, then of several.
+/// Sum of e^x relative to e^top, top the largest x: of a part, then of several. Of -inf alone the sum is 0.
 struct Exponentials {
-  float top = kLowest;
+  float top = std::numeric_limits<float>::lowest();  // finite: -inf - -inf is NaN
   double sum = 0;
 
   static Exponentials of(const float* x, int64_t n) {
-    if (n == 0) return {};
-    const float top = at_least(largest(x, n), kLowest);
+    const float top = n == 0 ? -std::numeric_limits<float>::infinity() : largest(x, n);
+    if (top == -std::numeric_limits<float>::infinity()) return {};
     return {top, cpu::sum(n, [=](int64_t i) { return double{exp(x[i] - top)}; })};
   }
   Exponentials operator+(const Exponentials& other) const {
@@ -25,6 +23,8 @@ struct Exponentials {
     return {high, scaled_to(high) + other.scaled_to(high)};
   }
   double scaled_to(float high) const { return sum * double{exp(top - high)}; }
+  /// NaN if there is nothing but -inf.
+  double reciprocal() const { return sum > 0 ? 1.0 / sum : std::numeric_limits<double>::quiet_NaN(); }
 };
 
 /// The parts' sums of row `row`: stats [parts, rows, numbers], of which the first two are (top, sum).

@@ -1,6 +1,7 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
 // A tensor is [outer, n, inner] around the dim, and has outer * inner rows.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/kernel.h"
@@ -89,14 +90,17 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
 void stats_of_columns(const float* x, float* stats, int64_t n, int64_t inner, int64_t count) {
   float top[kTile];
   double total[kTile] = {};
-  std::fill(top, top + count, cpu::kLowest);
-  for (int64_t k = 0; k < n; ++k) {
+  std::copy(x, x + count, top);
+  for (int64_t k = 1; k < n; ++k) {
     for (int64_t i = 0; i < count; ++i) top[i] = cpu::at_least(top[i], x[k * inner + i]);
   }
   for (int64_t k = 0; k < n; ++k) {
     for (int64_t i = 0; i < count; ++i) total[i] += cpu::exp(x[k * inner + i] - top[i]);
   }
-  for (int64_t i = 0; i < count; ++i) stats[2 * i] = top[i], stats[2 * i + 1] = static_cast<float>(total[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto all = top[i] == -INFINITY ? cpu::Exponentials{} : cpu::Exponentials{top[i], total[i]};
+    stats[2 * i] = all.top, stats[2 * i + 1] = static_cast<float>(all.sum);
+  }
 }
 
 void apply_to_columns(const float* x, float* y, const float* top, const float* scale, int64_t n, int64_t inner,
@@ -132,7 +136,7 @@ CpuKernel prepare_softmax_apply(const KernelCall& call) {
     const int64_t rows = a.outer * a.inner;
     const auto combine = [&](int64_t row, float& top, float& scale) {
       const auto all = cpu::exponentials_of_parts(stats, parts, rows, 2, row);
-      top = all.top, scale = static_cast<float>(1.0 / all.sum);
+      top = all.top, scale = static_cast<float>(all.reciprocal());
     };
     float top[kTile], scale[kTile];
     if (a.inner > 1) {

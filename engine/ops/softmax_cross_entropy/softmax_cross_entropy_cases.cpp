@@ -58,7 +58,7 @@ std::pair<double, double> of_parts(const Tensor64& stats, int64_t r) {
   for (int64_t p = 0; p < parts; ++p) {
     const double* part = stats.values.data() + (p * rows + r) * 3;
     sum += part[1] * std::exp(part[0]);
-    correct = std::max(correct, part[2]);
+    correct = part[2];  // in a run of a program only one part has it; here all do, and the last counts
   }
   return {std::log(sum + std::exp(correct)), correct};
 }

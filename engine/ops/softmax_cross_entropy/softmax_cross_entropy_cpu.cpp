@@ -82,22 +82,25 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
 /// label's, and the label's logit.
 struct RowOfParts {
   cpu::Exponentials others;
-  float correct;
+  float correct = -INFINITY;
 
   static RowOfParts of(const TensorArg& stats, int64_t row) {
     const int64_t parts = stats.shape[0], rows = stats.size() / (3 * parts);
-    RowOfParts all{cpu::exponentials_of_parts(stats.as<float>(), parts, rows, 3, row), -INFINITY};
-    for (int64_t p = 0; p < parts; ++p)
-      all.correct = std::max(all.correct, stats.as<float>()[(p * rows + row) * 3 + 2]);
+    RowOfParts all{cpu::exponentials_of_parts(stats.as<float>(), parts, rows, 3, row)};
+    for (int64_t p = 0; p < parts; ++p) {
+      const float of_part = stats.as<float>()[(p * rows + row) * 3 + 2];
+      if (of_part != -INFINITY) all.correct = of_part;
+    }
     return all;
   }
   float top() const { return std::max(others.top, correct); }
+  double power_of_label() const { return std::exp(double{correct} - top()); }
   double sum_of_others() const { return others.scaled_to(top()); }
-  double sum() const { return sum_of_others() + std::exp(double{correct} - top()); }
-  /// log1p: log of the sum would lose the digits of a likely label's loss.
+  cpu::Exponentials all() const { return {top(), sum_of_others() + power_of_label()}; }
+  /// log1p: a likely label's loss would lose its digits in the sum.
   double loss() const {
-    if (correct < others.top) return std::log(sum()) + (double{others.top} - correct);
-    return std::log1p(sum_of_others());
+    if (correct < others.top) return std::log(all().sum) + (double{others.top} - correct);
+    return std::log1p(sum_of_others() / power_of_label());
   }
 };
 
@@ -134,13 +137,14 @@ CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = logits + r * rows.classes;
       float* dx = dlogits + r * rows.classes;
-      const RowOfParts all = RowOfParts::of(stats, r);
-      const float top = all.top();
-      const auto share = static_cast<float>(scale / all.sum());
+      const RowOfParts row = RowOfParts::of(stats, r);
+      const float top = row.top();
+      const double reciprocal = row.all().reciprocal();
+      const auto share = static_cast<float>(scale * reciprocal);
       const int64_t label = labels[r] - offset;
       for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top) * share;
       if (label >= 0 && label < rows.classes) {
-        dx[label] = static_cast<float>(-scale * all.sum_of_others() / all.sum());
+        dx[label] = static_cast<float>(-scale * row.sum_of_others() * reciprocal);
       }
     }
   };

@@ -135,7 +135,10 @@ struct RowOfParts {
 
   __device__ RowOfParts(const float* stats, int parts, int64_t rows, int64_t row)
       : others(exponentials_of_parts(stats, parts, rows, 3, row)) {
-    for (int p = 0; p < parts; ++p) of_label = fmaxf(of_label, stats[(p * rows + row) * 3 + 2]);
+    for (int p = 0; p < parts; ++p) {
+      const float of_part = stats[(p * rows + row) * 3 + 2];
+      if (of_part != -INFINITY) of_label = of_part;
+    }
     if (of_label > others.top) others.raise(of_label);
     off = others.exponent(of_label);
     power_of_label = power_of_two(off);
