@@ -20,7 +20,7 @@ struct Link {
 struct Links {
   std::vector<std::vector<Link>> in, out;  ///< one entry per layer, in the order of the nodes
   /// Layers that compute every element or row independently: an input cut in any way that the rule allows gives an
-  /// output cut the same way, at no cost. They have no parameters and reduce nothing.
+  /// output cut the same way, at no cost unless an inner factor is cut. They have no parameters and reduce nothing.
   std::vector<bool> passes_through;
 };
 

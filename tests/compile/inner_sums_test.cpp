@@ -89,7 +89,7 @@ TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged")
 TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbers a row, once each way") {
   for (const std::string recompute : {"", ", recompute: ['*']"}) {
     const Job j = text_job(language_model(
-        4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[4, 1, 1]]}" + recompute));
+        4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[2, 1, 1]]}" + recompute));
     for (const Program& p : programs(j)) {
       const auto statistics = collectives(p, Purpose::statistics);
       REQUIRE(statistics.size() == 4);  // forward and backward, for each micro-batch
