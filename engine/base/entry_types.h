@@ -31,6 +31,10 @@ struct EntryType {
   int min_inputs = 1, max_inputs = 1;
   std::string weight_field;  ///< given, the layer has min_inputs and a weight of its own for the rest; else max_inputs
   bool collective = false;   ///< for hybrid_parallel alone
+  /// How many outputs a layer with these fields has; null: 1. The fields may be wrong.
+  int (*num_outputs)(const Attrs& attrs) = nullptr;
+  // Optimizers.
+  std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.
   bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
 
@@ -47,6 +51,11 @@ const EntryType* find_type(const std::vector<EntryType>& types, std::string_view
 inline const EntryType* find_layer_type(std::string_view name) { return find_type(layer_types(), name); }
 
 std::vector<std::string> names_of(const std::vector<EntryType>& types);
+
+/// The most outputs that a layer has.
+inline constexpr int kMaxLayerOutputs = 256;
+/// How many outputs a layer with these fields has, from 1 to kMaxLayerOutputs.
+int output_count(const EntryType& type, const Attrs& attrs);
 
 /// How many inputs a layer with these fields takes, at least or at most.
 struct InputCount {

@@ -38,6 +38,8 @@ enum class FieldKind : uint8_t {
   transforms,
   modules,
   layers,
+  values,        ///< {name: number, text or flag}: vars, the arguments of a module
+  groups,        ///< of parameters
   stage_map,     ///< {pattern: stage}
   strategy_map,  ///< {pattern: cuts}
 };

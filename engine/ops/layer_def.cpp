@@ -5,11 +5,16 @@
 
 #include <cmath>
 
+#include "engine/base/error.h"
 #include "engine/ops/expect.h"
 
 namespace trainctl {
 
-TensorId LayerContext::emit(std::string_view op, Attrs of_op) { return builder.emit(op, inputs, std::move(of_op))[0]; }
+TensorId LayerContext::emit(std::string_view op, Attrs of_op) { return emit_all(op, std::move(of_op))[0]; }
+
+std::vector<TensorId> LayerContext::emit_all(std::string_view op, Attrs of_op) {
+  return builder.emit(op, inputs, std::move(of_op));
+}
 
 TensorId LayerContext::weight(const Shape& wanted, Init init) {
   const std::string owner = attrs.text("share");
@@ -40,14 +45,17 @@ Init linear_init(int64_t features) { return {Init::Kind::uniform, 1.0 / std::sqr
 
 Init constant_init(double value) { return {Init::Kind::constant, value}; }
 
-TensorId emit_layer(LayerContext& layer) {
+std::vector<TensorId> emit_layer(LayerContext& layer) {
   const EntryType& type = *find_layer_type(layer.def.name);
   const std::string fault = input_fault(type, layer.attrs, static_cast<int>(layer.inputs.size()));
   if (!fault.empty()) shape_error(fault);
   for (TensorId input : layer.inputs) {
     if (layer.builder.shape(input).empty()) shape_error("its input has no dims");
   }
-  return layer.def.emit(layer);
+  std::vector<TensorId> outputs = layer.def.emit(layer).tensors;
+  check(outputs.size() == static_cast<size_t>(output_count(type, layer.attrs)),
+        std::string(layer.def.name) + " has as many outputs as its definition says");
+  return outputs;
 }
 
 }  // namespace trainctl

@@ -2,8 +2,10 @@
 // its op (relu/relu.cpp defines relu_layer) and is listed in its OpFamily.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/entry_types.h"
@@ -12,6 +14,13 @@
 namespace trainctl {
 
 struct LayerContext;
+
+/// What `emit` returns: one output, or all outputs of a layer with several.
+struct LayerOutputs {
+  std::vector<TensorId> tensors;
+  LayerOutputs(TensorId one) : tensors{one} {}                                        // NOLINT: stands for a list of one
+  LayerOutputs(std::vector<TensorId> several) : tensors(std::move(several)) {}        // NOLINT
+};
 
 struct LayerDef {
   const char* name;  ///< the `type` of a job file
@@ -23,9 +32,12 @@ struct LayerDef {
   /// Checks between fields that go beyond their ranges; null: none. Sees no shapes.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
   bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
+  /// How many outputs a layer with these fields has (the fields may be wrong); null: 1.
+  int (*num_outputs)(const Attrs& attrs) = nullptr;
 
-  /// Appends the layer's nodes and returns its output. Throws ShapeError if the shapes of the inputs do not fit.
-  TensorId (*emit)(LayerContext& layer);
+  /// Appends the layer's nodes and returns its output or outputs. Throws ShapeError if the shapes of the inputs do not
+  /// fit.
+  std::function<LayerOutputs(LayerContext& layer)> emit;
 };
 
 /// The interface for `emit`: one layer of a job.
@@ -44,6 +56,8 @@ struct LayerContext {
 
   /// Adds one node that reads all of the layer's inputs; returns its first output.
   TensorId emit(std::string_view op, Attrs attrs = {});
+  /// The same; returns all of its outputs.
+  std::vector<TensorId> emit_all(std::string_view op, Attrs attrs = {});
 
   /// The layer's own weight, or with the field `share` the weight of an earlier layer. A field `init_std` overrides
   /// `init`.
@@ -62,7 +76,7 @@ std::span<const LayerDef* const> all_layers();
 /// Null if there is none of that name.
 const LayerDef* find_layer(std::string_view name);
 
-/// Calls def.emit after checking that the number of inputs is right and none is a scalar.
-TensorId emit_layer(LayerContext& layer);
+/// Calls def.emit after checking that the number of inputs is right and none is a scalar. Returns the outputs.
+std::vector<TensorId> emit_layer(LayerContext& layer);
 
 }  // namespace trainctl

@@ -25,6 +25,7 @@ struct LayerEntry {
   int64_t repeat = 0;               ///< 0: not given, one copy without a number in its names
   std::vector<std::string> inputs;  ///< as written; empty: the previous layer
   std::vector<SourcePos> input_pos;
+  std::vector<std::string> outputs;  ///< names of several outputs, defaults filled in; empty: one
   Attrs attrs;
   std::string path;
   SourcePos pos;  ///< of the type or module, for errors that concern the whole entry
@@ -44,7 +45,9 @@ Modules read_modules(const YamlNode& node, const std::string& path, Problems& pr
 struct Network {
   std::vector<LayerSpec> layers;
   std::vector<std::string> print_names;        ///< names allowed in `print` and `loss.input`
-  std::map<std::string, std::string> outputs;  ///< layer or module -> the layer that makes its output
+  std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
+  /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are no outputs.
+  std::map<std::string, std::vector<std::string>> several;
   bool complete = true;                        ///< false: some names could not be made
 };
 

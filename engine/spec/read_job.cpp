@@ -59,15 +59,25 @@ class JobReader {
     LossSpec& loss = *job_.loss;
     if (loss.input.empty()) {
       if (!job_.network.empty()) loss.input = job_.network.back().name;
+      refuse_several(loss.input, job_.position("loss"), "loss");
     } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
       loss.input = known->second;
-    } else if (network_.complete) {
+    } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {
       problems_.add(job_.position("loss.input"), "loss.input", "no layer is called '" + loss.input + "'",
                     did_you_mean(loss.input, network_.print_names));
     }
   }
 
  private:
+  /// Where one output is needed, the name of a layer with several is an error.
+  bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
+    const auto several = network_.several.find(name);
+    if (several == network_.several.end()) return false;
+    problems_.add(pos, path, "'" + name + "' has " + std::to_string(several->second.size()) + " outputs",
+                  "name one: " + join(several->second));
+    return true;
+  }
+
   /// Suggests only fields that this job and this type of the section may have.
   void refuse_unknown(const YamlNode& node, const Section& section, const std::string& path, const std::string& what) {
     // Without a network it may be the command that is misspelt.
@@ -185,6 +195,8 @@ class JobReader {
       const auto known = network_.outputs.find(names[i]);
       if (known != network_.outputs.end()) {
         job_.print.tensors.push_back(known->second);
+      } else if (refuse_several(names[i], node.is_list() ? node.items[i].pos : node.pos, at_index(path, i))) {
+        continue;
       } else if (network_.complete && !problems_.full()) {
         problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
                       "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
@@ -198,7 +210,10 @@ class JobReader {
     if (problems_.touch("network") || problems_.touch("modules")) return;
     if (is_glob(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
-    } else if (network_.outputs.contains(pattern)) {
+    } else if (const std::string layer = layer_of_output(pattern); !layer.empty()) {
+      problems_.add(pos, path, "'" + pattern + "' is one output of layer '" + layer + "'",
+                    "what stands here is for the whole layer: '" + layer + "'");
+    } else if (network_.outputs.contains(pattern) || network_.several.contains(pattern)) {
       problems_.add(pos, path, "'" + pattern + "' is a module, not a layer", "for all its layers: '" + pattern + ".*'");
     } else {
       problems_.add(pos, path, "no layer is called '" + pattern + "'", nearest_layer(pattern));
@@ -211,6 +226,15 @@ class JobReader {
     if (!is_glob(pattern)) return layer_names_.contains(pattern);
     return std::any_of(job_.network.begin(), job_.network.end(),
                        [&](const LayerSpec& layer) { return glob_match(pattern, layer.name); });
+  }
+
+  /// The layer that has this as one of several outputs; "" if none has.
+  std::string layer_of_output(const std::string& name) const {
+    for (const LayerSpec& layer : job_.network) {
+      const std::vector<std::string> outputs = layer.output_names();
+      if (!layer.outputs.empty() && std::find(outputs.begin(), outputs.end(), name) != outputs.end()) return layer.name;
+    }
+    return "";
   }
 
   std::string nearest_layer(const std::string& pattern) const {

@@ -47,6 +47,34 @@ void read_inputs(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   if (node.is_list() && node.items.empty()) problems.add(node.pos, path, "must name at least one layer");
 }
 
+/// Names of several outputs, or their numbers.
+void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
+  const std::string path = at_key(entry.path, "outputs");
+  const int count = output_count(*entry.type, entry.attrs);
+  if (count > 1)
+    for (int i = 0; i < count; ++i) entry.outputs.push_back(std::to_string(i));
+  if (node == nullptr || node->is_null()) return;
+  const std::vector<std::string> names = read_texts(*node, path, "the name of an output", problems);
+  if (problems.touch(path) || problems.touch(entry.path)) return;
+  if (names.size() != static_cast<size_t>(count) || count == 1) {
+    const std::string has = count == 1 ? " has one output, which has the layer's name"
+                                       : " has " + std::to_string(count) + " outputs here";
+    problems.add(node->pos, path, entry.type->name + has + ", not " + std::to_string(names.size()) + " named ones");
+    return;
+  }
+  std::set<std::string> taken;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const SourcePos& pos = node->is_list() ? node->items[i].pos : node->pos;
+    const bool number = names[i].find_first_not_of("0123456789") == std::string::npos;
+    if (!is_name(names[i]) || names[i].find('.') != std::string::npos || (number && names[i] != std::to_string(i)))
+      problems.add(pos, at_index(path, i), "'" + names[i] + "' is not a valid name of output " + std::to_string(i),
+                   "a name has letters, digits, '_' and '-', and not digits alone");
+    else if (!taken.insert(names[i]).second)
+      problems.add(pos, at_index(path, i), "the name '" + names[i] + "' is used twice");
+  }
+  if (!problems.touch(path)) entry.outputs = names;
+}
+
 std::vector<std::string> with_common(const std::vector<Field>& fields) {
   std::vector<std::string> names = names_of(common_layer_fields());
   const std::vector<std::string> own = names_of(fields);
@@ -71,6 +99,7 @@ void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   }
   refuse_unknown_keys(node, with_common(entry.type->fields), entry.type->name, entry.path, problems);
   entry.attrs = read_attrs(node, entry.type->fields, entry.type->name, entry.path, problems);
+  read_outputs(node.find("outputs"), entry, problems);
   if (const YamlNode* share = node.find("share")) entry.share_pos = share->pos;
 }
 

@@ -273,6 +273,7 @@ Json layer_schema() {
     fields.insert(fields.end(), type.fields.begin(), type.fields.end());
     Json schema = entry_schema(fields, type.doc);
     add_input_count(schema, type);
+    if (type.num_outputs == nullptr) schema["properties"].erase("outputs");
     schema["properties"]["type"] = {{"const", type.name}, {"description", type.doc}};
     any.push_back(schema);
   }

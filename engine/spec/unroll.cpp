@@ -16,12 +16,13 @@ namespace {
 
 constexpr size_t kMaxModuleDepth = 8;
 
-/// The local names of one list of layers, each with the full name of the layer that makes its output.
+/// The local names of one list of layers, each with the full name of the output that it means.
 struct Scope {
   const LayerList* layers = nullptr;
   std::string prefix;  ///< "h.0." or ""
   std::string input;   ///< input of the first layer: "data", or the module's input
   std::map<std::string, std::string> outputs;
+  std::map<std::string, std::vector<std::string>> several;  ///< as Network::several
 };
 
 class Unroller {
@@ -37,15 +38,18 @@ class Unroller {
     refuse_names_inside_names();
     for (const auto& [name, output] : top.outputs) network_.print_names.push_back(name);
     network_.outputs = std::move(top.outputs);
+    network_.several = std::move(top.several);
     return std::move(network_);
   }
 
  private:
   void expand(Scope& scope, size_t depth) {
     std::string before = scope.input;
+    const LayerEntry* entry_before = nullptr;
     for (size_t i = 0; i < scope.layers->size(); ++i) {
       const LayerEntry& entry = (*scope.layers)[i];
       if (network_.layers.size() >= kMaxLayers || ++entries_ > 4 * kMaxLayers) return refuse_size(entry);
+      if (entry.inputs.empty() && entry_before != nullptr) refuse_several(scope, *entry_before, entry);
       const std::vector<std::string> inputs = resolve_inputs(scope, i, before);
       if (entry.module.empty())
         add_layer(scope, entry, inputs);
@@ -53,7 +57,20 @@ class Unroller {
         add_module(scope, entry, inputs, depth);
       const auto output = scope.outputs.find(entry.name);
       if (output != scope.outputs.end()) before = output->second;
+      entry_before = &entry;
     }
+  }
+
+  /// The layer before has several outputs, and this one does not say which it reads.
+  void refuse_several(const Scope& scope, const LayerEntry& before, const LayerEntry& entry) {
+    const auto several = scope.several.find(before.name);
+    if (several == scope.several.end()) return;
+    problems_.add(entry.pos, at_key(entry.path, "inputs"), has_several(before.name, several->second),
+                  "name one or more: inputs: [" + join(several->second) + "]");
+  }
+
+  static std::string has_several(const std::string& name, const std::vector<std::string>& outputs) {
+    return "'" + name + "' has " + std::to_string(outputs.size()) + " outputs";
   }
 
   std::vector<std::string> resolve_inputs(const Scope& scope, size_t index, const std::string& before) {
@@ -72,6 +89,10 @@ class Unroller {
     if (name == "data" || name == "label") return name;
     if (name == "input" && !scope.prefix.empty()) return scope.input;
     if (const auto known = scope.outputs.find(name); known != scope.outputs.end()) return known->second;
+    if (const auto several = scope.several.find(name); several != scope.several.end()) {
+      problems_.add(pos, path, has_several(name, several->second), "name one: " + join(several->second));
+      return name;
+    }
     const auto later = std::find_if(scope.layers->begin() + static_cast<std::ptrdiff_t>(index), scope.layers->end(),
                                     [&](const LayerEntry& l) { return l.name == name; });
     if (later == scope.layers->begin() + static_cast<std::ptrdiff_t>(index)) {
@@ -98,14 +119,20 @@ class Unroller {
 
   void add_layer(Scope& scope, const LayerEntry& entry, const std::vector<std::string>& inputs) {
     const std::string full = scope.prefix + entry.name;
-    scope.outputs[entry.name] = full;
+    if (entry.outputs.empty()) scope.outputs[entry.name] = full;
+    for (const std::string& output : entry.outputs) add_output(scope, entry.name, output, full + "." + output);
     if (!entry.type) return;
     check_input_count(entry);
-    LayerSpec layer{full, entry.type->name, inputs, entry.attrs, entry.path};
+    LayerSpec layer{full, entry.type->name, inputs, entry.attrs, entry.path, entry.outputs};
     if (entry.attrs.has("share")) resolve_share(scope, entry, layer);
     index_[full] = network_.layers.size();
     pos_.push_back(entry.pos);
     network_.layers.push_back(std::move(layer));
+  }
+
+  static void add_output(Scope& scope, const std::string& name, const std::string& output, const std::string& full) {
+    scope.outputs[name + "." + output] = full;
+    scope.several[name].push_back(name + "." + output);
   }
 
   void check_input_count(const LayerEntry& entry) {
@@ -198,11 +225,33 @@ class Unroller {
       inner.input = before;
       expand(inner, depth + 1);
       for (const auto& [name, output] : inner.outputs) scope.outputs[local + "." + name] = output;
-      const auto last = inner.outputs.find(inner.layers->back().name);
-      if (last == inner.outputs.end()) break;
-      before = scope.outputs[local] = scope.outputs[entry.name] = last->second;
+      for (const auto& [name, outputs] : inner.several)
+        for (const std::string& output : outputs) scope.several[local + "." + name].push_back(local + "." + output);
+      const LayerEntry& last = inner.layers->back();
+      if (const auto several = inner.several.find(last.name); several != inner.several.end()) {
+        pass_several_on(scope, entry, inner, last.name, several->second);
+        break;
+      }
+      const auto output = inner.outputs.find(last.name);
+      if (output == inner.outputs.end()) break;
+      before = scope.outputs[local] = scope.outputs[entry.name] = output->second;
     }
     open_.pop_back();
+  }
+
+  /// A module whose last layer has the outputs q, k and v has them too: "qkv.q", where "qkv" is its use.
+  void pass_several_on(Scope& scope, const LayerEntry& entry, const Scope& inner, const std::string& last,
+                       const std::vector<std::string>& outputs) {
+    if (entry.repeat > 1) {
+      problems_.add(entry.pos, at_key(entry.path, "repeat"),
+                    "module '" + entry.module + "' has " + std::to_string(outputs.size()) +
+                        " outputs, so a copy cannot read the one before",
+                    "its last layer must have one output");
+      network_.complete = false;
+      return;
+    }
+    for (const std::string& output : outputs)
+      add_output(scope, entry.name, output.substr(last.size() + 1), inner.outputs.at(output));
   }
 
   void refuse_size(const LayerEntry& entry) {

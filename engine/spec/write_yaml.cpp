@@ -172,6 +172,10 @@ class Writer {
       put(layer.type);
       key("inputs");
       put(layer.inputs);
+      if (!layer.outputs.empty()) {
+        key("outputs");
+        put(layer.outputs);
+      }
       entries(layer.attrs);
       out_ << YAML::EndMap;
     }

@@ -28,12 +28,15 @@ network:
   - {name: second, type: dense, units: 12, inputs: [data]}
   - {name: layer, type: )" +
                      type + (fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") + fields +
-                     "}\nloss: mse\n";
+                     "}\nloss: {type: mse, input: " + row.output + "}\n";
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
   // As many labels as the layer has outputs, even if they do not belong to samples here.
-  if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
+  if (outputs % 8 != 0) {
+    const size_t loss = text.find("loss:");
+    text.replace(loss, text.find('\n', loss) - loss, std::string("print: [") + row.output + "]");
+  }
   return build(text, {.label = {outputs / 8}});
 }
 
@@ -44,7 +47,7 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
     CAPTURE(std::string(row.type));
     CAPTURE(std::string(row.fields));
     const Graph graph = build_row(row, "fp32");
-    CHECK(tensor(graph, "layer").shape == row.shape);
+    CHECK(tensor(graph, row.output).shape == row.shape);
     const std::string weight = row.of_ids ? "grad.layer.weight" : "grad.first.weight";
     const bool trains = graph.find_tensor(weight) || graph.find_tensor(weight + ".use0");
     CHECK(trains == (graph.loss >= 0));

@@ -138,7 +138,7 @@ def draw_stages(rng, net, stages):
     stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
     if chance(rng, 0.1):  # side by side: as early as a layer's inputs allow, or later
         for layer in net.flat:
-            first = max([stage[name] for name in layer["inputs"] if name in stage], default=0)
+            first = max([stage[made] for made in (net.made_by.get(name, name) for name in layer["inputs"]) if made in stage], default=0)
             stage[layer["name"]] = rng.randint(first, stages - 1)
     some = {name: s for name, s in stage.items() if chance(rng, 0.6) or s == stages - 1} if chance(rng, 0.2) else stage
     return next((drawn for drawn in (some, stage) if set(drawn.values()) == set(range(stages))), None)
@@ -246,7 +246,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
     fields["launch"] = launch
     if chance(rng, 0.05):
-        fields["print"] = [rng.choice(net.flat)["name"]]
+        fields["print"] = [rng.choice([layer["name"] for layer in net.flat if layer["name"] in net.shapes])]
     return Job(fields, None, net.mixes_rows, fields["precision"])
 
 

@@ -56,6 +56,7 @@ class Layers:
         self.flat = []      # all layers, with modules unrolled
         self.shapes = {}    # of layers' outputs by name, and of data
         self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
+        self.made_by = {}   # one of several outputs -> its layer
         self.weights = {}   # layer with an own weight that others may share -> its shape
         # Whether micro-batches compute other numbers than whole batches: statistics over rows.
         self.mixes_rows = False
@@ -207,6 +208,39 @@ class Layers:
     def turn(self, perm):
         row = self.letters(self.shape)
         self.put("transpose", [self.shape[d] for d in perm], ([row], ""), perm=perm)
+        return True
+
+    def split(self):
+        """Cuts one dim; the network goes on from one of the parts, or from some of them joined again."""
+        dims = [d for d in range(1, len(self.shape)) if self.shape[d] > 1]
+        if not dims:
+            return False
+        dim, start, shape = self.rng.choice(dims), self.at, self.shape
+        size = shape[dim]
+        count = self.rng.choice([n for n in range(2, min(size, 5) + 1)])
+        if size % count == 0 and self.rng.random() < 0.6:
+            sizes, fields = [size // count] * count, {"parts": count}
+        else:
+            ends = sorted(self.rng.sample(range(1, size), count - 1)) + [size]
+            sizes = [end - begin for begin, end in zip([0] + ends, ends)]
+            fields = {"sizes": sizes}
+        names = [str(i) for i in range(count)]
+        if self.rng.random() < 0.5:
+            names = fields["outputs"] = [f"part{i}" for i in range(count)]
+        row = self.letters(shape)
+        name = self.put("split", shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - len(shape)]), **fields)
+        del self.shapes[name]
+        parts = [f"{name}.{part}" for part in names]
+        for part, of_part in zip(parts, sizes):
+            self.shapes[part], self.made_by[part] = shape[:dim] + (of_part,) + shape[dim + 1:], name
+            for known in (self.same_rows, self.flat_sums):
+                if start in known:
+                    known.add(part)
+        self.at = self.rng.choice(parts)
+        if self.rng.random() < 0.6:
+            joined = self.rng.sample(parts, self.rng.randint(2, count))
+            out = shape[:dim] + (sum(sizes[parts.index(part)] for part in joined),) + shape[dim + 1:]
+            self.put("concat", out, ([row] * len(joined), row[dim]), joined, dim=dim)
         return True
 
     def reduce(self):

@@ -130,7 +130,7 @@ class Network(Layers):
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
     KINDS = [("dense", 8), ("matmul", 3), ("activation", 7), ("dropout", 2), ("softmax", 2), ("layer_norm", 3), ("batch_norm", 2),
-             ("reshape", 2), ("transpose", 2), ("reduce", 1), ("combine", 4), ("residual", 3), ("attention", 3), ("product", 1),
+             ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4), ("residual", 3), ("attention", 3), ("product", 1),
              ("over_rows", 1), ("module", 2)]
     CHAIN = [("dense", 6), ("activation", 6), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 

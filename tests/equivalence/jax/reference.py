@@ -85,7 +85,11 @@ class Network:
     def loss(self, weights, data, label, step, micro_batch):
         values = {"data": data, "label": label}
         for layer in self.job["network"]:
-            values[layer["name"]] = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
+            made = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
+            if layer["outputs"]:
+                values.update((f"{layer['name']}.{output}", part) for output, part in zip(layer["outputs"], made))
+                continue
+            values[layer["name"]] = made
             if micro_batch is None:
                 self.whole[layer["name"]] = values[layer["name"]].shape
         prediction = values[self.job["loss_input"] or self.job["network"][-1]["name"]]
@@ -122,6 +126,11 @@ class Network:
             return jax.nn.softmax(x, attrs["dim"])
         if kind == "transpose":
             return x.transpose(attrs["perm"])
+        if kind == "split":
+            sizes = attrs.get("sizes") or [x.shape[attrs["dim"]] // attrs["parts"]] * attrs["parts"]
+            return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), attrs["dim"])
+        if kind == "concat":
+            return jnp.concatenate(inputs, attrs["dim"])
         if kind in ("reduce_mean", "reduce_sum"):
             return jnp.atleast_1d(getattr(x, kind[7:])(tuple(attrs["dims"]), keepdims=attrs["keep_dims"]))
         if kind in ("add", "mul"):
