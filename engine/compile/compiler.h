@@ -81,7 +81,7 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
-  const Optimizer optimizer;  ///< the job's optimizer
+  std::vector<Optimizer> optimizers;  ///< of parameters without a group, then of each group
   const int rank, stage, rank_in_stage;
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
@@ -95,6 +95,14 @@ struct Compiler {
   std::vector<VirtualInstruction> code;
 
   bool trains() const { return graph.loss >= 0; }
+  const Optimizer& optimizer_of(const BucketPlan& bucket) const {
+    return optimizers.at(static_cast<size_t>(bucket.group + 1));
+  }
+  /// True if its update is only weight -= learning_rate * gradient.
+  bool is_plain_step(const BucketPlan& bucket) const {
+    return optimizer_of(bucket).is_plain_step() && spec.optimizer.clip_norm == 0 &&
+           spec.optimizer.learning_rate_scale(bucket.group) == 1;
+  }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
   int all_ranks();                              ///< the group of every rank

@@ -12,6 +12,7 @@
 #include "engine/model/backward.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
+#include "engine/model/parameter_groups.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 
@@ -35,6 +36,8 @@ class Model {
     add_prints();
     if (!errors_.empty()) throw SpecError(errors_.take());
     if (graph_.loss >= 0) build_backward(graph_);
+    if (std::vector<Diagnostic> unused = set_parameter_groups(spec_, graph_); !unused.empty())
+      throw SpecError(std::move(unused));
     verify_graph(graph_);
     return std::move(graph_);
   }

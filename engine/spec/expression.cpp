@@ -15,6 +15,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kMaxDepth = 40;
+constexpr size_t kMaxText = 65'536;  ///< of a text with expressions in it: texts of texts must not grow without bound
 constexpr std::array<std::string_view, 5> kWords = {"and", "or", "not", "true", "false"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -204,7 +205,7 @@ class Parser {
     for (const auto& [other, value] : *names_) known.push_back(other);
     std::string hint = did_you_mean(name, known);
     if (hint.empty()) hint = known.empty() ? "define it: vars: {" + name + ": 64}" : "names are " + join(known);
-    fail(at, "there is no '" + name + "' here", hint);
+    throw ExpressionError{offset_ + at, "there is no '" + name + "' here", hint, name};
   }
 
   Constant number() {
@@ -419,6 +420,8 @@ Constant expand_text(std::string_view text, const Names& names) {
       [&](std::string_view expression, size_t at, size_t length) {
         Constant value = Parser(expression, at + 2, &names).parse();
         expanded += to_text(value);
+        if (expanded.size() > kMaxText)
+          throw ExpressionError{at, "the text grows to more than " + std::to_string(kMaxText) + " bytes", ""};
         if (length == text.size()) whole = std::move(value);
       });
   return whole ? *whole : Constant(std::move(expanded));

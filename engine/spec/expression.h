@@ -30,6 +30,7 @@ using Names = std::map<std::string, Constant, std::less<>>;
 struct ExpressionError {
   size_t at = 0;
   std::string message, hint;
+  std::string unknown = {};  ///< the name that is not known; "" for other errors
 };
 
 /// "64", "0.5", "true", or the text itself.

@@ -57,9 +57,13 @@ std::string kind_name(const Field& field) {
     case FieldKind::transforms:
       return "list of transforms";
     case FieldKind::modules:
-      return "mapping of lists of layers";
+      return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:
       return "list of layers";
+    case FieldKind::values:
+      return "mapping of name to number, text, true or false";
+    case FieldKind::groups:
+      return "list of mappings";
     case FieldKind::stage_map:
       return "mapping of name or glob to stage";
     case FieldKind::strategy_map:

@@ -194,6 +194,13 @@ class Walk {
         length = entry.key.size();
       }
     }
+    if (!best && path_ == "vars.") {
+      std::vector<std::string> names;
+      for (const YamlNode::Entry& entry : node_->entries) names.push_back(entry.key);
+      const std::string guess = did_you_mean(rest_, names);
+      error = "the job has no var of that name" + (guess.empty() ? "" : "; " + guess);
+      return;
+    }
     if (!best) {
       const bool takes_all = path_ == "parallel.strategies." || path_ == "parallel.stage_config.";
       length = takes_all ? rest_.size() : std::min(rest_.find_first_of(".["), rest_.size());

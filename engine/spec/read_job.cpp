@@ -23,7 +23,8 @@ std::string where_it_belongs(const std::string& key) {
 
 class JobReader {
  public:
-  JobReader(JobSpec& job, JobKind kind, Problems& problems) : job_(job), kind_(kind), problems_(problems) {}
+  JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
+      : job_(job), kind_(kind), vars_(vars), expander_(expander), problems_(problems) {}
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
@@ -159,8 +160,12 @@ class JobReader {
       case FieldKind::transforms:
         return transforms(node, path);
       case FieldKind::modules:
-        modules_ = read_modules(node, path, problems_);
+        modules_ = read_modules(node, path, expander_, problems_);
         return;
+      case FieldKind::values:
+        return;  // the vars, which all else has been read with
+      case FieldKind::groups:
+        return groups(node, path);
       case FieldKind::layers:
         return network(node, path);
       case FieldKind::stage_map:
@@ -185,8 +190,10 @@ class JobReader {
 
   void network(const YamlNode& node, const std::string& path) {
     const LayerList layers = read_layers(node, path, problems_);
-    network_ = unroll(layers, modules_, problems_);
+    network_ = unroll(layers, modules_, vars_, expander_, problems_);
     job_.network = std::move(network_.layers);
+    if (job_.network.empty() && !layers.empty() && network_.complete && !problems_.touch("network"))
+      problems_.add(node.pos, path, "must have at least one layer, and all of them are left out");
   }
 
   void print(const YamlNode& node, const std::string& path) {
@@ -257,6 +264,54 @@ class JobReader {
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
       job_.parallel.recompute.push_back({patterns[i], where});
     }
+  }
+
+  void groups(const YamlNode& node, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node),
+                    "e.g. [{parameters: ['*.bias'], weight_decay: 0}]");
+      return;
+    }
+    const EntryType* type = find_type(optimizer_types(), job_.optimizer.type);
+    if (type == nullptr || problems_.touch("optimizer.type") || !demand_few(node.pos, path, node.items.size())) return;
+    for (size_t i = 0; i < node.items.size(); ++i) group(node.items[i], *type, at_index(path, i));
+  }
+
+  void group(const YamlNode& node, const EntryType& type, const std::string& path) {
+    if (!node.is_map()) {
+      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
+                    "e.g. {parameters: ['*.bias'], weight_decay: 0}");
+      return;
+    }
+    std::vector<Field> fields = parameter_group_fields();
+    std::vector<std::string> known = names_of(fields), shared;
+    for (const Field& field : type.fields) {
+      const auto& same = type.same_in_groups;
+      const bool is_shared = std::find(same.begin(), same.end(), field.name) != same.end();
+      (is_shared ? shared : known).push_back(field.name);
+      if (!is_shared) fields.push_back(field);
+    }
+    refuse_unknown_keys(node, known, "a group of " + type.name, path, problems_, [&](const std::string& key) {
+      const bool is_shared = std::find(shared.begin(), shared.end(), key) != shared.end();
+      return is_shared ? "all parameters share it; set optimizer." + key : std::string();
+    });
+    ParameterGroup group;
+    group.path = path;
+    for (const Field& field : fields) {
+      const YamlNode* value = node.find(field.name);
+      const std::string where = at_key(path, field.name);
+      if (value == nullptr || value->is_null()) {
+        if (field.is_required) problems_.add(node.pos, path, "a group needs '" + field.name + "'", kind_text(field));
+      } else if (field.kind == FieldKind::patterns) {
+        group.patterns = read_texts(*value, where, "a name or a glob", problems_);
+        if (value->is_list() && value->items.empty()) problems_.add(value->pos, where, "must name at least one parameter");
+      } else if (std::optional<Value> read = read_value(*value, field, where, problems_)) {
+        group.attrs.set(field.name, std::move(*read));
+      }
+    }
+    group.learning_rate_scale = group.attrs.number("learning_rate_scale", 1.0);
+    group.attrs.erase("learning_rate_scale");
+    job_.optimizer.groups.push_back(std::move(group));
   }
 
   bool demand_map(const YamlNode& node, const std::string& path, const std::string& example) {
@@ -348,6 +403,8 @@ class JobReader {
 
   JobSpec& job_;
   const JobKind kind_;
+  const Names& vars_;
+  Expander& expander_;
   Problems& problems_;
   Modules modules_;
   Network network_;
@@ -369,10 +426,17 @@ void choose_run_length(const YamlNode& root, TrainSpec& train) {
 
 }  // namespace
 
-void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
-  record_positions(root, "", job);
+void read_job(YamlNode& root, JobSpec& job, Problems& problems) {
   const YamlNode* command = root.find("command");
-  JobReader reader(job, command && !command->is_null() ? JobKind::command : JobKind::network, problems);
+  const JobKind kind = command && !command->is_null() ? JobKind::command : JobKind::network;
+  Expander expander(job.source, job.file, problems);
+  Names vars;
+  if (kind == JobKind::network) {  // a command has ${…} of its shell
+    vars = read_vars(root, expander, problems);
+    if (!problems.empty() || !expand_job(root, vars, expander)) return;
+  }
+  record_positions(root, "", job);
+  JobReader reader(job, kind, vars, expander, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish();
   choose_run_length(root, job.train);

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
 
@@ -33,7 +34,8 @@ class Writer {
   }
 
  private:
-  void scalar(const std::string& text) {
+  void scalar(const std::string& given) {
+    const std::string text = job_.has_command() ? given : escape_expressions(given);
     if (!needs_no_quotes(text)) out_ << YAML::DoubleQuoted;
     out_ << text;
   }
@@ -94,7 +96,10 @@ class Writer {
       case FieldKind::transforms:
         return transforms(field);
       case FieldKind::modules:
-        return;  // unrolled into the network
+      case FieldKind::values:
+        return;  // the network is written unrolled, with the values of its expressions
+      case FieldKind::groups:
+        return groups(field);
       case FieldKind::layers:
         return network(field);
       case FieldKind::stage_map:
@@ -124,6 +129,22 @@ class Writer {
     if (list.empty()) return;
     key(field.name);
     put(list);
+  }
+
+  void groups(const Field& field) {
+    if (job_.optimizer.groups.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ParameterGroup& group : job_.optimizer.groups) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("parameters");
+      put(group.patterns);
+      key("learning_rate_scale");
+      put(group.learning_rate_scale);
+      entries(group.attrs);
+      out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
   }
 
   void environment(const Field& field) {

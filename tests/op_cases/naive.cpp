@@ -119,6 +119,10 @@ bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i) {
   return philox_uniform(stream_key(seed, static_cast<uint64_t>(key)), i, step) >= static_cast<float>(p);
 }
 
+double learning_rate(const StepScalars& scalars, const Attrs& attrs) {
+  return double{scalars.learning_rate} * double{static_cast<float>(attrs.number("learning_rate_scale", 1))};
+}
+
 double clip_scale(const Inputs& in, const Attrs& attrs) {
   const double clip = attrs.number("clip_norm", 0);
   return clip > 0 ? std::min(1.0, clip / (std::sqrt(in[1].values[0]) + 1e-6)) : 1.0;

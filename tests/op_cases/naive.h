@@ -46,6 +46,8 @@ Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
 
 /// True if dropout keeps element i of the whole batch's tensor.
 bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i);
+/// That of the step times attr learning_rate_scale.
+double learning_rate(const StepScalars& scalars, const Attrs& attrs);
 /// The factor of gradients clipped to attr clip_norm; in[1] is their squared norm.
 double clip_scale(const Inputs& in, const Attrs& attrs);
 

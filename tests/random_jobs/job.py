@@ -58,7 +58,8 @@ def chance(rng, probability):
     return rng.random() < probability
 
 
-def draw_optimizer(rng, loss):
+def draw_optimizer(rng, loss, names):
+    """`names`: of layers with weights of their own."""
     kind = rng.choice(["sgd", "sgd", "adam", "adamw"])
     base = rng.choice([0.001, 0.01, 0.05, 0.2] if kind == "sgd" else [0.0003, 0.003, 0.01])
     rate = base
@@ -85,7 +86,24 @@ def draw_optimizer(rng, loss):
         optimizer["weight_decay"] = rng.choice([0.001, 0.1])
     if chance(rng, 0.35):
         optimizer["clip_norm"] = rng.choice([0.01, 0.3, 5.0])
+    if chance(rng, 0.25):
+        optimizer["groups"] = draw_groups(rng, optimizer, names)
     return optimizer
+
+
+def draw_groups(rng, optimizer, names):
+    """Groups of parameters that are there: those of some layers, and all weights."""
+    groups = []
+    for pattern in rng.sample([f"{name}.*" for name in names], min(len(names), rng.randint(0, 2))) + ["*.weight"]:
+        group = {"parameters": [pattern]}
+        if chance(rng, 0.6):
+            group["weight_decay"] = rng.choice([0, 0.01])
+        if optimizer["type"] == "sgd" and chance(rng, 0.3):
+            group["momentum"] = rng.choice([0.3, 0.5])
+        if chance(rng, 0.5):
+            group["learning_rate_scale"] = rng.choice([0, 0.1, 0.5])
+        groups.append(group)
+    return groups
 
 
 def draw_strategy(rng, rule, shapes, ranks):

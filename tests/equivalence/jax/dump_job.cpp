@@ -43,6 +43,12 @@ Json job_json(const JobSpec& spec, int64_t steps) {
                                 {"step_size", rate.step_size},
                                 {"gamma", rate.gamma}};
   optimizer["clip_norm"] = spec.optimizer.clip_norm;
+  optimizer["groups"] = Json::array();
+  for (const ParameterGroup& group : spec.optimizer.groups) {
+    optimizer["groups"].push_back({{"patterns", group.patterns},
+                                   {"settings", attrs_json(group.attrs)},
+                                   {"learning_rate_scale", group.learning_rate_scale}});
+  }
   return {{"network", layers},
           {"loss", spec.loss->type},
           {"loss_input", spec.loss->input},

@@ -1,6 +1,7 @@
 """The training of a job in JAX, on one device and in float64: layers as formulas, gradients by jax.grad, optimizers as
 PyTorch defines them. It shares no code with the engine; from dump_job it takes initial weights and batches."""
 
+import fnmatch
 import functools
 import json
 import math
@@ -154,8 +155,18 @@ def learning_rate(rate, step, steps):
     return rate["base"]
 
 
-def updated(o, w, g, slots, rate, step):
+def settings_of(o, name):
+    """The optimizer's settings of a parameter, and the factor of its learning rate: those of the first group that names it."""
+    for group in o["groups"]:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in group["patterns"]):
+            return {**o, **group["settings"]}, group["learning_rate_scale"]
+    return o, 1
+
+
+def updated(o, name, w, g, slots, rate, step):
     """A parameter after a step, and the optimizer's state of it."""
+    o, scale = settings_of(o, name)
+    rate = rate * scale
     decoupled = o["type"] == "adamw"
     if not decoupled:
         g = g + o["weight_decay"] * w
@@ -183,7 +194,7 @@ def make_step(job):
         if o["clip_norm"] > 0:
             norm = jnp.sqrt(sum(jnp.sum(g * g) for g in gradients.values()))
             gradients = {name: g * jnp.minimum(1, o["clip_norm"] / (norm + 1e-6)) for name, g in gradients.items()}
-        after = {name: updated(o, w, gradients[name], slots[name], rate, step) for name, w in weights.items()}
+        after = {name: updated(o, name, w, gradients[name], slots[name], rate, step) for name, w in weights.items()}
         return loss, {name: w for name, (w, _) in after.items()}, {name: state for name, (_, state) in after.items()}
 
     return run
