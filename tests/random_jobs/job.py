@@ -86,7 +86,7 @@ def draw_optimizer(rng, loss, names):
         optimizer["weight_decay"] = rng.choice([0.001, 0.1])
     if chance(rng, 0.35):
         optimizer["clip_norm"] = rng.choice([0.01, 0.3, 5.0])
-    if chance(rng, 0.25):
+    if names and chance(rng, 0.25):
         optimizer["groups"] = draw_groups(rng, optimizer, names)
     return optimizer
 
@@ -94,7 +94,8 @@ def draw_optimizer(rng, loss, names):
 def draw_groups(rng, optimizer, names):
     """Groups of parameters that are there: those of some layers, and all weights."""
     groups = []
-    for pattern in rng.sample([f"{name}.*" for name in names], min(len(names), rng.randint(0, 2))) + ["*.weight"]:
+    some = rng.sample([f"{name}.*" for name in names], min(len(names) - 1, rng.randint(0, 2)))
+    for pattern in some + ["*.weight"]:
         group = {"parameters": [pattern]}
         if chance(rng, 0.6):
             group["weight_decay"] = rng.choice([0, 0.01])
@@ -259,7 +260,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
         fields["modules"] = net.modules
     fields["network"] = net.layers
     fields["loss"] = loss
-    fields["optimizer"] = draw_optimizer(rng, loss)
+    fields["optimizer"] = draw_optimizer(rng, loss, sorted(net.weights))
     fields["train"] = train
     fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
     fields["launch"] = launch
@@ -277,7 +278,7 @@ def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
     dataset = {"type": "random", "shape": [net.features]}
     loss = net.end(dataset)
     common = {**fields, "dataset": {**dataset, **data}}
-    rest = {"loss": loss, "optimizer": draw_optimizer(rng, loss), "train": train}
+    rest = {"loss": loss, "optimizer": draw_optimizer(rng, loss, []), "train": train}
     parallel = draw_parallel(rng, net, launch["ranks"], micro_batches, "hybrid_parallel", stages)
     parallel.pop("full_batch", None)
     if full:
