@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/spec/network.h"
 #include "engine/spec/read_fields.h"
