@@ -96,6 +96,7 @@ constexpr const char* kNoZeroByte = R"(^[^\u0000]*$)";
 Json reference(const char* name) { return {{"$ref", std::string("#/$defs/") + name}}; }
 
 Json section_schema(const Section& section);
+Json initial_schema();
 
 Json value_schema(const Field& field) {
   switch (field.kind) {
@@ -138,6 +139,8 @@ Json value_schema(const Field& field) {
       return {{"type", "object"},
               {"propertyNames", {{"pattern", variable_name_pattern()}}},
               {"additionalProperties", text_schema(kNoZeroByte)}};
+    case FieldKind::initial:
+      return reference("initial");
     case FieldKind::names:
     case FieldKind::patterns:
       return texts_schema();
@@ -282,6 +285,21 @@ Json layer_schema() {
   return {{"oneOf", any}};
 }
 
+/// A type with its fields, or the type alone if it needs none.
+Json initial_schema() {
+  Json any = Json::array();
+  for (const EntryType& type : initial_types()) {
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    Json mapping = object_schema(type.fields, nullptr, type.doc);
+    mapping["properties"]["type"] = {{"const", type.name}};
+    mapping["required"].push_back("type");
+    any.push_back(mapping);
+  }
+  return {{"oneOf", any}};
+}
+
 Json transform_schema() {
   Json any = Json::array();
   for (const EntryType& type : transform_types()) {
@@ -308,7 +326,7 @@ std::string job_schema() {
   schema["if"] = {{"required", {"command"}}};
   schema["then"] = kind_schema(job_section(), JobKind::command);
   schema["else"] = kind_schema(job_section(), JobKind::network);
-  schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()}};
+  schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()}, {"initial", initial_schema()}};
   return schema.dump(2) + "\n";
 }
 

@@ -113,10 +113,12 @@ class Layers:
         features, units = self.shape[-1], units or self.size()
         bias = self.rng.random() < 0.7 if bias is None else bias
         owners = [name for name, shape in self.weights.items() if shape == (units, features)]
-        if owners and "init_std" not in fields and self.rng.random() < 0.5:
+        if owners and "init" not in fields and self.rng.random() < 0.5:
             fields["share"] = self.rng.choice(owners)
         elif self.rng.random() < 0.2:
-            fields.setdefault("init_std", self.rng.choice([0.05, 0.3]))
+            fields.setdefault("init", self.rng.choice([{"type": "normal", "std": 0.05}, {"type": "normal", "std": 0.3},
+                                                       {"type": "normal", "std": 0.5, "depth": 3}, {"type": "uniform", "bound": 0.2},
+                                                       {"type": "kaiming_normal", "nonlinearity": "relu"}, "xavier_uniform"]))
         out = self.shape[:-1] + (units,)
         if not self.fits(out):
             return False

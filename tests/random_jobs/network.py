@@ -176,7 +176,7 @@ class Network(Layers):
             self.shapes["data"] = (self.rows, *shape)
             rule = ([self.letters(self.shape, "vd"), "vd"], "")
             name = self.put("embedding", self.shape + (units,), rule, vocab=self.vocabulary, units=units,
-                            **({"init_std": 0.2} if rng.random() < 0.5 else {}))
+                            **({"init": {"type": "normal", "std": 0.2}} if rng.random() < 0.5 else {}))
             self.weights[name] = (self.vocabulary, units)
             return {"type": "random", "dtype": "i32", "shape": shape}
         ranks = 1 if self.kinds is self.CHAIN else rng.choice([1, 1, 2, 2, 3])
