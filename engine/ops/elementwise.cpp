@@ -48,7 +48,7 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b) {
 
 namespace {
 
-Shape broadcast_shape(std::string_view op, Infos inputs) {
+Shape shape_of_all(std::string_view op, Infos inputs) {
   Shape shape = inputs[0].shape;
   for (const TensorInfo& input : inputs.subspan(1)) shape = broadcast_shape(op, shape, input.shape);
   return shape;
@@ -59,7 +59,7 @@ Shape broadcast_shape(std::string_view op, Infos inputs) {
 std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs) {
   expect_inputs(op, inputs, num_inputs, num_inputs);
   expect_floats(op, inputs);
-  return {{broadcast_shape(op, inputs), inputs[0].dtype}};
+  return {{shape_of_all(op, inputs), inputs[0].dtype}};
 }
 
 void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs) {
@@ -72,7 +72,7 @@ void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<
 }
 
 RuleText broadcast_rule(Infos inputs, const Attrs&) {
-  const Shape out = broadcast_shape("broadcast", inputs);
+  const Shape out = shape_of_all("broadcast", inputs);
   const std::string dims = letters(out.size());
   std::string text;
   for (size_t i = 0; i < inputs.size(); ++i) {

@@ -15,7 +15,7 @@ namespace {
 
 template <Unary kFunction>
 KernelExample example_of(const char* what, size_t inputs) {
-  KernelExample shown{.what = what, .inputs = {inputs, {example::kMatrix}}};
+  KernelExample shown{.what = what, .inputs = std::vector<KernelExample::Input>(inputs, {example::kMatrix})};
   for (const auto& parameter : unary_def(kFunction).parameters) {
     if (parameter.name != nullptr) shown.attrs.set(parameter.name, parameter.example);
   }

@@ -44,6 +44,7 @@ Json job_json(const JobSpec& spec, int64_t steps) {
   optimizer["clip_norm"] = spec.optimizer.clip_norm;
   return {{"network", layers},
           {"loss", spec.loss->type},
+          {"loss_attrs", attrs_json(spec.loss->attrs)},
           {"loss_input", spec.loss->input},
           {"seed", spec.seed},
           {"micro_batches", spec.parallel.micro_batches},
