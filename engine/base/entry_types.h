@@ -1,4 +1,4 @@
-// What may stand beside `type` in a job file: the layers, losses and optimizers that there are.
+// What may stand beside `type` in a job file: the layers, losses, optimizers and initial values that there are.
 //
 //   engine/ops   defines each in the folder of its op (LayerDef, LossDef, OptimizerDef) and makes these lists of them
 //   engine/base  declares the lists, here
@@ -45,6 +45,8 @@ struct EntryType {
 const std::vector<EntryType>& layer_types();
 const std::vector<EntryType>& loss_types();
 const std::vector<EntryType>& optimizer_types();
+/// The initial values of a weight or a bias (fields of kind `initial`).
+const std::vector<EntryType>& initial_types();
 
 /// Null where there is none of that name.
 const EntryType* find_type(const std::vector<EntryType>& types, std::string_view name);

@@ -33,6 +33,7 @@ enum class FieldKind : uint8_t {
   section,    ///< a mapping with fields of its own
   words,      ///< [python3, train.py]
   variables,  ///< {NAME: value}
+  initial,    ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
   names,      ///< of layers
   patterns,   ///< names or globs of layers
   transforms,
@@ -134,6 +135,11 @@ Field text(std::string name, std::string doc);
 Field ints(std::string name, std::string doc);
 Field numbers(std::string name, std::string doc);
 Field int_lists(std::string name, std::string doc);
+
+/// A field that is a mapping becomes several Attrs: "init.type", "init.std".
+std::string nested_attr(const std::string& field, const std::string& inner);
+/// Those of one field: "type", "std".
+Attrs nested_attrs(const Attrs& attrs, const std::string& field);
 
 /// The values of these fields and no others: those given, and the defaults of the rest.
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields);

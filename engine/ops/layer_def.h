@@ -3,12 +3,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "engine/base/entry_types.h"
+#include "engine/ops/initial_values.h"
 #include "engine/ops/layer_builder.h"
 
 namespace trainctl {
@@ -59,17 +61,15 @@ struct LayerContext {
   /// The same; returns all of its outputs.
   std::vector<TensorId> emit_all(std::string_view op, Attrs attrs = {});
 
-  /// The layer's own weight, or with the field `share` the weight of an earlier layer. A field `init_std` overrides
-  /// `init`.
-  TensorId weight(const Shape& shape, Init init);
+  /// The layer's own weight, or with the field `share` the weight of an earlier layer. The field `init` overrides
+  /// `otherwise`. `fans`: absent for a weight [out, in, ..].
+  TensorId weight(const Shape& shape, Init otherwise, std::optional<Fans> fans = {});
+  /// The field `bias_init` overrides `otherwise`.
+  TensorId bias(const Shape& shape, Init otherwise);
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
 };
-
-/// As in PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
-Init linear_init(int64_t features);
-Init constant_init(double value);
 
 /// Every layer type, in the order of the reference.
 std::span<const LayerDef* const> all_layers();

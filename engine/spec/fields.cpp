@@ -50,6 +50,8 @@ std::string kind_name(const Field& field) {
       return "list of words";
     case FieldKind::variables:
       return "mapping of name to text";
+    case FieldKind::initial:
+      return "initial values: name or mapping";
     case FieldKind::names:
       return "list of layer names";
     case FieldKind::patterns:

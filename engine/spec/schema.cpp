@@ -97,6 +97,7 @@ constexpr const char* kNoZeroByte = R"(^[^\u0000]*$)";
 Json reference(const char* name) { return {{"$ref", std::string("#/$defs/") + name}}; }
 
 Json section_schema(const Section& section);
+Json initial_schema();
 
 /// Numbers, flags and choices, or an expression in their place.
 Json or_expression(Json schema) { return {{"anyOf", {std::move(schema), reference("expression")}}}; }
@@ -187,6 +188,8 @@ Json plain_schema(const Field& field) {
       return {{"type", "object"},
               {"propertyNames", {{"pattern", variable_name_pattern()}}},
               {"additionalProperties", text_schema(kNoZeroByte)}};
+    case FieldKind::initial:
+      return reference("initial");
     case FieldKind::names:
     case FieldKind::patterns:
       return texts_schema();
@@ -351,6 +354,21 @@ Json groups_schema() {
   return list_of(group);
 }
 
+/// A type with its fields, or the type alone if it needs none.
+Json initial_schema() {
+  Json any = Json::array();
+  for (const EntryType& type : initial_types()) {
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    Json mapping = object_schema(type.fields, nullptr, type.doc);
+    mapping["properties"]["type"] = {{"const", type.name}};
+    mapping["required"].push_back("type");
+    any.push_back(mapping);
+  }
+  return {{"oneOf", any}};
+}
+
 Json transform_schema() {
   Json any = Json::array();
   for (const EntryType& type : transform_types()) {
@@ -377,7 +395,9 @@ std::string job_schema() {
   schema["if"] = {{"required", {"command"}}};
   schema["then"] = kind_schema(job_section(), JobKind::command);
   schema["else"] = kind_schema(job_section(), JobKind::network);
-  schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()},
+  schema["$defs"] = {{"layer", layer_schema()},
+                     {"transform", transform_schema()},
+                     {"initial", initial_schema()},
                      {"expression",
                       {{"type", "string"},
                        {"pattern", R"(\$\{[^{}]*\})"},

@@ -60,10 +60,20 @@ class Writer {
     std::visit([this](const auto& v) { put(v); }, value);
   }
 
+  /// Attrs "init.type", "init.std" are a mapping.
   void entries(const Attrs& attrs) {
+    std::string open;
     for (const auto& [name, value] : attrs) {
-      key(name);
-      put(value);
+      const size_t dot = name.find('.');
+      if (dot == std::string::npos) {
+        key(name);
+        put(value);
+      } else if (const std::string field = name.substr(0, dot); field != open) {
+        key(open = field);
+        out_ << YAML::Flow << YAML::BeginMap;
+        entries(nested_attrs(attrs, field));
+        out_ << YAML::EndMap;
+      }
     }
   }
 

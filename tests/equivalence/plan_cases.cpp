@@ -23,6 +23,9 @@ const char* const kAdam001 = "optimizer={type: adam, learning_rate: 0.001}";
 // and adam turns both into steps of full size.
 const char* const kMse = "loss=mse";
 const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.3}";
+// Not adam, which a wrong scale of the loss would not change.
+const char* const kSgd = "optimizer={type: sgd, learning_rate: 0.05, momentum: 0.9}";
+const char* const kIgnored = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}";
 
 const char* const kGroups =
     "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: [{parameters: "
@@ -167,6 +170,29 @@ const std::vector<PlanCase>& plan_cases() {
        {ranks(4), kSemi, kTwoStages, kShard1, "parallel.recompute=[norm1, act1, drop, norm2]",
         "parallel.strategies={fc2: [[1, 2], [1, 2]]}"},
        kAdamTolerance},
+      // the mean is over the labels of the whole batch that count, wherever they are
+      {"classifier: ignored labels, 4 ranks, 3 micro-batches, as with one",
+       "classifier",
+       {kIgnored, kSgd},
+       {ranks(4), kData, kShard2, "parallel.micro_batches=3"}},
+      {"classifier: ignored labels, 2 stages of 2, 4 micro-batches, as with one",
+       "classifier",
+       {kIgnored, kSgd},
+       {ranks(4), kSemi, kTwoStages, kMicro4, "parallel.strategies={fc1: [[1, 1], [2, 1]]}"}},
+      {"language: ignored labels, cut along the sequence",
+       "language",
+       {kIgnored, kSgd, kMicro2},
+       {ranks(6), kSemi, "parallel.strategies={loss: [[2, 3, 1], [2, 3]]}"}},
+      {"functions: data parallel, 3 ranks", "functions", {}, {ranks(3), kData, kMicro2}},
+      {"functions: columns of each layer, 4 ranks",
+       "functions",
+       {"loss=binary_cross_entropy"},
+       {ranks(4), kSemi,
+        "parallel.strategies={fc1: [[1, 1], [4, 1]], fc2: [[2, 1], [2, 1]], fc3: [[1, 2], [2, 2]], ratio: [[2, 2], [2, 2]]}"}},
+      {"functions: 3 stages, recompute",
+       "functions",
+       {kMicro2},
+       {ranks(3), kSemi, "parallel.stages=3", "parallel.recompute=[silu, soft, positive, 'sum*']"}},
       {"batch_norm: data parallel, 4 ranks", "batch_norm", {}, {ranks(4), kData}},
       {"batch_norm: data parallel, 6 ranks, 2 micro-batches", "batch_norm", {kMicro2}, {ranks(6), kData}},
       {"batch_norm: features cut, 2 ranks", "batch_norm", {}, {ranks(2), kSemi, "parallel.strategies={bn1: [[1, 2]]}"}},

@@ -78,7 +78,7 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
 }
 
 TEST_CASE("embedding reads integers and returns a row of the table for each") {
-  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init_std: 0.5}]\nloss: mse\n",
+  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init: {type: normal, std: 0.5}}]\nloss: mse\n",
                             {.shape = {5}, .label = {15}, .integer = true});
   CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
   CHECK(tensor(graph, "grad.e.weight").shape == Shape{7, 3});

@@ -285,7 +285,7 @@ def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
         parallel["full_batch"] = True
     if net.strategies:
         parallel["strategies"] = net.strategies
-    whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) else loss
+    whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) and "input" in loss else loss
     reference = {**common, "network": net.whole_layers, **rest, "loss": whole_loss, "parallel": {}, "launch": {}}
     return Job({**common, "network": net.layers, **rest, "parallel": parallel, "launch": launch}, reference,
                net.mixes_rows, fields["precision"])

@@ -95,7 +95,7 @@ class Layers:
         self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
         if all(i in self.same_rows for i in inputs) and not fields.get("p"):
             self.same_rows.add(name)
-        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose") and inputs[0] in self.flat_sums):
+        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose", "scale") and inputs[0] in self.flat_sums):
             self.flat_sums.add(name)
         return name
 
@@ -114,10 +114,12 @@ class Layers:
         features, units = self.shape[-1], units or self.size()
         bias = self.rng.random() < 0.7 if bias is None else bias
         owners = [name for name, shape in self.weights.items() if shape == (units, features)]
-        if owners and "init_std" not in fields and self.rng.random() < 0.5:
+        if owners and "init" not in fields and self.rng.random() < 0.5:
             fields["share"] = self.rng.choice(owners)
         elif self.rng.random() < 0.2:
-            fields.setdefault("init_std", self.rng.choice([0.05, 0.3]))
+            fields.setdefault("init", self.rng.choice([{"type": "normal", "std": 0.05}, {"type": "normal", "std": 0.3},
+                                                       {"type": "normal", "std": 0.5, "depth": 3}, {"type": "uniform", "bound": 0.2},
+                                                       {"type": "kaiming_normal", "nonlinearity": "relu"}, "xavier_uniform"]))
         out = self.shape[:-1] + (units,)
         if not self.fits(out):
             return False
@@ -143,6 +145,19 @@ class Layers:
         type = self.rng.choice(["relu", "relu", "sigmoid", "tanh", "gelu", "gelu"])
         fields = {"approximate": "tanh"} if type == "gelu" and self.rng.random() < 0.5 else {}
         return bool(self.elementwise(type, **fields))
+
+    # Functions in orders that stay within their domains, and do not grow.
+    FUNCTIONS = [[("silu", {})], [("leaky_relu", {})], [("leaky_relu", {"negative_slope": 0.3})], [("softplus", {})],
+                 [("softplus", {"beta": 3, "threshold": 2})], [("clip", {"min": -1.5, "max": 2})], [("clip", {"max": 0.5})], [("abs", {})],
+                 [("scale", {"factor": -0.7, "shift": 0.1})], [("tanh", {}), ("exp", {})],
+                 [("softplus", {}), ("scale", {"shift": 0.5}), ("log", {})], [("sigmoid", {}), ("scale", {"shift": 0.2}), ("sqrt", {})],
+                 [("tanh", {}), ("pow", {"exponent": 3})], [("clip", {"min": -2, "max": 2}), ("pow", {"exponent": 2})],
+                 [("sigmoid", {}), ("scale", {"shift": 0.5}), ("pow", {"exponent": -1.5})]]
+
+    def function(self):
+        for type, fields in self.rng.choice(self.FUNCTIONS):
+            self.elementwise(type, **fields)
+        return True
 
     def dropout(self):
         return bool(self.elementwise("dropout", p=self.rng.choice([0, 0.1, 0.3, 0.5])))
@@ -262,8 +277,39 @@ class Layers:
             return None
         return tuple(max(x, y) for x, y in zip(a, b))
 
+    def broadcast_letters(self, shape, out):
+        row = self.letters(out)
+        return "".join("-" if size == 1 and whole != 1 else letter for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
+
+    def divide(self):
+        """An earlier tensor divided by a positive one."""
+        numerator = self.at
+        self.elementwise("softplus")
+        self.elementwise("scale", shift=0.5)
+        row = self.letters(self.shape)
+        return bool(self.put("div", self.shape, ([row, row], ""), [numerator, self.at]))
+
+    def choose(self):
+        """Where the data is positive: any plan computes the same signs."""
+        if self.integer_data or self.at == "data":
+            return False
+        out = self.broadcast_with("data")
+        if out is None or out[0] != self.rows or not self.fits(out):
+            return False
+        self.mixes_rows |= len(self.shapes["data"]) != len(self.shape)
+        first = self.at
+        row = self.letters(self.shapes["data"])
+        mask = self.put("relu", self.shapes["data"], ([row], ""), ["data"])
+        inputs = [first, mask]
+        if self.rng.random() < 0.5:
+            fields = {"value": self.rng.choice([0, -1.5]), **({"invert": True} if self.rng.random() < 0.5 else {})}
+            type = "masked_fill"
+        else:
+            type, fields, inputs = "where", {}, [mask, first, "data"]
+        return bool(self.put(type, out, ([self.broadcast_letters(self.shapes[i], out) for i in inputs], ""), inputs, **fields))
+
     def combine(self):
-        """add or mul with any earlier tensor that broadcasts, including the data."""
+        """add, sub or mul with any earlier tensor that broadcasts, including the data."""
         others = [name for name in self.shapes if name != self.at and not (name == "data" and self.integer_data)]
         self.rng.shuffle(others)
         if self.rng.random() < 0.1:
@@ -273,11 +319,10 @@ class Layers:
             if out is None or out[0] != self.rows or not self.fits(out):
                 continue
             self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows broadcast over another dim
-            row = self.letters(out)
-            of = lambda shape: "".join("-" if size == 1 and whole != 1 else letter
-                                       for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
             inputs = [self.at, other]
             self.rng.shuffle(inputs)
-            self.put(self.rng.choice(["add", "add", "mul"]), out, ([of(self.shapes[i]) for i in inputs], ""), inputs)
+            rule = ([self.broadcast_letters(self.shapes[i], out) for i in inputs], "")
+            type = self.rng.choice(["add", "add", "sub", "mul"]) if self.at != other else self.rng.choice(["add", "mul"])
+            self.put(type, out, rule, inputs)
             return True
         return False

@@ -1,5 +1,5 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
-// logits [.., c], labels i32 [..].
+// logits [.., c], labels i32 [..]. attrs label_smoothing, ignore_index: targets.h.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -96,7 +96,14 @@ extern const OpDef softmax_cross_entropy_grad_op = {
 
 extern const LossDef softmax_cross_entropy_loss = {
     .name = "softmax_cross_entropy",
-    .doc = "over integer labels",
+    .doc = "mean over integer labels",
+    .fields = {number("label_smoothing", "Share of a row's target that all classes have alike.")
+                   .defaults(0.0)
+                   .at_least(0)
+                   .at_most(1),
+               integer("ignore_index", "Labels with this value do not count: the mean is over the others; 0 if there are none.")
+                   .at_least(-2147483648.0)
+                   .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
     .labels_are_classes = true,
 };

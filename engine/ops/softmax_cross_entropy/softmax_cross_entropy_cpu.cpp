@@ -1,4 +1,5 @@
-// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)). With other
+// targets than the label's class alone: targets.h.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -6,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl {
 namespace {
@@ -19,6 +21,17 @@ int64_t class_of(int32_t label, int64_t classes) {
   return label;
 }
 
+/// Which rows count, and the factor of a row's loss, which may change from step to step.
+struct Mean {
+  Targets targets;
+  double of_all;
+  const StepScalars* scalars;
+
+  explicit Mean(const KernelCall& call)
+      : targets(Targets::of(call.attrs)), of_all(call.attrs.number("scale", 1.0)), scalars(call.scalars) {}
+  double scale() const { return of_all * double{targets.weight(scalars)}; }
+};
+
 struct Rows {
   int64_t count, classes;
 };
@@ -28,37 +41,56 @@ Rows rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
+/// What label_smoothing e adds to a row's loss: e (x[label] - mean of x).
+double smoothed(const float* x, int64_t classes, int32_t label, const Targets& targets) {
+  if (targets.smoothing == 0) return 0;
+  const double mean = cpu::sum(classes, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(classes);
+  return double{targets.smoothing} * (x[class_of(label, classes)] - mean);
+}
+
 /// Writes a row's gradient, which may overwrite the row; returns the row's loss, unscaled.
-double write_grad(const float* x, int64_t classes, int32_t label, double scale, float* dx) {
+double write_grad(const float* x, int64_t classes, int32_t label, double scale, const Targets& targets, float* dx) {
+  if (!targets.counts(label)) {
+    std::fill_n(dx, classes, 0.0f);
+    return 0;
+  }
+  const double of_smoothing = smoothed(x, classes, label, targets);
   const float top = cpu::largest(x, classes);
   const float correct = x[class_of(label, classes)];
   for (int64_t i = 0; i < classes; ++i) dx[i] = cpu::exp(x[i] - top);
   const double sum = cpu::sum(classes, [dx](int64_t i) { return double{dx[i]}; });
   const auto share = static_cast<float>(scale / sum);
   for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
-  dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
-  return std::log(sum) + (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
+  dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0 + double{targets.smoothing}));
+  if (targets.smoothing != 0) {
+    const auto of_each = static_cast<float>(scale * targets.smoothing / static_cast<double>(classes));
+    for (int64_t i = 0; i < classes; ++i) dx[i] -= of_each;
+  }
+  return of_smoothing + std::log(sum) + (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
 }
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          loss = call.out[0].as<float>(), add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
+      if (!mean.targets.counts(labels[r])) continue;
       const float* x = logits + r * rows.classes;
       const float top = cpu::largest(x, rows.classes);
       const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
-      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]);
+      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]) +
+               smoothed(x, rows.classes, labels[r], mean.targets);
     }
-    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+    *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          dlogits = call.out[0].as<float>(), scale = call.attrs.number("scale", 1.0)] {
+          dlogits = call.out[0].as<float>(), mean = Mean(call)] {
+    const double scale = mean.scale();
     for (int64_t r = 0; r < rows.count; ++r) {
-      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
+      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets, dlogits + r * rows.classes);
     }
   };
 }
@@ -66,10 +98,12 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
 CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
-          scale = call.attrs.number("scale", 1.0)] {
+          mean = Mean(call)] {
+    const double scale = mean.scale();
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
-      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
+      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
+                          dlogits + r * rows.classes);
     }
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };

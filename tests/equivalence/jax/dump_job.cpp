@@ -51,6 +51,7 @@ Json job_json(const JobSpec& spec, int64_t steps) {
   }
   return {{"network", layers},
           {"loss", spec.loss->type},
+          {"loss_attrs", attrs_json(spec.loss->attrs)},
           {"loss_input", spec.loss->input},
           {"seed", spec.seed},
           {"micro_batches", spec.parallel.micro_batches},

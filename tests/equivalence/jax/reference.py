@@ -83,7 +83,8 @@ class Network:
         except (TypeError, ValueError):
             pass
 
-    def loss(self, weights, data, label, step, micro_batch):
+    def loss(self, weights, data, label, step, micro_batch, label_weight=1):
+        """`label_weight`: all labels of the batch divided by those that count."""
         values = {"data": data, "label": label}
         for layer in self.job["network"]:
             made = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
@@ -94,11 +95,20 @@ class Network:
             if micro_batch is None:
                 self.whole[layer["name"]] = values[layer["name"]].shape
         prediction = values[self.job["loss_input"] or self.job["network"][-1]["name"]]
-        if self.job["loss"] == "softmax_cross_entropy":
-            log = jax.nn.log_softmax(prediction)
-            return -jnp.take_along_axis(log, label.astype(int).reshape(log.shape[:-1] + (1,)), -1).mean()
-        off = prediction - label.reshape(prediction.shape)
-        return {"mae": jnp.abs, "mse": jnp.square}[self.job["loss"]](off).mean()
+        kind, attrs = self.job["loss"], self.job["loss_attrs"]
+        if kind == "softmax_cross_entropy":
+            log, e = jax.nn.log_softmax(prediction), attrs["label_smoothing"]
+            counts = label.reshape(log.shape[:-1]) != attrs.get("ignore_index", math.nan)
+            at_label = jnp.take_along_axis(log, jnp.where(counts, label.reshape(counts.shape), 0).astype(int)[..., None], -1)[..., 0]
+            return -jnp.where(counts, (1 - e) * at_label + e * log.mean(-1), 0).mean() * label_weight
+        label = label.reshape(prediction.shape)
+        if kind == "binary_cross_entropy":
+            return -(label * jax.nn.log_sigmoid(prediction) + (1 - label) * jax.nn.log_sigmoid(-prediction)).mean()
+        off = prediction - label
+        if kind == "smooth_l1":
+            beta = attrs["beta"]
+            return jnp.where(jnp.abs(off) < beta, off * off / (2 * beta), jnp.abs(off) - beta / 2).mean()
+        return {"mae": jnp.abs, "mse": jnp.square}[kind](off).mean()
 
     def apply(self, layer, weights, inputs, step, micro_batch):
         kind, attrs, name, x = layer["type"], layer["attrs"], layer["name"], inputs[0]
@@ -134,9 +144,25 @@ class Network:
             return jnp.concatenate(inputs, attrs["dim"])
         if kind in ("reduce_mean", "reduce_sum"):
             return jnp.atleast_1d(getattr(x, kind[7:])(tuple(attrs["dims"]), keepdims=attrs["keep_dims"]))
-        if kind in ("add", "mul"):
-            return inputs[0] + inputs[1] if kind == "add" else inputs[0] * inputs[1]
-        return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[kind](x)
+        if kind in ("add", "sub", "mul", "div"):
+            return {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}[kind](*inputs)
+        if kind == "where":
+            return jnp.where(inputs[0] != 0, inputs[1], inputs[2])
+        if kind == "masked_fill":
+            return jnp.where((inputs[1] != 0) != attrs["invert"], attrs["value"], x)
+        if kind == "leaky_relu":
+            return jax.nn.leaky_relu(x, attrs["negative_slope"])
+        if kind == "softplus":
+            t = attrs["beta"] * x
+            return jnp.where(t > attrs["threshold"], x, jax.nn.softplus(t) / attrs["beta"])
+        if kind == "clip":
+            return jnp.clip(x, attrs.get("min"), attrs.get("max"))
+        if kind == "pow":
+            return x ** int(attrs["exponent"]) if attrs["exponent"] == int(attrs["exponent"]) else x ** attrs["exponent"]
+        if kind == "scale":
+            return attrs["factor"] * x + attrs["shift"]
+        return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "silu": jax.nn.silu, "abs": jnp.abs, "exp": jnp.exp,
+                "log": jnp.log, "sqrt": jnp.sqrt}[kind](x)
 
 
 # Its training.
@@ -186,7 +212,9 @@ def make_step(job):
     def mean_loss(weights, data, label, step):
         network.find_shapes(weights, data, label, step)
         parts = zip(jnp.split(data, count), jnp.split(label, count))
-        return sum(network.loss(weights, *part, step, m) for m, part in enumerate(parts)) / count
+        counted = (label != job["loss_attrs"].get("ignore_index", math.nan)).sum()
+        label_weight = jnp.where(counted > 0, label.size / jnp.maximum(counted, 1), 0)
+        return sum(network.loss(weights, *part, step, m, label_weight) for m, part in enumerate(parts)) / count
 
     @jax.jit
     def run(weights, slots, data, label, rate, step):

@@ -1,4 +1,4 @@
-// loss[1] (+)= scale * sum of f(prediction - label) over all elements and, if asked for, the gradient of each in the
+// loss[1] (+)= scale * sum of f(prediction, label) over all elements and, if asked for, the gradient of each in the
 // same pass; the gradient may overwrite the prediction.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// F: `float loss(off)` of an element, and its scaled slope `float grad(off)`.
+/// F: `float loss(p, l)` of an element, and its scaled slope `float grad(p, l)`.
 template <class T, class F, bool kGrad>
 struct PairTerm {
   static constexpr int kSums = 1;
@@ -38,9 +38,9 @@ struct PairTerm {
     unpack(fetched.prediction, v[0]);
 #pragma unroll
     for (int j = 0; j < V; ++j) {
-      const float off = v[0][j] - fetched.label[j];
-      v[0][j] = f.loss(off);
-      slope[j] = f.grad(off);
+      const float p = v[0][j], l = fetched.label[j];
+      v[0][j] = f.loss(p, l);
+      slope[j] = f.grad(p, l);
     }
     if constexpr (kGrad) store(gradient, at, slope);
   }
