@@ -44,7 +44,7 @@ const std::vector<Row>& rows() {
        {"3:5 layer d: dense takes f32, but got [8, 12] i32"},
        {.integer = true}},
       {"network:\n  - {name: b, type: batch_norm}\n",
-       {"3:5 layer b: batch_norm needs features in dim 1, its input is [8]"},
+       {"3:5 layer b: batch_norm needs rows of features, its input is [8]"},
        {.shape = {}}},
       {"network:\n  - {name: a, type: dense, units: 3}\nloss: mae\n",
        {"4:7 the prediction is [8, 3], so the label must be [8, 3], but the data set's is [8]"}},

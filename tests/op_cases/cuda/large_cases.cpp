@@ -69,6 +69,7 @@ void add_rows(std::vector<OpCase>& rows) {
        }) {
     const int64_t n = x[1];
     rows.push_back({"layer_norm", {{x}, {{n}}, {{n}}}, eps, {x, {x[0]}, {x[0]}}});
+    rows.push_back({"rms_norm", {{x}, {{n}}}, eps, {x, {x[0]}}});
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
@@ -87,6 +88,9 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({4099, 9}, true));
   rows.push_back(batch_norm_case({20011, 72}, false));
   rows.push_back(batch_norm_case({3, 2, 20000}, true));
+  rows.push_back(batch_norm_case({8, 15, 15, 64}, true, 3));  // channels last
+  rows.push_back(batch_norm_case({5, 7, 9, 37}, true, 3));
+  rows.push_back(batch_norm_case({40, 14, 6}, false, 2));
   rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
   rows.push_back({"mae", {{{513, 257}}, fixed({513, 257})}, {{"scale", 1e-4}}, {{1}}});
   rows.push_back({"mse", {{{512, 256}}, fixed({512, 256})}, {{"scale", 1e-4}}, {{1}}});
