@@ -184,7 +184,7 @@ class Layers:
         groups = self.rng.choice(counts)
         others = self.letters(self.shape[2:], "nc")
         affine = self.rng.random() < 0.7
-        rule = (["nc" + others] + (["c", "c"] if affine else []), others, {"c": groups if groups > 1 else 1})
+        rule = (["nc" + others] + (["c", "c"] if affine else []), others, {"c": groups})
         self.put("group_norm", self.shape, rule, groups=groups, eps=self.rng.choice([1e-5, 1e-3]),
                  **({} if affine else {"affine": False}))
         return True

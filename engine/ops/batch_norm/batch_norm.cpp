@@ -19,8 +19,8 @@ size_t channel_dim(const Attrs& attrs) { return static_cast<size_t>(attrs.intege
 
 /// "ncab"; the letters of the other dims, n first, keep their order.
 std::string x_letters(const TensorInfo& x, const Attrs& attrs) {
-  const size_t others = x.shape.size() - 1;
-  return (others == 0 ? "" : "n" + letters(others - 1, "nc")).insert(channel_dim(attrs), "c");
+  std::string text = "n" + letters(x.shape.size() - 2, "nc");
+  return text.insert(channel_dim(attrs), "c");
 }
 
 /// Expects x and between `low` and `high` inputs in all; those after x are vectors over its channels. Returns their

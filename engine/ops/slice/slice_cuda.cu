@@ -69,7 +69,8 @@ Word filled(float value, DType dtype) {
 
 /// `elements`: of a word. All sizes and places of the innermost dim are multiples of it.
 template <class Word>
-CudaKernel launch_window(const Window& window, int64_t elements, const TensorArg& in, const TensorArg& out) {
+CudaKernel launch_window(const Window& window, int64_t elements, const TensorArg& in, const TensorArg& out,
+                         const char* name) {
   WindowRows w;
   const WindowDim& row = window.dims.back();
   w.outer = static_cast<int>(window.dims.size()) - 1;
@@ -92,11 +93,11 @@ CudaKernel launch_window(const Window& window, int64_t elements, const TensorArg
   const auto blocks = static_cast<unsigned>(ceil_div(w.words, kWindowUnroll * kMapThreads));
   return [=, from = static_cast<const Word*>(in.data), to = static_cast<Word*>(out.data),
           fill = filled<Word>(window.fill, out.dtype)](CudaStream stream) {
-    launch(window_kernel<Word>, blocks, kMapThreads, 0, stream, "window", w, from, to, fill);
+    launch(window_kernel<Word>, blocks, kMapThreads, 0, stream, name, w, from, to, fill);
   };
 }
 
-CudaKernel copy_window(const CudaKernelCall& call, const Window& window) {
+CudaKernel copy_window(const CudaKernelCall& call, const Window& window, const char* name) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.dtype == out.dtype, "slice and pad move elements as they are");
   check(window.dims.size() <= cpu::kMaxDims, "CUDA kernels take tensors of up to 8 dims that cannot be merged");
@@ -106,14 +107,14 @@ CudaKernel copy_window(const CudaKernelCall& call, const Window& window) {
   const int64_t common =
       (row.in | row.out | row.in_begin | row.out_begin | row.count) * element |
       static_cast<int64_t>(reinterpret_cast<uintptr_t>(in.data) | reinterpret_cast<uintptr_t>(out.data));
-  if (common % 16 == 0) return launch_window<uint4>(window, 16 / element, in, out);
-  if (common % 8 == 0) return launch_window<uint2>(window, 8 / element, in, out);
-  if (common % 4 == 0) return launch_window<uint32_t>(window, 4 / element, in, out);
-  return launch_window<uint16_t>(window, 2 / element, in, out);
+  if (common % 16 == 0) return launch_window<uint4>(window, 16 / element, in, out, name);
+  if (common % 8 == 0) return launch_window<uint2>(window, 8 / element, in, out, name);
+  if (common % 4 == 0) return launch_window<uint32_t>(window, 4 / element, in, out, name);
+  return launch_window<uint16_t>(window, 2 / element, in, out, name);
 }
 
-CudaKernel prepare_slice(const CudaKernelCall& call) { return copy_window(call, window_of_slice(call)); }
-CudaKernel prepare_pad(const CudaKernelCall& call) { return copy_window(call, window_of_pad(call)); }
+CudaKernel prepare_slice(const CudaKernelCall& call) { return copy_window(call, window_of_slice(call), "slice"); }
+CudaKernel prepare_pad(const CudaKernelCall& call) { return copy_window(call, window_of_pad(call), "pad"); }
 
 }  // namespace
 
