@@ -37,6 +37,7 @@ class LayerBuilder {
   /// The dims of a tensor that this layer touches, in its factors.
   const TensorRule& rule_of(TensorId tensor) const;
   const Shape& shape(TensorId tensor) const { return graph_.tensors[tensor].shape; }
+  DType parameter_type() const { return parameter_type_; }
   const std::string& name() const { return graph_.layers[layer_].name; }
 
  private:

@@ -50,6 +50,13 @@ int64_t LayerContext::non_negative_dim(int64_t dim) const {
       fmt::format("there is no dim {} in its input {}; dims are {} to {}", dim, to_string(shape()), -ndim, ndim - 1));
 }
 
+int64_t LayerContext::sample_dim(int64_t dim) const {
+  dim = non_negative_dim(dim);
+  if (!batch().is_sized(static_cast<size_t>(dim))) return dim;
+  shape_error(fmt::format("dim {} of its input {} is the batch, of which a layer sees one micro-batch at a time", dim,
+                          to_string(shape())));
+}
+
 std::vector<TensorId> emit_layer(LayerContext& layer) {
   const EntryType& type = *find_layer_type(layer.def.name);
   const std::string fault = input_fault(type, layer.attrs, static_cast<int>(layer.inputs.size()));

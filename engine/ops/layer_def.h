@@ -69,6 +69,8 @@ struct LayerContext {
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
+  /// The same, and throws if the dim's size depends on the batch.
+  int64_t sample_dim(int64_t dim) const;
 };
 
 /// Every layer type, in the order of the reference.

@@ -48,8 +48,8 @@ inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), fal
 OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, const Epilogue& epilogue,
                   std::vector<Shape> outputs);
 
-/// A batch_norm layer as model/ lowers it, over x [n, c, ..] (batch_norm_cases.cpp).
-OpCase batch_norm_case(Shape x, bool affine);
+/// A batch_norm layer as model/ lowers it, with the features in dim `dim` of x (batch_norm_cases.cpp).
+OpCase batch_norm_case(Shape x, bool affine, int64_t dim = 1);
 
 /// Values of f32 inputs: standard normal, if nothing else is asked for; a function of (row, input, element), so that a row fails the same way
 /// each time.

@@ -95,7 +95,8 @@ class Layers:
         self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
         if all(i in self.same_rows for i in inputs) and not fields.get("p"):
             self.same_rows.add(name)
-        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose", "scale") and inputs[0] in self.flat_sums):
+        keeps_sums = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "scale")
+        if type in ("layer_norm", "group_norm", "batch_norm", "softmax") or (type in keeps_sums and inputs[0] in self.flat_sums):
             self.flat_sums.add(name)
         return name
 
@@ -181,14 +182,93 @@ class Layers:
                  eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
         return True
 
+    def rms_norm(self):
+        if len(self.shape) < 2 or self.shape[-1] < 3:
+            return False
+        row = self.letters(self.shape[:-1], "d")
+        affine = self.rng.random() < 0.7
+        self.put("rms_norm", self.shape, ([row + "d"] + (["d"] if affine else []), "d"),
+                 eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
+        return True
+
+    def group_norm(self):
+        """A cut of the channels is a cut of the groups."""
+        if len(self.shape) < 2:
+            return False
+        counts = [g for g in range(1, self.shape[1] + 1) if self.shape[1] % g == 0 and math.prod(self.shape[1:]) // g >= 3]
+        if not counts:
+            return False
+        groups = self.rng.choice(counts)
+        others = self.letters(self.shape[2:], "nc")
+        affine = self.rng.random() < 0.7
+        rule = (["nc" + others] + (["c", "c"] if affine else []), others, {"c": groups})
+        self.put("group_norm", self.shape, rule, groups=groups, eps=self.rng.choice([1e-5, 1e-3]),
+                 **({} if affine else {"affine": False}))
+        return True
+
     def batch_norm(self):
-        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3 or self.at in self.same_rows:
+        dims = len(self.shape)
+        dim = self.rng.choice([1, 1, dims - 1]) if dims > 1 else 0
+        if dims < 2 or math.prod(self.shape) // self.shape[dim] < 3 or self.at in self.same_rows:
             return False
         self.mixes_rows = True
-        row = "nc" + self.letters(self.shape[2:], "nc")
+        row = list("n" + self.letters(self.shape[2:], "nc"))
+        row.insert(dim, "c")
         affine = self.rng.random() < 0.7
-        self.put("batch_norm", self.shape, ([row] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
-                 **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        place = {} if dim == 1 and self.rng.random() < 0.8 else {"dim": self.rng.choice([dim, dim - dims])}
+        self.put("batch_norm", self.shape, (["".join(row)] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
+                 **place, **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        return True
+
+    def slice(self):
+        dims = [d for d in range(1, len(self.shape)) if self.shape[d] > 1]
+        if not dims:
+            return False
+        dim = self.rng.choice(dims)
+        size = self.shape[dim]
+        count = self.rng.choice([1, size // 2, self.rng.randint(1, size)]) if len(self.shape) > 2 else self.rng.randint((size + 1) // 2, size)
+        begin = self.rng.randint(0, size - count)
+        end = begin + count
+        out = self.shape[:dim] + (count,) + self.shape[dim + 1:]
+        fields = {"begin": self.rng.choice([begin, begin - size])} if begin or self.rng.random() < 0.2 else {}
+        if end < size or self.rng.random() < 0.2:
+            fields["end"] = end if end == size else self.rng.choice([end, end - size])
+        self.put("slice", out, ([self.letters(self.shape)], ""), dim=self.rng.choice([dim, dim - len(self.shape)]), **fields)
+        return True
+
+    def pad(self):
+        if len(self.shape) < 2:
+            return False
+        dims = sorted(self.rng.sample(range(1, len(self.shape)), self.rng.randint(1, min(2, len(self.shape) - 1))))
+        around = {side: [self.rng.choice([0, 1, 1, 2, 5]) for _ in dims] for side in ("before", "after")}
+        out = list(self.shape)
+        for i, d in enumerate(dims):
+            out[d] += around["before"][i] + around["after"][i]
+        if not self.fits(out):
+            return False
+        fields = {side: counts for side, counts in around.items() if any(counts) or self.rng.random() < 0.2}
+        if self.rng.random() < 0.5:
+            fields["value"] = self.rng.choice([-1, 0.5])
+        self.put("pad", out, ([self.letters(self.shape)], ""), dims=[self.rng.choice([d, d - len(out)]) for d in dims], **fields)
+        return True
+
+    def one_dim(self):
+        """squeeze or unsqueeze."""
+        ones = [d for d in range(1, len(self.shape)) if self.shape[d] == 1]
+        if ones and len(self.shape) > 2 and self.rng.random() < 0.7:
+            dim = self.rng.choice(ones)
+            return self.reshaped("squeeze", self.shape[:dim] + self.shape[dim + 1:], dim=self.rng.choice([dim, dim - len(self.shape)]))
+        if len(self.shape) > 4:
+            return False
+        dim = self.rng.randint(1, len(self.shape))
+        return self.reshaped("unsqueeze", self.shape[:dim] + (1,) + self.shape[dim:], dim=self.rng.choice([dim, dim - len(self.shape) - 1]))
+
+    def position_embedding(self):
+        if len(self.shape) < 3:
+            return False
+        length = self.shape[-2] + self.rng.choice([0, 0, 1, 3, 8])
+        rule = ([self.letters(self.shape[:-2], "tdp") + "td", "pd"], "p")
+        self.put("position_embedding", self.shape, rule, max_length=length, **({"init_std": 0.3} if self.rng.random() < 0.7 else {}))
         return True
 
     def reshape(self):
@@ -265,7 +345,9 @@ class Layers:
         over = sorted(self.rng.sample(range(1, dims), self.rng.randint(1, min(2, dims - 1))))
         keep = self.rng.random() < 0.5 or dims - len(over) < 2
         out = [1 if d in over else size for d, size in enumerate(self.shape) if keep or d not in over]
-        self.put(self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean"]), out, ([self.letters(self.shape)], ""),
+        kind = self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean", "reduce_max"])
+        row = self.letters(self.shape)
+        self.put(kind, out, ([row], "".join(row[d] for d in over) if kind == "reduce_max" else ""),
                  dims=[self.rng.choice([d, d - dims]) for d in over], **({"keep_dims": True} if keep else {}))
         return True
 

@@ -130,7 +130,8 @@ class Network(Layers):
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
     KINDS = [("dense", 8), ("matmul", 3), ("activation", 5), ("function", 4), ("divide", 1), ("choose", 2), ("dropout", 2), ("softmax", 2),
-             ("layer_norm", 3), ("batch_norm", 2), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
+             ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
+             ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
              ("residual", 3), ("attention", 3), ("product", 1),
              ("over_rows", 1), ("module", 2)]
     CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
@@ -175,6 +176,9 @@ class Network(Layers):
             units = rng.choice([3, 4, 8, 12, 16, 24])
             shape = length or [1]
             self.shapes["data"] = (self.rows, *shape)
+            if rng.random() < 0.25:
+                self.put("one_hot", self.shape + (self.vocabulary,), ([self.letters(self.shape)], ""), classes=self.vocabulary)
+                return {"type": "random", "dtype": "i32", "shape": shape}
             rule = ([self.letters(self.shape, "vd"), "vd"], "")
             name = self.put("embedding", self.shape + (units,), rule, vocab=self.vocabulary, units=units,
                             **({"init": {"type": "normal", "std": 0.2}} if rng.random() < 0.5 else {}))

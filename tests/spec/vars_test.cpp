@@ -47,7 +47,7 @@ TEST_CASE("an expression stands for a number in any field, and in lists and flow
       "  - {name: fc_${d}, type: dense, units: ${4*d}}\n"
       "  - type: dense\n"
       "    units: ${d//2}\n"
-      "    init_std: ${1/d}\n"
+      "    init: {type: normal, std: ${1/d}}\n"
       "optimizer: {learning_rate: \"${0.1/d}\"}\n"
       "parallel: {max_memory: '${d}GB'}\n",
       "j");
@@ -58,7 +58,7 @@ TEST_CASE("an expression stands for a number in any field, and in lists and flow
   CHECK(job.network[0].name == "fc_8");
   CHECK(job.network[0].attrs.integer("units") == 32);
   CHECK(job.network[1].attrs.integer("units") == 4);
-  CHECK(job.network[1].attrs.number("init_std") == 0.125);
+  CHECK(job.network[1].attrs.number("init.std") == 0.125);
   CHECK(job.optimizer.learning_rate.base == 0.0125);
   CHECK(job.parallel.max_memory == 8'000'000'000);
 }

@@ -125,10 +125,32 @@ class Network:
         if kind == "matmul":
             a, b = x, inputs[1] if len(inputs) > 1 else weight
             return (a.mT if attrs.get("transpose_a") else a) @ (b.mT if attrs.get("transpose_b") else b)
+        if kind in ("squeeze", "unsqueeze"):
+            return x.squeeze(attrs["dim"]) if kind == "squeeze" else jnp.expand_dims(x, attrs["dim"])
+        if kind == "slice":
+            return jax.lax.slice_in_dim(x, *slice(attrs["begin"], attrs.get("end")).indices(x.shape[attrs["dim"]])[:2], axis=attrs["dim"])
+        if kind == "pad":
+            around = [[0, 0] for _ in x.shape]
+            for side, counts in enumerate([attrs.get("before"), attrs.get("after")]):
+                for dim, count in zip(attrs["dims"], counts or []):
+                    around[dim][side] += count
+            return jnp.pad(x, around, constant_values=attrs["value"])
+        if kind == "one_hot":
+            return jax.nn.one_hot(x.astype(int), attrs["classes"], dtype=jnp.float64)
+        if kind == "position_embedding":
+            return x + weight[:x.shape[-2]]
+        if kind == "rms_norm":
+            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + attrs["eps"]) * (1 if weight is None else weight)
+        if kind == "group_norm":
+            grouped = x.reshape(len(x), attrs["groups"], -1)
+            centred = normalized(grouped, (2,), attrs["eps"], None, None, None).reshape(x.shape)
+            of_channel = (-1,) + (1,) * (x.ndim - 2)
+            return centred if weight is None else centred * weight.reshape(of_channel) + bias.reshape(of_channel)
         if kind == "layer_norm":
             return normalized(x, (-1,), attrs["eps"], weight, bias, x.ndim - 1)
         if kind == "batch_norm":
-            return normalized(x, tuple(dim for dim in range(x.ndim) if dim != 1), attrs["eps"], weight, bias, 1)
+            channel = attrs["dim"] % x.ndim
+            return normalized(x, tuple(dim for dim in range(x.ndim) if dim != channel), attrs["eps"], weight, bias, channel)
         if kind == "embedding":
             return weight[x.astype(int)]
         if kind == "gelu":
@@ -142,7 +164,7 @@ class Network:
             return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), attrs["dim"])
         if kind == "concat":
             return jnp.concatenate(inputs, attrs["dim"])
-        if kind in ("reduce_mean", "reduce_sum"):
+        if kind in ("reduce_mean", "reduce_sum", "reduce_max"):
             return jnp.atleast_1d(getattr(x, kind[7:])(tuple(attrs["dims"]), keepdims=attrs["keep_dims"]))
         if kind in ("add", "sub", "mul", "div"):
             return {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}[kind](*inputs)
