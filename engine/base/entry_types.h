@@ -40,6 +40,7 @@ struct EntryType {
 /// In the order of the reference (docs/job.md). Defined in engine/ops.
 const std::vector<EntryType>& layer_types();
 const std::vector<EntryType>& loss_types();
+const std::vector<EntryType>& metric_types();
 const std::vector<EntryType>& optimizer_types();
 
 /// Null where there is none of that name.

@@ -35,7 +35,9 @@ enum class FieldKind : uint8_t {
   variables,  ///< {NAME: value}
   names,      ///< of layers
   patterns,   ///< names or globs of layers
+  paths,      ///< a path or a list of paths
   transforms,
+  metrics,  ///< [accuracy, {type: top_k, k: 5}]
   modules,
   layers,
   stage_map,     ///< {pattern: stage}

@@ -9,6 +9,7 @@
 #include "engine/model/index_uses.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/token_set.h"
 
 namespace trainctl {
 namespace {
@@ -19,12 +20,20 @@ struct Stray {
   std::string where;  ///< "sample 17 has the label 12"
 };
 
+/// Tokens that are read before a run: a second or less. Kernels check the rest as they meet it.
+constexpr int64_t kMostTokensRead = int64_t{1} << 29;
+
 bool in_range(int64_t value, int64_t below) { return value >= 0 && value < below; }
 
 /// The first sample, in the set's order, with an element out of range.
 std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, int64_t below) {
+  if (spec.dataset.type == "tokens" || spec.dataset.type == "text") {
+    const auto stray = TokenSet(spec.dataset).first_stray(below, kMostTokensRead);
+    if (!stray) return {};
+    return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
+  }
   if (which == DataTensor::label) {
-    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.path);
+    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front());
     for (size_t i = 0; i < labels.size(); ++i)
       if (!in_range(labels[i], below)) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};
