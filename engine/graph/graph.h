@@ -102,6 +102,8 @@ struct Metric {
   double scale = 1;      ///< of the whole sum
 };
 
+inline constexpr int kMostMetrics = 7;
+
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<Node> nodes;  ///< a topological order; forward before backward

@@ -3,13 +3,13 @@
 
 #include <fmt/format.h>
 
+#include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/model.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_builder.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
-#include "engine/ops/kernel.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {

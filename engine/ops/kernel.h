@@ -24,9 +24,6 @@ struct StepScalars {
   uint32_t epoch = 0;
 };
 
-/// Of a job: a step reports them with its loss.
-inline constexpr int kMostMetrics = 7;
-
 /// One operand: contiguous, row-major. For a slice of a larger tensor, also its offset in that tensor.
 struct TensorArg {
   void* data = nullptr;

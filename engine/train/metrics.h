@@ -9,7 +9,7 @@
 
 #include "engine/base/start_up.h"
 #include "engine/compile/program.h"
-#include "engine/ops/kernel.h"
+#include "engine/graph/graph.h"
 
 namespace trainctl {
 

@@ -21,13 +21,9 @@ std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
   }
 }
 
-/// What a device may keep of the set: no more than a host keeps, so that start-up stays short.
 std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set, program);
-  int64_t bytes = 0;
-  for (const SampleTable& table : tables) bytes += table.bytes();
-  if (bytes > most_cached_bytes()) tables.clear();
-  return tables;
+  return small_enough_to_keep(tables) ? tables : std::vector<SampleTable>{};
 }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,

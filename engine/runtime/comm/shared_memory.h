@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/ops/kernel.h"
+#include "engine/graph/graph.h"
 #include "engine/runtime/comm/step_gate.h"
 
 namespace trainctl {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "engine/graph/graph.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {

@@ -76,6 +76,20 @@ void convert(const uint8_t* from, int64_t count, int32_t* out) {
 }
 
 template <class T>
+TokenRange range_as(std::span<const uint8_t> body) {
+  const auto count = static_cast<int64_t>(body.size() / sizeof(T));
+  if (count == 0) return {};
+  T least = std::numeric_limits<T>::max(), most = std::numeric_limits<T>::lowest();
+  for (int64_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, body.data() + i * int64_t{sizeof(T)}, sizeof(T));
+    least = std::min(least, token);
+    most = std::max(most, token);
+  }
+  return {least, most};
+}
+
+template <class T>
 std::optional<int64_t> first_outside_as(std::span<const uint8_t> body, int64_t below) {
   constexpr int64_t kBlock = 4096;  // its largest is found without branches
   const auto count = static_cast<int64_t>(body.size() / sizeof(T));
@@ -142,6 +156,18 @@ void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, i
     case TokenType::i32:
       std::memcpy(out, from, static_cast<size_t>(count) * sizeof(int32_t));
   }
+}
+
+TokenRange range_of(std::span<const uint8_t> body, TokenType type) {
+  switch (type) {
+    case TokenType::u8:
+      return range_as<uint8_t>(body);
+    case TokenType::u16:
+      return range_as<uint16_t>(body);
+    case TokenType::i32:
+      break;
+  }
+  return range_as<int32_t>(body);
 }
 
 std::optional<int64_t> first_outside(std::span<const uint8_t> body, TokenType type, int64_t below) {

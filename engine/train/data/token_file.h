@@ -44,6 +44,12 @@ std::array<uint8_t, kTokenHeaderBytes> token_header(TokenType type, int64_t coun
 /// Tokens [first, first + count) of the body, as int32. Bytes of any alignment.
 void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, int64_t count, int32_t* out);
 
+/// The smallest and the largest token of the body; of none the smallest is the larger one.
+struct TokenRange {
+  int64_t least = 1, most = 0;
+};
+TokenRange range_of(std::span<const uint8_t> body, TokenType type);
+
 /// The place of the first token of the body that is not in [0, below).
 std::optional<int64_t> first_outside(std::span<const uint8_t> body, TokenType type, int64_t below);
 
