@@ -439,7 +439,7 @@ const Section& job_section() {
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           loss_field(),
           make_field("metrics", FieldKind::metrics,
-                     "What is computed of each step's predictions beside the loss: " + meanings(metric_types()) + ".")
+                     "Numbers of each step's predictions that are reported with the loss.")
               .of(JobKind::network),
           subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
           subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),

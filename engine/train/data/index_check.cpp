@@ -21,7 +21,7 @@ struct Stray {
 };
 
 /// Tokens that are read before a run: a second or less. Kernels check the rest as they meet it.
-constexpr int64_t kMostTokensRead = int64_t{1} << 29;
+constexpr int64_t kMostTokensRead = int64_t{1} << 27;
 
 bool in_range(int64_t value, int64_t below) { return value >= 0 && value < below; }
 
