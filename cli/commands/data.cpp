@@ -120,7 +120,8 @@ trainctl help data tokens says more about one of them.)");
       ->check(CLI::IsMember({"llm.c", "raw"}))
       ->capture_default_str();
   tokens->add_flag("--force", options->force, "Replace the output file if it exists");
-  tokens->footer(R"(The file is there whole or not at all. llm.c begins with its header of 1,024 bytes, then a uint16 a token; raw has the
+  tokens->footer(
+      R"(The file is there whole or not at all. llm.c begins with its header of 1,024 bytes, then a uint16 a token; raw has the
 tokens alone, as nanoGPT. A job reads both.
 
 Examples:

@@ -20,7 +20,8 @@ View reshaped(const View& from, const Operand& as) {
 /// The step's sum of the loss or of a metric so far: micro-batches add up in it.
 View step_sum(const Lowering& l, TensorId tensor) {
   const int place = l.c.graph.reported_place(tensor);
-  View view = l.c.flat(l.c.loss, place, 1, place == 0 ? "loss" : l.c.graph.metrics[static_cast<size_t>(place) - 1].name);
+  View view =
+      l.c.flat(l.c.loss, place, 1, place == 0 ? "loss" : l.c.graph.metrics[static_cast<size_t>(place) - 1].name);
   view.operand.accumulate = l.task.micro_batch > 0;
   return view;
 }
@@ -108,7 +109,9 @@ class NodeLowering {
       const auto gradient = op_.collective ? std::nullopt : gradient_target(l_, id_, static_cast<int>(o));
       const bool is_sum = only_summed(l_, tensor) && (op_.kernel.accumulates & 1u);
       direct_.push_back(gradient.has_value());
-      outputs.push_back(gradient ? *gradient : is_sum ? step_sum(l_, tensor) : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
+      outputs.push_back(gradient ? *gradient
+                        : is_sum ? step_sum(l_, tensor)
+                                 : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
     }
     return outputs;
   }

@@ -135,7 +135,8 @@ void verify_graph(const Graph& graph) {
   for (const Metric& metric : graph.metrics) {
     const Tensor& sum = graph.tensors.at(metric.tensor);
     require(sum.shape == Shape{1} && sum.dtype == DType::f32, "{}: a metric has shape [1] and is f32", metric.name);
-    require(graph.loss >= 0 && graph.nodes.at(sum.producer).layer == graph.nodes.at(graph.tensors[graph.loss].producer).layer,
+    require(graph.loss >= 0 &&
+                graph.nodes.at(sum.producer).layer == graph.nodes.at(graph.tensors[graph.loss].producer).layer,
             "{}: a metric is of the loss's layer", metric.name);
   }
   for (TensorId print : graph.prints) {

@@ -272,7 +272,9 @@ const Section& train_section() {
                                   "Times through the data set. Without it, a job with `steps` takes as many as it "
                                   "needs. With both, the one that is reached first ends the run.")
               .at_least(1),
-          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0).at_most(kMaxSteps),
+          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
               "sink_steps",

@@ -162,7 +162,8 @@ void labels_suit_the_loss(Rules& r) {
   const std::string wanted = find_type(loss_types(), r.job.loss->type)->labels_are_classes ? "i32" : "f32";
   if (reads_tokens(r.job.dataset)) {
     if (wanted != "i32")
-      r.wrong("loss", r.job.loss->type + " takes f32 labels, but the labels of a " + r.job.dataset.type + " set are tokens",
+      r.wrong("loss",
+              r.job.loss->type + " takes f32 labels, but the labels of a " + r.job.dataset.type + " set are tokens",
               "for tokens: softmax_cross_entropy");
     return;
   }
@@ -189,7 +190,8 @@ void metrics_have_classes(Rules& r) {
 
 void one_folder_of_images(Rules& r) {
   if (r.fine({"dataset.type", "dataset.path"}) && r.job.dataset.type == "mnist" && r.job.dataset.paths.size() > 1)
-    r.wrong("dataset.path", "a mnist set is one folder, not " + number(static_cast<int64_t>(r.job.dataset.paths.size())));
+    r.wrong("dataset.path",
+            "a mnist set is one folder, not " + number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
 
 void random_integers_have_classes(Rules& r) {
@@ -211,10 +213,9 @@ void constant_integers_are_whole(Rules& r) {
 
 void batches_are_finite(Rules& r) {
   if (!r.fine({"dataset"})) return;
-  for (const auto& [name, shape] :
-       {std::pair{"dataset.shape", r.job.dataset.shape},
-        {"dataset.label_shape", r.job.dataset.label_shape},
-        {"dataset.length", Ints{r.job.dataset.length}}}) {
+  for (const auto& [name, shape] : {std::pair{"dataset.shape", r.job.dataset.shape},
+                                    {"dataset.label_shape", r.job.dataset.label_shape},
+                                    {"dataset.length", Ints{r.job.dataset.length}}}) {
     double elements = static_cast<double>(r.job.dataset.batch);
     for (const int64_t size : shape) elements *= static_cast<double>(size);
     if (shape.size() > static_cast<size_t>(kMaxDims))

@@ -181,9 +181,8 @@ void Trainer::end_of_epoch(const StepReport& report) {
   // An epoch ends where the losses are read, so no later step is finished yet.
   const std::chrono::duration<double> seconds = last_ - epoch_start_;
   epoch_start_ = last_;
-  const EpochReport epoch{report.epoch,    epoch_means_.count(), report.run_step,
-                          report.has_loss, epoch_means_.loss(),  seconds.count(),
-                          epoch_means_.metrics()};
+  const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
+                          epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
   epoch_means_ = {};
   if (hooks_.on_epoch) hooks_.on_epoch(epoch);
 }

@@ -95,7 +95,8 @@ TEST_CASE("a sample is a window of tokens, and its label the token after each") 
 TEST_CASE("with a stride windows overlap, or leave tokens out") {
   const ScratchFolder folder;
   const std::string file = folder.write("a.bin", ascending(0, 8));
-  CHECK(windows(set_of("tokens", {file}, 4, 1), 0) == std::vector<Window>{{0, 1, 2, 3}, {1, 2, 3, 4}, {2, 3, 4, 5}, {3, 4, 5, 6}});
+  CHECK(windows(set_of("tokens", {file}, 4, 1), 0) ==
+        std::vector<Window>{{0, 1, 2, 3}, {1, 2, 3, 4}, {2, 3, 4, 5}, {3, 4, 5, 6}});
   CHECK(windows(set_of("tokens", {file}, 2, 5), 0) == std::vector<Window>{{0, 1}, {5, 6}});
 }
 
@@ -103,13 +104,16 @@ TEST_CASE("windows of tokens stay in a file, and those of text go on in the next
   const ScratchFolder folder;
   folder.write("b.bin", ascending(10, 5));
   folder.write("a.bin", ascending(0, 6));
-  CHECK(windows(set_of("tokens", {folder.path() + "/*.bin"}, 2), 0) == std::vector<Window>{{0, 1}, {2, 3}, {10, 11}, {12, 13}});
+  CHECK(windows(set_of("tokens", {folder.path() + "/*.bin"}, 2), 0) ==
+        std::vector<Window>{{0, 1}, {2, 3}, {10, 11}, {12, 13}});
   folder.write("1.txt", {'a', 'b', 'c'});
   folder.write("2.txt", {});
   folder.write("3.txt", {'d'});
   folder.write("4.txt", {'e', 'f', 255});
-  CHECK(windows(set_of("text", {folder.path() + "/*.txt"}, 3), 0) == std::vector<Window>{{'a', 'b', 'c'}, {'d', 'e', 'f'}});
-  CHECK(windows(set_of("text", {folder.path() + "/*.txt"}, 3), 1) == std::vector<Window>{{'b', 'c', 'd'}, {'e', 'f', 255}});
+  CHECK(windows(set_of("text", {folder.path() + "/*.txt"}, 3), 0) ==
+        std::vector<Window>{{'a', 'b', 'c'}, {'d', 'e', 'f'}});
+  CHECK(windows(set_of("text", {folder.path() + "/*.txt"}, 3), 1) ==
+        std::vector<Window>{{'b', 'c', 'd'}, {'e', 'f', 255}});
 }
 
 TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
@@ -136,14 +140,16 @@ TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
   };
   CHECK(error({}) == "has no bytes; expected tokens");
   CHECK(error({1, 0, 2, 0, 3, 0, 4}).starts_with("7 bytes are no whole number of uint16 tokens of 2 bytes"));
-  CHECK(error(header(20240520, 2, 3) + ascending(0, 3)).starts_with("byte 4: expected version 1 of llm.c's token files"));
+  CHECK(
+      error(header(20240520, 2, 3) + ascending(0, 3)).starts_with("byte 4: expected version 1 of llm.c's token files"));
   CHECK(error(header(20240520, 1, 4) + ascending(0, 3)).starts_with("byte 8: the header counts 4 tokens of 2 bytes"));
   CHECK(error(header(20240520, 1, 2) + ascending(0, 3)).starts_with("byte 8: the header counts 2 tokens of 2 bytes"));
   CHECK(error(header(20240520, 1, -1) + ascending(0, 3)).starts_with("byte 8: the header counts -1 tokens"));
   Bytes cut = header(20240520, 1, 3);
   cut.resize(1023);
   CHECK(error(cut).starts_with("begins as a file of llm.c (20240520), but has 1,023 bytes"));
-  CHECK(error(header(20240522, 1, 3) + ascending(0, 3)).starts_with("byte 0: 20240522 is the magic number of a file of llm.c, but not of tokens"));
+  CHECK(error(header(20240522, 1, 3) + ascending(0, 3))
+            .starts_with("byte 0: 20240522 is the magic number of a file of llm.c, but not of tokens"));
   CHECK(error({0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0}).starts_with("is NumPy's .npy"));
 }
 
@@ -172,7 +178,8 @@ TEST_CASE("patterns match in sorted order, ** any folders, and nothing matches h
   const std::string root = folder.path();
   fs::create_directories(root + "/sub/deep");
   fs::create_directories(root + "/.hidden");
-  for (const char* name : {"b.h", "a.h", "c.cpp", "sub/d.h", "sub/deep/e.h", ".hidden/f.h", ".g.h"}) folder.write(name, {1});
+  for (const char* name : {"b.h", "a.h", "c.cpp", "sub/d.h", "sub/deep/e.h", ".hidden/f.h", ".g.h"})
+    folder.write(name, {1});
   fs::create_directory_symlink(root, root + "/sub/loop");
   const auto names = [&](const std::string& pattern) {
     std::string all;
@@ -250,7 +257,8 @@ TEST_CASE("what the writer writes is read back, and a file is replaced only on r
     CHECK(fs::file_size(file) == 6 + (with_header ? 1024 : 0));
     CHECK(windows(set_of("tokens", {file}, 2), 1) == std::vector<Window>{{2, 255}});
   }
-  CHECK(error_of([&] { TokenWriter again(file, true, false); }).find("already exists; --force replaces it") != std::string::npos);
+  CHECK(error_of([&] { TokenWriter again(file, true, false); }).find("already exists; --force replaces it") !=
+        std::string::npos);
   { TokenWriter dropped(folder.path() + "/dropped.bin", true, false); }
   size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder.path())) ++files;

@@ -17,9 +17,9 @@ void expect_predictions_and_labels(Infos in, int64_t k) {
   expect_shape("top_k_correct", "the label", in[1], Shape(in[0].shape.begin(), in[0].shape.end() - 1));
   if (in[1].dtype != DType::i32) shape_error("top_k_correct: the label is f32, expected i32");
   if (k > in[0].shape.back())
-    throw ShapeError(fmt::format("k is {}, but the prediction {} has {} classes", k, to_string(in[0].shape),
-                                 in[0].shape.back()),
-                     "k");
+    throw ShapeError(
+        fmt::format("k is {}, but the prediction {} has {} classes", k, to_string(in[0].shape), in[0].shape.back()),
+        "k");
 }
 
 }  // namespace

@@ -49,8 +49,7 @@ extern const OpCases top_k_correct_cases = {
              {"top_k_correct", {{{4, 3, 37}}, ids({4, 3}, 37)}, top(5), {{1}}},
              {"top_k_correct", {{{17, 2}}, ids({17}, 2)}, top(2), {{1}}},
              {"top_k_correct", {{{2, 1}}, ids({2}, 1)}, top(1), {{1}}}},
-    .references = {{"top_k_correct",
-                    [](const Inputs& in, const Attrs& attrs) { return Outputs{count(in, attrs)}; }}},
+    .references = {{"top_k_correct", [](const Inputs& in, const Attrs& attrs) { return Outputs{count(in, attrs)}; }}},
     .rules = {{{"top_k_correct", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->()", "c", {{1}}}},
     .shape_errors = {{{"top_k_correct", {{{2, 3}}, {{3}, DType::i32}}},
                       "top_k_correct: the label is [3] i32, expected [2]"},
@@ -58,8 +57,7 @@ extern const OpCases top_k_correct_cases = {
                      {{"top_k_correct", {{{2, 3}}, {{2}, DType::i32}}, {{"k", int64_t{4}}}},
                       "k is 4, but the prediction [2, 3] has 3 classes"}},
     .kernels = kernels(),
-    .kernel_references = {{"top_k_correct",
-                           [](const NaiveCall& call) { return Outputs{count(call.in, call.attrs)}; }}},
+    .kernel_references = {{"top_k_correct", [](const NaiveCall& call) { return Outputs{count(call.in, call.attrs)}; }}},
 };
 
 }  // namespace trainctl

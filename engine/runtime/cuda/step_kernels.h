@@ -41,7 +41,7 @@ struct Finished {
 
 /// In device memory: the progress of this process's steps.
 struct StepCounter {
-  uint64_t done;  ///< steps reported to the host
+  uint64_t done;                                       ///< steps reported to the host
   float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< of the steps since
 };
 

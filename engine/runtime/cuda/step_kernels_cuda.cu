@@ -18,12 +18,14 @@ __device__ void move_units(std::byte* to, int64_t units, Get get, Wait wait) {
   if (i < units) ahead = get(i);
   wait();
   if (i < units) reinterpret_cast<Unit*>(to)[i] = ahead;
-  for (const int64_t step = gridDim.x * int64_t{kThreads}; (i += step) < units;) reinterpret_cast<Unit*>(to)[i] = get(i);
+  for (const int64_t step = gridDim.x * int64_t{kThreads}; (i += step) < units;)
+    reinterpret_cast<Unit*>(to)[i] = get(i);
 }
 
 template <class Unit, class Wait>
 __device__ void copy_units(const std::byte* from, std::byte* to, int64_t units, Wait wait) {
-  move_units<Unit>(to, units, [&](int64_t i) { return reinterpret_cast<const Unit*>(from)[i]; }, wait);
+  move_units<Unit>(
+      to, units, [&](int64_t i) { return reinterpret_cast<const Unit*>(from)[i]; }, wait);
 }
 
 template <class Wait>
@@ -77,8 +79,7 @@ __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* sca
   *scalars = now;
   if (position != nullptr) *position = (now.step + uint64_t{1}) << 32;
   if (staging.ahead == 0 || reported.numbers == nullptr) return;
-  for (int i = 0; i <= reported.metrics; ++i)
-    staging.counter->reported[staging.ahead - 1][i] = reported.numbers[i];
+  for (int i = 0; i <= reported.metrics; ++i) staging.counter->reported[staging.ahead - 1][i] = reported.numbers[i];
 }
 
 __global__ void load(Staging staging, InputCopy copy) {

@@ -188,7 +188,8 @@ std::unique_ptr<Dataset> open_untransformed(const DatasetSpec& spec, uint64_t se
   if (spec.type == "mnist") return std::make_unique<Mnist>(spec);
   if (spec.type == "random") return std::make_unique<Random>(spec, seed);
   if (spec.type == "constant") return std::make_unique<Constant>(spec);
-  throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'", "mnist, tokens, text, random, constant");
+  throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'",
+                  "mnist, tokens, text, random, constant");
 }
 
 }  // namespace
@@ -218,7 +219,8 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
 DataShapes read_data_shapes(const DatasetSpec& spec) {
   if (reads_tokens(spec)) return token_shapes(spec);
   DataShapes shapes = synthetic_shapes(spec);
-  if (spec.type == "mnist") shapes = {read_mnist_header(spec.paths.front()).sample_shape, {}, false, label_is_integer(spec)};
+  if (spec.type == "mnist")
+    shapes = {read_mnist_header(spec.paths.front()).sample_shape, {}, false, label_is_integer(spec)};
   const Transforms transforms(spec.transforms, shapes.data);
   shapes.data = transforms.shape();
   if (!spec.transforms.empty()) shapes.data_is_integer = transforms.to_integer();

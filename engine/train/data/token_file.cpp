@@ -31,7 +31,8 @@ int32_t word(std::span<const uint8_t> bytes, size_t index) {
 }
 
 const Kind* kind_of(int32_t magic) {
-  const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
+  const auto* kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
   return kind == std::end(kKinds) ? nullptr : kind;
 }
 

@@ -38,7 +38,8 @@ std::vector<std::string> files_of(const DatasetSpec& spec) {
   std::set<std::string> known;
   for (size_t i = 0; i < spec.paths.size(); ++i) {
     const std::vector<std::string> found = files_matching(spec.paths[i]);
-    if (found.empty()) no_file(spec.paths[i], spec.paths.size() > 1 ? fmt::format("dataset.path[{}]", i) : "dataset.path");
+    if (found.empty())
+      no_file(spec.paths[i], spec.paths.size() > 1 ? fmt::format("dataset.path[{}]", i) : "dataset.path");
     for (const std::string& file : found)
       if (known.insert(file).second) files.push_back(file);
   }
@@ -67,11 +68,9 @@ class IndexBuilder {
       if (format.count == 0 && one_run) continue;
       index_.files.push_back({path, format, index_.tokens});
       index_.tokens += format.count;
-      if (!one_run)
-        add_run(format.count, path, "leave the file out of dataset.path, or set a smaller dataset.length");
+      if (!one_run) add_run(format.count, path, "leave the file out of dataset.path, or set a smaller dataset.length");
     }
-    if (one_run)
-      add_run(index_.tokens, "the text of dataset.path", "more files, or a smaller dataset.length");
+    if (one_run) add_run(index_.tokens, "the text of dataset.path", "more files, or a smaller dataset.length");
     return std::move(index_);
   }
 
@@ -94,7 +93,8 @@ class IndexBuilder {
 /// The last entry of `list` whose `first` is at most `at`.
 template <class T>
 size_t last_from(const std::vector<T>& list, int64_t T::*first, int64_t at) {
-  const auto next = std::upper_bound(list.begin(), list.end(), at, [&](int64_t value, const T& one) { return value < one.*first; });
+  const auto next =
+      std::upper_bound(list.begin(), list.end(), at, [&](int64_t value, const T& one) { return value < one.*first; });
   return static_cast<size_t>(next - list.begin()) - 1;
 }
 

@@ -36,8 +36,8 @@ struct TokenIndex {
   int64_t tokens = 0, samples = 0;
 };
 
-/// For dataset.type tokens and text. SpecError (dataset.path) if a pattern matches no file, a file is damaged, or one is
-/// shorter than a window.
+/// For dataset.type tokens and text. SpecError (dataset.path) if a pattern matches no file, a file is damaged, or one
+/// is shorter than a window.
 TokenIndex read_token_index(const DatasetSpec& spec);
 
 /// A token that the network has no row for.

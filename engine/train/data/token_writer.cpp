@@ -25,10 +25,7 @@ namespace {
 }  // namespace
 
 TokenWriter::TokenWriter(std::string path, bool header, bool replace)
-    : path_(std::move(path)),
-      part_(fmt::format("{}.{}.part", path_, getpid())),
-      header_(header),
-      replace_(replace) {
+    : path_(std::move(path)), part_(fmt::format("{}.{}.part", path_, getpid())), header_(header), replace_(replace) {
   std::error_code ignored;
   if (!replace_ && std::filesystem::exists(path_, ignored)) exists(path_);
   if (std::filesystem::is_directory(path_, ignored)) throw EnvError("cannot write " + path_ + ": it is a folder");
