@@ -44,6 +44,7 @@ struct EntryType {
 /// In the order of the reference (docs/job.md). Defined in engine/ops.
 const std::vector<EntryType>& layer_types();
 const std::vector<EntryType>& loss_types();
+const std::vector<EntryType>& metric_types();
 const std::vector<EntryType>& optimizer_types();
 /// The initial values of a weight or a bias (fields of kind `initial`).
 const std::vector<EntryType>& initial_types();

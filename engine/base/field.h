@@ -36,7 +36,9 @@ enum class FieldKind : uint8_t {
   initial,    ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
   names,      ///< of layers
   patterns,   ///< names or globs of layers
+  paths,      ///< a path or a list of paths
   transforms,
+  metrics,  ///< [accuracy, {type: top_k, k: 5}]
   modules,
   layers,
   values,        ///< {name: number, text or flag}: vars, the arguments of a module

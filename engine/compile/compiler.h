@@ -87,7 +87,7 @@ struct Compiler {
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
   std::vector<BucketPlan> bucket_plans;  ///< of all stages
   std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
-  BufferId scalars = -1, loss = -1;
+  BufferId scalars = -1, loss = -1;  ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
   std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: not on this stage
@@ -103,6 +103,8 @@ struct Compiler {
     return optimizer_of(bucket).is_plain_step() && spec.optimizer.clip_norm == 0 &&
            spec.optimizer.learning_rate_scale(bucket.group) == 1;
   }
+  /// The loss and the metrics, which are beside each other.
+  int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
   int all_ranks();                              ///< the group of every rank

@@ -22,20 +22,21 @@ Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel
   return i;
 }
 
-/// In-place sum of one number over all ranks.
-void all_reduce_number(Lowering& l, const std::string& name, Purpose purpose, const View& number) {
+/// In-place sum of a few numbers over all ranks.
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const View& numbers) {
   if (l.c.plan.ranks == 1) return;
   Instruction i = once_a_step(Opcode::collective, name);
   i.collective = Collective::all_reduce;
   i.group = l.c.all_ranks();
   i.purpose = purpose;
-  l.c.emit(std::move(i), {number}, {number});
+  l.c.emit(std::move(i), {numbers}, {numbers});
 }
 
+/// One collective for the loss and all metrics: those that count the loss count them too.
 void finish_loss(Lowering& l) {
-  const View loss = l.c.flat(l.c.loss, 0, 1, "loss");
+  const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
   if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
-  all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
+  all_reduce_numbers(l, "all_reduce loss", Purpose::loss, loss);
 }
 
 View sum_of_squares(Lowering& l) {
@@ -55,7 +56,7 @@ View sum_of_squares(Lowering& l) {
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
   if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
-  all_reduce_number(l, "all_reduce clip_norm", Purpose::clip, norm);
+  all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, norm);
   return norm;
 }
 

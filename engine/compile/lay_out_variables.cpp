@@ -98,7 +98,7 @@ void lay_out_variables(Compiler& c) {
     c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
-  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, kFloat);
+  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
 }
 
 }  // namespace trainctl

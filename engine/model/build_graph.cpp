@@ -151,6 +151,8 @@ class Model {
       graph_.loss = build_loss({graph_, spec_, data_, batch_, shares}, *prediction);
     } catch (const ShapeError& problem) {
       error("loss", problem.what());
+    } catch (const SpecError& problem) {  // of a metric
+      for (const Diagnostic& diagnostic : problem.diagnostics()) errors_.add(diagnostic);
     }
   }
 

@@ -73,7 +73,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 /// The layout in which a node takes its input i and leaves its output i, from the plan's axes per factor. An output
 /// is partial over the axes of the factors that only the node's inputs have (so a weight's gradient is partial over
 /// the axes that cut the batch). hybrid_parallel: the graph's shapes are one rank's parts, including parameters, so
-/// all inputs and outputs are "replicated" here. The loss is partial over all axes, a parameter's gradient over
+/// all inputs and outputs are "replicated" here. The loss and metrics are partial over all axes, a parameter's gradient over
 /// those that do not cut the parameter: the job's loss is the mean over ranks.
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);

@@ -24,7 +24,7 @@ bool is_parameter_gradient(const Graph& graph, TensorId tensor, TensorId* parame
 Layout hybrid_output(const Graph& graph, const Plan& plan, TensorId tensor) {
   Layout layout = Layout::replicated(static_cast<int>(graph.tensors[tensor].shape.size()));
   TensorId parameter = -1;
-  if (tensor == graph.loss) {
+  if (graph.reported_place(tensor) >= 0) {
     for (Axis a = 0; a < plan.mesh.num_axes(); ++a) layout.partial.push_back(a);
   } else if (is_parameter_gradient(graph, tensor, &parameter)) {
     layout.partial = plan.variable(parameter).layout.replica_axes(plan.mesh);

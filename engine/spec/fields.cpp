@@ -56,8 +56,12 @@ std::string kind_name(const Field& field) {
       return "list of layer names";
     case FieldKind::patterns:
       return "list of names or globs";
+    case FieldKind::paths:
+      return "path or list of paths";
     case FieldKind::transforms:
       return "list of transforms";
+    case FieldKind::metrics:
+      return "list of metrics";
     case FieldKind::modules:
       return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:

@@ -25,6 +25,9 @@ inline constexpr double kMaxImageSide = 65'536;
 /// Steps of a run: they are counted in 32 bits.
 inline constexpr double kMaxSteps = 4'294'967'295;
 
+/// They are read with the loss of each step.
+inline constexpr size_t kMaxMetrics = 7;
+
 inline constexpr int kMaxRanks = 65'536;
 
 /// A rank's program holds the work of each.

@@ -37,14 +37,19 @@ struct TransformSpec {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | random | constant
-  std::string path;  ///< mnist: a folder, made absolute or relative to the working directory
+  std::string type;  ///< mnist | tokens | text | random | constant
+  /// Made absolute. mnist: one folder; tokens and text: files and globs, in order.
+  std::vector<std::string> paths;
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   bool drop_last = true;
   int64_t repeat = 1;  ///< passes over the set per epoch
+  // tokens and text
+  int64_t length = 0;                  ///< tokens of a sample
+  int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
+  std::string token_dtype = "uint16";  ///< uint16 | int32: of files without a header
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< of data: f32 | i32
@@ -75,6 +80,13 @@ struct LossSpec {
   std::string type;   ///< a LossDef's name
   Attrs attrs;        ///< the type's own fields, defaults filled in
   std::string input;  ///< layer whose output is the prediction; default: the last layer
+};
+
+/// What is computed of the predictions beside the loss, and reported with it.
+struct MetricSpec {
+  std::string type;  ///< a MetricDef's name
+  Attrs attrs;       ///< the type's own fields, defaults filled in
+  std::string path;  ///< "metrics[1]", for positions
 };
 
 struct ScheduleSpec {
@@ -172,7 +184,7 @@ struct PrintSpec {
 };
 
 /// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
-/// command has no dataset, network, loss, optimizer, train, parallel and print.
+/// command has no dataset, network, loss, metrics, optimizer, train, parallel and print.
 struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
@@ -185,6 +197,7 @@ struct JobSpec {
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
+  std::vector<MetricSpec> metrics;
   OptimizerSpec optimizer;
   TrainSpec train;
   ParallelSpec parallel;

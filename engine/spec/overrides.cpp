@@ -91,7 +91,9 @@ class Walk {
       case FieldKind::words:
       case FieldKind::names:
       case FieldKind::patterns:
+      case FieldKind::paths:
       case FieldKind::transforms:
+      case FieldKind::metrics:
       case FieldKind::layers:
         return true;
       default:

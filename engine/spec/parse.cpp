@@ -25,7 +25,7 @@ void resolve(const fs::path& folder, std::string& path) {
 }
 
 void resolve_paths(JobSpec& job, const fs::path& folder) {
-  if (!job.dataset.path.empty()) resolve(folder, job.dataset.path);
+  for (std::string& path : job.dataset.paths) resolve(folder, path);
   if (job.has_command()) resolve(folder, job.working_dir);
 }
 

@@ -157,8 +157,12 @@ class JobReader {
         return print(node, path);
       case FieldKind::patterns:
         return recompute(node, path);
+      case FieldKind::paths:
+        return paths(node, path);
       case FieldKind::transforms:
         return transforms(node, path);
+      case FieldKind::metrics:
+        return metrics(node, path);
       case FieldKind::modules:
         modules_ = read_modules(node, path, expander_, problems_);
         return;
@@ -354,6 +358,51 @@ class JobReader {
         job_.parallel.strategies.push_back({entry.key, std::move(*cuts), where});
       }
     }
+  }
+
+  /// One path stands for a list of one.
+  void paths(const YamlNode& node, const std::string& path) {
+    static const Field one = text("path", "");
+    const bool is_list = node.is_list();
+    if (is_list && node.items.empty()) problems_.add(node.pos, path, "must name at least one file");
+    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
+      if (std::optional<Value> value =
+              read_value(is_list ? node.items[i] : node, one, is_list ? at_index(path, i) : path, problems_))
+        job_.dataset.paths.push_back(std::get<std::string>(*value));
+    }
+  }
+
+  /// `accuracy` or `{type: top_k, k: 5}`; one stands for a list of one.
+  void metrics(const YamlNode& node, const std::string& path) {
+    const bool is_list = node.is_list();
+    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i)
+      metric(is_list ? node.items[i] : node, is_list ? at_index(path, i) : path);
+    if (job_.metrics.size() > kMaxMetrics)
+      problems_.add(node.pos, path, "a job has at most " + std::to_string(kMaxMetrics) + " metrics");
+  }
+
+  void metric(const YamlNode& node, const std::string& path) {
+    const YamlNode* named = node.is_map() ? node.find("type") : &node;
+    if (named == nullptr || !named->is_scalar()) {
+      problems_.add(node.pos, path, "must be a metric, not " + describe(node), "e.g. accuracy or {type: top_k, k: 5}");
+      return;
+    }
+    const EntryType* type = find_type(metric_types(), named->text);
+    if (type == nullptr) {
+      const std::string guess = did_you_mean(named->text, names_of(metric_types()));
+      problems_.add(named->pos, node.is_map() ? at_key(path, "type") : path, "unknown metric '" + named->text + "'",
+                    guess.empty() ? "one of " + join(names_of(metric_types())) : guess);
+      return;
+    }
+    YamlNode fields = node;
+    if (!node.is_map()) {
+      fields = {};
+      fields.pos = node.pos;
+    }
+    std::vector<std::string> names = names_of(type->fields);
+    names.emplace_back("type");
+    refuse_unknown_keys(fields, names, type->name, path, problems_);
+    job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
   }
 
   void transforms(const YamlNode& node, const std::string& path) {

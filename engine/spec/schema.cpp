@@ -193,6 +193,16 @@ Json plain_schema(const Field& field) {
     case FieldKind::names:
     case FieldKind::patterns:
       return texts_schema();
+    case FieldKind::paths: {
+      Json list = list_of(text_schema());
+      list["minItems"] = 1;
+      return {{"anyOf", {text_schema(), list}}};
+    }
+    case FieldKind::metrics: {
+      Json list = list_of(reference("metric"));
+      list["maxItems"] = kMaxMetrics;
+      return {{"anyOf", {list, reference("metric")}}};
+    }
     case FieldKind::transforms:
       return list_of(reference("transform"));
     case FieldKind::layers:
@@ -387,6 +397,21 @@ Json transform_schema() {
   return {{"oneOf", any}};
 }
 
+/// The name of one that needs no field, or a mapping.
+Json metric_schema() {
+  Json any = Json::array();
+  for (const EntryType& type : metric_types()) {
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    Json mapping = object_schema(type.fields, nullptr, type.doc);
+    mapping["properties"]["type"] = {{"const", type.name}};
+    mapping["required"].push_back("type");
+    any.push_back(std::move(mapping));
+  }
+  return {{"oneOf", any}};
+}
+
 }  // namespace
 
 std::string job_schema() {
@@ -398,6 +423,7 @@ std::string job_schema() {
   schema["$defs"] = {{"layer", layer_schema()},
                      {"transform", transform_schema()},
                      {"initial", initial_schema()},
+                     {"metric", metric_schema()},
                      {"expression",
                       {{"type", "string"},
                        {"pattern", R"(\$\{[^{}]*\})"},

@@ -35,7 +35,8 @@ std::set<std::string> names_read(const JobSpec& job) {
 std::string label_field(const JobSpec& job) {
   for (const char* field : {"dataset.label_dtype", "dataset.label_shape", "dataset.label_value"})
     if (job.positions.contains(field)) return field;
-  return job.dataset.type == "mnist" ? "dataset.type" : "";
+  const std::string& type = job.dataset.type;
+  return type == "mnist" || type == "tokens" || type == "text" ? "dataset.type" : "";
 }
 
 /// The first one of the reference that takes labels of the data set's type.

@@ -103,8 +103,12 @@ class Writer {
         return names(field, job_.print.tensors);
       case FieldKind::patterns:
         return recompute(field);
+      case FieldKind::paths:
+        return names(field, job_.dataset.paths);
       case FieldKind::transforms:
         return transforms(field);
+      case FieldKind::metrics:
+        return metrics(field);
       case FieldKind::modules:
       case FieldKind::values:
         return;  // the network is written unrolled, with the values of its expressions
@@ -188,6 +192,20 @@ class Writer {
       out_ << YAML::Flow << YAML::BeginMap;
       entries(transform.attrs);
       out_ << YAML::EndMap << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
+  }
+
+  void metrics(const Field& field) {
+    if (job_.metrics.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const MetricSpec& metric : job_.metrics) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("type");
+      put(metric.type);
+      entries(metric.attrs);
+      out_ << YAML::EndMap;
     }
     out_ << YAML::EndSeq;
   }

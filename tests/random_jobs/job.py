@@ -259,7 +259,7 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     if net.modules:
         fields["modules"] = net.modules
     fields["network"] = net.layers
-    fields["loss"] = loss
+    fields |= {"loss": loss, **metrics_beside(loss, net)}
     fields["optimizer"] = draw_optimizer(rng, loss, sorted(net.weights))
     fields["train"] = train
     fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
@@ -267,6 +267,13 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     if chance(rng, 0.05):
         fields["print"] = [rng.choice([layer["name"] for layer in net.flat if layer["name"] in net.shapes])]
     return Job(fields, None, net.mixes_rows, fields["precision"])
+
+
+def metrics_beside(loss, net):
+    """For half of the jobs whose labels are classes, of which there are two at least."""
+    if "softmax_cross_entropy" not in str(loss) or len(net.flat) % 2:
+        return {}
+    return {"metrics": ["accuracy", {"type": "top_k", "k": 2}]}
 
 
 def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
@@ -278,7 +285,7 @@ def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
     dataset = {"type": "random", "shape": [net.features]}
     loss = net.end(dataset)
     common = {**fields, "dataset": {**dataset, **data}}
-    rest = {"loss": loss, "optimizer": draw_optimizer(rng, loss, []), "train": train}
+    rest = {"loss": loss, **metrics_beside(loss, net), "optimizer": draw_optimizer(rng, loss, []), "train": train}
     parallel = draw_parallel(rng, net, launch["ranks"], micro_batches, "hybrid_parallel", stages)
     parallel.pop("full_batch", None)
     if full:

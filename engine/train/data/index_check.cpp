@@ -9,6 +9,7 @@
 #include "engine/model/index_uses.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/token_set.h"
 
 namespace trainctl {
 namespace {
@@ -19,10 +20,19 @@ struct Stray {
   std::string where;  ///< "sample 17 has the label 12"
 };
 
+/// Tokens that are read before a run: a second or less. Kernels check the rest as they meet it, and all that follows a
+/// token that is ignored.
+constexpr int64_t kMostTokensRead = int64_t{1} << 27;
+
 /// The first sample, in the set's order, with an element out of range.
 std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, const IndexUse& use) {
+  if (spec.dataset.type == "tokens" || spec.dataset.type == "text") {
+    const auto stray = TokenSet(spec.dataset).first_stray(use.below, kMostTokensRead);
+    if (!stray || use.accepts(stray->token)) return {};
+    return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
+  }
   if (which == DataTensor::label) {
-    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.path);
+    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front());
     for (size_t i = 0; i < labels.size(); ++i)
       if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};

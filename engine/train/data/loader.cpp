@@ -72,6 +72,12 @@ std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
   return tables;
 }
 
+bool small_enough_to_keep(const std::vector<SampleTable>& tables) {
+  int64_t bytes = 0;
+  for (const SampleTable& table : tables) bytes += table.bytes();
+  return bytes <= most_cached_bytes();
+}
+
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {

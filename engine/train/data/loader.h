@@ -39,6 +39,10 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
 /// The same for an opened set, with `read`.
 std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
 
+/// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
+/// from the host, batch by batch.
+bool small_enough_to_keep(const std::vector<SampleTable>& tables);
+
 class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
