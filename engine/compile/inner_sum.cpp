@@ -19,7 +19,7 @@ View new_statistics(Lowering& l, BufferKind kind, Shape shape, std::string name)
 
 View gather(Lowering& l, const Node& node, const std::vector<View>& inputs) {
   const InnerSum& inner = *get_op(node.op).inner_sum;
-  const Axes axes = inner_axes(l.c.plan, node);
+  const Axes axes = inner_axes(l.c.graph, l.c.plan, node);
   const size_t reads = inner.reads > 0 ? inner.reads : inputs.size();
   const std::vector<View> read(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(reads));
   std::vector<TensorInfo> infos;
@@ -38,13 +38,21 @@ View gather(Lowering& l, const Node& node, const std::vector<View>& inputs) {
   return all;
 }
 
+/// In the same layouts.
+bool read_alike(const Lowering& l, NodeId a, NodeId b) {
+  const std::vector<LayoutId>&of_a = l.node_inputs[a], &of_b = l.node_inputs[b];
+  const size_t reads = get_op(l.c.graph.nodes[a].op).inner_sum->reads;
+  return reads == 0 ? of_a == of_b
+                    : std::equal(of_a.begin(), of_a.begin() + static_cast<std::ptrdiff_t>(reads), of_b.begin());
+}
+
 }  // namespace
 
 View gathered_statistics(Lowering& l, NodeId id, const std::vector<View>& inputs) {
   const Node& node = l.c.graph.nodes[id];
   auto& known = l.statistics[l.task.micro_batch];
   const auto found = std::find_if(known.begin(), known.end(), [&](const auto& of) {
-    return of.first == id || share_statistics(l.c.graph.nodes[of.first], node);
+    return of.first == id || (share_statistics(l.c.graph.nodes[of.first], node) && read_alike(l, of.first, id));
   });
   if (found != known.end()) return found->second;
   known.emplace_back(id, gather(l, node, inputs));

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/base/error.h"
+#include "engine/plan/kept_results.h"
 
 namespace trainctl {
 namespace {
@@ -72,11 +72,8 @@ const Way& Lowering::way(TensorId tensor, LayoutId from, LayoutId to) {
 
 bool Lowering::is_recomputed(TensorId tensor) const {
   const NodeId producer = c.graph.tensors[tensor].producer;
-  if (producer < 0) return false;
-  const Node& node = c.graph.nodes[producer];
-  if (node.phase != Phase::forward || c.plan.stage_of(node) != c.stage) return false;
-  // A reshape is a view: keeping it would keep the tensor it views.
-  return c.plan.layers[node.layer].recompute || (get_op(node.op).is_view && is_recomputed(node.inputs[0]));
+  return producer >= 0 && c.plan.stage_of(c.graph.nodes[producer]) == c.stage &&
+         trainctl::is_recomputed(c.graph, c.plan, tensor);
 }
 
 void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {

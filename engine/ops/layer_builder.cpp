@@ -182,7 +182,7 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   return node.outputs;
 }
 
-void LayerBuilder::finish(TensorId output) {
+void LayerBuilder::finish(const std::vector<TensorId>& outputs, const std::vector<std::string>& names) {
   Layer& layer = graph_.layers[layer_];
   const std::vector<TensorId> inputs = std::move(layer.inputs);
   const std::vector<TensorRule> rules = std::move(layer.input_rules);
@@ -196,8 +196,20 @@ void LayerBuilder::finish(TensorId output) {
       layer.input_rules.push_back(rules[i]);
     }
   }
-  layer.outputs = {output};
-  layer.output_rules = {rule_of(output)};
+  layer.outputs = outputs;
+  layer.output_rules.clear();
+  for (TensorId output : outputs) layer.output_rules.push_back(rule_of(output));
+  if (outputs.size() > 1) name_outputs(outputs, names);
+}
+
+void LayerBuilder::name_outputs(const std::vector<TensorId>& outputs, const std::vector<std::string>& names) {
+  check(names.size() == outputs.size(), "each of several outputs has a name");
+  for (TensorId output : outputs) graph_.tensors[output].name.clear();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    std::string full = fmt::format("{}.{}", name(), names[i]);
+    if (graph_.find_tensor(full)) shape_error(fmt::format("an output cannot be called '{}': the layer has that inside", names[i]));
+    graph_.tensors[outputs[i]].name = std::move(full);
+  }
 }
 
 const TensorRule& LayerBuilder::rule_of(TensorId tensor) const {

@@ -23,9 +23,9 @@ class GradBuilder;
 /// What an op does that is a collective as a layer (hybrid_parallel).
 enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
-/// How an op runs if an inner letter of its rule is cut, on each rank: `stats` computes statistics of its part, a few
-/// numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of the
-/// outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
+/// How an op runs if an inner letter of its rule, of input 0, is cut, on each rank: `stats` computes statistics of its
+/// part, a few numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of
+/// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
 /// them.
 struct InnerSum {
   const KernelDef* stats;                            ///< the op's inputs -> statistics of this part, f32

@@ -109,6 +109,7 @@ struct LayerCase {
   const char* fields;   ///< ", units: 5"; its input is `first` unless given here
   Shape shape;          ///< of the output
   bool of_ids = false;  ///< reads the data instead, ids of [8, 5]
+  const char* output = "layer";  ///< "layer.0" where it has several
 };
 
 struct Exemption {

@@ -129,10 +129,12 @@ class Network(Layers):
         part = "-" + row[1:]
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
-    KINDS = [("dense", 8), ("matmul", 3), ("activation", 7), ("dropout", 2), ("softmax", 2), ("layer_norm", 3), ("batch_norm", 2),
-             ("reshape", 2), ("transpose", 2), ("reduce", 1), ("combine", 4), ("residual", 3), ("attention", 3), ("product", 1),
+    KINDS = [("dense", 8), ("matmul", 3), ("activation", 5), ("function", 4), ("divide", 1), ("choose", 2), ("dropout", 2), ("softmax", 2),
+             ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
+             ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
+             ("residual", 3), ("attention", 3), ("product", 1),
              ("over_rows", 1), ("module", 2)]
-    CHAIN = [("dense", 6), ("activation", 6), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
+    CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 
     def grow(self, count):
         names, weights = zip(*self.kinds)
@@ -174,9 +176,12 @@ class Network(Layers):
             units = rng.choice([3, 4, 8, 12, 16, 24])
             shape = length or [1]
             self.shapes["data"] = (self.rows, *shape)
+            if rng.random() < 0.25:
+                self.put("one_hot", self.shape + (self.vocabulary,), ([self.letters(self.shape)], ""), classes=self.vocabulary)
+                return {"type": "random", "dtype": "i32", "shape": shape}
             rule = ([self.letters(self.shape, "vd"), "vd"], "")
             name = self.put("embedding", self.shape + (units,), rule, vocab=self.vocabulary, units=units,
-                            **({"init_std": 0.2} if rng.random() < 0.5 else {}))
+                            **({"init": {"type": "normal", "std": 0.2}} if rng.random() < 0.5 else {}))
             self.weights[name] = (self.vocabulary, units)
             return {"type": "random", "dtype": "i32", "shape": shape}
         ranks = 1 if self.kinds is self.CHAIN else rng.choice([1, 1, 2, 2, 3])
@@ -230,12 +235,19 @@ class Network(Layers):
                 data["classes"] = self.vocabulary
             if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors like any other
                 self.put("mul", self.shape, ([row, row], ""), [self.at, "label"])
-        type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae"])
+        type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae", "smooth_l1", "binary_cross_entropy"])
+        fields = {}
+        if cross_entropy and rng.random() < 0.3:
+            fields["label_smoothing"] = rng.choice([0.1, 0.4])
+        if cross_entropy and rng.random() < 0.3:
+            fields["ignore_index"] = rng.choice([0, 1, 1, -100])
+        if type == "smooth_l1" and rng.random() < 0.6:
+            fields["beta"] = rng.choice([0.3, 2])
         self.rules["loss"] = ([row, row[:-1]], "") if cross_entropy else ([row, row], "")
         self.shapes["label"] = self.shape[:-1] if cross_entropy else self.shape
         self.loss_inputs = [self.at, "label"]
         if rng.random() < 0.08:  # layers that no layer reads, or that are only printed
-            loss = {"type": type, "input": self.at}
+            loss = {"type": type, "input": self.at, **fields}
             self.grow(rng.randint(1, 3))
             return loss
-        return type
+        return {"type": type, **fields} if fields else type

@@ -1,7 +1,7 @@
 // Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
 //   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
 #include "engine/ops/cuda/cuda_kernel.h"
-#include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/cuda/norms_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
@@ -252,29 +252,13 @@ struct ParameterTerm {
 
 // Launchers
 
-/// gamma or beta; `otherwise` if absent.
-template <class T>
-RowSide<T> side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
-  if (arg == nullptr) return {{}, otherwise};
-  return {ref<T>(*arg), 0, pack > 1 && rows.before == 0 && rows.n % pack == 0 && packs_are_aligned({arg})};
-}
-const TensorArg* input(const CudaKernelCall& call, size_t index) {
-  return index < call.in.size() ? &call.in[index] : nullptr;
-}
-Ref<float> statistic(const TensorArg& arg) {
-  check(arg.dtype == DType::f32, "means and rstds are f32");
-  return ref<float>(arg);
-}
-
-int64_t rows_of(const TensorArg& x) { return x.shape.back() == 0 ? 0 : x.size() / x.shape.back(); }
-
 CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
-  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = input(call, 1), *beta = input(call, 2);
+  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1), *beta = optional_input(call, 2);
   return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_kernel<pack, in_registers, T>, how, "layer_norm", how.rows, ref<T>(x),
-                         side<T>(gamma, 1.0f, how.rows, pack), side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
                          statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
@@ -283,13 +267,13 @@ CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
-  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = input(call, 4);
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
-                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]), side<T>(gamma, 1.0f, how.rows, pack),
-                         ref<T>(dx));
+                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });
@@ -318,8 +302,8 @@ CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_apply_kernel<pack, in_registers, T>, how, "layer_norm_apply", how.rows, ref<T>(x),
-                         side<T>(gamma, 1.0f, how.rows, pack), side<T>(beta, 0.0f, how.rows, pack), stats, parts,
-                         ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), stats,
+                         parts, ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
@@ -327,14 +311,14 @@ CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_layer_norm_grad_stats(const CudaKernelCall& call) {
-  const TensorArg &dy = call.in[0], &x = call.in[1], *gamma = input(call, 4);
+  const TensorArg &dy = call.in[0], &x = call.in[1], *gamma = optional_input(call, 4);
   float* const stats = statistic(call.out[0]).p;
   return with_common_type({&dy, &x, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_stats_kernel<pack, in_registers, T>, how, "layer_norm_grad_stats", how.rows,
                          ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         side<T>(gamma, 1.0f, how.rows, pack), stats);
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats);
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
   });
@@ -350,7 +334,7 @@ CudaKernel prepare_layer_norm_grad_apply(const CudaKernelCall& call) {
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_apply_kernel<pack, in_registers, T>, how, "layer_norm_grad_apply", how.rows,
                          ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         side<T>(gamma, 1.0f, how.rows, pack), stats, parts, ref<T>(dx));
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts, ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });

@@ -1,7 +1,8 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
-// logits [.., c], labels i32 [..].
+// logits [.., c], labels i32 [..]. attrs label_smoothing, ignore_index: targets.h.
 // If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so
-// that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it.
+// that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it. Label smoothing
+// adds the sum of the logits.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -23,10 +24,10 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
   if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, expected i32", op));
 }
 
-/// The three numbers of each row.
-Shape stats_shape(Infos in, const Attrs&) {
+/// The numbers of each row.
+Shape stats_shape(Infos in, const Attrs& attrs) {
   Shape shape = in[0].shape;
-  shape.back() = 3;
+  shape.back() = attrs.number("label_smoothing", 0) > 0 ? 4 : 3;
   return shape;
 }
 
@@ -55,7 +56,7 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
         },
 };
 
-/// (logits, labels, stats [parts, .., 3]) -> loss, of which only the statistics are read
+/// (logits, labels, stats [parts, ..]) -> loss; the logits are not read
 extern const KernelDef softmax_cross_entropy_apply_kernel = {
     .name = "softmax_cross_entropy_apply",
     .accumulates = 1,
@@ -78,7 +79,7 @@ extern const KernelDef softmax_cross_entropy_apply_kernel = {
         },
 };
 
-/// (logits, labels, stats [parts, .., 3]) -> dlogits
+/// (logits, labels, stats [parts, ..]) -> dlogits
 extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
     .name = "softmax_cross_entropy_grad_apply",
     .in_place = InPlace::first_on_first,
@@ -169,7 +170,15 @@ extern const OpDef softmax_cross_entropy_grad_op = {
 
 extern const LossDef softmax_cross_entropy_loss = {
     .name = "softmax_cross_entropy",
-    .doc = "over integer labels",
+    .doc = "mean over integer labels",
+    .fields = {number("label_smoothing", "Share of a row's target that all classes have alike.")
+                   .defaults(0.0)
+                   .at_least(0)
+                   .at_most(1),
+               integer("ignore_index",
+                       "Labels with this value do not count: the mean is over the others; 0 if there are none.")
+                   .at_least(-2147483648.0)
+                   .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
     .labels_are_classes = true,
 };
