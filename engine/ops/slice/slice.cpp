@@ -3,7 +3,8 @@
 //
 // Both are products with a matrix that selects: y[o] = sum over i of S[o, i] x[i]. So a changed dim has one letter in x
 // and another in y, and both may be cut. A rank moves what its part of x has of its part of y and leaves 0 elsewhere;
-// where x is cut, y is the sum of the ranks, which for a slice moves less than x whole would.
+// where x is cut, y is the sum of the ranks, which for a slice moves less than x whole would. Integers and paddings
+// other than 0 cannot be summed, so their x is whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace trainctl {
 namespace {
 
 /// One letter for each dim of x, and for each dim of y the same one or, where the sizes differ, one of its own.
-RuleText selection_rule(std::string_view op, const TensorInfo& x, const Shape& y) {
+/// `why_whole`: why ranks cannot sum; empty if they can.
+RuleText selection_rule(const TensorInfo& x, const Shape& y, const std::string& why_whole) {
   const std::string from = letters(x.shape.size()), own = letters(2 * x.shape.size()).substr(x.shape.size());
   std::string to = from, changed;
   for (size_t d = 0; d < from.size(); ++d) {
@@ -28,8 +30,8 @@ RuleText selection_rule(std::string_view op, const TensorInfo& x, const Shape& y
     changed += from[d];
     to[d] = own[d];
   }
-  if (x.dtype != DType::i32) return {from + "->" + to};
-  return {from + "->" + to, changed, fmt::format("{} needs this dim of integers whole: ranks do not sum them", op)};
+  if (why_whole.empty()) return {from + "->" + to};
+  return {from + "->" + to, changed, why_whole};
 }
 
 std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
@@ -109,7 +111,12 @@ TensorId emit_pad(LayerContext& layer) {
 extern const OpDef slice_op = {
     .name = "slice",
     .infer = infer_slice,
-    .rule = [](Infos in, const Attrs& attrs) { return selection_rule("slice", in[0], attrs.ints("size")); },
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = in[0].dtype != DType::i32;
+          return selection_rule(in[0], attrs.ints("size"),
+                                sums ? "" : "slice needs this dim of integers on one rank: ranks do not sum integers");
+        },
     .backward =
         [](GradBuilder& g) {
           const Ints begin = g.attrs().ints("begin"), size = g.attrs().ints("size");
@@ -132,7 +139,12 @@ extern const OpDef slice_op = {
 extern const OpDef pad_op = {
     .name = "pad",
     .infer = infer_pad,
-    .rule = [](Infos in, const Attrs& attrs) { return selection_rule("pad", in[0], infer_pad(in, attrs)[0].shape); },
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = attrs.number("value") == 0;
+          return selection_rule(in[0], infer_pad(in, attrs)[0].shape,
+                                sums ? "" : "pad needs this dim on one rank: ranks that have parts of it are summed, and so would the value be");
+        },
     .backward =
         [](GradBuilder& g) {
           g.set_in_grad(0, "slice", {g.out_grad()},
