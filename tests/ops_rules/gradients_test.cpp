@@ -17,7 +17,8 @@ TEST_CASE("every op's backward nodes have the rule, and so the partial sums, of 
   }
 }
 
-TEST_CASE("a factor that a gradient is summed over is cuttable in the forward rule, or its row says that it is never cut") {
+TEST_CASE(
+    "a factor that a gradient is summed over is cuttable in the forward rule, or its row says that it is never cut") {
   // A gradient summed over a factor that the forward op needs whole is rare, so its row names it. Collectives are never
   // cut.
   for (const GradientCase& row : gradient_cases()) {

@@ -142,8 +142,8 @@ CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
-                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]), row_side<T>(gamma, 1.0f, how.rows, pack),
-                         ref<T>(dx));
+                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });

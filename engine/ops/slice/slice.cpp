@@ -1,5 +1,5 @@
-// slice: y = the elements of x from attr begin on, attr size of them, in each dim. pad: y = x with attr before and after
-// elements of attr value around it. Each is the gradient of the other.
+// slice: y = the elements of x from attr begin on, attr size of them, in each dim. pad: y = x with attr before and
+// after elements of attr value around it. Each is the gradient of the other.
 //
 // Both are products with a matrix that selects: y[o] = sum over i of S[o, i] x[i]. So a changed dim has one letter in x
 // and another in y, and both may be cut. A rank moves what its part of x has of its part of y and leaves 0 elsewhere;
@@ -89,7 +89,8 @@ std::vector<FieldFault> pad_faults(const Attrs& attrs) {
   for (const char* side : {"before", "after"}) {
     const size_t given = attrs.ints(side).size();
     if (given != 0 && given != dims)
-      faults.push_back({side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
+      faults.push_back(
+          {side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
   }
   return faults;
 }
@@ -126,7 +127,8 @@ extern const OpDef slice_op = {
         },
     // Only the part is read.
     .kernel = {.name = "slice",
-               .cost = [](Infos, Infos out, const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },
+               .cost = [](Infos, Infos out,
+                          const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },
                .example =
                    [] {
                      using namespace example;
@@ -143,22 +145,22 @@ extern const OpDef pad_op = {
         [](Infos in, const Attrs& attrs) {
           const bool sums = attrs.number("value") == 0;
           return selection_rule(in[0], infer_pad(in, attrs)[0].shape,
-                                sums ? "" : "pad needs this dim on one rank: ranks that have parts of it are summed, and so would the value be");
+                                sums ? ""
+                                     : "pad needs this dim on one rank: ranks that have parts of it are summed, and so "
+                                       "would the value be");
         },
     .backward =
         [](GradBuilder& g) {
-          g.set_in_grad(0, "slice", {g.out_grad()},
-                        {{"begin", g.attrs().ints("before")}, {"size", g.shape(g.in(0))}});
+          g.set_in_grad(0, "slice", {g.out_grad()}, {{"begin", g.attrs().ints("before")}, {"size", g.shape(g.in(0))}});
         },
     .kernel = {.name = "pad",
                .cost = elementwise_cost<0>,
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "y = x with elements of a value around it",
-                         .inputs = {{kMatrix}},
-                         .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
+                     return KernelExample{.what = "y = x with elements of a value around it",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
                    }},
 };
 
@@ -167,7 +169,8 @@ extern const LayerDef slice_layer = {
     .doc = "The elements begin to end - 1 of a dim.",
     .fields = {integer("dim", "Not the batch; -1 is the last.").required(),
                integer("begin", "The first element; a negative one counts from the end.").defaults(int64_t{0}),
-               integer("end", "The element after the last; a negative one counts from the end; default: all that follow.")},
+               integer("end",
+                       "The element after the last; a negative one counts from the end; default: all that follow.")},
     .emit = emit_slice,
 };
 

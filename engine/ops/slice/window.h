@@ -34,8 +34,8 @@ inline Window window_of(const TensorArg& in, const TensorArg& out, const Ints& s
       continue;
     }
     WindowDim& outer = window.dims.back();  // rows of whole dims are contiguous
-    for (int64_t WindowDim::*size : {&WindowDim::in, &WindowDim::out, &WindowDim::in_begin, &WindowDim::out_begin,
-                                     &WindowDim::count})
+    for (int64_t WindowDim::*size :
+         {&WindowDim::in, &WindowDim::out, &WindowDim::in_begin, &WindowDim::out_begin, &WindowDim::count})
       outer.*size *= dim.count;
   }
   return window;
