@@ -76,7 +76,8 @@ TEST_CASE("layers that compute over the rows of the batch are known, with the ro
 loss: mae
 parallel: {micro_batches: 2}
 )");
-  for (const char* name : {"bn", "soft", "mean", "most", "pairs"}) CHECK_MESSAGE(layer(graph, name).mixed_rows == 4, name);
+  for (const char* name : {"bn", "soft", "mean", "most", "pairs"})
+    CHECK_MESSAGE(layer(graph, name).mixed_rows == 4, name);
   for (const char* name : {"fc", "ln", "rms", "gn", "own", "top", "less", "turned", "out", "loss"})
     CHECK_MESSAGE(layer(graph, name).mixed_rows == 0, name);
   CHECK(place(graph, "pairs") == "nowhere in [4, 4]");
@@ -127,7 +128,8 @@ TEST_CASE("the batch is not sliced, padded, removed or numbered") {
     const std::vector<std::string> found = problems("network:\n  - {name: w, type: " + std::string(layer) + "}\n");
     CAPTURE(std::string(layer));
     REQUIRE(found.size() == 1);
-    CHECK(found[0] == "3:5 layer w: dim 0 of its input [8, 12] is the batch, of which a layer sees one micro-batch at a time");
+    CHECK(found[0] ==
+          "3:5 layer w: dim 0 of its input [8, 12] is the batch, of which a layer sees one micro-batch at a time");
   }
 }
 
@@ -142,8 +144,9 @@ TEST_CASE("a reshape that splits the rows between dims mixes them") {
 
 TEST_CASE("the shape of a weight or a running statistic cannot depend on the batch") {
   const std::string turned = "network:\n  - {name: t, type: transpose, perm: [1, 0]}\n";
-  for (const char* layer : {"dense, units: 3", "dense, units: 3, bias: false", "matmul, units: 3", "layer_norm",
-                            "rms_norm", "group_norm, groups: 2", "batch_norm", "batch_norm, affine: false", "matmul, units: 3, transpose_b: true"}) {
+  for (const char* layer :
+       {"dense, units: 3", "dense, units: 3, bias: false", "matmul, units: 3", "layer_norm", "rms_norm",
+        "group_norm, groups: 2", "batch_norm", "batch_norm, affine: false", "matmul, units: 3, transpose_b: true"}) {
     const std::vector<std::string> found = problems(turned + "  - {name: w, type: " + layer + "}\n");
     CAPTURE(std::string(layer));
     REQUIRE(found.size() == 1);

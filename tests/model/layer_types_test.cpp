@@ -57,7 +57,9 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
     const Graph graph = build_row(row, "fp32");
     CHECK(tensor(graph, row.output).shape == row.shape);
     const bool own_weight = graph.find_tensor("layer.weight").has_value();
-    const std::string weight = !row.of_ids ? "grad.first.weight" : own_weight ? "grad.layer.weight" : "grad.last.weight";
+    const std::string weight = !row.of_ids  ? "grad.first.weight"
+                               : own_weight ? "grad.layer.weight"
+                                            : "grad.last.weight";
     const bool trains = graph.find_tensor(weight) || graph.find_tensor(weight + ".use0");
     CHECK(trains == (graph.loss >= 0));
   }
@@ -72,7 +74,8 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     if (graph.loss >= 0) in_f32.insert(graph.loss);
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
-      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm", sums = node.op.starts_with("batch_norm_");
+      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm",
+                 sums = node.op.starts_with("batch_norm_");
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
     }

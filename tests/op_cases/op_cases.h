@@ -35,6 +35,7 @@ struct GradientCase {
   Given given;
   std::vector<std::string> nodes;
   const char* why;
+  const char* whole = "";  ///< letters that are never cut, so that a kernel's sum over them is already the whole sum
 };
 
 /// The error of infer for inputs that do not fit (tests/ops_rules/shape_errors_test.cpp).

@@ -270,9 +270,9 @@ CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
   }
   built.last = static_cast<NodeId>(graph.nodes.size()) - 1;
   built.in_grads.assign(op_case.inputs.size(), -1);
-  if (!backward || op_case.fused) return built;
-
   const Node last = graph.nodes[built.last];
+  if (!backward || op_case.fused || get_op(last.op).backward == nullptr) return built;
+
   built.out_grad = static_cast<TensorId>(graph.tensors.size());
   const Tensor out = graph.tensors[last.outputs[0]];
   graph.tensors.push_back({.name = "dy", .shape = out.shape, .dtype = out.dtype});
@@ -284,7 +284,7 @@ CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
     names.push_back(wanted ? "grad." + graph.tensors[input].name : "");
   }
   GradBuilder grad(graph, built.last, out_grads, names);
-  find_op(last.op)->backward(grad);
+  get_op(last.op).backward(grad);
   for (size_t i = 0; i < last.inputs.size(); ++i) {
     if (last.inputs[i] < static_cast<TensorId>(op_case.inputs.size())) {
       built.in_grads[last.inputs[i]] = grad.in_grads()[i];

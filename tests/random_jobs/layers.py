@@ -249,7 +249,9 @@ class Layers:
         fields = {side: counts for side, counts in around.items() if any(counts) or self.rng.random() < 0.2}
         if self.rng.random() < 0.5:
             fields["value"] = self.rng.choice([-1, 0.5])
-        self.put("pad", out, ([self.letters(self.shape)], ""), dims=[self.rng.choice([d, d - len(out)]) for d in dims], **fields)
+        row = self.letters(self.shape)
+        whole = "".join(row[d] for d in dims if out[d] != self.shape[d]) if "value" in fields else ""
+        self.put("pad", out, ([row], whole), dims=[self.rng.choice([d, d - len(out)]) for d in dims], **fields)
         return True
 
     def one_dim(self):

@@ -58,8 +58,7 @@ void backward(GradBuilder& g) {
 
 // A batch of 32 images of 128 channels, 32 x 32.
 const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
-const Attrs kBatchNorm = {
-    {"dim", int64_t{1}}, {"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
+const Attrs kBatchNorm = {{"dim", int64_t{1}}, {"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
 
 /// (dy, x, mean, var, ...): dy is like x, the others are vectors over the channels.
 void expect_gradient(std::string_view op, Infos in, const Attrs& attrs, size_t low, size_t high) {
@@ -86,8 +85,7 @@ TensorId emit_batch_norm(LayerContext& layer) {
     inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
     inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
   }
-  return b.emit("batch_norm", inputs,
-                {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
+  return b.emit("batch_norm", inputs, {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
 }  // namespace

@@ -24,8 +24,7 @@ Outputs mean(const Inputs& in, const Attrs& attrs) {
 }
 
 Outputs var(const Inputs& in, const Attrs& attrs) {
-  return {mean_per_feature(in[0], attrs,
-                           [&](double x, int64_t c) { return std::pow(x - in[1].values[c], 2); })};
+  return {mean_per_feature(in[0], attrs, [&](double x, int64_t c) { return std::pow(x - in[1].values[c], 2); })};
 }
 
 Outputs normalised(const Inputs& in, const Attrs& attrs) {
@@ -61,21 +60,22 @@ OpCase batch_norm_case(Shape x, bool affine, int64_t dim) {
 
 extern const OpCases batch_norm_cases = {
     .rows = {batch_norm_case({12, 4}, true), batch_norm_case({6, 5}, false), batch_norm_case({4, 6, 3, 2}, true),
-             batch_norm_case({6, 2, 17}, true), batch_norm_case({4, 1, 5}, false), batch_norm_case({4, 3, 2, 6}, true, 3),
-             batch_norm_case({2, 3, 17}, false, 2), batch_norm_case({2, 3, 4, 5}, true, 2),
-             batch_norm_case({6, 3, 5}, true, 0)},
+             batch_norm_case({6, 2, 17}, true), batch_norm_case({4, 1, 5}, false),
+             batch_norm_case({4, 3, 2, 6}, true, 3), batch_norm_case({2, 3, 17}, false, 2),
+             batch_norm_case({2, 3, 4, 5}, true, 2), batch_norm_case({6, 3, 5}, true, 0)},
     .references = {{"batch_norm_mean", mean},
                    {"batch_norm_var", var},
                    {"batch_norm", normalised},
                    {"batch_norm_running", [](const Inputs&, const Attrs&) { return Outputs{}; }}},
     // Batch statistics are partial sums if the batch is cut.
-    .rules = {{{"batch_norm_mean", {{{2, 3, 4, 5}}}}, "ncab->c", "", {{3}}},
-              {{"batch_norm_var", {{{2, 3}}, {{3}}}}, "nc,c->c", "", {{3}}},
-              {{"batch_norm_var", {{{2, 3, 4, 5}}, {{5}}}, {{"dim", int64_t{3}}}}, "nabc,c->c", "", {{5}}},
-              {{"batch_norm_running", {{{3}}, {{3}}, {{3}}, {{3}}}}, "c,c,c,c->", "", {}},
-              {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}}}, "nc,c,c->nc", "", {{2, 3}}},
-              {{"batch_norm", {{{2, 4, 5, 3}}, {{3}}, {{3}}}, {{"dim", int64_t{3}}}}, "nabc,c,c->nabc", "", {{2, 4, 5, 3}}},
-              {{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}, {{3}}, {{3}}}}, "nca,c,c,c,c->nca", "", {{2, 3, 4}}}},
+    .rules =
+        {{{"batch_norm_mean", {{{2, 3, 4, 5}}}}, "ncab->c", "", {{3}}},
+         {{"batch_norm_var", {{{2, 3}}, {{3}}}}, "nc,c->c", "", {{3}}},
+         {{"batch_norm_var", {{{2, 3, 4, 5}}, {{5}}}, {{"dim", int64_t{3}}}}, "nabc,c->c", "", {{5}}},
+         {{"batch_norm_running", {{{3}}, {{3}}, {{3}}, {{3}}}}, "c,c,c,c->", "", {}},
+         {{"batch_norm", {{{2, 3}}, {{3}}, {{3}}}}, "nc,c,c->nc", "", {{2, 3}}},
+         {{"batch_norm", {{{2, 4, 5, 3}}, {{3}}, {{3}}}, {{"dim", int64_t{3}}}}, "nabc,c,c->nabc", "", {{2, 4, 5, 3}}},
+         {{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}, {{3}}, {{3}}}}, "nca,c,c,c,c->nca", "", {{2, 3, 4}}}},
     .gradients =
         {{{"batch_norm", {{{2, 3, 4}}, {{3}}, {{3}}}},
           {"batch_norm_grad_stats nca,nca,c,c->c,c sums na sums na", "batch_norm_grad nca,nca,c,c,c,c->nca"},
@@ -87,7 +87,9 @@ extern const OpCases batch_norm_cases = {
     .shape_errors = {{{"batch_norm_mean", {{{2, 3}}}, {{"dim", int64_t{2}}}},
                       "batch_norm_mean: dim 2 is not a dim of [2, 3]"},
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
-    .layers = {{"batch_norm", ", affine: false", {8, 12}}, {"batch_norm", "", {8, 12}}, {"batch_norm", ", dim: -1", {8, 12}}},
+    .layers = {{"batch_norm", ", affine: false", {8, 12}},
+               {"batch_norm", "", {8, 12}},
+               {"batch_norm", ", dim: -1", {8, 12}}},
 };
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// Batch normalisation of x [n, c, s], where c is attr dim: s is 1 if channels are last. mean and var are separate nodes,
-// so that ranks that share a batch sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation of x [n, c, s], where c is attr dim: s is 1 if channels are last. mean and var are separate
+// nodes, so that ranks that share a batch sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include <algorithm>
 #include <array>

@@ -54,17 +54,15 @@ __device__ inline float of_element(const Op& op, const typename Op::Feature& fea
 
 /// x as consecutive planes of s elements. A pack may begin in one and end in the next: s >= V.
 template <int V, class T, int F, int S, int P, class Op>
-__global__ void __launch_bounds__(kMapThreads, 1)
-    planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, Planes planes,
-                  Span span) {
+__global__ void __launch_bounds__(kMapThreads, 1) planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides,
+                                                                Ref<T> out, Op op, Planes planes, Span span) {
   constexpr int kUnroll = kMapUnroll<V, F>;
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
   const int64_t base = span.head + first * V;
-  const uint32_t base_plane = base < (int64_t{1} << 31)
-                                  ? planes.elements.quotient(static_cast<uint32_t>(base))
-                                  : static_cast<uint32_t>(base / planes.elements.by);
+  const uint32_t base_plane = base < (int64_t{1} << 31) ? planes.elements.quotient(static_cast<uint32_t>(base))
+                                                        : static_cast<uint32_t>(base / planes.elements.by);
   const auto base_element = static_cast<uint32_t>(base - static_cast<int64_t>(base_plane) * planes.elements.by);
   const auto packs = static_cast<int>(min(span.packs - first, int64_t{kUnroll * kMapThreads}));
   Raw<T, V> raw[kUnroll][F];

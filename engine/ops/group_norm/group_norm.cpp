@@ -81,10 +81,9 @@ extern const OpDef group_norm_grad_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "dx; inputs dy, x, mean, rstd(, gamma)",
-                         .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups), {kChannels}},
-                         .expect = expect_group_norm_grad};
+                     return KernelExample{.what = "dx; inputs dy, x, mean, rstd(, gamma)",
+                                          .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups), {kChannels}},
+                                          .expect = expect_group_norm_grad};
                    }},
 };
 
@@ -122,17 +121,15 @@ extern const LayerDef group_norm_layer = {
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {
-            shape_error(
-                fmt::format("group_norm needs channels in dim 1, its input is {}", to_string(layer.shape())));
+            shape_error(fmt::format("group_norm needs channels in dim 1, its input is {}", to_string(layer.shape())));
           }
           std::vector<TensorId> inputs = {layer.inputs[0]};
           if (layer.attrs.flag("affine")) {
             inputs.push_back(layer.builder.parameter("weight", {layer.shape()[1]}, constant_init(1)));
             inputs.push_back(layer.builder.parameter("bias", {layer.shape()[1]}, constant_init(0)));
           }
-          return layer.builder.emit(
-              "group_norm", inputs,
-              {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
+          return layer.builder.emit("group_norm", inputs,
+                                    {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
         },
 };
 

@@ -19,7 +19,10 @@ struct Groups {
 
   /// `statistic`: [n, groups]
   Groups(const KernelCall& call, const TensorArg& x, const TensorArg& statistic)
-      : n(x.shape[0]), groups(statistic.shape[1]), k(x.shape[1] / std::max<int64_t>(1, groups)), s(1),
+      : n(x.shape[0]),
+        groups(statistic.shape[1]),
+        k(x.shape[1] / std::max<int64_t>(1, groups)),
+        s(1),
         threads(call.threads) {
     for (size_t d = 2; d < x.shape.size(); ++d) s *= x.shape[d];
     m = k * s;

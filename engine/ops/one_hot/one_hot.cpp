@@ -18,7 +18,8 @@ extern const OpDef one_hot_op = {
     .name = "one_hot",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       expect_inputs("one_hot", in, 1, 1);
-      if (in[0].dtype != DType::i32) shape_error(fmt::format("one_hot takes i32 ids, but got {} f32", to_string(in[0])));
+      if (in[0].dtype != DType::i32)
+        shape_error(fmt::format("one_hot takes i32 ids, but got {} f32", to_string(in[0])));
       if (attrs.integer("classes") < 1) shape_error("one_hot: classes must be at least 1");
       TensorInfo out{in[0].shape, attrs.flag("bf16") ? DType::bf16 : DType::f32};
       out.shape.push_back(attrs.integer("classes"));

@@ -17,8 +17,8 @@ struct Classes {
 constexpr int kOneHotUnroll = 4;
 
 template <int V, class T>
-__global__ void __launch_bounds__(kMapThreads) one_hot_kernel(Classes classes, const int32_t* ids, Ref<T> y,
-                                                              int64_t packs) {
+__global__ void __launch_bounds__(kMapThreads)
+    one_hot_kernel(Classes classes, const int32_t* ids, Ref<T> y, int64_t packs) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t base = static_cast<int64_t>(blockIdx.x) * (kOneHotUnroll * kMapThreads);
@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kMapThreads) one_hot_kernel(Classes classes, c
     const uint32_t row = classes.packs.quotient(base_pack + local);
     const int64_t column = int64_t{base_pack + local - row * classes.packs.by} * V;
     const int32_t id = ids[base_row + row];
-    if (id < 0 || id >= classes.all) data_is_wrong("the data has a class that one_hot does not have; set classes to more than the largest");
+    if (id < 0 || id >= classes.all)
+      data_is_wrong("the data has a class that one_hot does not have; set classes to more than the largest");
     const int64_t place = id - classes.first - column;
     float v[V];
 #pragma unroll
@@ -52,10 +53,10 @@ CudaKernel prepare_one_hot(const CudaKernelCall& call) {
       const int64_t packs = y.size() / pack;
       const auto blocks = static_cast<unsigned>(ceil_div(packs, kOneHotUnroll * kMapThreads));
       const Classes classes{y.offset.back(), y.global_shape.back(), Divisor(width / pack)};
-      return CudaKernel([=, ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()),
-                         to = ref<T>(y)](CudaStream stream) {
-        launch(one_hot_kernel<pack, T>, blocks, kMapThreads, 0, stream, "one_hot", classes, ids, to, packs);
-      });
+      return CudaKernel(
+          [=, ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()), to = ref<T>(y)](CudaStream stream) {
+            launch(one_hot_kernel<pack, T>, blocks, kMapThreads, 0, stream, "one_hot", classes, ids, to, packs);
+          });
     };
     if (width % kPack<T> == 0 && packs_are_aligned({&y})) return prepare(std::integral_constant<int, kPack<T>>{});
     return prepare(std::integral_constant<int, 1>{});

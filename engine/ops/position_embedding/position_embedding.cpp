@@ -20,8 +20,8 @@ extern const OpDef position_embedding_op = {
       expect_ndim("position_embedding", in[0], 2);
       const Shape &x = in[0].shape, &table = in[1].shape;
       if (table.size() != 2 || table[1] != x.back()) {
-        shape_error(fmt::format("position_embedding: the table is {}, expected [max_length, {}]", to_string(in[1]),
-                                x.back()));
+        shape_error(
+            fmt::format("position_embedding: the table is {}, expected [max_length, {}]", to_string(in[1]), x.back()));
       }
       if (x[x.size() - 2] > table[0]) {
         shape_error(fmt::format("position_embedding: {} has {} positions, but max_length is {}", to_string(in[0]),
@@ -95,8 +95,8 @@ extern const LayerDef position_embedding_layer = {
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {
-            shape_error(
-                fmt::format("position_embedding needs positions of features, its input is {}", to_string(layer.shape())));
+            shape_error(fmt::format("position_embedding needs positions of features, its input is {}",
+                                    to_string(layer.shape())));
           }
           layer.sample_dim(-2);
           const Shape table{layer.attrs.integer("max_length"), layer.shape().back()};

@@ -13,8 +13,8 @@ constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread f
 struct Positions {
   int64_t batches, count, first, d;
 
-  explicit Positions(const TensorArg& x) : count(x.shape[x.shape.size() - 2]), first(x.offset[x.shape.size() - 2]),
-                                           d(x.shape.back()) {
+  explicit Positions(const TensorArg& x)
+      : count(x.shape[x.shape.size() - 2]), first(x.offset[x.shape.size() - 2]), d(x.shape.back()) {
     batches = count * d == 0 ? 0 : x.size() / (count * d);
   }
 };

@@ -35,8 +35,7 @@ CudaKernel prepare_position_embedding_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &table = call.out[0];
   CudaKernelCall of_positions = call;
   of_positions.out[0] = rows_of_positions(table, dy);
-  const CudaKernel sum =
-      prepare_plain_sum(of_positions, strides_of_rows(dy), 1.0, "position_embedding_grad");
+  const CudaKernel sum = prepare_plain_sum(of_positions, strides_of_rows(dy), 1.0, "position_embedding_grad");
   if (table.accumulate) return sum;
   const int64_t element = byte_size(table.dtype);
   auto* const first = of_positions.out[0].as<std::byte>();

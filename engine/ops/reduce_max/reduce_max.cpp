@@ -73,11 +73,11 @@ extern const LayerDef reduce_max_layer = {
     .fields = reduction_fields(),
     .emit =
         [](LayerContext& layer) {
-          return layer.emit("reduce_max", {{"dims", reduced_dims(layer)}, {"keep_dims", layer.attrs.flag("keep_dims")}});
+          return layer.emit("reduce_max",
+                            {{"dims", reduced_dims(layer)}, {"keep_dims", layer.attrs.flag("keep_dims")}});
         },
 };
 
-extern const OpFamily reduce_max_family = {.ops = {&reduce_max_op, &reduce_max_grad_op},
-                                           .layers = {&reduce_max_layer}};
+extern const OpFamily reduce_max_family = {.ops = {&reduce_max_op, &reduce_max_grad_op}, .layers = {&reduce_max_layer}};
 
 }  // namespace trainctl

@@ -1,9 +1,10 @@
-// slice: y = the elements of x from attr begin on, attr size of them, in each dim. pad: y = x with attr before and after
-// elements of attr value around it. Each is the gradient of the other.
+// slice: y = the elements of x from attr begin on, attr size of them, in each dim. pad: y = x with attr before and
+// after elements of attr value around it. Each is the gradient of the other.
 //
 // Both are products with a matrix that selects: y[o] = sum over i of S[o, i] x[i]. So a changed dim has one letter in x
 // and another in y, and both may be cut. A rank moves what its part of x has of its part of y and leaves 0 elsewhere;
-// where x is cut, y is the sum of the ranks, which for a slice moves less than x whole would.
+// where x is cut, y is the sum of the ranks, which for a slice moves less than x whole would. Integers and paddings
+// other than 0 cannot be summed, so their x is whole.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +21,8 @@ namespace trainctl {
 namespace {
 
 /// One letter for each dim of x, and for each dim of y the same one or, where the sizes differ, one of its own.
-RuleText selection_rule(std::string_view op, const TensorInfo& x, const Shape& y) {
+/// `why_whole`: why ranks cannot sum; empty if they can.
+RuleText selection_rule(const TensorInfo& x, const Shape& y, const std::string& why_whole) {
   const std::string from = letters(x.shape.size()), own = letters(2 * x.shape.size()).substr(x.shape.size());
   std::string to = from, changed;
   for (size_t d = 0; d < from.size(); ++d) {
@@ -28,8 +30,8 @@ RuleText selection_rule(std::string_view op, const TensorInfo& x, const Shape& y
     changed += from[d];
     to[d] = own[d];
   }
-  if (x.dtype != DType::i32) return {from + "->" + to};
-  return {from + "->" + to, changed, fmt::format("{} needs this dim of integers whole: ranks do not sum them", op)};
+  if (why_whole.empty()) return {from + "->" + to};
+  return {from + "->" + to, changed, why_whole};
 }
 
 std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
@@ -87,7 +89,8 @@ std::vector<FieldFault> pad_faults(const Attrs& attrs) {
   for (const char* side : {"before", "after"}) {
     const size_t given = attrs.ints(side).size();
     if (given != 0 && given != dims)
-      faults.push_back({side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
+      faults.push_back(
+          {side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
   }
   return faults;
 }
@@ -109,7 +112,12 @@ TensorId emit_pad(LayerContext& layer) {
 extern const OpDef slice_op = {
     .name = "slice",
     .infer = infer_slice,
-    .rule = [](Infos in, const Attrs& attrs) { return selection_rule("slice", in[0], attrs.ints("size")); },
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = in[0].dtype != DType::i32;
+          return selection_rule(in[0], attrs.ints("size"),
+                                sums ? "" : "slice needs this dim of integers on one rank: ranks do not sum integers");
+        },
     .backward =
         [](GradBuilder& g) {
           const Ints begin = g.attrs().ints("begin"), size = g.attrs().ints("size");
@@ -119,7 +127,8 @@ extern const OpDef slice_op = {
         },
     // Only the part is read.
     .kernel = {.name = "slice",
-               .cost = [](Infos, Infos out, const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },
+               .cost = [](Infos, Infos out,
+                          const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },
                .example =
                    [] {
                      using namespace example;
@@ -132,21 +141,26 @@ extern const OpDef slice_op = {
 extern const OpDef pad_op = {
     .name = "pad",
     .infer = infer_pad,
-    .rule = [](Infos in, const Attrs& attrs) { return selection_rule("pad", in[0], infer_pad(in, attrs)[0].shape); },
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = attrs.number("value") == 0;
+          return selection_rule(in[0], infer_pad(in, attrs)[0].shape,
+                                sums ? ""
+                                     : "pad needs this dim on one rank: ranks that have parts of it are summed, and so "
+                                       "would the value be");
+        },
     .backward =
         [](GradBuilder& g) {
-          g.set_in_grad(0, "slice", {g.out_grad()},
-                        {{"begin", g.attrs().ints("before")}, {"size", g.shape(g.in(0))}});
+          g.set_in_grad(0, "slice", {g.out_grad()}, {{"begin", g.attrs().ints("before")}, {"size", g.shape(g.in(0))}});
         },
     .kernel = {.name = "pad",
                .cost = elementwise_cost<0>,
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "y = x with elements of a value around it",
-                         .inputs = {{kMatrix}},
-                         .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
+                     return KernelExample{.what = "y = x with elements of a value around it",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
                    }},
 };
 
@@ -155,7 +169,8 @@ extern const LayerDef slice_layer = {
     .doc = "The elements begin to end - 1 of a dim.",
     .fields = {integer("dim", "Not the batch; -1 is the last.").required(),
                integer("begin", "The first element; a negative one counts from the end.").defaults(int64_t{0}),
-               integer("end", "The element after the last; a negative one counts from the end; default: all that follow.")},
+               integer("end",
+                       "The element after the last; a negative one counts from the end; default: all that follow.")},
     .emit = emit_slice,
 };
 

@@ -47,7 +47,8 @@ class WindowRows {
       x += (dims_[d].in_begin + place) * strides_[d];
     }
     std::fill_n(to, row_.out_begin, fill_);
-    if (row_.count > 0) std::memcpy(to + row_.out_begin, x + row_.in_begin, static_cast<size_t>(row_.count) * sizeof *x);
+    if (row_.count > 0)
+      std::memcpy(to + row_.out_begin, x + row_.in_begin, static_cast<size_t>(row_.count) * sizeof *x);
     std::fill(to + row_.out_begin + row_.count, to + row_.out, fill_);
   }
 

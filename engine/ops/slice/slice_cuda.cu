@@ -1,4 +1,7 @@
 // Copies the rows of the input's window into the output, and fills what is around it.
+#include <cstring>
+
+#include "engine/graph/bf16.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/moves_cuda.cuh"
 #include "engine/ops/slice/window.h"
@@ -59,7 +62,7 @@ __global__ void __launch_bounds__(kMapThreads) window_kernel(WindowRows w, const
 template <class Word>
 Word filled(float value, DType dtype) {
   Word word;
-  const bf16 half = from_f32<bf16>(value);
+  const uint16_t half = to_bf16(value);
   const auto element = static_cast<size_t>(byte_size(dtype));
   for (size_t at = 0; at < sizeof word; at += element)
     std::memcpy(reinterpret_cast<char*>(&word) + at, dtype == DType::bf16 ? static_cast<const void*>(&half) : &value,

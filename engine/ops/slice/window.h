@@ -19,10 +19,6 @@ struct WindowDim {
 struct Window {
   std::vector<WindowDim> dims;  ///< outermost first, at least one; none but the first is whole
   float fill = 0;               ///< elements outside
-
-  bool fills_output() const {
-    return std::all_of(dims.begin(), dims.end(), [](const WindowDim& d) { return d.out == d.count; });
-  }
 };
 
 /// Element i of the whole input is element i + shift of the whole output.
@@ -38,8 +34,8 @@ inline Window window_of(const TensorArg& in, const TensorArg& out, const Ints& s
       continue;
     }
     WindowDim& outer = window.dims.back();  // rows of whole dims are contiguous
-    for (int64_t WindowDim::*size : {&WindowDim::in, &WindowDim::out, &WindowDim::in_begin, &WindowDim::out_begin,
-                                     &WindowDim::count})
+    for (int64_t WindowDim::*size :
+         {&WindowDim::in, &WindowDim::out, &WindowDim::in_begin, &WindowDim::out_begin, &WindowDim::count})
       outer.*size *= dim.count;
   }
   return window;
@@ -51,14 +47,9 @@ inline Window window_of_slice(const KernelCall& call) {
   return window_of(call.in[0], call.out[0], shift);
 }
 
-/// Of ranks with different parts of a padded dim, whose results are summed, only the one with the first part adds the
-/// value.
 inline Window window_of_pad(const KernelCall& call) {
-  const Ints before = call.attrs.ints("before"), after = call.attrs.ints("after");
-  Window window = window_of(call.in[0], call.out[0], before);
-  bool is_first = true;
-  for (size_t d = 0; d < before.size(); ++d) is_first &= before[d] + after[d] == 0 || call.in[0].offset[d] == 0;
-  if (is_first) window.fill = static_cast<float>(call.attrs.number("value", 0.0));
+  Window window = window_of(call.in[0], call.out[0], call.attrs.ints("before"));
+  window.fill = static_cast<float>(call.attrs.number("value", 0.0));
   return window;
 }
 

@@ -49,7 +49,7 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("classifier", [SMOOTH, "optimizer={type: sgd, learning_rate: 0.05}"], [*data_parallel(4), FOUR]),
     ("language", [IGNORED, "optimizer={type: sgd, learning_rate: 0.1}", TWO], cut(6, "{loss: [[2, 3, 1], [2, 3]]}")),
     ("shapes", [], data_parallel(4, 1)),
-    ("shapes", [TWO], cut(6, "{gn: [[2, 3, 1]], wide: [[1, 3, 2]], fc: [[1, 3, 2], [1, 2]], gate: [[1, 1, 3], [1, 1, 3]], top: [[2, 1, 3]]}")),
+    ("shapes", [TWO], cut(6, "{gn: [[2, 3, 1]], wide: [[1, 3, 2]], fc: [[1, 3, 2], [1, 2]], edge: [[2, 3, 1]], gate: [[1, 1, 3], [1, 1, 3]], top: [[2, 1, 3]]}")),
     ("shapes", [CLIPPED], cut(6, "{position: [[1, 3, 2]], wide: [[2, 3, 1]], bn: [[2, 1, 3]], left: [[2, 1, 3]], middle: [[2, 3, 1, 1]]}")),
     ("shapes", [TWO, STEPS], cut(4, "{fc: [[1, 1, 2], [1, 2]], left: [[1, 1, 2]], right: [[2, 1, 1]]}", 2)),
     ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),

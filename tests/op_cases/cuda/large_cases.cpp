@@ -93,7 +93,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({40, 14, 6}, false, 2));
   const auto group_norm = [&](const Shape& x, int64_t groups) {
     const Shape of_group{x[0], groups};
-    rows.push_back({"group_norm", {{x}, {{x[1]}}, {{x[1]}}}, {{"eps", 1e-5}, {"groups", groups}}, {x, of_group, of_group}});
+    rows.push_back(
+        {"group_norm", {{x}, {{x[1]}}, {{x[1]}}}, {{"eps", 1e-5}, {"groups", groups}}, {x, of_group, of_group}});
   };
   group_norm({3, 64, 28, 28}, 32);
   group_norm({2, 6, 131, 127}, 2);  // rows in shared memory, with edges
@@ -108,7 +109,8 @@ void add_rows(std::vector<OpCase>& rows) {
   reduce_max({17, 129, 70}, {1}, {17, 70});
   reduce_max({33, 24, 15, 16}, {2, 3}, {33, 24});
   reduce_max({40011}, {0}, {1});
-  rows.push_back({"slice", {{{130, 9, 384}}}, {{"begin", Ints{0, 2, 128}}, {"size", Ints{130, 5, 256}}}, {{130, 5, 256}}});
+  rows.push_back(
+      {"slice", {{{130, 9, 384}}}, {{"begin", Ints{0, 2, 128}}, {"size", Ints{130, 5, 256}}}, {{130, 5, 256}}});
   rows.push_back({"slice", {{{1000, 131}}}, {{"begin", Ints{0, 1}}, {"size", Ints{1000, 129}}}, {{1000, 129}}});
   rows.push_back({"pad",
                   {{{16, 5, 56, 56}}},
