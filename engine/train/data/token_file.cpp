@@ -53,7 +53,7 @@ TokenFormat parse_header(std::span<const uint8_t> start, int64_t file_bytes, con
   if (file_bytes < kTokenHeaderBytes)
     fail(file, fmt::format("begins as a file of llm.c ({}), but has {} bytes, less than its header of {}; get the file "
                            "again",
-                           kind.magic, file_bytes, with_commas(kTokenHeaderBytes)));
+                           kind.magic, with_commas(file_bytes), with_commas(kTokenHeaderBytes)));
   const int64_t version = word(start, 1), count = word(start, 2), width = byte_size(kind.type);
   if (version != kind.version)
     fail(file, fmt::format("byte 4: expected version {} of llm.c's token files ({}), found {}; write it again with "
