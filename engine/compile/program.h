@@ -16,6 +16,7 @@
 
 #include "engine/base/attrs.h"
 #include "engine/graph/collective.h"
+#include "engine/graph/format.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/kernel_def.h"
 
@@ -62,6 +63,7 @@ struct Operand {
   DType dtype = DType::f32;
   Shape global_shape;       ///< the whole tensor, same ndim
   Shape global_offset;      ///< of this part in the whole
+  Format format = Format::declared;  ///< the order of the dims in these three
   std::string tensor;       ///< name, for display
   bool accumulate = false;  ///< outputs: add to the current contents
   OwnPart own =

@@ -117,6 +117,11 @@ Json value_schema(const Field& field) {
     }
     case FieldKind::int_lists:
       return list_of(list_of(integer_schema(field)));
+    case FieldKind::per_dim: {
+      Json forms = {integer_schema(field), list_of(integer_schema(field))};
+      if (!field.choices.empty()) forms.push_back({{"enum", field.choices}});
+      return {{"anyOf", forms}};
+    }
     case FieldKind::bytes:
       return with_unit("([KMGT]i?)?B", field);
     case FieldKind::seconds:

@@ -87,7 +87,7 @@ TEST_CASE("show program stops after a pass, or shows what each pass does") {
   CHECK(contains(show({"--after", "place_buffers"}).out, "in -> out (shape @offset+bytes)"));
 
   const std::string passes = show({"--passes"}).out;
-  for (const char* name : {"lay_out_variables", "lower_stage", "fuse_matmul", "place_buffers", "order_streams"})
+  for (const char* name : {"lay_out_variables", "lower_stage", "fuse_products", "place_buffers", "order_streams"})
     CHECK(contains(passes, std::string("\n") + name));
   CHECK(contains(passes, " ms"));
 

@@ -22,12 +22,18 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
     return build("precision: " + precision + "\nnetwork: [{name: layer, type: " + type + fields + "}]\nloss: mse\n",
                  {.shape = {5}, .label = {outputs / 8}, .integer = true});
   }
+  std::string input = "first", images;
+  if (!row.of_images.empty()) {
+    input = "images";
+    images = "  - {type: dense, units: " + std::to_string(num_elements(row.of_images)) +
+             ", inputs: [first]}\n  - {name: images, type: reshape, shape: " + to_string(row.of_images) + "}\n";
+  }
   std::string text = "precision: " + precision + R"(
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-  - {name: layer, type: )" +
-                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") + fields +
+)" + images + "  - {name: layer, type: " +
+                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
                      "}\nloss: mse\n";
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";

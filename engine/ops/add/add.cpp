@@ -29,6 +29,7 @@ extern const OpDef add_op = {
         },
     .kernel = {.name = "add",
                .element = [](const Attrs&) -> std::string { return "+"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example =
                    [] {

@@ -32,6 +32,7 @@ extern const OpDef mul_op = {
         },
     .kernel = {.name = "mul",
                .element = [](const Attrs&) -> std::string { return "*"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example =
                    [] {
