@@ -75,8 +75,6 @@ dnnl::convolution_forward::primitive_desc forward_of(const ConvShape& s, bool bi
 #endif
 }
 
-bool is_empty(const ConvShape& s) { return s.x.n == 0; }
-
 CpuKernel prepare_conv2d(const KernelCall& call) {
   const TensorArg &x = call.in[0], &w = call.in[1], &y = call.out[0];
   const Epilogue epilogue = epilogue_of(call.attrs);
