@@ -91,8 +91,8 @@ struct Compiler {
   BufferId scalars = -1, loss = -1;
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
-  std::vector<Format> formats;  ///< by tensor: in which its node makes it, and stages send it
-  std::vector<std::optional<ChannelsLast>> forms;  ///< by node: how it takes images that are channels last; empty: not
+  std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it
+  std::vector<std::optional<ChannelsLast>> forms;   ///< by node: how it takes images that are channels last; empty: not
   std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: not on this stage
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;

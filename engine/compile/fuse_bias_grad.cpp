@@ -25,8 +25,8 @@ bool same_dim(const VirtualInstruction& bias, const VirtualInstruction& weight) 
 bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& weight) {
   const Operand &of_bias = bias.code.inputs[0], &of_weight = weight.code.inputs[1];
   return weight.outputs.size() == 1 && weight.inputs[1] == bias.inputs[0] && of_weight.offset == of_bias.offset &&
-         of_weight.bytes() == of_bias.bytes() && of_weight.shape.back() == of_bias.shape.back() && same_dim(bias, weight) &&
-         epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
+         of_weight.bytes() == of_bias.bytes() && of_weight.shape.back() == of_bias.shape.back() &&
+         same_dim(bias, weight) && epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
 
 /// The weight gradient gets the other's output. The joined instruction is put at `place`, the other is marked for

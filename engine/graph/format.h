@@ -29,7 +29,8 @@ inline Shape stored_shape(const Shape& shape, Format format) {
 /// True if images of this shape, of the graph or stored, are the same bytes in both formats.
 inline bool same_in_both_formats(const Shape& shape, Format format) {
   const int64_t channels = shape[static_cast<size_t>(stored_dim(1, format))];
-  const int64_t pixels = shape[static_cast<size_t>(stored_dim(2, format))] * shape[static_cast<size_t>(stored_dim(3, format))];
+  const int64_t pixels =
+      shape[static_cast<size_t>(stored_dim(2, format))] * shape[static_cast<size_t>(stored_dim(3, format))];
   return channels == 1 || pixels == 1;
 }
 

@@ -30,8 +30,8 @@ Attrs pool_attrs(const LayerContext& layer) {
     const int64_t padding = std::max(window.before[d], window.after[d]);
     if (2 * padding <= kernel[d]) continue;
     throw ShapeError(
-        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image", padding,
-                    kernel[d]),
+        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image",
+                    padding, kernel[d]),
         "padding");
   }
   expect_window_fits(window, Images::of(layer.shape(), false));

@@ -45,8 +45,8 @@ std::array<int64_t, 2> per_side(const Attrs& attrs, const char* field) {
   const Ints values = attrs.ints(field);
   if (values.size() == 1) return {values[0], values[0]};
   if (values.size() == 2) return {values[0], values[1]};
-  throw ShapeError(
-      fmt::format("{} is one number, or [height, width], but it has {} numbers", field, values.size()), field);
+  throw ShapeError(fmt::format("{} is one number, or [height, width], but it has {} numbers", field, values.size()),
+                   field);
 }
 
 Ints padding_of(const Attrs& attrs) {
@@ -66,9 +66,10 @@ void expect_images(const LayerContext& layer) {
     shape_error(fmt::format("{} needs images [n, c, h, w], but got {}", layer.def.name, to_string(in)));
   for (size_t d = 1; d < 4; ++d) {
     if (!layer.batch().is_sized(d)) continue;
-    shape_error(fmt::format("dim {} of {} depends on the batch, which must be dim 0 of images [n, c, h, w]; bring it "
-                            "back there before this layer",
-                            d, to_string(in)));
+    shape_error(
+        fmt::format("dim {} of {} depends on the batch, which must be dim 0 of images [n, c, h, w]; bring it "
+                    "back there before this layer",
+                    d, to_string(in)));
   }
 }
 
@@ -90,7 +91,8 @@ Images window_output(std::string_view op, const Images& images, const Window& wi
 }
 
 std::string image_letters(std::string_view channels, std::string_view height_and_width, bool channels_last) {
-  const std::string first = channels_last ? "" : std::string(channels), last = channels_last ? std::string(channels) : "";
+  const std::string first = channels_last ? "" : std::string(channels),
+                    last = channels_last ? std::string(channels) : "";
   return "n" + first + std::string(height_and_width) + last;
 }
 

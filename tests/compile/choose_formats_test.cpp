@@ -29,8 +29,8 @@ std::vector<std::string> names_of(const Program& program, const std::string& op)
 }
 
 const Operand& output(const Program& program, const std::string& op) {
-  const auto found =
-      std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) { return i.op == op; });
+  const auto found = std::find_if(program.instructions.begin(), program.instructions.end(),
+                                  [&](const Instruction& i) { return i.op == op; });
   REQUIRE(found != program.instructions.end());
   return found->outputs[0];
 }
@@ -55,7 +55,8 @@ TEST_CASE("images between convolutions are channels last; data and what is flatt
 }
 
 TEST_CASE("images of one channel, or of one pixel, are not moved by a change of format") {
-  const Program program = programs("[1, 8, 8]", std::string(kTwoConvolutions) + "  - {type: global_avg_pool, keep_dims: true}\n")[0];
+  const Program program =
+      programs("[1, 8, 8]", std::string(kTwoConvolutions) + "  - {type: global_avg_pool, keep_dims: true}\n")[0];
   CHECK(names_of(program, "transpose").empty());
   CHECK(output(program, "conv2d").format == Format::channels_last);
 }

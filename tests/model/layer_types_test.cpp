@@ -32,8 +32,9 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-)" + images + "  - {name: layer, type: " +
-                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
+)" + images +
+                     "  - {name: layer, type: " + type +
+                     (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
                      "}\nloss: mse\n";
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";

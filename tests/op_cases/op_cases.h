@@ -105,9 +105,9 @@ struct KernelReference {
 /// `second` of [8, 12], so that gradients flow through.
 struct LayerCase {
   const char* type;
-  const char* fields;   ///< ", units: 5"; its input is `first` unless given here
-  Shape shape;          ///< of the output
-  bool of_ids = false;  ///< reads the data instead, ids of [8, 5]
+  const char* fields;    ///< ", units: 5"; its input is `first` unless given here
+  Shape shape;           ///< of the output
+  bool of_ids = false;   ///< reads the data instead, ids of [8, 5]
   Shape of_images = {};  ///< reads `first` as images [c, h, w] instead
 };
 

@@ -21,8 +21,8 @@ CpuKernel prepare_add_bias(const KernelCall& call) {
 CpuKernel prepare_bias_grad(const KernelCall& call) {
   const TensorArg& dy = call.in[0];
   const TensorArg& db = call.out[0];
-  return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(bias_shape(dy.shape, call.attrs), dy.shape)), from = dy.as<float>(),
-          to = db.as<float>(), add = db.accumulate,
+  return [sum = cpu::SumOverDims(dy.shape, cpu::broadcast_strides(bias_shape(dy.shape, call.attrs), dy.shape)),
+          from = dy.as<float>(), to = db.as<float>(), add = db.accumulate,
           rate = epilogue_of(call.attrs).descend ? &call.scalars->learning_rate : nullptr] {
     sum.run(from, to, rate == nullptr ? 1.0 : -double{*rate}, add);
   };

@@ -1,4 +1,5 @@
-// y[.., n, ..] = x[.., n, ..] + b[n] along attr dim.  db[n] = sum of dy over the other dims. Uses the broadcast kernels of add and sum_to.
+// y[.., n, ..] = x[.., n, ..] + b[n] along attr dim.  db[n] = sum of dy over the other dims. Uses the broadcast kernels
+// of add and sum_to.
 #include "engine/ops/add_bias/bias_shape.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 

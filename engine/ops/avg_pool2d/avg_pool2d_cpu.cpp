@@ -33,8 +33,7 @@ CpuKernel prepare_avg_pool2d(const KernelCall& call) {
 }
 
 CpuKernel prepare_avg_pool2d_grad(const KernelCall& call) {
-  return [pool = Pool::of(call, call.out[0], call.in[0]), dy0 = call.in[0].as<float>(),
-          dx0 = call.out[0].as<float>()] {
+  return [pool = Pool::of(call, call.out[0], call.in[0]), dy0 = call.in[0].as<float>(), dx0 = call.out[0].as<float>()] {
     const int64_t channels = pool.channels();
     pool.each_piece([&](int64_t of_x, int64_t of_y) {
       float* dx = dx0 + of_x;

@@ -38,10 +38,10 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   }
   const int64_t groups = groups_of(attrs), outputs = in[1].shape[0], of_group = in[1].shape[1];
   if (of_group * groups != x.c || outputs % groups != 0) {
-    shape_error(fmt::format("conv2d: {} with a weight of {} in {} group{}: the input has {} channels, the weight takes "
-                            "{} and makes {}",
-                            to_string(in[0]), to_string(in[1]), groups, groups == 1 ? "" : "s", x.c, of_group * groups,
-                            outputs));
+    shape_error(fmt::format(
+        "conv2d: {} with a weight of {} in {} group{}: the input has {} channels, the weight takes "
+        "{} and makes {}",
+        to_string(in[0]), to_string(in[1]), groups, groups == 1 ? "" : "s", x.c, of_group * groups, outputs));
   }
   const Images y = window_output("conv2d", x, window_of(in[1], attrs), outputs);
   if (epilogue.bias) expect_shape("conv2d", "the bias", in[2], {outputs});
@@ -145,7 +145,8 @@ TensorId emit_conv2d(LayerContext& layer) {
 // 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.
 const Shape kX = {32, 64, 56, 56}, kWeight = {64, 64, 3, 3};
 const Attrs kSame = {{"padding", Ints{1, 1, 1, 1}}};
-const Attrs kOptional = {{"stride", Ints{1, 1}}, {"dilation", Ints{1, 1}}, {"groups", int64_t{1}}, {"channels_last", true}};
+const Attrs kOptional = {
+    {"stride", Ints{1, 1}}, {"dilation", Ints{1, 1}}, {"groups", int64_t{1}}, {"channels_last", true}};
 
 Attrs with(Attrs attrs, std::string_view name, Value value) {
   attrs.set(name, std::move(value));
@@ -239,20 +240,18 @@ extern const OpDef conv2d_weight_grad_op = {
 extern const LayerDef conv2d_layer = {
     .name = "conv2d",
     .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
-    .fields = {integer("channels", "Output channels.").required().at_least(1).at_most(kMaxSize), kernel_field(),
-               stride_field("From one window to the next.").defaults(Ints{1}),
-               padding_field("Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: "
-                             "as many as keep its size.",
-                             {"same"}),
-               per_dim("dilation", "From one pixel of a window to the next.")
-                   .defaults(Ints{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               integer("groups", "Groups of channels that are convolved separately; as many as channels: depthwise.")
-                   .defaults(int64_t{1})
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               flag("bias", true, "Add a bias."), share_field(), init_std_field()},
+    .fields =
+        {integer("channels", "Output channels.").required().at_least(1).at_most(kMaxSize), kernel_field(),
+         stride_field("From one window to the next.").defaults(Ints{1}),
+         padding_field("Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: "
+                       "as many as keep its size.",
+                       {"same"}),
+         per_dim("dilation", "From one pixel of a window to the next.").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
+         integer("groups", "Groups of channels that are convolved separately; as many as channels: depthwise.")
+             .defaults(int64_t{1})
+             .at_least(1)
+             .at_most(kMaxSize),
+         flag("bias", true, "Add a bias."), share_field(), init_std_field()},
     .emit = emit_conv2d,
 };
 

@@ -62,7 +62,8 @@ Outputs weight_grad(const NaiveCall& call) {
   Outputs out = {make({dy.c, x.c / groups, w.kernel[0], w.kernel[1]}, [&](const Index& i) {
     const int64_t c = i[0] / (dy.c / groups) * (x.c / groups) + i[1];
     return sum_over_windows([&](int64_t n, int64_t p, int64_t q) {
-      return under_window(call.in[0], last, w, n, c, {p, q}, {i[2], i[3]}) * pixel_or_zero(call.in[1], last, n, i[0], p, q);
+      return under_window(call.in[0], last, w, n, c, {p, q}, {i[2], i[3]}) *
+             pixel_or_zero(call.in[1], last, n, i[0], p, q);
     });
   })};
   if (!epilogue_of(call.attrs).bias_grad) return out;
@@ -170,10 +171,10 @@ extern const OpCases conv2d_cases = {
           "conv2d: [2, 3, 7, 6] with a weight of [4, 2, 3, 3] in 1 group: the input has 3 channels, the weight takes 2 "
           "and makes 4"},
          {{"conv2d", {{{2, 6, 7, 6}}, {{5, 3, 3, 3}}}, {{"groups", int64_t{2}}}},
-          "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, the weight takes 6 "
+          "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, the weight takes "
+          "6 "
           "and makes 5"},
-         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}},
-          "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
+         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
           "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},
     .kernels = kernels(),
@@ -184,10 +185,17 @@ extern const OpCases conv2d_cases = {
     .allocating = {{"conv2d", kOneDnnAllocates},
                    {"conv2d_input_grad", kOneDnnAllocates},
                    {"conv2d_weight_grad", kOneDnnAllocates}},
-    .layers = {{"conv2d", ", channels: 5, kernel: 3", {8, 5, 2, 1}, .of_images = {3, 4, 3}},
-               {"conv2d", ", channels: 6, kernel: [3, 2], padding: same, groups: 3, bias: false", {8, 6, 4, 3}, .of_images = {3, 4, 3}},
-               {"conv2d", ", channels: 4, kernel: 2, stride: [2, 1], padding: [1, 0, 0, 2], dilation: [1, 2], init_std: 0.1",
-                {8, 4, 2, 3}, .of_images = {3, 4, 3}}},
+    .layers = {{"conv2d", ", channels: 5, kernel: 3", {8, 5, 2, 1}, false, {3, 4, 3}},
+               {"conv2d",
+                ", channels: 6, kernel: [3, 2], padding: same, groups: 3, bias: false",
+                {8, 6, 4, 3},
+                false,
+                {3, 4, 3}},
+               {"conv2d",
+                ", channels: 4, kernel: 2, stride: [2, 1], padding: [1, 0, 0, 2], dilation: [1, 2], init_std: 0.1",
+                {8, 4, 2, 3},
+                false,
+                {3, 4, 3}}},
 };
 
 }  // namespace trainctl

@@ -63,10 +63,8 @@ dnnl::convolution_forward::primitive_desc forward_of(const ConvShape& s, bool bi
   const auto algorithm = dnnl::algorithm::convolution_direct;
 #if DNNL_VERSION_MAJOR >= 3
   if (bias)
-    return {cpu::engine(), kind,       algorithm, x.best,   w.best,  b,
-            y.best,        p.stride,   p.dilation, p.before, p.after, attr};
-  return {cpu::engine(), kind,       algorithm, x.best,  w.best, y.best,
-          p.stride,      p.dilation, p.before,  p.after, attr};
+    return {cpu::engine(), kind, algorithm, x.best, w.best, b, y.best, p.stride, p.dilation, p.before, p.after, attr};
+  return {cpu::engine(), kind, algorithm, x.best, w.best, y.best, p.stride, p.dilation, p.before, p.after, attr};
 #else
   using Desc = dnnl::convolution_forward::desc;
   const Desc desc = bias ? Desc(kind, algorithm, x.best, w.best, b, y.best, p.stride, p.dilation, p.before, p.after)

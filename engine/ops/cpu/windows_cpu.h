@@ -18,8 +18,12 @@ struct Pool {
 
   static Pool of(const KernelCall& call, const TensorArg& x, const TensorArg& y) {
     const bool last = is_channels_last(call.attrs);
-    Pool pool{Images::of(x.shape, last), Images::of(y.shape, last), Window::of(call.attrs), last,
-              call.attrs.flag("count_include_pad"), call.threads};
+    Pool pool{Images::of(x.shape, last),
+              Images::of(y.shape, last),
+              Window::of(call.attrs),
+              last,
+              call.attrs.flag("count_include_pad"),
+              call.threads};
     start_workers(pool.parts());
     return pool;
   }

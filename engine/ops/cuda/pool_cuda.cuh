@@ -72,7 +72,8 @@ __device__ inline PoolIndex pool_index(const PoolShape& s, int64_t i, int32_t he
 inline constexpr int kPoolThreads = 256;
 
 template <class T, class Op>
-__global__ void __launch_bounds__(kPoolThreads) pool_kernel(Op op, T* out, int64_t size, int32_t height, int32_t width) {
+__global__ void __launch_bounds__(kPoolThreads)
+    pool_kernel(Op op, T* out, int64_t size, int32_t height, int32_t width) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kPoolThreads + threadIdx.x;

@@ -16,8 +16,8 @@ extern const LayerDef global_avg_pool_layer = {
         [](LayerContext& layer) {
           const Shape& in = layer.shape();
           if (in.size() < 3)
-            shape_error(fmt::format("global_avg_pool needs an input [n, c, ..] of at least 3 dims, but got {}",
-                                    to_string(in)));
+            shape_error(
+                fmt::format("global_avg_pool needs an input [n, c, ..] of at least 3 dims, but got {}", to_string(in)));
           Ints dims;
           for (int64_t d = 2; d < static_cast<int64_t>(in.size()); ++d) dims.push_back(d);
           const int64_t pixels = num_elements(Shape(in.begin() + 2, in.end()));

@@ -4,8 +4,8 @@
 namespace trainctl {
 
 extern const OpCases global_avg_pool_cases = {
-    .layers = {{"global_avg_pool", "", {8, 3}, .of_images = {3, 4, 3}},
-               {"global_avg_pool", ", keep_dims: true", {8, 3, 1, 1}, .of_images = {3, 4, 3}}},
+    .layers = {{"global_avg_pool", "", {8, 3}, false, {3, 4, 3}},
+               {"global_avg_pool", ", keep_dims: true", {8, 3, 1, 1}, false, {3, 4, 3}}},
 };
 
 }  // namespace trainctl

@@ -21,7 +21,8 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   p.c = before.as<float>();
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
   const bool apart_from_product = epilogue.activation != Activation::none && !p.relu;
-  if (apart_from_product) kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, c));
+  if (apart_from_product)
+    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, c));
   if (epilogue.slope != Activation::none)
     kernels.push_back(cpu::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, c));
   return cpu::in_order(std::move(kernels));
@@ -36,7 +37,8 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   set_weight_grad_shape(call, left, right, p);
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
-  if (epilogue_of(call.attrs).bias_grad) kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, call.out[1]));
+  if (epilogue_of(call.attrs).bias_grad)
+    kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, call.out[1]));
   return cpu::in_order(std::move(kernels));
 }
 

@@ -104,7 +104,8 @@ CpuKernel prepare_max_pool2d_grad(const KernelCall& call) {
           return;
         }
         for (int64_t first = 0; first < channels; first += kTile)
-          add_to_largest(pool, x + first, dy + at + first, dx + first, std::min(kTile, channels - first), rows, columns);
+          add_to_largest(pool, x + first, dy + at + first, dx + first, std::min(kTile, channels - first), rows,
+                         columns);
       });
     });
   };
