@@ -28,6 +28,11 @@ Field numbers(std::string name, std::string doc) {
 Field int_lists(std::string name, std::string doc) {
   return make_field(std::move(name), FieldKind::int_lists, std::move(doc));
 }
+Field per_dim(std::string name, std::string doc, std::vector<std::string> words) {
+  Field field = make_field(std::move(name), FieldKind::per_dim, std::move(doc));
+  field.choices = std::move(words);
+  return field;
+}
 
 std::string nested_attr(const std::string& field, const std::string& inner) { return field + "." + inner; }
 

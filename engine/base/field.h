@@ -28,6 +28,7 @@ enum class FieldKind : uint8_t {
   ints,       ///< [1, 28, 28]
   numbers,    ///< [0.9, 0.999]; one number stands for a list of one
   int_lists,  ///< [[0, 1], [2, 3]]
+  per_dim,    ///< 3, or [3, 5]: one integer stands for a list of one; or one of `choices`
   bytes,      ///< 25GB, 512MiB, 1024
   seconds,    ///< 10s, 2m, 0.5
   section,    ///< a mapping with fields of its own
@@ -137,6 +138,8 @@ Field text(std::string name, std::string doc);
 Field ints(std::string name, std::string doc);
 Field numbers(std::string name, std::string doc);
 Field int_lists(std::string name, std::string doc);
+/// One integer for all dims, or one for each; or one of `words`.
+Field per_dim(std::string name, std::string doc, std::vector<std::string> words = {});
 
 /// A field that is a mapping becomes several Attrs: "init.type", "init.std".
 std::string nested_attr(const std::string& field, const std::string& inner);

@@ -2,6 +2,7 @@
 // are bytes from the start of their buffer; place_buffers makes them arena offsets.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +91,8 @@ struct Compiler {
   BufferId scalars = -1, loss = -1;  ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
+  std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it
+  std::vector<std::optional<ChannelsLast>> forms;   ///< by node: how it takes images that are channels last; empty: not
   std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: not on this stage
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
@@ -113,7 +116,7 @@ struct Compiler {
 
   /// This rank's part of a tensor. In hybrid_parallel the graph's shape already is one rank's part.
   Shape local_shape(TensorId tensor, const Layout& layout) const;
-  Operand operand(TensorId tensor, const Layout& layout) const;
+  Operand operand(TensorId tensor, const Layout& layout, Format format = Format::declared) const;
   /// Index into program.variables; -1: not on this stage.
   int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
   /// Marks `part` as this rank's own part, starting at element `first`, of a range of `whole` elements.

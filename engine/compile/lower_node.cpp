@@ -63,7 +63,7 @@ class NodeLowering {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
     std::vector<View> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i]));
+      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i], input_format(i)));
     }
     if (op_.is_view) {
       const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
@@ -79,6 +79,11 @@ class NodeLowering {
   }
 
  private:
+  const std::optional<ChannelsLast>& form() const { return l_.c.forms[static_cast<size_t>(id_)]; }
+  Format input_format(size_t i) const {
+    return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;
+  }
+
   void run(std::vector<View> inputs) {
     const KernelDef* kernel = &op_.kernel;
     if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {
@@ -101,7 +106,7 @@ class NodeLowering {
 
   /// Permission to round is decided by the plan, so the program records it.
   Attrs attrs() const {
-    Attrs attrs = node_.attrs;
+    Attrs attrs = form() ? form()->attrs : node_.attrs;
     if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
     return attrs;
   }

@@ -109,7 +109,11 @@ Attrs copy_of(int64_t elements) {
 }
 
 View Lowering::new_tensor(TensorId tensor, LayoutId layout_id) {
-  Operand operand = c.operand(tensor, layout(layout_id));
+  return new_tensor(tensor, layout_id, c.formats[static_cast<size_t>(tensor)]);
+}
+
+View Lowering::new_tensor(TensorId tensor, LayoutId layout_id, Format format) {
+  Operand operand = c.operand(tensor, layout(layout_id), format);
   const BufferId buffer = c.new_buffer(BufferKind::activation, operand.bytes());
   return {buffer, std::move(operand)};
 }

@@ -90,7 +90,9 @@ struct Lowering {
                    const std::vector<View>& outputs, Purpose purpose = Purpose::none);
   void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
                        Purpose purpose);
+  /// By default in the format in which its node makes it.
   View new_tensor(TensorId tensor, LayoutId layout);
+  View new_tensor(TensorId tensor, LayoutId layout, Format format);
 
  private:
   std::map<Layout, LayoutId> ids_;
@@ -103,8 +105,9 @@ struct Lowering {
 Attrs copy_of(int64_t elements);
 
 // values.cpp
-/// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or recomputed.
-View bring(Lowering& l, TensorId tensor, LayoutId layout);
+/// The tensor of the current micro-batch in this layout and format: as it is, loaded, received, redistributed,
+/// recomputed or transposed.
+View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format = Format::declared);
 /// Drops values at the end of a task: all of them after a backward task, the recomputed ones after a forward task.
 void forget(Lowering& l);
 

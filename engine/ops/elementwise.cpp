@@ -24,6 +24,12 @@ RuleText elementwise_rule(Infos inputs, const Attrs&) {
   return {text + "->" + dims};
 }
 
+std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs) {
+  for (const TensorInfo& input : inputs)
+    if (input.shape.size() != 4) return {};
+  return ChannelsLast{attrs, ~0u, ~0u};
+}
+
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element) {
   Cost cost;
   for (const TensorInfo& t : inputs) cost.bytes += static_cast<double>(num_elements(t.shape) * byte_size(t.dtype));

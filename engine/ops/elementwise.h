@@ -14,6 +14,9 @@ std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, siz
 /// "ab,ab->ab" for any number of inputs.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
 
+/// KernelDef::channels_last of a kernel that treats all elements alike: of images of equal or broadcastable shapes.
+std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs);
+
 /// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
 

@@ -40,6 +40,8 @@ std::string kind_name(const Field& field) {
       return "list of numbers";
     case FieldKind::int_lists:
       return "list of lists of integers";
+    case FieldKind::per_dim:
+      return "integer or list of integers" + (field.choices.empty() ? "" : " | " + join(field.choices, " | "));
     case FieldKind::bytes:
       return "bytes (25GB, 512MiB)";
     case FieldKind::seconds:

@@ -88,6 +88,7 @@ class Walk {
       case FieldKind::ints:
       case FieldKind::numbers:
       case FieldKind::int_lists:
+      case FieldKind::per_dim:
       case FieldKind::words:
       case FieldKind::names:
       case FieldKind::patterns:

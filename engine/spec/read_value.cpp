@@ -76,6 +76,8 @@ class ValueReader {
         return numbers(node, path);
       case FieldKind::int_lists:
         return wrap(read_int_lists(node, field_, path, problems_));
+      case FieldKind::per_dim:
+        return per_dim(node, path);
       case FieldKind::bytes:
         return bytes(node, path);
       case FieldKind::seconds:
@@ -192,6 +194,19 @@ class ValueReader {
       return one ? std::optional<Value>(std::vector<double>{*one}) : std::nullopt;
     }
     return wrap(list<double>(node, path, [&](const YamlNode& n, const std::string& p) { return number(n, p); }));
+  }
+
+  std::optional<Value> per_dim(const YamlNode& node, const std::string& path) {
+    const auto one = [&](const YamlNode& n, const std::string& p) { return integer(n, p); };
+    if (node.is_list()) return wrap(list<int64_t>(node, path, one));
+    if (!node.is_scalar() || parse_integer(node.text)) {
+      const std::optional<int64_t> value = one(node, path);
+      return value ? std::optional<Value>(Ints{*value}) : std::nullopt;
+    }
+    for (const std::string& word : field_.choices)
+      if (node.text == word) return Value(word);
+    const std::string words = field_.choices.empty() ? "" : ", or " + join(field_.choices, " or ");
+    return wrong(node, path, "an integer or a list of integers" + words, did_you_mean(node.text, field_.choices));
   }
 
   std::optional<Value> bytes(const YamlNode& node, const std::string& path) {

@@ -136,6 +136,7 @@ Json value_schema(const Field& field) {
     case FieldKind::ints:
     case FieldKind::numbers:
     case FieldKind::int_lists:
+    case FieldKind::per_dim:
     case FieldKind::bytes:
     case FieldKind::seconds:
       return or_expression(plain_schema(field));
@@ -167,6 +168,11 @@ Json plain_schema(const Field& field) {
     }
     case FieldKind::int_lists:
       return list_of(numbers_list(integer_schema(field)));
+    case FieldKind::per_dim: {
+      Json forms = {integer_schema(field), numbers_list(integer_schema(field))};
+      if (!field.choices.empty()) forms.push_back({{"enum", field.choices}});
+      return {{"anyOf", forms}};
+    }
     case FieldKind::bytes:
       return with_unit("([KMGT]i?)?B", field);
     case FieldKind::seconds:

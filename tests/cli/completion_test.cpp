@@ -49,7 +49,7 @@ TEST_CASE("completion knows commands, options and the words of arguments") {
   CHECK(offered(scratch, {"stop", "--no"}) == Words{"--now"});
   CHECK(has(offered(scratch, {"show", ""}), "program"));
   CHECK(offered(scratch, {"show", "--pa"}) == Words{"--passes"});
-  CHECK(offered(scratch, {"show", "program", "--after", "fuse_m"}) == Words{"fuse_matmul"});
+  CHECK(offered(scratch, {"show", "program", "--after", "fuse_p"}) == Words{"fuse_products"});
   CHECK(has(offered(scratch, {"show", "program", "--after", ""}), "order_streams"));
   CHECK(offered(scratch, {"completion", "b"}) == Words{"bash"});
   CHECK(offered(scratch, {"init", "com"}) == Words{"command"});

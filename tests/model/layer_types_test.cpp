@@ -23,12 +23,19 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
                      "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
                  {.shape = {5}, .label = {outputs / 8 / row.shape.back()}, .integer = true});
   }
+  std::string input = "first", images;
+  if (!row.of_images.empty()) {
+    input = "images";
+    images = "  - {type: dense, units: " + std::to_string(num_elements(row.of_images)) +
+             ", inputs: [first]}\n  - {name: images, type: reshape, shape: " + to_string(row.of_images) + "}\n";
+  }
   std::string text = "precision: " + precision + R"(
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-  - {name: layer, type: )" +
-                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") + fields +
+)" + images +
+                     "  - {name: layer, type: " + type +
+                     (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
                      "}\nloss: {type: mse, input: " + row.output + "}\n";
   // Other shapes of `first`, for layers that need them.
   for (const auto& [name, shape] : {std::pair{"rows", "[3, 4]"}, std::pair{"one", "[1, 12]"}}) {

@@ -107,10 +107,11 @@ struct KernelReference {
 /// `second` of [8, 12], so that gradients flow through.
 struct LayerCase {
   const char* type;
-  const char* fields;   ///< ", units: 5"; its input is `first` unless given here
-  Shape shape;          ///< of the output
-  bool of_ids = false;  ///< reads the data instead, ids of [8, 5]
+  const char* fields;            ///< ", units: 5"; its input is `first` unless given here
+  Shape shape;                   ///< of the output
+  bool of_ids = false;           ///< reads the data instead, ids of [8, 5]
   const char* output = "layer";  ///< "layer.0" where it has several
+  Shape of_images = {};          ///< reads `first` as images [c, h, w] instead
 };
 
 struct Exemption {
@@ -127,6 +128,7 @@ struct OpCases {
   std::vector<KernelCase> kernels = {};
   std::vector<KernelReference> kernel_references = {};
   std::vector<Exemption> without_cuda = {};  ///< kernels that GPUs do not have
+  std::vector<Exemption> allocating = {};    ///< kernels of CPUs that allocate when they run
   std::vector<LayerCase> layers = {};
 };
 
@@ -146,6 +148,9 @@ const std::vector<GradientCase>& gradient_cases();
 const std::vector<ShapeErrorCase>& shape_error_cases();
 const std::vector<KernelCase>& kernel_cases();
 const std::vector<LayerCase>& layer_cases();
+
+/// True if the CPU kernel is in OpCases::allocating.
+bool may_allocate(std::string_view kernel);
 
 /// Null if the op has none.
 const Reference* find_reference(std::string_view op);

@@ -131,7 +131,9 @@ def operand_shapes(net, layer):
     """Strategies for operands whose shapes the network knows: tensors and weights."""
     shapes = [net.shapes[i] for i in layer["inputs"]]
     features, units = shapes[0][-1], layer.get("units")
-    if layer["type"] == "embedding":
+    if layer.get("weight"):
+        shapes.append(layer["weight"])
+    elif layer["type"] == "embedding":
         shapes.append((layer["vocab"], units))
     elif units:
         shapes.append((units, features) if layer["type"] == "dense" or layer["turned"] else (features, units))

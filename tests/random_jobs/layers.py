@@ -78,8 +78,9 @@ class Layers:
     def fits(self, shape):
         return math.prod(shape) <= self.most_elements * max(1, self.rows // 16)
 
-    def put(self, type, out, rule, inputs=None, **fields):
-        """Adds a layer after `inputs`, by default after the last one; returns its name."""
+    def put(self, type, out, rule, inputs=None, weight=None, **fields):
+        """Adds a layer after `inputs`, by default after the last one; returns its name. `weight`: the shape of its weight, if
+        its units do not tell."""
         name = f"{type}{len(self.flat)}"
         layer = {"name": name, "type": type, **fields}
         inputs = inputs or [self.at]
@@ -88,7 +89,7 @@ class Layers:
             layer["inputs"] = inputs
         self.layers.append(layer)
         return self.know(name, type, out, rule, inputs, units=fields.get("units"), vocab=fields.get("vocab"),
-                         turned=fields.get("transpose_b"), p=fields.get("p"))
+                         turned=fields.get("transpose_b"), p=fields.get("p"), weight=weight)
 
     def know(self, name, type, out, rule, inputs, **fields):
         self.flat.append({"name": name, "type": type, "inputs": inputs, **fields})
@@ -271,6 +272,72 @@ class Layers:
         length = self.shape[-2] + self.rng.choice([0, 0, 1, 3, 8])
         rule = ([self.letters(self.shape[:-2], "tdp") + "td", "pd"], "p")
         self.put("position_embedding", self.shape, rule, max_length=length, **({"init_std": 0.3} if self.rng.random() < 0.7 else {}))
+        return True
+
+    def images(self):
+        """Brings the tensor into the shape [n, c, h, w]; False if it would be too large."""
+        if len(self.shape) == 4:
+            return True
+        sides = [self.rng.choice([1, 2, 3, 4, 5, 7, 8]) for _ in range(2)]
+        image = (self.rng.choice([1, 2, 3, 4, 6, 8]), *sides)
+        if len(self.shape) < 2 or not self.fits((self.rows, *image)):
+            return False
+        if len(self.shape) > 2:
+            self.reshaped("flatten", (self.rows, math.prod(self.shape[1:])))
+        return self.dense(units=math.prod(image)) and self.reshaped("reshape", (self.rows, *image), shape=list(image))
+
+    def window(self, of_pool):
+        """Kernel, stride and padding by side, the windows that they make, and their fields."""
+        rng, (height, width) = self.rng, self.shape[2:]
+        pads = [[rng.choice([0, 0, 1, 1, 2]) for _ in range(2)] for _ in range(2)]
+        kernel = [rng.randint(1, min(5, side + sum(pad))) for side, pad in zip((height, width), pads)]
+        if of_pool:  # at most half of the kernel
+            pads = [[min(p, k // 2) for p in pad] for pad, k in zip(pads, kernel)]
+        stride = [rng.choice([1, 1, 2, 3]) for _ in range(2)]
+        if kernel[0] > height + sum(pads[0]) or kernel[1] > width + sum(pads[1]):
+            return None
+        return kernel, stride, pads
+
+    def conv2d(self):
+        if not self.images() or (drawn := self.window(False)) is None:
+            return False
+        rng, (rows, channels, *sides), (kernel, stride, pads) = self.rng, self.shape, drawn
+        groups = rng.choice([1, 1, 1, channels] + [g for g in range(2, channels) if channels % g == 0])
+        units = groups * rng.choice([1, 2, 3, 4])
+        dilation = [2 if rng.random() < 0.2 and 2 * (k - 1) + 1 <= side + sum(pad) else 1 for k, side, pad in zip(kernel, sides, pads)]
+        out = [(side + sum(pad) - d * (k - 1) - 1) // s + 1 for side, pad, d, k, s in zip(sides, pads, dilation, kernel, stride)]
+        if not self.fits((rows, units, *out)):
+            return False
+        fields = {"channels": units, "kernel": kernel, "stride": stride, "padding": [*pads[0], *pads[1]], "dilation": dilation, "groups": groups}
+        bias = rng.random() < 0.7
+        weight = (units, channels // groups, *kernel)
+        # A dim of grouped channels is cut by whole groups.
+        rule = (["nghw", "gcrs", "g"], "hwcrs", {"g": groups}) if groups > 1 else (["nchw", "kcrs", "k"], "hwrs")
+        self.put("conv2d", (rows, units, *out), (rule[0][:3 if bias else 2], *rule[1:]), weight=weight, **fields, **({} if bias else {"bias": False}))
+        return True
+
+    def pool2d(self):
+        if not self.images() or (drawn := self.window(True)) is None:
+            return False
+        rng, (rows, channels, *sides), (kernel, stride, pads) = self.rng, self.shape, drawn
+        ceil = rng.random() < 0.3
+        out = []
+        for side, pad, k, s in zip(sides, pads, kernel, stride):
+            room = side + sum(pad) - k
+            count = (-(-room // s) if ceil else room // s) + 1
+            out.append(count - 1 if ceil and (count - 1) * s >= side + pad[0] else count)
+        kind = rng.choice(["max_pool2d", "max_pool2d", "avg_pool2d"])
+        fields = {"count_include_pad": False} if kind == "avg_pool2d" and rng.random() < 0.5 else {}
+        fields.update({"ceil_mode": True} if ceil else {})
+        self.put(kind, (rows, channels, *out), (["nchw"], "hw"), kernel=kernel, stride=stride, padding=[*pads[0], *pads[1]], **fields)
+        return True
+
+    def global_avg_pool(self):
+        if len(self.shape) < 3 or self.at in self.flat_sums:
+            return False
+        keep = self.rng.random() < 0.3
+        out = self.shape[:2] + ((1,) * (len(self.shape) - 2) if keep else ())
+        self.put("global_avg_pool", out, ([self.letters(self.shape)], ""), **({"keep_dims": True} if keep else {}))
         return True
 
     def reshape(self):

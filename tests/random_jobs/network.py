@@ -133,7 +133,7 @@ class Network(Layers):
              ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
              ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
              ("residual", 3), ("attention", 3), ("product", 1),
-             ("over_rows", 1), ("module", 2)]
+             ("over_rows", 1), ("module", 2), ("conv2d", 4), ("pool2d", 2), ("global_avg_pool", 1)]
     CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 
     def grow(self, count):
@@ -200,7 +200,7 @@ class Network(Layers):
     def head(self):
         """Adds a layer whose output suits a loss, if the last one's does not, or at random."""
         rng = self.rng
-        trains = any(layer["units"] for layer in self.flat)
+        trains = any(layer["units"] or layer.get("weight") for layer in self.flat)
         if trains and rng.random() < 0.6 and len(self.shape) > 1 and math.prod(self.shape[1:]) <= 600 and not self.given_labels:
             return
         if len(self.shape) > 2 and (rng.random() < 0.7 or self.given_labels):

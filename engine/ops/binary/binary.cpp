@@ -43,6 +43,7 @@ extern const OpDef add_op = {
         },
     .kernel = {.name = "add",
                .element = [](const Attrs&) -> std::string { return "+"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example = [] { return example_of("c = a + b, broadcast"); }},
 };
@@ -58,6 +59,7 @@ extern const OpDef sub_op = {
         },
     .kernel = {.name = "sub",
                .element = [](const Attrs&) -> std::string { return "-"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example = [] { return example_of("c = a - b, broadcast"); }},
 };
@@ -72,6 +74,7 @@ extern const OpDef mul_op = {
         },
     .kernel = {.name = "mul",
                .element = [](const Attrs&) -> std::string { return "*"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example = [] { return example_of("c = a * b, broadcast"); }},
 };
@@ -83,6 +86,7 @@ extern const OpDef div_op = {
     .backward = backward_of_div,
     .kernel = {.name = "div",
                .element = [](const Attrs&) -> std::string { return "/"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<4>,
                .example = [] { return example_of("c = a / b, broadcast"); }},
 };

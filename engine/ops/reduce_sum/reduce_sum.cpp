@@ -13,6 +13,16 @@
 namespace trainctl {
 namespace {
 
+/// Of images over their pixels: dims 2 and 3, which are 1 and 2 if the channels are last.
+std::optional<ChannelsLast> over_pixels(const Shape& images, const Attrs& attrs, unsigned inputs, unsigned outputs) {
+  Ints dims = attrs.ints("dims");
+  std::sort(dims.begin(), dims.end());
+  if (images.size() != 4 || dims != Ints{2, 3}) return {};
+  ChannelsLast form{attrs, inputs, outputs};
+  form.attrs.set("dims", Ints{1, 2});
+  return form;
+}
+
 TensorId emit_reduction(LayerContext& layer, bool mean) {
   const Ints dims = reduced_dims(layer);
   double count = 1;
@@ -36,6 +46,10 @@ extern const OpDef reduce_sum_op = {
         },
     .kernel = {.name = "reduce_sum",
                .accumulates = 1,
+               .channels_last =
+                   [](Infos in, const Attrs& attrs) {
+                     return over_pixels(in[0].shape, attrs, 1, attrs.flag("keep_dims") ? 1 : 0);
+                   },
                .cost =
                    [](Infos in, Infos out, const Attrs&) {
                      Cost cost = traffic_cost(in, out, 0);
@@ -64,6 +78,13 @@ extern const OpDef broadcast_to_op = {
       return {{shape, in[0].dtype}};
     },
     .kernel = {.name = "broadcast_to",
+               .channels_last =
+                   [](Infos in, const Attrs& attrs) {
+                     Shape shape = attrs.ints("shape");
+                     auto form = over_pixels(shape, attrs, in[0].shape.size() == 4 ? 1 : 0, 1);
+                     if (form) form->attrs.set("shape", Ints{shape[0], shape[2], shape[3], shape[1]});
+                     return form;
+                   },
                .cost = elementwise_cost<1>,
                .example =
                    [] {

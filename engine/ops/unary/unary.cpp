@@ -42,6 +42,7 @@ constexpr OpDef op_of() {
           .kernel = {.name = unary_def(kFunction).name,
                      .in_place = InPlace::first_on_first,
                      .element = [](const Attrs& attrs) { return unary_token(kFunction, false, attrs); },
+                     .channels_last = elementwise_images,
                      .cost = elementwise_cost<unary_def(kFunction).flops>,
                      .example = [] { return example_of<kFunction>(unary_def(kFunction).formula, 1); }}};
 }
@@ -55,6 +56,7 @@ constexpr OpDef grad_of() {
           .kernel = {.name = unary_def(kFunction).grad_name,
                      .in_place = InPlace::first_on_first,
                      .element = [](const Attrs& attrs) { return unary_token(kFunction, true, attrs); },
+                     .channels_last = elementwise_images,
                      .cost = elementwise_cost<unary_def(kFunction).flops + 2>,
                      .example =
                          [] {

@@ -23,6 +23,7 @@ extern const OpDef where_op = {
         },
     .kernel = {.name = "where",
                .element = [](const Attrs&) -> std::string { return "where"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example =
                    [] {
@@ -41,11 +42,12 @@ extern const OpDef masked_fill_op = {
           set_broadcast_grad(g, 0, "masked_fill", {g.out_grad(), g.in(1)}, {{"invert", g.attrs().flag("invert")}});
         },
     .kernel = {.name = "masked_fill",
-               .element = 
+               .element =
                    [](const Attrs& attrs) {
                      return fmt::format("masked_fill({},{})", static_cast<float>(attrs.number("value", 0)),
                                         attrs.flag("invert") ? 1 : 0);
                    },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example =
                    [] {

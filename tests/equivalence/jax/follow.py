@@ -40,6 +40,8 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("classifier", [STEPS, "parallel.micro_batches=3"], data_parallel(8, 3)),
     ("batch_norm", [TWO], data_parallel(3, 1)),
     ("batch_norm", [ADAM_DECAY], cut(4, "{fc1: [[2, 1], [2, 1]], bn1: [[1, 4]]}")),
+    ("convnet", [TWO], data_parallel(3, 2)),
+    ("convnet", [], cut(4, "{conv1: [[2, 1, 1, 1], [2, 1, 1, 1]], depthwise: [[2, 2, 1, 1], [2, 1, 1, 1]]}")),
     ("language", [TWO], cut(6, stages=2)),
     ("language", [CLIPPED], cut(4, "{embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}")),
     ("attention", [], cut(4, "{q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], [1, 2]]}")),

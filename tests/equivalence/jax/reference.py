@@ -70,6 +70,53 @@ def normalized(x, dims, eps, scale, bias, channel):
     return x if scale is None else x * scale.reshape(shape) + bias.reshape(shape)
 
 
+def per_side(values):
+    return tuple(values) if len(values) == 2 else (values[0], values[0])
+
+
+def padding_of(attrs, stride, reach):
+    """[(top, bottom), (left, right)]"""
+    padding = attrs["padding"]
+    if padding == "same":
+        return [((r - 1) // 2, r // 2) for r in reach]
+    if len(padding) == 4:
+        return [tuple(padding[:2]), tuple(padding[2:])]
+    return [(p, p) for p in per_side(padding)]
+
+
+def conv2d(x, weight, bias, attrs):
+    stride, dilation = per_side(attrs["stride"]), per_side(attrs["dilation"])
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, weight.shape[2:])]
+    y = jax.lax.conv_general_dilated(x, weight, stride, padding_of(attrs, stride, reach), rhs_dilation=dilation,
+                                     dimension_numbers=("NCHW", "OIHW", "NCHW"), feature_group_count=attrs["groups"])
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+def pool2d(x, attrs, mean):
+    kernel = per_side(attrs["kernel"])
+    stride = per_side(attrs.get("stride") or kernel)
+    pads = padding_of(attrs, stride, kernel)
+    more = [0, 0]  # that the last windows of ceil_mode have beyond the padding
+    if attrs["ceil_mode"]:
+        for d in range(2):
+            room = x.shape[2 + d] + sum(pads[d]) - kernel[d]
+            count = -(-room // stride[d]) + 1
+            count -= (count - 1) * stride[d] >= x.shape[2 + d] + pads[d][0]
+            more[d] = max(0, (count - 1) * stride[d] - room)
+    window, strides = (1, 1, *kernel), (1, 1, *stride)
+    around = [(0, 0), (0, 0)] + [(before, after + extra) for (before, after), extra in zip(pads, more)]
+    if not mean:
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, around)
+    ones = jnp.ones((1, 1, *x.shape[2:]))
+    outside = [(0, 0), (0, 0)] + [(0, extra) for extra in more]
+    if attrs["count_include_pad"]:
+        ones, counted = jnp.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1), outside
+    else:
+        counted = around
+    add = functools.partial(jax.lax.reduce_window, init_value=0.0, computation=jax.lax.add, window_dimensions=window, window_strides=strides)
+    return add(x, padding=around) / add(ones, padding=counted)
+
+
 class Network:
     def __init__(self, job):
         self.job = job
@@ -146,6 +193,12 @@ class Network:
             centred = normalized(grouped, (2,), attrs["eps"], None, None, None).reshape(x.shape)
             of_channel = (-1,) + (1,) * (x.ndim - 2)
             return centred if weight is None else centred * weight.reshape(of_channel) + bias.reshape(of_channel)
+        if kind == "conv2d":
+            return conv2d(x, weight, bias, attrs)
+        if kind in ("max_pool2d", "avg_pool2d"):
+            return pool2d(x, attrs, kind == "avg_pool2d")
+        if kind == "global_avg_pool":
+            return x.mean(tuple(range(2, x.ndim)), keepdims=attrs["keep_dims"])
         if kind == "layer_norm":
             return normalized(x, (-1,), attrs["eps"], weight, bias, x.ndim - 1)
         if kind == "batch_norm":

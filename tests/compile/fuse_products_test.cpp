@@ -1,4 +1,4 @@
-// What compile() fuses into a matrix product (engine/compile/fuse_matmul.cpp, fuse_bias_grad.cpp).
+// What compile() fuses into a matrix product (engine/compile/fuse_products.cpp, fuse_bias_grad.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>

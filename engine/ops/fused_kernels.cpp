@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/ops/matmul/fused_kernels.h"
+#include "engine/ops/fused_kernels.h"
 
 #include "engine/base/error.h"
 #include "engine/ops/op_def.h"
