@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/graph/shape.h"
@@ -43,6 +44,8 @@ struct RuleText {
   std::string text;            ///< "mk,kn->mn"
   std::string uncuttable = ""; ///< letters
   std::string why_not = "";    ///< the reason for those letters
+  /// Of letters that no shape tells: in "b(hd)->b(hd)" that of h or d.
+  std::vector<std::pair<char, int64_t>> sizes = {};
 };
 
 /// The dims of every tensor of a rule text as strings of letters: parse("n(ch)->n") gives

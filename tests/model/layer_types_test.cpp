@@ -26,9 +26,12 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-  - {name: layer, type: )" +
-                     type + (fields.find("inputs") == std::string::npos ? ", inputs: [first]" : "") + fields +
-                     "}\nloss: mse\n";
+)";
+  if (!row.sample.empty())
+    text += "  - {name: shaped, type: reshape, inputs: [first], shape: " + to_string(row.sample) + "}\n";
+  const std::string input = row.sample.empty() ? ", inputs: [first]" : ", inputs: [shaped]";
+  text += "  - {name: layer, type: " + type + (fields.find("inputs") == std::string::npos ? input : "") + fields +
+          "}\nloss: mse\n";
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
@@ -60,7 +63,7 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     if (graph.loss >= 0) in_f32.insert(graph.loss);
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
-      const bool norm = node.op == "layer_norm", sums = node.op.starts_with("batch_norm_");
+      const bool norm = node.op == "layer_norm" || node.op == "attention", sums = node.op.starts_with("batch_norm_");
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
     }

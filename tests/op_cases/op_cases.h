@@ -108,6 +108,7 @@ struct LayerCase {
   const char* fields;   ///< ", units: 5"; its input is `first` unless given here
   Shape shape;          ///< of the output
   bool of_ids = false;  ///< reads the data instead, ids of [8, 5]
+  Shape sample = {};    ///< it reads `shaped` instead: `first` with samples of this shape
 };
 
 struct Exemption {
