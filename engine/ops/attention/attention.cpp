@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -107,6 +108,20 @@ void expect_grad(Infos in) {
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
+/// The library's workspace; of the engine's own kernels, sum dy * out of each row.
+int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
+  const Shape& logs = inputs.back();
+  AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};
+  n.d = inputs[0][2] / n.heads();
+  if (outputs.size() == 3) n.s = outputs[1][1];
+  int64_t most = 4 * num_elements(logs);
+  for (const bool all_heads : {false, true}) {
+    const AttentionSlice slice = grad_slice(n, all_heads);
+    if (slice.b > 0) most = std::max(most, grad_workspace(n, slice));
+  }
+  return most;
+}
+
 Attrs example_attrs() {
   return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}};
 }
@@ -143,9 +158,7 @@ extern const OpDef attention_grad_op = {
     .kernel = {.name = "attention_grad",
                .cost = [](Infos in, Infos out,
                           const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5); },
-               // sum dy * out of each row
-               .most_cuda_scratch = [](const std::vector<Shape>& inputs,
-                                       const std::vector<Shape>&) { return 4 * num_elements(inputs.back()); },
+               .most_cuda_scratch = most_grad_scratch,
                .example =
                    [] {
                      using namespace example;

@@ -33,6 +33,11 @@ struct KeyBlock {
   int64_t first, count;
 };
 
+/// Of a product c[m,n] = a[m,k] b[k,n].
+struct ProductSize {
+  int64_t m, n, k;
+};
+
 /// The memory of one thread.
 struct Buffers {
   float *queries, *slopes;  ///< [d, kQueries]: q and dy, transposed
@@ -109,8 +114,8 @@ class AttentionKernel {
 
   /// c[m,n] (+)= a[m,k] b[k,n]; transposed: a[k,m]
   void multiply(const float* a, int64_t a_row, bool transposed, const float* b, int64_t b_row, float* c, int64_t c_row,
-                Shape mnk, bool add, const Buffers& buffers) const {
-    cpu::Product p{.m = mnk[0], .n = mnk[1], .k = mnk[2], .a = a, .b = b, .c = c, .transpose_a = transposed};
+                ProductSize size, bool add, const Buffers& buffers) const {
+    cpu::Product p{.m = size.m, .n = size.n, .k = size.k, .a = a, .b = b, .c = c, .transpose_a = transposed};
     p.accumulate = add;
     p.a_row = a_row, p.b_row = b_row, p.c_row = c_row;
     tiles_.run(p, buffers.product);

@@ -1,4 +1,5 @@
-// Chooses the tiles for the size of the heads.
+// cuDNN computes bf16 where it can; else the engine's own tiles, chosen for the size of the heads.
+#include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
@@ -61,6 +62,7 @@ unsigned blocks(int64_t count) {
 
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
+  if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
   return with_float_type(call.out[0].dtype, [&](auto type) {
     using T = decltype(type);
     return with_features(a.size.d, [&](auto features) -> CudaKernel {
@@ -79,6 +81,7 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
+  if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
   return with_float_type(call.out[0].dtype, [&](auto type) {
