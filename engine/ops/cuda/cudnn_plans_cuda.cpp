@@ -35,7 +35,7 @@ class Plan : public CudnnPlan {
     for (size_t i = 0; i < tensors.size(); ++i) pointers[static_cast<int64_t>(i) + 1] = const_cast<void*>(tensors[i]);
     const cudnnHandle_t handle = cudnn_handle();
     if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw EnvError("cudnnSetStream failed");
-    const fe::error_t status = graph_->execute(handle, pointers, workspace);
+    fe::error_t status = graph_->execute(handle, pointers, workspace);
     if (status.is_bad()) throw EnvError("cuDNN: " + status.get_message());
   }
 
