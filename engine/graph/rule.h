@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/graph/shape.h"
@@ -46,6 +47,8 @@ struct RuleText {
   std::string uncuttable = "";  ///< letters
   std::string why_not = "";     ///< the reason for those letters
   std::string inner = "";       ///< letters that the op sums over itself
+  /// Of letters that no shape tells: in "b(hd)->b(hd)" that of h or d.
+  std::vector<std::pair<char, int64_t>> sizes = {};
 };
 
 /// The dims of every tensor of a rule text as strings of letters: parse("n(ch)->n") gives

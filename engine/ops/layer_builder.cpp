@@ -15,9 +15,10 @@ namespace {
 
 using Dims = std::vector<std::string>;
 
-/// The size of every letter. In a dim with exactly one letter of unknown size, that size follows.
-std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands) {
-  std::map<char, int64_t> sizes;
+/// The size of every letter, some of them given. In a dim with exactly one letter of unknown size, that size follows.
+std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands,
+                                     const std::vector<std::pair<char, int64_t>>& given) {
+  std::map<char, int64_t> sizes(given.begin(), given.end());
   for (bool progress = true; progress;) {
     progress = false;
     for (const auto& [dims, shape] : operands) {
@@ -116,7 +117,7 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   for (size_t i = 0; i < inputs.size(); ++i) operands.emplace_back(dims.inputs[i], infos[i].shape);
   for (size_t i = 0; i < outputs.size(); ++i) operands.emplace_back(dims.outputs[i], outputs[i].shape);
   for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule covers all dims");
-  const auto sizes = letter_sizes(operands);
+  const auto sizes = letter_sizes(operands, text.sizes);
 
   Layer& layer = graph_.layers[layer_];
   std::map<char, int> factor_of = known_letters(inputs, dims);

@@ -23,17 +23,17 @@ Graph build_row(const LayerCase& row, const std::string& precision) {
                      "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
                  {.shape = {5}, .label = {outputs / 8 / row.shape.back()}, .integer = true});
   }
-  std::string input = "first", images;
-  if (!row.of_images.empty()) {
-    input = "images";
-    images = "  - {type: dense, units: " + std::to_string(num_elements(row.of_images)) +
-             ", inputs: [first]}\n  - {name: images, type: reshape, shape: " + to_string(row.of_images) + "}\n";
+  std::string input = "first", shaped;
+  if (!row.sample.empty()) {
+    input = "shaped";
+    shaped = "  - {type: dense, units: " + std::to_string(num_elements(row.sample)) +
+             ", inputs: [first]}\n  - {name: shaped, type: reshape, shape: " + to_string(row.sample) + "}\n";
   }
   std::string text = "precision: " + precision + R"(
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-)" + images +
+)" + shaped +
                      "  - {name: layer, type: " + type +
                      (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
                      "}\nloss: {type: mse, input: " + row.output + "}\n";
@@ -81,7 +81,7 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     if (graph.loss >= 0) in_f32.insert(graph.loss);
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
-      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm",
+      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" || node.op == "attention",
                  sums = node.op.starts_with("batch_norm_");
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);

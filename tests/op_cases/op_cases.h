@@ -110,8 +110,8 @@ struct LayerCase {
   const char* fields;            ///< ", units: 5"; its input is `first` unless given here
   Shape shape;                   ///< of the output
   bool of_ids = false;           ///< reads the data instead, ids of [8, 5]
+  Shape sample = {};             ///< it reads `shaped` instead: a dense layer after `first` with samples of this shape
   const char* output = "layer";  ///< "layer.0" where it has several
-  Shape of_images = {};          ///< reads `first` as images [c, h, w] instead
 };
 
 struct Exemption {

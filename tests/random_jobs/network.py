@@ -54,6 +54,43 @@ class Network(Layers):
             self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
         return True
 
+    def heads(self):
+        """Fused attention of one packed input or of three, with or without rotary positions."""
+        if len(self.shape) != 3:
+            return False
+        rng, (rows, length, features) = self.rng, self.shape
+        kv_heads, group, width = rng.choice([(1, 1, 8), (2, 1, 4), (4, 1, 2), (3, 1, 5), (2, 2, 4), (1, 4, 2), (4, 2, 6)])
+        heads, start = kv_heads * group, self.at
+        if not self.fits((rows, length, (heads + 2 * kv_heads) * width)):
+            return False
+        fields = {"heads": heads, **({"kv_heads": kv_heads} if group > 1 else {})}
+        turn = {"pairs": rng.choice(["half", "interleaved"]), "base": rng.choice([100, 10000])} if width % 2 == 0 and rng.random() < 0.4 else None
+        options = {"causal": rng.random() < 0.6, **({"scale": 0.3} if rng.random() < 0.2 else {})}
+        out = (rows, length, heads * width)
+        if rng.random() < 0.5:
+            packing = rng.choice(["heads", "heads", "qkv"])
+            self.dense(units=(heads + 2 * kv_heads) * width)
+            packed = self.shape
+            limits = {"n": kv_heads if packing == "heads" else 1}
+            if turn:
+                self.put("rotary", packed, (["btn"], "", limits), packing=packing, **fields, **turn)
+            self.put("attention", out, (["btn"], "t", limits), packing=packing, **fields, **options)
+        else:
+            parts = []
+            for count in (heads, kv_heads, kv_heads):
+                self.at = start
+                self.dense(units=count * width)
+                if turn and len(parts) < 2:
+                    self.put("rotary", self.shape, (["btn"], "", {"n": count}), heads=count, **turn)
+                parts.append(self.at)
+            # Of one kv head, the query heads are cut; of more, the kv heads with theirs.
+            keys, cuts = ("bsm", group) if kv_heads == 1 else ("bsn", kv_heads)
+            self.put("attention", out, (["btn", keys, keys], "sm", {"n": cuts}), parts, **fields, **options)
+        if rng.random() < 0.7:
+            self.dense(units=features)
+            self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
+        return True
+
     def module(self):
         """Copies of a block, one after another."""
         if len(self.shape) < 2:
@@ -132,7 +169,7 @@ class Network(Layers):
     KINDS = [("dense", 8), ("matmul", 3), ("activation", 5), ("function", 4), ("divide", 1), ("choose", 2), ("dropout", 2), ("softmax", 2),
              ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
              ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
-             ("residual", 3), ("attention", 3), ("product", 1),
+             ("residual", 3), ("attention", 2), ("heads", 3), ("product", 1),
              ("over_rows", 1), ("module", 2), ("conv2d", 4), ("pool2d", 2), ("global_avg_pool", 1)]
     CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 

@@ -88,7 +88,7 @@ extern const OpCases split_cases = {
                       "concat: input 1 is [3, 3], but input 0 is [2, 3]; they may differ in dim 1 alone"},
                      {{"concat", {{{2, 3}}, {{2, 3}, DType::i32}}, along(1)},
                       "concat: input 1 is i32, but input 0 is f32"}},
-    .layers = {{"split", ", parts: 3", {8, 4}, false, "layer.2"}, {"concat", ", inputs: [first, first]", {8, 24}}},
+    .layers = {{"split", ", parts: 3", {8, 4}, false, {}, "layer.2"}, {"concat", ", inputs: [first, first]", {8, 24}}},
 };
 
 }  // namespace trainctl

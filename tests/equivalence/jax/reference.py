@@ -117,6 +117,54 @@ def pool2d(x, attrs, mean):
     return add(x, padding=around) / add(ones, padding=counted)
 
 
+def split_heads(x, attrs):
+    """q [b, t, heads, d], k and v [b, t, kv heads, d] of a packed input."""
+    heads, kv_heads = attrs["heads"], attrs.get("kv_heads") or attrs["heads"]
+    rows = x.reshape(*x.shape[:2], heads + 2 * kv_heads, -1)
+    if attrs["packing"] == "qkv":
+        return jnp.split(rows, [heads, heads + kv_heads], 2)
+    units = rows.reshape(*x.shape[:2], kv_heads, heads // kv_heads + 2, -1)
+    return units[:, :, :, :-2].reshape(*x.shape[:2], heads, -1), units[:, :, :, -2], units[:, :, :, -1]
+
+
+def attention(inputs, attrs):
+    heads, kv_heads = attrs["heads"], attrs.get("kv_heads") or attrs["heads"]
+    if len(inputs) <= 2:
+        q, k, v = split_heads(inputs[0], attrs)
+    else:
+        q, k, v = (x.reshape(*x.shape[:2], count, -1) for x, count in zip(inputs, (heads, kv_heads, kv_heads)))
+    k, v = (jnp.repeat(x, heads // kv_heads, 2) for x in (k, v))
+    score = jnp.einsum("bthd,bshd->bhts", q, k) * attrs.get("scale", q.shape[-1] ** -0.5)
+    seen = jnp.tril(jnp.ones(score.shape[-2:], bool)) if attrs["causal"] else jnp.ones(score.shape[-2:], bool)
+    if len(inputs) % 2 == 0:
+        seen = seen & (inputs[-1] != 0)[:, None, None]
+    p = jax.nn.softmax(jnp.where(seen, score, -1e30)) * seen.any(-1, keepdims=True)
+    return jnp.einsum("bhts,bshd->bthd", p, v).reshape(*inputs[0].shape[:2], -1)
+
+
+def turned(x, attrs):
+    """Rotary positions of x [b, t, heads, d]."""
+    half = x.shape[-1] // 2
+    angle = jnp.arange(x.shape[1])[:, None] * attrs["base"] ** (-jnp.arange(half) / half)
+    cosine, sine = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
+    if attrs["pairs"] == "half":
+        a, b = x[..., :half], x[..., half:]
+        return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
+    a, b = x[..., ::2], x[..., 1::2]
+    return jnp.stack([a * cosine - b * sine, b * cosine + a * sine], -1).reshape(x.shape)
+
+
+def rotary(x, attrs):
+    if attrs["packing"] == "none":
+        return turned(x.reshape(*x.shape[:2], attrs["heads"], -1), attrs).reshape(x.shape)
+    q, k, v = split_heads(x, attrs)
+    q, k = turned(q, attrs), turned(k, attrs)
+    if attrs["packing"] == "qkv":
+        return jnp.concatenate([q, k, v], 2).reshape(x.shape)
+    units = q.reshape(*k.shape[:3], -1, q.shape[-1])
+    return jnp.concatenate([units, k[:, :, :, None], v[:, :, :, None]], 3).reshape(x.shape)
+
+
 class Network:
     def __init__(self, job):
         self.job = job
@@ -204,6 +252,10 @@ class Network:
         if kind == "batch_norm":
             channel = attrs["dim"] % x.ndim
             return normalized(x, tuple(dim for dim in range(x.ndim) if dim != channel), attrs["eps"], weight, bias, channel)
+        if kind == "attention":
+            return attention(inputs, attrs)
+        if kind == "rotary":
+            return rotary(x, attrs)
         if kind == "embedding":
             return weight[x.astype(int)]
         if kind == "gelu":
