@@ -28,11 +28,13 @@ enum class FieldKind : uint8_t {
   ints,       ///< [1, 28, 28]
   numbers,    ///< [0.9, 0.999]; one number stands for a list of one
   int_lists,  ///< [[0, 1], [2, 3]]
+  per_dim,    ///< 3, or [3, 5]: one integer stands for a list of one; or one of `choices`
   bytes,      ///< 25GB, 512MiB, 1024
   seconds,    ///< 10s, 2m, 0.5
   section,    ///< a mapping with fields of its own
   words,      ///< [python3, train.py]
   variables,  ///< {NAME: value}
+  initial,    ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
   names,      ///< of layers
   patterns,   ///< names or globs of layers
   paths,      ///< a path or a list of paths
@@ -40,6 +42,8 @@ enum class FieldKind : uint8_t {
   metrics,  ///< [accuracy, {type: top_k, k: 5}]
   modules,
   layers,
+  values,        ///< {name: number, text or flag}: vars, the arguments of a module
+  groups,        ///< of parameters
   stage_map,     ///< {pattern: stage}
   strategy_map,  ///< {pattern: cuts}
 };
@@ -134,6 +138,13 @@ Field text(std::string name, std::string doc);
 Field ints(std::string name, std::string doc);
 Field numbers(std::string name, std::string doc);
 Field int_lists(std::string name, std::string doc);
+/// One integer for all dims, or one for each; or one of `words`.
+Field per_dim(std::string name, std::string doc, std::vector<std::string> words = {});
+
+/// A field that is a mapping becomes several Attrs: "init.type", "init.std".
+std::string nested_attr(const std::string& field, const std::string& inner);
+/// Those of one field: "type", "std".
+Attrs nested_attrs(const Attrs& attrs, const std::string& field);
 
 /// The values of these fields and no others: those given, and the defaults of the rest.
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields);

@@ -15,10 +15,11 @@ using enum Pass::Need;
 constexpr std::array kPasses = {
     Pass{"lay_out_variables", "buckets, parameters and states, and the buffers that last all steps", required,
          lay_out_variables},
+    Pass{"choose_formats", "which images are stored channels last", optional, choose_formats},
     Pass{"lower_stage", "the stage's tasks as kernels, loads, collectives, sends and recvs", required, lower_stage},
     Pass{"gather_ahead", "gathers of weights start one layer before their use", optional, gather_ahead},
     Pass{"fuse_loss", "a loss and its gradient become one kernel", optional, fuse_loss},
-    Pass{"fuse_matmul", "matmul, add_bias and an activation become one matmul", optional, fuse_matmul},
+    Pass{"fuse_products", "a product, add_bias and an activation become one product", optional, fuse_products},
     Pass{"fuse_update", "plain SGD inside the kernels that compute the gradients", optional, fuse_update},
     Pass{"fuse_bias_grad", "a layer's gradients of weight and bias become one kernel", optional, fuse_bias_grad},
     Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},

@@ -13,13 +13,16 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       plan(p),
       spec(s),
       cost(c),
-      optimizer(s.optimizer.type, s.optimizer.attrs),
       rank(of_rank),
       stage(of_rank / p.mesh.size()),
       rank_in_stage(of_rank % p.mesh.size()),
+      formats(g.tensors.size(), Format::declared),
+      forms(g.nodes.size()),
       variables(g.tensors.size(), -1) {
   check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(),
         "the rank belongs to the plan");
+  for (int group = -1; group < static_cast<int>(s.optimizer.groups.size()); ++group)
+    optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
   program.rank = rank;
   program.stage = stage;
   program.rank_in_stage = rank_in_stage;
@@ -68,7 +71,7 @@ Shape Compiler::local_shape(TensorId tensor, const Layout& layout) const {
   return plan.hybrid() ? shape : layout.local_shape(plan.mesh, shape);
 }
 
-Operand Compiler::operand(TensorId tensor, const Layout& layout) const {
+Operand Compiler::operand(TensorId tensor, const Layout& layout, Format format) const {
   const Tensor& t = graph.tensors[tensor];
   Operand o;
   o.shape = local_shape(tensor, layout);
@@ -77,6 +80,8 @@ Operand Compiler::operand(TensorId tensor, const Layout& layout) const {
   o.global_offset = plan.hybrid() ? plan.hybrid_parts.offset(tensor, t.shape, rank_in_stage)
                                   : layout.local_offset(plan.mesh, t.shape, rank_in_stage);
   o.tensor = t.name;
+  o.format = format;
+  for (Shape* shape : {&o.shape, &o.global_shape, &o.global_offset}) *shape = stored_shape(*shape, format);
   return o;
 }
 

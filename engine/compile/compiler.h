@@ -2,6 +2,7 @@
 // are bytes from the start of their buffer; place_buffers makes them arena offsets.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,7 +82,7 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
-  const Optimizer optimizer;  ///< the job's optimizer
+  std::vector<Optimizer> optimizers;  ///< of parameters without a group, then of each group
   const int rank, stage, rank_in_stage;
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
@@ -90,11 +91,21 @@ struct Compiler {
   BufferId scalars = -1, loss = -1;  ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
+  std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it
+  std::vector<std::optional<ChannelsLast>> forms;   ///< by node: how it takes images that are channels last; empty: not
   std::vector<int> variables;  ///< by tensor: its index in program.variables; -1: not on this stage
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
 
   bool trains() const { return graph.loss >= 0; }
+  const Optimizer& optimizer_of(const BucketPlan& bucket) const {
+    return optimizers.at(static_cast<size_t>(bucket.group + 1));
+  }
+  /// True if its update is only weight -= learning_rate * gradient.
+  bool is_plain_step(const BucketPlan& bucket) const {
+    return optimizer_of(bucket).is_plain_step() && spec.optimizer.clip_norm == 0 &&
+           spec.optimizer.learning_rate_scale(bucket.group) == 1;
+  }
   /// The loss and the metrics, which are beside each other.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
@@ -105,7 +116,7 @@ struct Compiler {
 
   /// This rank's part of a tensor. In hybrid_parallel the graph's shape already is one rank's part.
   Shape local_shape(TensorId tensor, const Layout& layout) const;
-  Operand operand(TensorId tensor, const Layout& layout) const;
+  Operand operand(TensorId tensor, const Layout& layout, Format format = Format::declared) const;
   /// Index into program.variables; -1: not on this stage.
   int variable_index(TensorId tensor) const { return variables[static_cast<size_t>(tensor)]; }
   /// Marks `part` as this rank's own part, starting at element `first`, of a range of `whole` elements.

@@ -60,10 +60,13 @@ View sum_of_squares(Lowering& l) {
   return norm;
 }
 
-Instruction update_instruction(const Lowering& l, const std::string& name) {
-  Instruction i = once_a_step(Opcode::kernel, "update " + name, l.c.optimizer.def.kernel);
-  i.attrs = l.c.optimizer.kernel_attrs();
+Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, const std::string& name) {
+  const Optimizer& optimizer = l.c.optimizer_of(bucket);
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
+  i.attrs = optimizer.kernel_attrs();
   i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
+  if (const double scale = l.c.spec.optimizer.learning_rate_scale(bucket.group); scale != 1)
+    i.attrs.set("learning_rate_scale", scale);
   return i;
 }
 
@@ -81,10 +84,10 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (norm) inputs.push_back(*norm);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
-  const std::vector<std::string> states = l.c.optimizer.states();
+  const std::vector<std::string> states = l.c.optimizer_of(*buffers.plan).states();
   for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
   if (copied) outputs.push_back(read);
-  l.c.emit(update_instruction(l, piece.name), inputs, outputs);
+  l.c.emit(update_instruction(l, *buffers.plan, piece.name), inputs, outputs);
 
   if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
   Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);

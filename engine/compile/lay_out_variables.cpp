@@ -66,7 +66,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
     const int64_t kept = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
     r.gradients = c.new_buffer(BufferKind::gradients, kept);
     if (plan.adds_up_apart && plan.level < 2) r.sums = c.new_buffer(BufferKind::gradients, whole);
-    for (size_t i = 0; i < c.optimizer.states().size(); ++i) {
+    for (size_t i = 0; i < c.optimizer_of(plan).states().size(); ++i) {
       r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
     }
   }

@@ -63,14 +63,14 @@ class NodeLowering {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
     std::vector<View> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
-      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i]));
+      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i], input_format(i)));
     }
     if (op_.is_view) {
       const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
       keep(0, reshaped(inputs[0], as));
       direct_.assign(1, false);
     } else {
-      run(inputs);
+      run(std::move(inputs));
     }
     if (l_.recomputing) return;
     contribute(l_, id_, direct_);
@@ -79,14 +79,24 @@ class NodeLowering {
   }
 
  private:
-  void run(const std::vector<View>& inputs) {
+  const std::optional<ChannelsLast>& form() const { return l_.c.forms[static_cast<size_t>(id_)]; }
+  Format input_format(size_t i) const {
+    return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;
+  }
+
+  void run(std::vector<View> inputs) {
+    const KernelDef* kernel = &op_.kernel;
+    if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {
+      inputs.push_back(gathered_statistics(l_, id_, inputs));
+      kernel = op_.inner_sum->apply;
+    }
     const std::vector<View> outputs = places();
     const bool is_reported = !node_.outputs.empty() && l_.c.graph.reported_place(node_.outputs[0]) >= 0;
     const bool idle = is_reported && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, op_.kernel, attrs(), inputs, outputs);
+      l_.emit_kernel(node_.name, *kernel, attrs(), inputs, outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, outputs[o]);
@@ -96,7 +106,7 @@ class NodeLowering {
 
   /// Permission to round is decided by the plan, so the program records it.
   Attrs attrs() const {
-    Attrs attrs = node_.attrs;
+    Attrs attrs = form() ? form()->attrs : node_.attrs;
     if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
     return attrs;
   }

@@ -61,6 +61,10 @@ struct Lowering {
   std::vector<bool> printed;                              ///< by tensor
   std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
 
+  /// By micro-batch: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
+  /// the backward pass even where a layer is recomputed.
+  std::vector<std::vector<std::pair<NodeId, View>>> statistics;
+
   std::vector<Transfer> outgoing, incoming;
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` this task has handled
 
@@ -86,7 +90,9 @@ struct Lowering {
                    const std::vector<View>& outputs, Purpose purpose = Purpose::none);
   void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
                        Purpose purpose);
+  /// By default in the format in which its node makes it.
   View new_tensor(TensorId tensor, LayoutId layout);
+  View new_tensor(TensorId tensor, LayoutId layout, Format format);
 
  private:
   std::map<Layout, LayoutId> ids_;
@@ -99,13 +105,19 @@ struct Lowering {
 Attrs copy_of(int64_t elements);
 
 // values.cpp
-/// The tensor of the current micro-batch in this layout: as it is, loaded, received, redistributed or recomputed.
-View bring(Lowering& l, TensorId tensor, LayoutId layout);
+/// The tensor of the current micro-batch in this layout and format: as it is, loaded, received, redistributed,
+/// recomputed or transposed.
+View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format = Format::declared);
 /// Drops values at the end of a task: all of them after a backward task, the recomputed ones after a forward task.
 void forget(Lowering& l);
 
 // redistribute.cpp
 View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step);
+
+// inner_sum.cpp
+/// The statistics of all parts, for a node with a cut inner dim: computed and gathered, or those that another node of
+/// the layer has.
+View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inputs);
 
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);

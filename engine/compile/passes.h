@@ -7,14 +7,16 @@ namespace trainctl {
 
 /// Buckets, variables and everything else that lives as long as the program.
 void lay_out_variables(Compiler& c);
+/// Which images are stored channels last.
+void choose_formats(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.
 void lower_stage(Compiler& c);
 /// Weights that are gathered within a task, at level 3 and in bf16, are gathered one layer before their use.
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
-/// matmul, add_bias, relu or gelu in a row become one matmul; so do matmul and relu_grad or gelu_grad.
-void fuse_matmul(Compiler& c);
+/// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do matmul and relu_grad or gelu_grad.
+void fuse_products(Compiler& c);
 /// Plain SGD inside the kernels that compute the gradients, if nothing else needs those.
 void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias are computed by one kernel.

@@ -55,7 +55,7 @@ void send_outputs(Lowering& l, const Node& node) {
   for (TensorId tensor : node.outputs) {
     for (const Transfer& transfer : l.outgoing) {
       if (transfer.tensor != tensor) continue;
-      const View view = bring(l, tensor, l.id(transfer.layout));
+      const View view = bring(l, tensor, l.id(transfer.layout), l.c.formats[static_cast<size_t>(tensor)]);
       l.emit(pipeline_instruction(l, Opcode::send, tensor, transfer.to), {view}, {});
     }
   }

@@ -16,8 +16,8 @@ using Row = std::array<std::string, 7>;
 
 /// `buffer` is printed before the offset; "" if the offset is in the arena.
 std::string operand_text(const Operand& o, const std::string& buffer, int64_t offset) {
-  return fmt::format("{}{} {} {}@{}+{}", o.accumulate ? "+" : "", o.tensor, to_string(o.shape), buffer, offset,
-                     o.bytes());
+  return fmt::format("{}{} {}{} {}@{}+{}", o.accumulate ? "+" : "", o.tensor, to_string(o.shape),
+                     o.format == Format::channels_last ? " channels_last" : "", buffer, offset, o.bytes());
 }
 
 std::string operands_text(const std::vector<Operand>& operands) {

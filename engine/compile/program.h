@@ -16,6 +16,7 @@
 
 #include "engine/base/attrs.h"
 #include "engine/graph/collective.h"
+#include "engine/graph/format.h"
 #include "engine/graph/graph.h"
 #include "engine/ops/kernel_def.h"
 
@@ -36,6 +37,7 @@ std::string_view to_string(Opcode opcode);
 enum class Purpose : uint8_t {
   none,
   redistribute,
+  statistics,  ///< sums inside an op whose dim is cut
   pipeline,
   gradient,
   weights,
@@ -60,10 +62,11 @@ struct Operand {
   int64_t offset = 0;  ///< bytes from the arena's start; a multiple of 64 except for ranges inside a bucket
   Shape shape;         ///< this rank's part
   DType dtype = DType::f32;
-  Shape global_shape;       ///< the whole tensor, same ndim
-  Shape global_offset;      ///< of this part in the whole
-  std::string tensor;       ///< name, for display
-  bool accumulate = false;  ///< outputs: add to the current contents
+  Shape global_shape;                ///< the whole tensor, same ndim
+  Shape global_offset;               ///< of this part in the whole
+  Format format = Format::declared;  ///< the order of the dims in these three
+  std::string tensor;                ///< name, for display
+  bool accumulate = false;           ///< outputs: add to the current contents
   OwnPart own =
       OwnPart::none;  ///< if set, global_shape is {the range's elements} and global_offset {this part's first}
 

@@ -20,10 +20,12 @@ struct Around {
 
 class StepLowering {
  public:
-  StepLowering(Lowering& l, TensorId tensor, const RedistributionStep& step)
+  StepLowering(Lowering& l, TensorId tensor, const RedistributionStep& step, Format format)
       : l_(l), tensor_(tensor), step_(step), name_(l.c.graph.tensors[tensor].name) {
     ways_ = l.c.plan.mesh.ways(step.axes);
-    out_ = l.new_tensor(tensor, l.id(step.after));
+    step_.dim = stored_dim(step.dim, format);
+    step_.to_dim = stored_dim(step.to_dim, format);
+    out_ = l.new_tensor(tensor, l.id(step.after), format);
   }
 
   View lower(const View& from) {
@@ -106,7 +108,7 @@ class StepLowering {
 
   Lowering& l_;
   const TensorId tensor_;
-  const RedistributionStep& step_;
+  RedistributionStep step_;  ///< its dims as they are stored
   const std::string& name_;
   int64_t ways_ = 1;
   View out_;
@@ -115,7 +117,7 @@ class StepLowering {
 }  // namespace
 
 View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step) {
-  return StepLowering(l, tensor, step).lower(from);
+  return StepLowering(l, tensor, step, from.operand.format).lower(from);
 }
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
+#include "engine/ops/named_ops.h"
 
 namespace trainctl {
 namespace {
@@ -62,9 +63,9 @@ void make_available(Lowering& l, TensorId tensor) {
   }
 }
 
-const Located* find(const std::vector<Located>& values, LayoutId layout) {
+const Located* find(const std::vector<Located>& values, LayoutId layout, Format format) {
   for (const Located& value : values) {
-    if (value.layout == layout) return &value;
+    if (value.layout == layout && value.view.operand.format == format) return &value;
   }
   return nullptr;
 }
@@ -74,34 +75,72 @@ bool reaches(const Layout& from, const Layout& to) {
   return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
 }
 
-/// The value with the cheapest path to `layout`; of equal ones the first.
-Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout) {
+/// The value with the cheapest path to `layout`; of equal ones the first in this format, else the first.
+Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
   const Located* best = nullptr;
   double best_seconds = 0;
   for (const Located& value : l.have(tensor)) {
     if (!reaches(l.layout(value.layout), l.layout(layout))) continue;
     const double seconds = l.way(tensor, value.layout, layout).seconds;
-    if (best == nullptr || seconds < best_seconds) best = &value, best_seconds = seconds;
+    const bool same_way = best != nullptr && seconds == best_seconds && best->view.operand.format != format &&
+                          value.view.operand.format == format;
+    if (best == nullptr || seconds < best_seconds || same_way) best = &value, best_seconds = seconds;
   }
   check(best != nullptr, "some layout of a tensor reaches the one wanted: " + l.c.graph.tensors[tensor].name);
   return *best;
 }
 
+/// Of a recomputed tensor only results of collectives are kept.
+void keep_results(const Lowering& l, TensorId tensor, std::vector<Located>& values) {
+  const auto kept = l.c.plan.kept.find(tensor);
+  if (kept == l.c.plan.kept.end()) return values.clear();
+  std::erase_if(values, [&](const Located& value) {
+    return std::find(kept->second.begin(), kept->second.end(), l.layout(value.layout)) == kept->second.end();
+  });
+}
+
+/// The part that this rank holds, in this format if it is there.
+Located held_value(Lowering& l, TensorId tensor, Format format) {
+  for (const Located& value : l.have(tensor))
+    if (value.view.operand.format == format) return value;
+  return l.have(tensor).front();
+}
+
+/// The same part of an image in another format.
+View transposed(Lowering& l, TensorId tensor, const Located& from, Format format) {
+  const View& image = from.view;
+  View to = l.new_tensor(tensor, from.layout, format);
+  if (same_in_both_formats(image.operand.shape, image.operand.format)) {
+    to.buffer = image.buffer;
+    to.operand.offset = image.operand.offset;
+    to.operand.tensor = image.operand.tensor;
+    return to;
+  }
+  const Ints perm = format == Format::channels_last ? Ints{0, 2, 3, 1} : Ints{0, 3, 1, 2};
+  l.emit_kernel("transpose " + to.operand.tensor, transpose_op.kernel, {{"perm", perm}}, {image}, {to});
+  return to;
+}
+
 }  // namespace
 
-View bring(Lowering& l, TensorId tensor, LayoutId layout) {
-  if (const Located* value = find(l.have(tensor), layout)) return value->view;
+View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
+  if (const Located* value = find(l.have(tensor), layout, format)) return value->view;
   make_available(l, tensor);
-  // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
-  if (l.c.plan.hybrid()) return l.have(tensor).front().view;
-  if (const Located* value = find(l.have(tensor), layout)) return value->view;
+  if (const Located* value = find(l.have(tensor), layout, format)) return value->view;
 
-  Located now = nearest_value(l, tensor, layout);
   const bool outer = l.recomputing;
   l.recomputing = outer || (l.task.phase == Phase::backward && l.is_recomputed(tensor));
-  for (const RedistributionStep& step : l.way(tensor, now.layout, layout).steps) {
-    View next = redistribute(l, tensor, now.view, step);
-    now = {l.id(step.after), std::move(next)};
+  // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
+  Located now = l.c.plan.hybrid() ? held_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
+  if (!l.c.plan.hybrid()) {
+    for (const RedistributionStep& step : l.way(tensor, now.layout, layout).steps) {
+      View next = redistribute(l, tensor, now.view, step);
+      now = {l.id(step.after), std::move(next)};
+      l.have(tensor).push_back(now);
+    }
+  }
+  if (now.view.operand.format != format) {
+    now.view = transposed(l, tensor, now, format);
     l.have(tensor).push_back(now);
   }
   l.recomputing = outer;
@@ -116,8 +155,12 @@ void forget(Lowering& l) {
     const int variable = values[tensor].empty() || l.c.graph.tensors[id].producer >= 0 ? -1 : l.c.variable_index(id);
     const int bucket = variable < 0 ? -1 : l.c.program.variables[variable].bucket;
     const bool gathered = bucket >= 0 && l.c.program.buckets[bucket].level == 3;
-    if (all || gathered || l.is_recomputed(id)) values[tensor].clear();
+    if (all || gathered)
+      values[tensor].clear();
+    else if (l.is_recomputed(id))
+      keep_results(l, id, values[tensor]);
   }
+  if (all) l.statistics[l.task.micro_batch].clear();
   l.gathered.assign(l.gathered.size(), -1);
 }
 

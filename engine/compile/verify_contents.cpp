@@ -124,7 +124,11 @@ class Contents {
 
   int id_of(const Operand& operand) {
     const auto same = same_as_.find(operand.tensor);
-    return same != same_as_.end() ? same->second : name_id(operand.tensor);
+    if (same != same_as_.end()) return same->second;
+    // Bytes in another format are another value, unless they are the same in both.
+    const bool reordered =
+        operand.format == Format::channels_last && !same_in_both_formats(operand.shape, operand.format);
+    return name_id(reordered ? operand.tensor + " channels_last" : operand.tensor);
   }
 
   const Program& p_;

@@ -92,6 +92,7 @@ struct Update {
   /// Gradient contributions of one micro-batch. More than one where several layers share the
   /// parameter; they are summed.
   std::vector<TensorId> gradients;
+  int group = -1;  ///< which of optimizer.groups sets its optimizer; -1: none
 };
 
 /// A number of each step that is reported with the loss: its tensor is a sum over this micro-batch's rows, and those of

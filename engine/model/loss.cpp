@@ -87,7 +87,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   // prediction is of the sample of its label.
   const BatchRows& rows = c.graph.tensors[prediction].batch;
   c.graph.layers.back().mixed_rows = rows.dim == 0 && rows.outer == 1 ? 0 : c.batch;
-  builder.finish(loss);
+  builder.finish({loss});
   return loss;
 }
 

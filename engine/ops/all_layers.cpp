@@ -31,6 +31,7 @@ EntryType entry_of(const LayerDef& def) {
   type.max_inputs = def.max_inputs;
   type.weight_field = def.weight_field;
   type.collective = def.collective;
+  type.num_outputs = def.num_outputs;
   return type;
 }
 
@@ -40,9 +41,13 @@ EntryType entry_of(const LossDef& def) {
   return type;
 }
 
-EntryType entry_of(const MetricDef& def) { return {def.name, def.doc, def.fields}; }
+EntryType entry_of(const OptimizerDef& def) {
+  EntryType type{def.name, "", def.fields, def.faults};
+  type.same_in_groups = def.same_in_groups;
+  return type;
+}
 
-EntryType entry_of(const OptimizerDef& def) { return {def.name, "", def.fields, def.faults}; }
+EntryType entry_of(const MetricDef& def) { return {def.name, def.doc, def.fields}; }
 
 template <class Def>
 std::vector<EntryType> entries_of(std::span<const Def* const> defs) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
 
 namespace trainctl {
 
@@ -12,6 +13,9 @@ namespace trainctl {
 std::vector<TensorInfo> infer_elementwise(std::string_view op, Infos inputs, size_t num_inputs);
 /// "ab,ab->ab" for any number of inputs.
 RuleText elementwise_rule(Infos inputs, const Attrs& attrs);
+
+/// KernelDef::channels_last of a kernel that treats all elements alike: of images of equal or broadcastable shapes.
+std::optional<ChannelsLast> elementwise_images(Infos inputs, const Attrs& attrs);
 
 /// Every operand passes through memory once; `flops_per_element` counts for each element of the first output.
 Cost traffic_cost(Infos inputs, Infos outputs, double flops_per_element);
@@ -23,7 +27,12 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
 
 /// As in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
-/// "ab,()b->ab".
+/// "ab,()b->ab", for any number of inputs.
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
+/// One output of the inputs' broadcast shape. All are f32, or all bf16.
+std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs);
+/// For a broadcasting op: the gradient of input i is op(inputs), of the output's shape, summed over the dims over which
+/// the input is repeated.
+void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {});
 
 }  // namespace trainctl

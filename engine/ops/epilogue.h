@@ -38,6 +38,7 @@ constexpr unsigned bits(Steps... steps) {
 struct EpilogueRole {
   EpilogueStep step = EpilogueStep::none;
   Activation activation = Activation::none;  ///< for the steps activation and slope
+  int dim = -1;                              ///< for bias and bias_grad: the dim that it belongs to; -1: the last
 };
 
 Epilogue epilogue_of(const Attrs& attrs);

@@ -3,6 +3,7 @@
 // compiled programs use, are listed in their family (op_family.h).
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +36,12 @@ enum class InPlace : uint8_t {
   first_on_first,  ///< output 0 that of input 0
   last_on_first,   ///< the last output that of input 0
   only_on_alike,   ///< the only output that of any input with its shape
+};
+
+/// How a kernel runs on images that are stored channels last, [n, h, w, c].
+struct ChannelsLast {
+  Attrs attrs;
+  unsigned inputs = 0, outputs = 0;  ///< bit i: operand i is images, and is then channels last
 };
 
 /// A kernel's role in a launch that several small kernels share (engine/ops/small_step).
@@ -85,7 +92,17 @@ struct KernelDef {
   /// For a loss: the kernel of its gradient, from the same operands, and the one that computes both.
   const KernelDef* loss_grad = nullptr;
   const KernelDef* loss_with_grad = nullptr;
-  /// A matrix product: under precision tf32 its instructions get the attr `tf32`.
+  /// The dim of output 0, or of the last input of a gradient of weights, that a bias belongs to. Null: the last.
+  int (*channel_dim)(const Attrs& attrs) = nullptr;
+
+  // Memory format (compile/choose_formats.cpp).
+  /// With operands that are images [n, c, h, w]: how it takes all of them channels last. Null or empty: not at all.
+  std::optional<ChannelsLast> (*channels_last)(Infos inputs, const Attrs& attrs) = nullptr;
+  /// It transposes its images itself if they are not channels last.
+  bool prefers_channels_last = false;
+
+  /// A product of matrices or a convolution: under precision tf32 its instructions get the attr `tf32`, and what
+  /// follows it becomes its epilogue (compile/fuse_products.cpp).
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;

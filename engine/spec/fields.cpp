@@ -40,6 +40,8 @@ std::string kind_name(const Field& field) {
       return "list of numbers";
     case FieldKind::int_lists:
       return "list of lists of integers";
+    case FieldKind::per_dim:
+      return "integer or list of integers" + (field.choices.empty() ? "" : " | " + join(field.choices, " | "));
     case FieldKind::bytes:
       return "bytes (25GB, 512MiB)";
     case FieldKind::seconds:
@@ -50,6 +52,8 @@ std::string kind_name(const Field& field) {
       return "list of words";
     case FieldKind::variables:
       return "mapping of name to text";
+    case FieldKind::initial:
+      return "initial values: name or mapping";
     case FieldKind::names:
       return "list of layer names";
     case FieldKind::patterns:
@@ -61,9 +65,13 @@ std::string kind_name(const Field& field) {
     case FieldKind::metrics:
       return "list of metrics";
     case FieldKind::modules:
-      return "mapping of lists of layers";
+      return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:
       return "list of layers";
+    case FieldKind::values:
+      return "mapping of name to number, text, true or false";
+    case FieldKind::groups:
+      return "list of mappings";
     case FieldKind::stage_map:
       return "mapping of name or glob to stage";
     case FieldKind::strategy_map:

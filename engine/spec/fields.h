@@ -52,9 +52,14 @@ struct FieldAt {
 /// The fields of all sections with this name: "ranks", or "launch.ranks" itself.
 std::vector<FieldAt> fields_called(std::string_view name);
 
-/// Keys that every layer may have (type, name, inputs), and those of `{module: …}` entries.
+/// `if`, of layers and of uses of modules.
+const Field& condition_field();
+/// Keys that every layer may have (type, name, inputs, ...), and those of `{module: …}` entries.
 const std::vector<Field>& common_layer_fields();
 const std::vector<Field>& module_use_fields();
+
+/// Keys that every group of `optimizer.groups` may have besides the optimizer's own fields.
+const std::vector<Field>& parameter_group_fields();
 
 const std::vector<EntryType>& transform_types();
 

@@ -64,9 +64,16 @@ struct DatasetSpec {
 struct LayerSpec {
   std::string name;
   std::string type;
-  std::vector<std::string> inputs;  ///< layer names or "data"/"label"; defaults to the previous layer
+  std::vector<std::string> inputs;  ///< names of outputs, "data" or "label"; defaults to the previous layer
   Attrs attrs;                      ///< the type's own fields, defaults filled in
   std::string path;                 ///< "network[3]" or "modules.block[0]", for positions
+  /// Names of several outputs within the layer: "0", "1" or as the job names them. Empty: one, named as the layer.
+  std::vector<std::string> outputs = {};
+
+  /// By which other layers read them: "h.0.split.q", or the layer's name.
+  std::vector<std::string> output_names() const;
+  /// For a layer of a module with arguments: "in module 'block', used in line 9 with units: 7". Errors end with it.
+  std::string use = {};
 };
 
 struct LossSpec {
@@ -92,11 +99,24 @@ struct ScheduleSpec {
   double gamma = 0.1;        ///< … multiply by gamma
 };
 
+/// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
+struct ParameterGroup {
+  std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
+  Attrs attrs;                        ///< the optimizer type's own fields that differ
+  double learning_rate_scale = 1;
+  std::string path;  ///< "optimizer.groups[0]"
+};
+
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
   Attrs attrs;           ///< the type's own fields; those that are absent have their defaults
   double clip_norm = 0;  ///< by global norm; 0: off
+  std::vector<ParameterGroup> groups;
+
+  /// The settings of a group (Update::group); -1: of all other parameters.
+  Attrs settings_of(int group) const;
+  double learning_rate_scale(int group) const;
 };
 
 struct TrainSpec {

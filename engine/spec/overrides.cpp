@@ -88,6 +88,7 @@ class Walk {
       case FieldKind::ints:
       case FieldKind::numbers:
       case FieldKind::int_lists:
+      case FieldKind::per_dim:
       case FieldKind::words:
       case FieldKind::names:
       case FieldKind::patterns:
@@ -195,6 +196,13 @@ class Walk {
         best = &entry;
         length = entry.key.size();
       }
+    }
+    if (!best && path_ == "vars.") {
+      std::vector<std::string> names;
+      for (const YamlNode::Entry& entry : node_->entries) names.push_back(entry.key);
+      const std::string guess = did_you_mean(rest_, names);
+      error = "the job has no var of that name" + (guess.empty() ? "" : "; " + guess);
+      return;
     }
     if (!best) {
       const bool takes_all = path_ == "parallel.strategies." || path_ == "parallel.stage_config.";

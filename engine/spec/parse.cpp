@@ -43,6 +43,7 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
   read_job(root, job, problems);
+  if (job.positions.empty()) problems.throw_if_any();  // nothing was read, for an expression is wrong
   validate(job, problems);
   problems.throw_if_any();
   resolve_paths(job, from.folder);

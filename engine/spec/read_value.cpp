@@ -18,16 +18,6 @@ bool is_integer_text(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-std::optional<double> parse_number(const std::string& text) {
-  // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* end = text.data() + text.size();
-  double value = 0;
-  const auto [stop, error] = std::from_chars(begin, end, value);
-  if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
-  return value;
-}
-
 constexpr double kMaxBytes = 9e18, kMaxSeconds = 1e8;
 
 struct Unit {
@@ -86,6 +76,8 @@ class ValueReader {
         return numbers(node, path);
       case FieldKind::int_lists:
         return wrap(read_int_lists(node, field_, path, problems_));
+      case FieldKind::per_dim:
+        return per_dim(node, path);
       case FieldKind::bytes:
         return bytes(node, path);
       case FieldKind::seconds:
@@ -204,6 +196,19 @@ class ValueReader {
     return wrap(list<double>(node, path, [&](const YamlNode& n, const std::string& p) { return number(n, p); }));
   }
 
+  std::optional<Value> per_dim(const YamlNode& node, const std::string& path) {
+    const auto one = [&](const YamlNode& n, const std::string& p) { return integer(n, p); };
+    if (node.is_list()) return wrap(list<int64_t>(node, path, one));
+    if (!node.is_scalar() || parse_integer(node.text)) {
+      const std::optional<int64_t> value = one(node, path);
+      return value ? std::optional<Value>(Ints{*value}) : std::nullopt;
+    }
+    for (const std::string& word : field_.choices)
+      if (node.text == word) return Value(word);
+    const std::string words = field_.choices.empty() ? "" : ", or " + join(field_.choices, " or ");
+    return wrong(node, path, "an integer or a list of integers" + words, did_you_mean(node.text, field_.choices));
+  }
+
   std::optional<Value> bytes(const YamlNode& node, const std::string& path) {
     const std::optional<double> value = node.is_scalar() ? parse_bytes(node.text) : std::nullopt;
     if (!value) return wrong(node, path, "a number of bytes", "e.g. 25GB, 512MiB or 1048576");
@@ -245,6 +250,16 @@ class ValueReader {
 std::string at_index(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
 
 std::string at_key(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
+std::optional<double> parse_number(const std::string& text) {
+  // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  double value = 0;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
+  return value;
+}
 
 std::optional<int64_t> parse_integer(const std::string& text) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);

@@ -258,6 +258,9 @@ const Section& optimizer_section() {
       } + fields_of(optimizer_types(), [](void* optimizer) -> Attrs& { return static_cast<O*>(optimizer)->attrs; }) +
           std::vector<Field>{
               field<&O::clip_norm>("clip_norm", "Largest norm of all gradients together; 0: no clipping.").at_least(0),
+              make_field("groups", FieldKind::groups,
+                         "Parameters with settings of their own: fields of the optimizer, and learning_rate_scale. A "
+                         "parameter belongs to the first group that has a pattern for it."),
           }};
   return section;
 }
@@ -416,6 +419,8 @@ const Section& job_section() {
       "",
       "The whole job.",
       {
+          make_field("vars", FieldKind::values, "Names for values: `${4*d}` in any value below is computed from them.")
+              .of(JobKind::network),
           field<&J::name>("name", "For people."),
           field<&J::seed>("seed", "Determines weights, dropout and shuffling; up to 2^63 - 1.").at_least(0),
           field<&J::precision>(

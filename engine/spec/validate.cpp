@@ -240,13 +240,20 @@ void schedules_fit(Rules& r) {
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
 void fields_agree(Rules& r) {
-  const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path) {
+  const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path, const std::string& use) {
     if (type.faults == nullptr || r.problems.touch(path)) return;
-    for (const FieldFault& fault : type.faults(attrs)) r.wrong(path + "." + fault.field, fault.message, fault.hint);
+    for (const FieldFault& fault : type.faults(attrs)) {
+      const std::string separator = fault.hint.empty() || use.empty() ? "" : "; ";
+      r.wrong(path + "." + fault.field, fault.message, fault.hint + separator + use);
+    }
   };
-  for (const LayerSpec& layer : r.job.network) ask(*find_layer_type(layer.type), layer.attrs, layer.path);
-  if (const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type))
-    ask(*type, r.job.optimizer.attrs, "optimizer");
+  for (const LayerSpec& layer : r.job.network) ask(*find_layer_type(layer.type), layer.attrs, layer.path, layer.use);
+  const OptimizerSpec& optimizer = r.job.optimizer;
+  const EntryType* type = find_type(optimizer_types(), optimizer.type);
+  if (type == nullptr) return;
+  ask(*type, optimizer.attrs, "optimizer", "");
+  for (size_t g = 0; g < optimizer.groups.size(); ++g)
+    ask(*type, optimizer.settings_of(static_cast<int>(g)), optimizer.groups[g].path, "");
 }
 
 }  // namespace

@@ -63,7 +63,9 @@ void layers_are_read(Warnings& w) {
   const std::set<std::string> read = names_read(w.job);
   for (const LayerSpec& layer : w.job.network) {
     const bool is_result = !w.job.loss && &layer == &w.job.network.back();
-    if (is_result || read.contains(layer.name)) continue;
+    const std::vector<std::string> outputs = layer.output_names();
+    if (is_result || std::any_of(outputs.begin(), outputs.end(), [&](const auto& name) { return read.contains(name); }))
+      continue;
     w.add(layer.path, "nothing reads the output of layer '" + layer.name + "'",
           "name it in the inputs of a layer, in loss.input or in print, or remove it");
   }

@@ -34,6 +34,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
+    if (spec.loss && spec.loss->attrs.has("ignore_index"))
+      options.ignored_label = spec.loss->attrs.integer("ignore_index");
     options.held = held;
     options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
@@ -98,8 +100,9 @@ void Trainer::start_step() {
   if (started_ == finished_) last_ = Clock::now();
   if (started_ == 0) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
-  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
+  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
+  scalars.label_weight = loader_->label_weight();
   if (started_ == 0) start_up_.ended("data");
   executor_->start_step(batch, scalars);
   ++started_;

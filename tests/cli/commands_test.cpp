@@ -87,14 +87,14 @@ TEST_CASE("show program stops after a pass, or shows what each pass does") {
   CHECK(contains(show({"--after", "place_buffers"}).out, "in -> out (shape @offset+bytes)"));
 
   const std::string passes = show({"--passes"}).out;
-  for (const char* name : {"lay_out_variables", "lower_stage", "fuse_matmul", "place_buffers", "order_streams"})
+  for (const char* name : {"lay_out_variables", "lower_stage", "fuse_products", "place_buffers", "order_streams"})
     CHECK(contains(passes, std::string("\n") + name));
   CHECK(contains(passes, " ms"));
 
   const CommandResult unknown = show({"--after", "fuse_los"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "there is no pass called 'fuse_los'; did you mean 'fuse_loss'?"));
-  CHECK(contains(unknown.err, "the passes are lay_out_variables, lower_stage, "));
+  CHECK(contains(unknown.err, "the passes are lay_out_variables, choose_formats, lower_stage, "));
   const CommandResult both = show({"--after", "fuse_loss", "--passes"});
   CHECK(both.exit_code == kExitSpec);
   CHECK(contains(both.err, "not both"));

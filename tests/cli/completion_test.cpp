@@ -49,7 +49,7 @@ TEST_CASE("completion knows commands, options and the words of arguments") {
   CHECK(offered(scratch, {"stop", "--no"}) == Words{"--now"});
   CHECK(has(offered(scratch, {"show", ""}), "program"));
   CHECK(offered(scratch, {"show", "--pa"}) == Words{"--passes"});
-  CHECK(offered(scratch, {"show", "program", "--after", "fuse_m"}) == Words{"fuse_matmul"});
+  CHECK(offered(scratch, {"show", "program", "--after", "fuse_p"}) == Words{"fuse_products"});
   CHECK(has(offered(scratch, {"show", "program", "--after", ""}), "order_streams"));
   CHECK(offered(scratch, {"completion", "b"}) == Words{"bash"});
   CHECK(offered(scratch, {"init", "com"}) == Words{"command"});
@@ -123,6 +123,19 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
         Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine"});
   CHECK(has(field("print="), "print=fc1"));
   CHECK(has(field("env"), "env."));
+}
+
+TEST_CASE("completion knows vars, and the arguments and layers of modules") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml")
+      << "vars: {d: 8, heads: 2}\ndataset: {type: random, shape: ['${d}']}\n"
+         "modules: {block: {args: {width: 4}, layers: [{name: fc, type: dense, units: '${width}'}]}}\n"
+         "network: [{module: block, name: h}]\n";
+  const auto field = [&](const std::string& typed) { return offered(scratch, {"run", "job.yaml", typed}); };
+  CHECK(field("vars.") == Words{"vars.d=", "vars.heads="});
+  CHECK(has(field("modules.block."), "modules.block.args.width="));
+  CHECK(has(field("modules.block.layers.fc."), "modules.block.layers.fc.units="));
+  CHECK(has(field("network.h."), "network.h.with="));
 }
 
 TEST_CASE("completion goes by what can be read of a job that is still wrong") {

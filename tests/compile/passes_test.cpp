@@ -81,7 +81,7 @@ struct Break {
 };
 
 const std::vector<Break> kBreaks = {
-    {"two instructions are swapped, so that one reads before the other writes", "fuse_matmul",
+    {"two instructions are swapped, so that one reads before the other writes", "fuse_products",
      [](Compiler& c) {
        const int i = producer_before_its_reader(c);
        REQUIRE(i >= 0);

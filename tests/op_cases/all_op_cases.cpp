@@ -53,6 +53,13 @@ std::span<const FamilyCases> all_cases() {
   return all;
 }
 
+bool may_allocate(std::string_view kernel) {
+  for (const FamilyCases& family : all_cases())
+    for (const Exemption& e : family.cases.allocating)
+      if (e.kernel == kernel) return true;
+  return false;
+}
+
 const std::vector<OpCase>& op_cases() {
   static const auto all = of_families(&OpCases::rows);
   return all;

@@ -190,9 +190,11 @@ TEST_CASE("every kernel runs on a CPU and on a GPU, and has an example that says
       REQUIRE_MESSAGE((kernel->example != nullptr), "no KernelDef::example");
       CHECK_MESSAGE(!std::string(kernel->example().what).empty(), "no KernelExample::what");
     }
-    for (const Exemption& e : family.cases.without_cuda) {
-      CHECK_MESSAGE(kernels.contains(e.kernel), e.kernel);
-      CHECK_MESSAGE(!std::string(e.why).empty(), e.kernel);
+    for (const auto* exemptions : {&family.cases.without_cuda, &family.cases.allocating}) {
+      for (const Exemption& e : *exemptions) {
+        CHECK_MESSAGE(kernels.contains(e.kernel), e.kernel);
+        CHECK_MESSAGE(!std::string(e.why).empty(), e.kernel);
+      }
     }
   }
 }

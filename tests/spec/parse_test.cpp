@@ -66,7 +66,7 @@ TEST_CASE("an omitted field takes the default of job_spec.h") {
   REQUIRE(job.network.size() == 1);
   CHECK(job.network[0].inputs == std::vector<std::string>{"data"});
   CHECK(job.network[0].attrs.flag("bias"));
-  CHECK_FALSE(job.network[0].attrs.has("init_std"));
+  CHECK_FALSE(job.network[0].attrs.has("init.type"));
 }
 
 TEST_CASE("a layer reads the previous one by default, and is named by its type and a counter") {

@@ -24,6 +24,7 @@ extern const OpDef gelu_op = {
                .element = [](const Attrs& attrs) -> std::string {
                  return gelu_of(attrs) == Activation::gelu_tanh ? "gelu_tanh" : "gelu";
                },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<15>,
                .example =
                    [] {
@@ -48,6 +49,7 @@ extern const OpDef gelu_grad_op = {
                .element = [](const Attrs& attrs) -> std::string {
                  return gelu_of(attrs) == Activation::gelu_tanh ? "gelu_tanh_grad" : "gelu_grad";
                },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<25>,
                .example =
                    [] {

@@ -1,31 +1,13 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
 // all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; other
 // fused ops run after it.
-#include "engine/base/error.h"
-#include "engine/ops/kernel.h"
-#include "engine/ops/matmul/fused_kernels.h"
+#include "engine/ops/cpu/kernels_in_order_cpu.h"
+#include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
 #include "engine/ops/matmul/product_shape.h"
 
 namespace trainctl {
 namespace {
-
-CpuKernel in_order(std::vector<CpuKernel> kernels) {
-  if (kernels.size() == 1) return kernels[0];
-  return [kernels = std::move(kernels)] {
-    for (const CpuKernel& kernel : kernels) kernel();
-  };
-}
-
-/// The kernel of a fused op, with its own operands.
-CpuKernel apart(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in, TensorArg out) {
-  const CpuKernelDef* def = find_cpu_kernel(kernel.name);
-  check(def != nullptr, std::string("no CPU kernel of ") + kernel.name);
-  KernelCall one = call;
-  one.in = std::move(in);
-  one.out = {std::move(out)};
-  return def->prepare(one);
-}
 
 CpuKernel prepare_matmul(const KernelCall& call) {
   const TensorArg &a = call.in[0], &b = call.in[1], &c = call.out[0];
@@ -39,10 +21,11 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   p.c = before.as<float>();
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
   const bool apart_from_product = epilogue.activation != Activation::none && !p.relu;
-  if (apart_from_product) kernels.push_back(apart(activation_kernel(epilogue.activation), call, {before}, c));
+  if (apart_from_product)
+    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, c));
   if (epilogue.slope != Activation::none)
-    kernels.push_back(apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, c));
-  return in_order(std::move(kernels));
+    kernels.push_back(cpu::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, c));
+  return cpu::in_order(std::move(kernels));
 }
 
 CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
@@ -54,8 +37,9 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   set_weight_grad_shape(call, left, right, p);
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
-  if (epilogue_of(call.attrs).bias_grad) kernels.push_back(apart(bias_grad_kernel(), call, {dy}, call.out[1]));
-  return in_order(std::move(kernels));
+  if (epilogue_of(call.attrs).bias_grad)
+    kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, call.out[1]));
+  return cpu::in_order(std::move(kernels));
 }
 
 }  // namespace

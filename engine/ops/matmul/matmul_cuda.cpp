@@ -2,7 +2,7 @@
 // the kernels of the fused ops.
 #include "engine/base/error.h"
 #include "engine/ops/cuda/cuda_kernel.h"
-#include "engine/ops/matmul/fused_kernels.h"
+#include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
 

@@ -23,6 +23,7 @@ extern const OpDef relu_op = {
                      return EpilogueRole{EpilogueStep::activation, Activation::relu};
                    },
                .element = [](const Attrs&) -> std::string { return "relu"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,
                .example =
                    [] {
@@ -44,6 +45,7 @@ extern const OpDef relu_grad_op = {
               return EpilogueRole{EpilogueStep::slope, Activation::relu};
             },
         .element = [](const Attrs&) -> std::string { return "relu_grad"; },
+        .channels_last = elementwise_images,
         .cost = elementwise_cost<1>,
         .example =
             [] {

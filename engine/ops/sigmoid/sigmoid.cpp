@@ -19,6 +19,7 @@ extern const OpDef sigmoid_op = {
     .kernel = {.name = "sigmoid",
                .in_place = InPlace::first_on_first,
                .element = [](const Attrs&) -> std::string { return "sigmoid"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<10>,
                .example =
                    [] {
@@ -35,6 +36,7 @@ extern const OpDef sigmoid_grad_op = {
     .kernel = {.name = "sigmoid_grad",
                .in_place = InPlace::first_on_first,
                .element = [](const Attrs&) -> std::string { return "sigmoid_grad"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<3>,
                .example =
                    [] {

@@ -19,6 +19,7 @@ extern const OpDef tanh_op = {
     .kernel = {.name = "tanh",
                .in_place = InPlace::first_on_first,
                .element = [](const Attrs&) -> std::string { return "tanh"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<10>,
                .example =
                    [] {
@@ -35,6 +36,7 @@ extern const OpDef tanh_grad_op = {
     .kernel = {.name = "tanh_grad",
                .in_place = InPlace::first_on_first,
                .element = [](const Attrs&) -> std::string { return "tanh_grad"; },
+               .channels_last = elementwise_images,
                .cost = elementwise_cost<3>,
                .example =
                    [] {

@@ -1,0 +1,37 @@
+// The order in which the dims of a tensor are stored.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/graph/shape.h"
+
+namespace trainctl {
+
+enum class Format : uint8_t {
+  declared,       ///< as the graph has them
+  channels_last,  ///< images, in the graph [n, c, h, w], as [n, h, w, c]
+};
+
+/// Where a dim of the graph's is stored.
+constexpr int stored_dim(int dim, Format format) {
+  constexpr int kChannelsLast[] = {0, 3, 1, 2};
+  return format == Format::declared ? dim : kChannelsLast[dim];
+}
+
+/// Sizes or offsets by dim of the graph, in the order in which they are stored.
+inline Shape stored_shape(const Shape& shape, Format format) {
+  Shape stored = shape;
+  for (size_t d = 0; d < shape.size(); ++d)
+    stored[static_cast<size_t>(stored_dim(static_cast<int>(d), format))] = shape[d];
+  return stored;
+}
+
+/// True if images of this shape, of the graph or stored, are the same bytes in both formats.
+inline bool same_in_both_formats(const Shape& shape, Format format) {
+  const int64_t channels = shape[static_cast<size_t>(stored_dim(1, format))];
+  const int64_t pixels =
+      shape[static_cast<size_t>(stored_dim(2, format))] * shape[static_cast<size_t>(stored_dim(3, format))];
+  return channels == 1 || pixels == 1;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,261 @@
+// y[n, k, p, q] = sum over c, r, s of x[n, c, p * stride + r * dilation - padding, ..] * w[k, c, r, s], as in PyTorch.
+// With attr groups the channels are cut into groups, each with its own weights: x [n, (g c), h, w], w [(g k), c, r, s].
+// With attr channels_last (images.h) x and y are [n, h, w, c]; w stays as it is. Cutting c leaves y partial over c's
+// axes. A bias is an op of its own (add_bias) in the dim of the channels, since a partial sum has none.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/window_layer.h"
+
+namespace trainctl {
+namespace {
+
+constexpr const char* kWholeGroups =
+    "a window reads neighbouring rows and columns, which would be on another rank; with groups, only whole groups of "
+    "channels may be cut";
+
+int64_t groups_of(const Attrs& attrs) { return attrs.integer("groups", 1); }
+
+Window window_of(const TensorInfo& weight, const Attrs& attrs) {
+  Window window = Window::of(attrs);
+  window.kernel = {weight.shape[2], weight.shape[3]};
+  return window;
+}
+
+std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
+  const Epilogue epilogue = epilogue_of(attrs);
+  const size_t fused = epilogue.bias ? 1 : 0;
+  expect_inputs("conv2d", in, 2 + fused, 2 + fused);
+  expect_floats("conv2d", in);
+  const bool last = is_channels_last(attrs);
+  const Images x = expect_images("conv2d", in[0], attrs);
+  if (in[1].shape.size() != 4) {
+    shape_error(fmt::format("conv2d needs a weight [k, c, r, s], but got {}", to_string(in[1])));
+  }
+  const int64_t groups = groups_of(attrs), outputs = in[1].shape[0], of_group = in[1].shape[1];
+  if (of_group * groups != x.c || outputs % groups != 0) {
+    shape_error(fmt::format(
+        "conv2d: {} with a weight of {} in {} group{}: the input has {} channels, the weight takes "
+        "{} and makes {}",
+        to_string(in[0]), to_string(in[1]), groups, groups == 1 ? "" : "s", x.c, of_group * groups, outputs));
+  }
+  const Images y = window_output("conv2d", x, window_of(in[1], attrs), outputs);
+  if (epilogue.bias) expect_shape("conv2d", "the bias", in[2], {outputs});
+  const TensorInfo out{y.shape(last), in[0].dtype};
+  if (epilogue.keep_input) return {out, out};
+  return {out};
+}
+
+RuleText rule(Infos, const Attrs& attrs) {
+  const bool grouped = groups_of(attrs) > 1, last = is_channels_last(attrs);
+  const std::string k = grouped ? "(gk)" : "k", c = grouped ? "(gc)" : "c";
+  const std::string x = image_letters(c, "hw", last), y = image_letters(k, "pq", last);
+  const Epilogue epilogue = epilogue_of(attrs);
+  return {x + "," + k + "crs" + (epilogue.bias ? "," + k : "") + "->" + y + (epilogue.keep_input ? "," + y : ""),
+          grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
+}
+
+/// Multiplications and additions: those of one weight for each image and window.
+double flops(const TensorInfo& weight, const TensorInfo& y) {
+  return 2.0 * static_cast<double>(num_elements(y.shape)) *
+         static_cast<double>(num_elements(weight.shape) / weight.shape[0]);
+}
+
+Cost cost_with(Infos in, Infos out, double flops) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = flops;
+  return cost;
+}
+
+/// dy must be what the window makes of x.
+void expect_windows(std::string_view op, const Images& dy, const Images& x, const Window& window) {
+  const Images y = window_output(op, x, window, dy.c);
+  if (y.n != dy.n || y.size != dy.size) {
+    shape_error(fmt::format("{}: dy has {} images of {}x{}, expected {} of {}x{}", op, dy.n, dy.size[0], dy.size[1],
+                            y.n, y.size[0], y.size[1]));
+  }
+}
+
+void backward(GradBuilder& g) {
+  const Images x = Images::of(g.shape(g.in(0)), is_channels_last(g.attrs()));
+  const Shape w = g.shape(g.in(1));
+  Attrs of_input = g.attrs(), of_weight = g.attrs();
+  of_input.set("size", Ints{x.size[0], x.size[1]});
+  of_weight.set("kernel", Ints{w[2], w[3]});
+  g.set_in_grad(0, "conv2d_input_grad", {g.out_grad(), g.in(1)}, of_input);
+  g.set_in_grad(1, "conv2d_weight_grad", {g.in(0), g.out_grad()}, of_weight);
+}
+
+/// Field padding, where `same` keeps height and width; as PyTorch, what is odd is added after.
+Ints conv_padding(const LayerContext& layer, const Window& window) {
+  if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
+    return padding_of(layer.attrs);
+  if (window.stride != std::array<int64_t, 2>{1, 1}) {
+    throw ShapeError(fmt::format("padding: same keeps the size of the images, which a stride of {}x{} cannot",
+                                 window.stride[0], window.stride[1]),
+                     "padding");
+  }
+  Ints padding;
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t both = window.reach(d) - 1;
+    padding.insert(padding.end(), {both / 2, both - both / 2});
+  }
+  return padding;
+}
+
+void expect_groups(int64_t groups, int64_t inputs, int64_t outputs) {
+  if (inputs % groups == 0 && outputs % groups == 0) return;
+  throw ShapeError(fmt::format("{} groups must divide the {} channels of the input and the {} of the output", groups,
+                               inputs, outputs),
+                   "groups");
+}
+
+TensorId emit_conv2d(LayerContext& layer) {
+  expect_images(layer);
+  const Attrs& fields = layer.attrs;
+  const Images x = Images::of(layer.shape(), false);
+  Window window{.kernel = per_side(fields, "kernel"),
+                .stride = per_side(fields, "stride"),
+                .dilation = per_side(fields, "dilation")};
+  Attrs attrs{{"stride", Ints(window.stride.begin(), window.stride.end())},
+              {"dilation", Ints(window.dilation.begin(), window.dilation.end())},
+              {"padding", conv_padding(layer, window)},
+              {"groups", fields.integer("groups")}};
+  const std::array<int64_t, 2> kernel = window.kernel;
+  window = Window::of(attrs);
+  window.kernel = kernel;
+  expect_window_fits(window, x);
+  const int64_t groups = fields.integer("groups"), channels = fields.integer("channels");
+  expect_groups(groups, x.c, channels);
+
+  LayerBuilder& b = layer.builder;
+  const Shape shape{channels, x.c / groups, kernel[0], kernel[1]};
+  const Init init = linear_init(num_elements(shape) / channels);
+  const bool bias = fields.flag("bias");
+  const TensorId w = layer.weight(shape, init);
+  const TensorId product = b.emit("conv2d", {layer.inputs[0], w}, attrs, bias ? "conv2d" : "")[0];
+  if (!bias) return product;
+  return b.emit("add_bias", {product, b.parameter("bias", {channels}, init)}, {{"dim", int64_t{1}}})[0];
+}
+
+// 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.
+const Shape kX = {32, 64, 56, 56}, kWeight = {64, 64, 3, 3};
+const Attrs kSame = {{"padding", Ints{1, 1, 1, 1}}};
+const Attrs kOptional = {
+    {"stride", Ints{1, 1}}, {"dilation", Ints{1, 1}}, {"groups", int64_t{1}}, {"channels_last", true}};
+
+Attrs with(Attrs attrs, std::string_view name, Value value) {
+  attrs.set(name, std::move(value));
+  return attrs;
+}
+
+}  // namespace
+
+extern const OpDef conv2d_op = {
+    .name = "conv2d",
+    .infer = infer,
+    .rule = rule,
+    .backward = backward,
+    .kernel = {.name = "conv2d",
+               .takes = bits(EpilogueStep::bias, EpilogueStep::activation),
+               .channel_dim = channel_dim,
+               .channels_last = images_of<1, 1>,
+               .prefers_channels_last = true,
+               .is_product = true,
+               .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(in[1], out[0])); },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y of images x [n,c,h,w] and a weight [k,c,r,s] (+ bias[k])",
+                                          .inputs = {{kX}, {kWeight}},
+                                          .attrs = kSame,
+                                          .optional = kOptional};
+                   }},
+};
+
+/// (dy, weight) -> dx, of attr size [h, w]
+extern const OpDef conv2d_input_grad_op = {
+    .name = "conv2d_input_grad",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("conv2d_input_grad", in, 2, 2);
+      const bool last = is_channels_last(attrs);
+      const Ints size = attrs.ints("size");
+      const Images dy = expect_images("conv2d_input_grad", in[0], attrs);
+      expect_ndim("conv2d_input_grad", in[1], 4);
+      const Images dx{dy.n, in[1].shape[1] * groups_of(attrs), {size[0], size[1]}};
+      expect_windows("conv2d_input_grad", dy, dx, window_of(in[1], attrs));
+      return {{dx.shape(last), in[0].dtype}};
+    },
+    .kernel = {.name = "conv2d_input_grad",
+               .channels_last = images_of<1, 1>,
+               .prefers_channels_last = true,
+               .is_product = true,
+               .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(in[1], in[0])); },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy [n,k,p,q], weight [k,c,r,s]",
+                                          .inputs = {{kX}, {kWeight}},
+                                          .attrs = with(kSame, "size", Ints{56, 56}),
+                                          .optional = kOptional};
+                   }},
+};
+
+/// (x, dy) -> dweight, f32, with a window of attr kernel [r, s]; with attr bias_grad also db [k], dy summed over all
+/// other dims.
+extern const OpDef conv2d_weight_grad_op = {
+    .name = "conv2d_weight_grad",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("conv2d_weight_grad", in, 2, 2);
+      const Ints kernel = attrs.ints("kernel");
+      const Images x = expect_images("conv2d_weight_grad", in[0], attrs),
+                   dy = expect_images("conv2d_weight_grad", in[1], attrs);
+      expect_windows("conv2d_weight_grad", dy, x, Window::of(attrs));
+      const TensorInfo dw{{dy.c, x.c / groups_of(attrs), kernel[0], kernel[1]}};
+      if (epilogue_of(attrs).bias_grad) return {dw, {{dy.c}}};
+      return {dw};
+    },
+    .kernel = {.name = "conv2d_weight_grad",
+               .accumulates = 3,
+               .takes = bits(EpilogueStep::bias_grad),
+               .channel_dim = channel_dim,
+               .channels_last = images_of<3, 0>,
+               .prefers_channels_last = true,
+               .is_product = true,
+               .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(out[0], in[1])); },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dweight; inputs x [n,c,h,w], dy [n,k,p,q]",
+                                          .inputs = {{kX}, {kX}},
+                                          .attrs = with(kSame, "kernel", Ints{3, 3}),
+                                          .optional = kOptional};
+                   }},
+};
+
+extern const LayerDef conv2d_layer = {
+    .name = "conv2d",
+    .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
+    .fields =
+        {integer("channels", "Output channels.").required().at_least(1).at_most(kMaxSize), kernel_field(),
+         stride_field("From one window to the next.").defaults(Ints{1}),
+         padding_field("Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: "
+                       "as many as keep its size.",
+                       {"same"}),
+         per_dim("dilation", "From one pixel of a window to the next.").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
+         integer("groups", "Groups of channels that are convolved separately; as many as channels: depthwise.")
+             .defaults(int64_t{1})
+             .at_least(1)
+             .at_most(kMaxSize),
+         flag("bias", true, "Add a bias."), share_field(), init_std_field()},
+    .emit = emit_conv2d,
+};
+
+extern const OpFamily conv2d_family = {.ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op},
+                                       .layers = {&conv2d_layer}};
+
+}  // namespace trainctl

@@ -1,0 +1,201 @@
+#include "tests/op_cases/image_cases.h"
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+Window window_of(const Attrs& attrs, const Shape& weight) {
+  Window window = Window::of(attrs);
+  window.kernel = {weight[2], weight[3]};
+  return window;
+}
+
+/// The pixel of x under pixel (r, s) of window (p, q), of channel c; 0 in the padding.
+double under_window(const Tensor64& x, bool last, const Window& w, int64_t n, int64_t c, std::array<int64_t, 2> at,
+                    std::array<int64_t, 2> pixel) {
+  std::array<int64_t, 2> place{};
+  for (size_t d = 0; d < 2; ++d) place[d] = at[d] * w.stride[d] + pixel[d] * w.dilation[d] - w.before[d];
+  return pixel_or_zero(x, last, n, c, place[0], place[1]);
+}
+
+Outputs conv2d(const Inputs& in, const Attrs& attrs) {
+  const bool last = is_channels_last(attrs);
+  const Shape& weight = in[1].shape;
+  const Window w = window_of(attrs, weight);
+  const Images x = Images::of(in[0].shape, last);
+  const int64_t k_of_group = weight[0] / attrs.integer("groups", 1);
+  const Images y{x.n, weight[0], {w.count(0, x.size[0]), w.count(1, x.size[1])}};
+  const Epilogue epilogue = epilogue_of(attrs);
+  const Tensor64 sums = make(y.shape(last), [&](const Index& i) {
+    const Pixel at = pixel_of(i, last);
+    double sum = epilogue.bias ? in[2].values[static_cast<size_t>(at.c)] : 0;
+    for (int64_t c = 0; c < weight[1]; ++c) {
+      for (int64_t r = 0; r < weight[2]; ++r) {
+        for (int64_t s = 0; s < weight[3]; ++s) {
+          sum += under_window(in[0], last, w, at.n, at.c / k_of_group * weight[1] + c, {at.h, at.w}, {r, s}) *
+                 naive::at(in[1], {at.c, c, r, s});
+        }
+      }
+    }
+    return sum;
+  });
+  Attrs after = attrs;
+  after.erase("bias");
+  return with_epilogue(sums, in, after);
+}
+
+/// (x, dy) -> dw, and with bias_grad db.
+Outputs weight_grad(const NaiveCall& call) {
+  const bool last = is_channels_last(call.attrs);
+  const Images x = Images::of(call.in[0].shape, last), dy = Images::of(call.in[1].shape, last);
+  const int64_t groups = call.attrs.integer("groups", 1);
+  const Window w = Window::of(call.attrs);
+  const auto sum_over_windows = [&](auto term) {
+    double sum = 0;
+    for (int64_t n = 0; n < dy.n; ++n)
+      for (int64_t p = 0; p < dy.size[0]; ++p)
+        for (int64_t q = 0; q < dy.size[1]; ++q) sum += term(n, p, q);
+    return sum;
+  };
+  Outputs out = {make({dy.c, x.c / groups, w.kernel[0], w.kernel[1]}, [&](const Index& i) {
+    const int64_t c = i[0] / (dy.c / groups) * (x.c / groups) + i[1];
+    return sum_over_windows([&](int64_t n, int64_t p, int64_t q) {
+      return under_window(call.in[0], last, w, n, c, {p, q}, {i[2], i[3]}) *
+             pixel_or_zero(call.in[1], last, n, i[0], p, q);
+    });
+  })};
+  if (!epilogue_of(call.attrs).bias_grad) return out;
+  out.push_back(make({dy.c}, [&](const Index& i) {
+    return sum_over_windows(
+        [&](int64_t n, int64_t p, int64_t q) { return pixel_or_zero(call.in[1], last, n, i[0], p, q); });
+  }));
+  return out;
+}
+
+Attrs conv(Ints stride, Ints padding, Ints dilation = {1, 1}, int64_t groups = 1) {
+  return {{"stride", std::move(stride)},
+          {"padding", std::move(padding)},
+          {"dilation", std::move(dilation)},
+          {"groups", groups}};
+}
+
+const Attrs kPlain = conv({1, 1}, {0, 0, 0, 0});
+
+std::vector<OpCase> rows() {
+  std::vector<OpCase> rows;
+  const auto add = [&](Images x, Shape weight, const Attrs& attrs, Images y) {
+    for (const bool last : {false, true}) {
+      rows.push_back({"conv2d", {{x.shape(last)}, {weight}}, in_format(attrs, last), {y.shape(last)}, 5e-6});
+    }
+  };
+  add({2, 3, {7, 5}}, {4, 3, 3, 3}, kPlain, {2, 4, {5, 3}});
+  add({1, 1, {1, 1}}, {1, 1, 1, 1}, kPlain, {1, 1, {1, 1}});
+  add({4, 1, {9, 9}}, {6, 1, 5, 5}, conv({1, 1}, {2, 2, 2, 2}), {4, 6, {9, 9}});
+  add({3, 2, {7, 8}}, {5, 2, 3, 2}, conv({2, 2}, {1, 0, 2, 1}), {3, 5, {3, 5}});
+  add({2, 4, {11, 10}}, {6, 4, 3, 3}, conv({3, 2}, {1, 1, 1, 1}, {2, 1}), {2, 6, {3, 5}});
+  add({2, 3, {9, 9}}, {4, 3, 3, 3}, conv({1, 3}, {2, 2, 2, 2}, {2, 2}), {2, 4, {9, 3}});
+  add({4, 6, {5, 5}}, {4, 3, 3, 2}, conv({1, 1}, {1, 1, 0, 1}, {1, 1}, 2), {4, 4, {5, 5}});
+  add({2, 6, {7, 6}}, {6, 1, 3, 3}, conv({1, 1}, {1, 1, 1, 1}, {1, 1}, 6), {2, 6, {7, 6}});
+  add({2, 3, {5, 6}}, {12, 1, 3, 3}, conv({2, 2}, {1, 1, 1, 1}, {1, 1}, 3), {2, 12, {3, 3}});
+  add({3, 12, {4, 5}}, {8, 12, 1, 1}, kPlain, {3, 8, {4, 5}});
+  add({2, 17, {5, 5}}, {16, 17, 1, 1}, conv({2, 2}, {0, 0, 0, 0}), {2, 16, {3, 3}});
+  add({4, 3, {5, 4}}, {7, 3, 5, 4}, kPlain, {4, 7, {1, 1}});
+  // Windows that see padding alone.
+  add({2, 2, {3, 3}}, {3, 2, 1, 1}, conv({1, 1}, {1, 1, 1, 1}), {2, 3, {5, 5}});
+  add({2, 2, {2, 3}}, {3, 2, 2, 3}, conv({1, 1}, {3, 3, 3, 3}), {2, 3, {7, 7}});
+  const auto fused = [&](const Epilogue& epilogue) {
+    for (const bool last : {false, true}) {
+      const Shape y = Images{2, 5, {6, 4}}.shape(last);
+      rows.push_back(fused_case("conv2d", {{Images{2, 3, {7, 5}}.shape(last)}, {{5, 3, 2, 2}}, {{5}}},
+                                in_format(kPlain, last), epilogue,
+                                epilogue.keep_input ? std::vector<Shape>{y, y} : std::vector<Shape>{y}));
+    }
+  };
+  fused({.bias = true});
+  for (const Activation activation : {Activation::relu, Activation::gelu, Activation::gelu_tanh}) {
+    fused({.bias = true, .activation = activation});
+    fused({.bias = true, .activation = activation, .keep_input = true});
+  }
+  return rows;
+}
+
+/// What the compiler fuses with a weight gradient.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const bool last : {false, true}) {
+    for (const int64_t groups : {1, 2}) {
+      for (const bool accumulate : {false, true}) {
+        KernelCase call{"conv2d_weight_grad",
+                        {{Images{3, 4, {7, 6}}.shape(last)}, {Images{3, 6, {5, 4}}.shape(last)}},
+                        {{{6, 4 / groups, 3, 3}}, {{6}}},
+                        in_format(conv({1, 1}, {0, 0, 0, 0}, {1, 1}, groups), last),
+                        1e-5};
+        call.attrs.set("kernel", Ints{3, 3});
+        call.attrs.set("bias_grad", true);
+        for (CaseOperand& out : call.out) out.accumulate = accumulate;
+        calls.push_back(std::move(call));
+      }
+    }
+  }
+  return calls;
+}
+
+const Given kGiven{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3, 3}}}, kPlain};
+const Given kLast{"conv2d", {{{2, 7, 6, 3}}, {{4, 3, 3, 3}}}, in_format(kPlain, true)};
+const Given kGroups{"conv2d", {{{2, 6, 7, 6}}, {{4, 3, 3, 3}}}, conv({1, 1}, {0, 0, 0, 0}, {1, 1}, 2)};
+
+}  // namespace
+
+extern const OpCases conv2d_cases = {
+    .rows = rows(),
+    .references = {{"conv2d", conv2d}},
+    .rules = {{kGiven, "nchw,kcrs->nkpq", "hwpqrs", {{2, 4, 5, 4}}},
+              {kLast, "nhwc,kcrs->npqk", "hwpqrs", {{2, 5, 4, 4}}},
+              {kGroups, "n(gc)hw,(gk)crs->n(gk)pq", "hwpqrskc", {{2, 4, 5, 4}}}},
+    .gradients = {{kGiven,
+                   {"conv2d_input_grad nkpq,kcrs->nchw sums kpqrs", "conv2d_weight_grad nchw,nkpq->kcrs sums nhwpq"},
+                   "dx sums over the output channels, dw over the images; a cut of c cuts both results"},
+                  {kLast,
+                   {"conv2d_input_grad npqk,kcrs->nhwc sums pqkrs", "conv2d_weight_grad nhwc,npqk->kcrs sums nhwpq"},
+                   "the same"},
+                  {kGroups,
+                   {"conv2d_input_grad n(gk)pq,(gk)crs->n(gc)hw sums kpqrs",
+                    "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums nhwpq"},
+                   "a group has its own channels in every operand"}},
+    .shape_errors =
+        {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},
+         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3}}}}, "conv2d needs a weight [k, c, r, s], but got [4, 3, 3]"},
+         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 2, 3, 3}}}},
+          "conv2d: [2, 3, 7, 6] with a weight of [4, 2, 3, 3] in 1 group: the input has 3 channels, the weight takes 2 "
+          "and makes 4"},
+         {{"conv2d", {{{2, 6, 7, 6}}, {{5, 3, 3, 3}}}, {{"groups", int64_t{2}}}},
+          "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, the weight takes "
+          "6 "
+          "and makes 5"},
+         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
+         {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
+          "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},
+    .kernels = kernels(),
+    .kernel_references = {{"conv2d_weight_grad", weight_grad}},
+    .without_cuda = {{"conv2d", "cuDNN's kernels are not there yet"},
+                     {"conv2d_input_grad", "cuDNN's kernels are not there yet"},
+                     {"conv2d_weight_grad", "cuDNN's kernels are not there yet"}},
+    .allocating = {{"conv2d", kOneDnnAllocates},
+                   {"conv2d_input_grad", kOneDnnAllocates},
+                   {"conv2d_weight_grad", kOneDnnAllocates}},
+    .layers = {{"conv2d", ", channels: 5, kernel: 3", {8, 5, 2, 1}, false, {3, 4, 3}},
+               {"conv2d",
+                ", channels: 6, kernel: [3, 2], padding: same, groups: 3, bias: false",
+                {8, 6, 4, 3},
+                false,
+                {3, 4, 3}},
+               {"conv2d",
+                ", channels: 4, kernel: 2, stride: [2, 1], padding: [1, 0, 0, 2], dilation: [1, 2], init_std: 0.1",
+                {8, 4, 2, 3},
+                false,
+                {3, 4, 3}}},
+};
+
+}  // namespace trainctl

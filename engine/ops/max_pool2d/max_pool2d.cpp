@@ -1,0 +1,61 @@
+// y = the largest x of each window, as in PyTorch: padding is smaller than any number, and a NaN is larger. dx = dy at
+// the first largest pixel of its window, row by row; the kernel of the gradient finds it again in x, which relu's
+// backward or the layer before keeps anyway.
+#include "engine/ops/examples.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/pool_layer.h"
+
+namespace trainctl {
+
+extern const OpDef max_pool2d_op = {
+    .name = "max_pool2d",
+    .infer = [](Infos in, const Attrs& attrs) { return infer_pool("max_pool2d", in, attrs); },
+    .rule = pool_rule,
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "max_pool2d_grad", {g.out_grad(), g.in(0)}, g.attrs());
+        },
+    .kernel = {.name = "max_pool2d",
+               .channels_last = images_of<1, 1>,
+               .cost = pool_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = the largest x of each window",
+                                          .inputs = {{kPoolInput}},
+                                          .attrs = kPoolExample,
+                                          .optional = kPoolOptional};
+                   }},
+};
+
+/// (dy, x) -> dx
+extern const OpDef max_pool2d_grad_op = {
+    .name = "max_pool2d_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("max_pool2d_grad", in, 2, 2);
+      return {in[1]};
+    },
+    .kernel = {.name = "max_pool2d_grad",
+               .channels_last = images_of<3, 1>,
+               .cost = pool_cost,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x",
+                                          .inputs = {{kPoolOutput}, {kPoolInput}},
+                                          .attrs = kPoolExample,
+                                          .optional = kPoolOptional};
+                   }},
+};
+
+extern const LayerDef max_pool2d_layer = {
+    .name = "max_pool2d",
+    .doc = "The largest pixel of each window of images [n, c, h, w].",
+    .fields = pool_fields(),
+    .emit = [](LayerContext& layer) { return layer.emit("max_pool2d", pool_attrs(layer)); },
+};
+
+extern const OpFamily max_pool2d_family = {.ops = {&max_pool2d_op, &max_pool2d_grad_op}, .layers = {&max_pool2d_layer}};
+
+}  // namespace trainctl

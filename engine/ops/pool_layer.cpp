@@ -1,0 +1,61 @@
+// See the header.
+#include "engine/ops/pool_layer.h"
+
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+
+namespace trainctl {
+
+std::vector<Field> pool_fields(std::vector<Field> own) {
+  std::vector<Field> fields = {
+      kernel_field(), stride_field("From one window to the next; by default they do not overlap: the kernel."),
+      padding_field("Around the image: one number, [height, width] or [top, bottom, left, right]; at most half of the "
+                    "kernel."),
+      flag("ceil_mode", false, "A last window may begin in the image and end outside.")};
+  fields.insert(fields.end(), own.begin(), own.end());
+  return fields;
+}
+
+Attrs pool_attrs(const LayerContext& layer) {
+  expect_images(layer);
+  const std::array<int64_t, 2> kernel = per_side(layer.attrs, "kernel"),
+                               stride = layer.attrs.has("stride") ? per_side(layer.attrs, "stride") : kernel;
+  const Attrs attrs{{"kernel", Ints(kernel.begin(), kernel.end())},
+                    {"stride", Ints(stride.begin(), stride.end())},
+                    {"padding", padding_of(layer.attrs)},
+                    {"ceil_mode", layer.attrs.flag("ceil_mode")}};
+  const Window window = Window::of(attrs);
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t padding = std::max(window.before[d], window.after[d]);
+    if (2 * padding <= kernel[d]) continue;
+    throw ShapeError(
+        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image",
+                    padding, kernel[d]),
+        "padding");
+  }
+  expect_window_fits(window, Images::of(layer.shape(), false));
+  return attrs;
+}
+
+std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs) {
+  expect_inputs(op, in, 1, 1);
+  expect_floats(op, in);
+  const Images x = expect_images(op, in[0], attrs);
+  return {{window_output(op, x, Window::of(attrs), x.c).shape(is_channels_last(attrs)), in[0].dtype}};
+}
+
+RuleText pool_rule(Infos, const Attrs& attrs) {
+  const bool last = is_channels_last(attrs);
+  return {image_letters("c", "hw", last) + "->" + image_letters("c", "pq", last), "hwpq", kWindowsNeedNeighbours};
+}
+
+Cost pool_cost(Infos in, Infos out, const Attrs& attrs) {
+  Cost cost = traffic_cost(in, out, 0);
+  const Window window = Window::of(attrs);
+  cost.flops = static_cast<double>(window.kernel[0] * window.kernel[1]) *
+               static_cast<double>(std::min(num_elements(in[0].shape), num_elements(out[0].shape)));
+  return cost;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,24 @@
+// Shared by max_pool2d and avg_pool2d: one window of attrs kernel, stride, padding and ceil_mode (images.h) on each
+// channel of images.
+#pragma once
+
+#include "engine/ops/window_layer.h"
+
+namespace trainctl {
+
+/// Fields of both layers, followed by those of one of them.
+std::vector<Field> pool_fields(std::vector<Field> own = {});
+/// The attrs of the op. Throws a ShapeError if the window does not fit.
+Attrs pool_attrs(const LayerContext& layer);
+
+std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs);
+RuleText pool_rule(Infos in, const Attrs& attrs);
+/// Every operand passes through memory once; an addition or comparison for each pixel of a window.
+Cost pool_cost(Infos in, Infos out, const Attrs& attrs);
+
+// Examples: 32 images of 64 channels, 112 x 112, with windows of 3x3 that overlap.
+inline const Shape kPoolInput = {32, 64, 112, 112}, kPoolOutput = {32, 64, 56, 56};
+inline const Attrs kPoolExample = {{"kernel", Ints{3, 3}}, {"stride", Ints{2, 2}}, {"padding", Ints{1, 1, 1, 1}}};
+inline const Attrs kPoolOptional = {{"ceil_mode", true}, {"channels_last", true}};
+
+}  // namespace trainctl

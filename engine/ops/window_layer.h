@@ -1,0 +1,44 @@
+// Shared by the layers and ops that slide a window over images: their fields, and the checks of their shapes.
+#pragma once
+
+#include "engine/ops/expect.h"
+#include "engine/ops/images.h"
+#include "engine/ops/layer_def.h"
+
+namespace trainctl {
+
+Field kernel_field();
+Field stride_field(std::string doc);
+Field padding_field(std::string doc, std::vector<std::string> words = {});
+
+/// A field with one number for height and width, or one for each. Throws a ShapeError of the field.
+std::array<int64_t, 2> per_side(const Attrs& attrs, const char* field);
+/// Field padding as [top, bottom, left, right]: of all sides, of height and width, or of each side.
+Ints padding_of(const Attrs& attrs);
+
+/// Throws unless the layer's input is [n, c, h, w] with the batch in dim 0.
+void expect_images(const LayerContext& layer);
+/// Throws a ShapeError of the field kernel if the window does not fit into the padded image.
+void expect_window_fits(const Window& window, const Images& images);
+
+/// `input` is images.
+Images expect_images(std::string_view op, const TensorInfo& input, const Attrs& attrs);
+/// The output of a window with `channels` channels.
+Images window_output(std::string_view op, const Images& images, const Window& window, int64_t channels);
+
+/// Letters of images; `channels` is those of the channel dim: "nchw", "n(gc)hw".
+std::string image_letters(std::string_view channels, std::string_view height_and_width, bool channels_last);
+
+/// KernelDef::channels_last of a kernel with the attr channels_last: the operands of these bits are images.
+template <unsigned kInputs, unsigned kOutputs>
+std::optional<ChannelsLast> images_of(Infos, const Attrs& attrs) {
+  ChannelsLast form{attrs, kInputs, kOutputs};
+  form.attrs.set("channels_last", true);
+  return form;
+}
+
+/// The reason why letters of height and width may not be cut.
+inline constexpr const char* kWindowsNeedNeighbours =
+    "a window reads neighbouring rows and columns, which would be on another rank";
+
+}  // namespace trainctl
