@@ -238,4 +238,4 @@ class Network(Layers):
             loss = {"type": type, "input": self.at}
             self.grow(rng.randint(1, 3))
             return loss
-        return type
+        return {"type": type, "input": self.at} if self.at in self.made_by else type
