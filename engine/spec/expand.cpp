@@ -56,6 +56,7 @@ bool Expander::expand_text_of(YamlNode& node, const Names& names, const std::str
     const bool is_one = node.text.starts_with("${") && expression_length(node.text) == node.text.size();
     node.text = to_text(value);
     if (is_one) node.quoted = std::holds_alternative<std::string>(value);
+    node.computed = true;
     return true;
   } catch (const ExpressionError& error) {
     report(error, node.text, node.pos, path);
@@ -141,8 +142,9 @@ std::optional<Constant> Expander::constant(const YamlNode& node, const Names& na
     return text == nullptr || is_one || node.quoted ? value : constant_of(*text);
   } catch (ExpressionError& error) {
     if (siblings != nullptr && siblings->find(error.unknown) != nullptr) {
-      const bool itself = path.ends_with("." + error.unknown);
-      error.message = itself ? "'" + error.unknown + "' uses itself" : "'" + error.unknown + "' comes later";
+      const YamlNode* other = siblings->find(error.unknown);
+      if (other < &node) return {};  // it comes before this one, and is wrong itself
+      error.message = other == &node ? "'" + error.unknown + "' uses itself" : "'" + error.unknown + "' comes later";
       error.hint = "a value may use the names before it";
     }
     report(error, node.text, node.pos, path);

@@ -67,6 +67,7 @@ struct Network {
   std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
   /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are no outputs.
   std::map<std::string, std::vector<std::string>> several;
+  std::string last;                            ///< the name of the last item, whose output is the network's
   bool complete = true;                        ///< false: some names could not be made
 };
 

@@ -59,8 +59,9 @@ class JobReader {
     fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
     LossSpec& loss = *job_.loss;
     if (loss.input.empty()) {
-      if (!job_.network.empty()) loss.input = job_.network.back().name;
-      refuse_several(loss.input, job_.position("loss"), "loss");
+      const auto last = network_.outputs.find(network_.last);
+      if (last != network_.outputs.end()) loss.input = last->second;
+      refuse_several(network_.last, job_.position("loss"), "loss");
     } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
       loss.input = known->second;
     } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {

@@ -75,9 +75,11 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
   if (!problems.touch(path)) entry.outputs = names;
 }
 
-std::vector<std::string> with_common(const std::vector<Field>& fields) {
+/// The fields that a layer of this type may have. `outputs` has an error of its own where there is only one.
+std::vector<std::string> fields_of(const EntryType& type, const YamlNode& node) {
   std::vector<std::string> names = names_of(common_layer_fields());
-  const std::vector<std::string> own = names_of(fields);
+  if (type.num_outputs == nullptr && node.find("outputs") == nullptr) std::erase(names, "outputs");
+  const std::vector<std::string> own = names_of(type.fields);
   names.insert(names.end(), own.begin(), own.end());
   return names;
 }
@@ -98,7 +100,7 @@ void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
     return;
   }
   if (entry.left_out) return;
-  refuse_unknown_keys(node, with_common(entry.type->fields), entry.type->name, entry.path, problems);
+  refuse_unknown_keys(node, fields_of(*entry.type, node), entry.type->name, entry.path, problems);
   entry.attrs = read_attrs(node, entry.type->fields, entry.type->name, entry.path, problems);
   read_outputs(node.find("outputs"), entry, problems);
   if (const YamlNode* share = node.find("share")) entry.share_pos = share->pos;

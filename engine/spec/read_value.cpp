@@ -132,7 +132,8 @@ class ValueReader {
     if (node.quoted) return parse_integer(node.text) ? "remove the quotes" : "";
     const std::optional<double> value = parse_number(node.text);
     if (!value || *value != std::floor(*value) || std::abs(*value) > 1e15) return "";
-    return "write " + std::to_string(static_cast<int64_t>(*value));
+    return node.computed ? "/ gives a float: write // for an integer"
+                         : "write " + std::to_string(static_cast<int64_t>(*value));
   }
 
   std::optional<double> number(const YamlNode& node, const std::string& path) {

@@ -52,6 +52,7 @@ class Unroller {
     top_ = &top;
     expand(top, 0);
     refuse_names_inside_names();
+    if (!layers.empty()) network_.last = layers.back().name;
     for (const auto& [name, output] : top.outputs) network_.print_names.push_back(name);
     network_.outputs = std::move(top.outputs);
     network_.several = std::move(top.several);
@@ -234,6 +235,7 @@ class Unroller {
                         std::to_string(wanted) + (wanted == 1 ? " input" : " inputs") + names + ", not " +
                         std::to_string(inputs.size()),
                     wanted > 1 && entry.input_pos.empty() ? "name them: inputs: [a, b]" : "");
+      if (inputs.size() < wanted) return fail(scope, entry);
     }
     if (used.body.items.empty()) {
       network_.complete = false;
@@ -302,6 +304,7 @@ class Unroller {
         value = expander_.constant(*given, outside, at_key(path, argument.name));
         good = good && value && fits(entry, argument, *value, *given, at_key(path, argument.name));
       } else if (!argument.fallback.is_null()) {
+        if (!good) continue;  // it may use what is wrong itself
         const Problems::Note note(problems_, use_of(entry, module, {}));
         value = expander_.constant(argument.fallback, names, module.path.substr(0, module.path.rfind('.')) + ".args." + argument.name);
       } else {

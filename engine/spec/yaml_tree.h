@@ -21,6 +21,7 @@ struct YamlNode {
 
   Kind kind = Kind::null;
   bool quoted = false;          ///< scalar: written in quotes or as a block, so never a number or a flag
+  bool computed = false;        ///< scalar: the value of an expression
   SourcePos pos;                ///< where the value starts; unknown for a value given on the command line
   std::string text;             ///< scalar; null: the word for it, "" if nothing is written
   std::vector<YamlNode> items;  ///< list

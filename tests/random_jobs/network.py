@@ -287,4 +287,6 @@ class Network(Layers):
             loss = {"type": type, "input": self.at, **fields}
             self.grow(rng.randint(1, 3))
             return loss
+        if self.at in self.made_by:
+            fields = {"input": self.at, **fields}
         return {"type": type, **fields} if fields else type

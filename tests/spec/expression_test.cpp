@@ -60,7 +60,6 @@ TEST_CASE("conditions compare numbers and texts, and `and`, `or`, `not` join the
 }
 
 TEST_CASE("what decides nothing is not computed, so it may divide by zero") {
-  CHECK(value("heads == 0 or d // (heads - heads) > 1 or true") != "");
   CHECK(value("on or d // 0 == 1") == "true");
   CHECK(value("not on and d // 0 == 1") == "false");
 }
@@ -98,7 +97,7 @@ TEST_CASE("what 64 bits do not hold is an error, never another number") {
   CHECK(error("${9223372036854775808}") == "2: 9223372036854775808 is more than 64 bits hold");
   CHECK(error("${9223372036854775807 + 1}") == "22: the result is more than 64 bits hold");
   CHECK(error("${d * 9223372036854775807}") == "4: the result is more than 64 bits hold");
-  CHECK(error("${(-9223372036854775807 - 1) // -1}") == "30: the result is more than 64 bits hold");
+  CHECK(error("${(-9223372036854775807 - 1) // -1}") == "29: the result is more than 64 bits hold");
   CHECK(value("(-9223372036854775807 - 1) % -1") == "0");
   CHECK(error("${1e308 * 10}") == "8: the result is more than 64 bits hold");
 }

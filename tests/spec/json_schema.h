@@ -114,6 +114,7 @@ class SchemaValidator {
            : type == "boolean" ? value.is_boolean()
            : type == "array"   ? value.is_array()
            : type == "object"  ? value.is_object()
+           : type == "null"    ? value.is_null()
                                : throw std::logic_error("unknown type " + type.dump());
   }
 

@@ -32,7 +32,7 @@ TEST_CASE("several outputs are named by number, or by the field `outputs`") {
                                     "  - {name: t, type: split, sizes: [1, 3], outputs: [small, large]}\n"
                                     "  - {name: b, type: relu, inputs: t.large}\n"
                                     "  - {name: c, type: concat, inputs: [b, t.small]}\n"
-                                    "print: [s.1, t.small]\n",
+                                    "loss: mse\nprint: [s.1, t.small]\n",
                                 "j");
   CHECK(job.network[0].output_names() == std::vector<std::string>{"s.0", "s.1", "s.2"});
   CHECK(job.network[1].inputs == std::vector<std::string>{"s.0", "s.2"});
@@ -62,10 +62,10 @@ TEST_CASE("inside and outside of modules outputs have the names of their layers"
 
 TEST_CASE("a name with several outputs is no output") {
   const std::string split = "network:\n  - {name: s, type: split, parts: 2, outputs: [a, b]}\n";
-  CHECK(first_error(split + "  - {type: relu, inputs: [s]}\n") == "4:28: 's' has 2 outputs (name one: s.a, s.b)");
+  CHECK(first_error(split + "  - {type: relu, inputs: [s]}\n") == "4:27: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "  - {type: relu}\n") == "4:12: 's' has 2 outputs (name one or more: inputs: [s.a, s.b])");
   CHECK(first_error(split + "  - {type: relu, inputs: s.c}\n") ==
-        "4:27: no layer before this one is called 's.c' (did you mean 's.a'?)");
+        "4:26: no layer before this one is called 's.c' (did you mean 's.a'?)");
   CHECK(first_error(split + "print: [s]\n") == "4:9: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "loss: mse\n") == "4:7: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "loss: {type: mse, input: s}\n") == "4:26: 's' has 2 outputs (name one: s.a, s.b)");
