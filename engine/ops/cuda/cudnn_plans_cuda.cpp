@@ -83,9 +83,10 @@ CudnnPlanPtr shared(const std::string& signature, const Make& make) {
 std::string text_of(const CudnnTensor& tensor) { return to_string(tensor.dims) + to_string(tensor.strides); }
 
 template <class Options>
-void set_mask(Options& options, bool causal) {
-  if (!causal) return;
-  options.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT);
+void set_mask(Options& options, const CudnnAttention& a) {
+  if (!a.causal) return;
+  const bool square = a.q.dims[2] == a.k.dims[2];
+  options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT);
   options.set_diagonal_band_right_bound(0);
 }
 
@@ -97,14 +98,14 @@ CudnnPlanPtr make(const CudnnAttention& a) {
   if (!a.backward) {
     fe::graph::SDPA_attributes options;
     options.set_name("attention").set_generate_stats(true).set_attn_scale(a.scale);
-    set_mask(options, a.causal);
+    set_mask(options, a);
     const auto [out, stats] = graph->sdpa(q, k, v, options);
     set_output(out, a.out, 4, type);
     set_output(stats, a.logs, 5, floats);
   } else {
     fe::graph::SDPA_backward_attributes options;
     options.set_name("attention_grad").set_attn_scale(a.scale).set_deterministic_algorithm(true);
-    set_mask(options, a.causal);
+    set_mask(options, a);
     const Tensor out = input(*graph, a.out, 4, type), stats = input(*graph, a.logs, 5, floats);
     const Tensor dy = input(*graph, a.out, 6, type);
     const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dy, stats, options);
