@@ -1,7 +1,5 @@
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
-#include <cuda_runtime.h>
-
 #include <cstdio>
 
 #include "engine/ops/attention/grad_workspace.h"
