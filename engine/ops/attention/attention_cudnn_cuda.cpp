@@ -106,12 +106,12 @@ CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall&
           out = call.in[call.in.size() - 2], logs = call.in.back(), dq = call.out[0],
           dk = call.out[a.packed ? 0 : 1], dv = call.out[a.packed ? 0 : 2], scratch = call.scratch](CudaStream stream) {
     if (const int64_t seen = seen_keys(a); seen < a.size.s) {
-      const auto row = static_cast<size_t>(2 * a.k.row);
-      for (const TensorArg& to : {dk, dv})
-        cuda_check(cudaMemset2DAsync(to.as<std::byte>() + static_cast<size_t>(seen) * row,
-                                     static_cast<size_t>(2 * a.k.batch), 0,
-                                     static_cast<size_t>(a.size.s - seen) * row, static_cast<size_t>(a.size.b), stream),
-                   "attention_grad: cudaMemset2DAsync");
+      for (const TensorArg& to : {dk, dv}) {
+        for (int64_t b = 0; b < a.size.b; ++b)
+          cuda_check(cudaMemsetAsync(to.as<uint16_t>() + offset_of(a.k, b, 0, 0, seen), 0,
+                                     static_cast<size_t>(2 * (a.size.s - seen) * a.k.row), stream),
+                     "attention_grad");
+      }
     }
     for_each_slice(a.size, slice, [&](int64_t b, int64_t g) {
       plan->run(stream,
