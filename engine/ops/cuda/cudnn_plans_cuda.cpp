@@ -3,6 +3,7 @@
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -116,7 +117,7 @@ CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::Numerical
 template <class Make>
 CudnnPlanPtr shared(const std::string& signature, const Make& make) {
   static std::mutex mutex;
-  static std::map<std::string, CudnnPlanPtr> plans;
+  static auto& plans = *new std::map<std::string, CudnnPlanPtr>;  // never destroyed: the driver may end before
   const std::lock_guard lock(mutex);
   int device = 0;
   cudaGetDevice(&device);
