@@ -22,6 +22,8 @@ class DynamicLibrary {
   bool has(const char* symbol) const;
   /// Where it was found.
   const std::string& path() const { return path_; }
+  /// As dlopen returned it, for code that looks symbols up itself.
+  void* handle() const { return handle_; }
 
  private:
   void* find(const char* symbol) const;

@@ -345,6 +345,19 @@ const std::vector<PlanCase>& plan_cases() {
         "parallel.strategies={q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], "
         "[1, 2]]}"}},
       {"attention: 2 stages of 4, level 2", "attention", {kMicro2}, {ranks(8), kSemi, kTwoStages, kShard2}},
+      {"heads: data parallel, 3 ranks", "heads", {}, {ranks(3), kData}},
+      {"heads: heads and rows of queries cut, 4 ranks",
+       "heads",
+       {},
+       {ranks(4), kSemi,
+        "parallel.strategies={qkv: [[2, 1, 1], [2, 1]], turned: [[2, 1, 2]], mixed: [[2, 1, 2]], cross: [[1, 2, 2], "
+        "[1, 1, 2], [1, 1, 2]]}"}},
+      {"heads: rows of queries cut in 3, recomputed",
+       "heads",
+       {kMicro2},
+       {ranks(3), kSemi, "parallel.strategies={cross: [[1, 3, 1], [1, 1, 1], [1, 1, 1]]}",
+        "parallel.recompute=[turned, mixed, cross]"}},
+      {"heads: 2 stages of 3, level 3", "heads", {kMicro2}, {ranks(6), kSemi, kTwoStages, kShard3}},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},
       {"hybrid: data parallel by hand, 3 ranks, micro-batches, level 1",

@@ -109,7 +109,7 @@ TEST_CASE("every plan of 12 ranks follows the CPU's curve on GPUs, with the same
 
 TEST_CASE("every network runs on one GPU as on the CPU") {
   if (!have_gpus(1)) return;
-  for (const char* name : {"mlp", "odd", "classifier", "batch_norm", "language", "attention"}) {
+  for (const char* name : {"mlp", "odd", "classifier", "batch_norm", "language", "attention", "heads"}) {
     CAPTURE(name);
     const RunResult expected = run_job(name, {}), found = run_job(name, {}, {.cuda = true});
     const double worst = largest_difference(found.losses, expected.losses);

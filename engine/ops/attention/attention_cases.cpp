@@ -131,6 +131,8 @@ std::vector<OpCase> rows() {
     rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
     rows.push_back(apart(1, 4, 9, 2, 1, 2, causal));
     rows.push_back(apart(2, 6, 6, 1, 4, 2, causal));  // query heads are cut
+    rows.push_back(packed(2, 12, 2, 8, 2, causal));  // heads as the library takes them
+    rows.push_back(apart(1, 12, 12, 2, 1, 8, causal));
     rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
     rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
     rows.push_back(with_mask(apart(2, 12, 10, 2, 1, 2, causal)));

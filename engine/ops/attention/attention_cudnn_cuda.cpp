@@ -1,7 +1,6 @@
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
-#include <cuda_runtime.h>
-
+#include <algorithm>
 #include <cstdio>
 
 #include "engine/ops/attention/grad_workspace.h"
@@ -21,9 +20,10 @@ bool is_uniform(const AttentionCall& a) { return a.size.r == 1 || a.size.g == 1 
 /// The keys that some query of this rank sees; the last row of queries sees all of them if it is causal.
 int64_t seen_keys(const AttentionCall& a) { return a.keys_of(a.size.t); }
 
-bool is_aligned(const TensorArg& arg, const Heads& heads) {
-  const bool start = (reinterpret_cast<uintptr_t>(arg.data) + static_cast<uintptr_t>(2 * heads.first)) % 16 == 0;
-  return start && heads.batch % 8 == 0 && heads.row % 8 == 0 && heads.group % 8 == 0 && heads.head % 8 == 0;
+/// The library reads 16 bytes at a time; heads begin at multiples of their features.
+bool is_aligned(const KernelCall& call) {
+  const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
+  return std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
 }
 
 /// Says once what a run is without.
@@ -40,8 +40,7 @@ bool cudnn_is_here() {
 bool is_suitable(const KernelCall& call, const AttentionCall& a) {
   if (call.out[0].dtype != DType::bf16 || a.masked || a.size.d % 8 != 0) return false;
   if (a.causal && a.first_row + a.size.t > a.size.s) return false;  // the last rows see keys beyond the diagonal
-  return is_aligned(call.in[a.q_at], a.q) && is_aligned(call.in[a.k_at], a.k) && is_aligned(call.in[a.v_at], a.v) &&
-         is_aligned(call.out[0], a.q) && cudnn_is_here();
+  return is_aligned(call) && cudnn_is_here();
 }
 
 CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, bool backward) {
@@ -108,12 +107,12 @@ CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall&
           out = call.in[call.in.size() - 2], logs = call.in.back(), dq = call.out[0],
           dk = call.out[a.packed ? 0 : 1], dv = call.out[a.packed ? 0 : 2], scratch = call.scratch](CudaStream stream) {
     if (const int64_t seen = seen_keys(a); seen < a.size.s) {
-      const auto row = static_cast<size_t>(2 * a.k.row);
-      for (const TensorArg& to : {dk, dv})
-        cuda_check(cudaMemset2DAsync(to.as<std::byte>() + static_cast<size_t>(seen) * row,
-                                     static_cast<size_t>(2 * a.k.batch), 0,
-                                     static_cast<size_t>(a.size.s - seen) * row, static_cast<size_t>(a.size.b), stream),
-                   "attention_grad: cudaMemset2DAsync");
+      for (const TensorArg* to : {&dk, &dv}) {
+        for (int64_t b = 0; b < a.size.b; ++b)
+          cuda_check(cudaMemsetAsync(to->as<uint16_t>() + offset_of(a.k, b, 0, 0, seen), 0,
+                                     static_cast<size_t>(2 * (a.size.s - seen) * a.k.row), stream),
+                     "attention_grad");
+      }
     }
     for_each_slice(a.size, slice, [&](int64_t b, int64_t g) {
       plan->run(stream,

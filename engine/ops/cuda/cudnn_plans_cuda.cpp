@@ -1,19 +1,65 @@
-// The one file that includes NVIDIA's front end, which takes a minute to compile.
+// The one file that includes NVIDIA's front end, which takes a minute to compile. The front end looks up each function of
+// cuDNN in `cudnn_dlhandle`, and those of CUDA in the runtime's shared library.
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
+#include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <sstream>
 
+#include "engine/base/dynamic_library.h"
 #include "engine/base/error.h"
-#include "engine/ops/cuda/cudnn_library_cuda.h"
 #include "engine/ops/cuda/cudnn_plans.h"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;
+}
 
 namespace trainctl::cuda {
 namespace {
 
 namespace fe = cudnn_frontend;
+
+constexpr size_t kOldest = 91501;  // before, attention is wrong at lengths that are not multiples of 128
+
+std::string in_words(size_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+/// Throws EnvError if it is missing or too old.
+void open_library() {
+  // The front end opens CUDA's runtime by this name, and finds what is open already.
+  const DynamicLibrary runtime("CUDA's runtime, which cuDNN's front end uses", {"libcudart.so.13", "libcudart.so.12"});
+  ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.path().c_str(), 0);
+  // cuDNN opens its parts (libcudnn_graph, libcudnn_ops, ..) itself, and refuses parts of another version.
+  const DynamicLibrary library("cuDNN", {"libcudnn.so.9"});
+  decltype(&cudnnGetVersion) get_version = nullptr;
+  library.bind(get_version, "cudnnGetVersion");
+  const size_t version = get_version();
+  if (version < kOldest)
+    throw EnvError("cuDNN: " + library.path() + " has version " + in_words(version) + ", at least " +
+                   in_words(kOldest) + " is needed: earlier ones compute a wrong attention at some lengths");
+  fe::cudnn_dlhandle = library.handle();
+}
+
+/// For the current device. Throws EnvError if the library refuses it.
+cudnnHandle_t handle_of_device() {
+  static std::mutex mutex;
+  static std::map<int, cudnnHandle_t> by_device;
+  const std::lock_guard lock(mutex);
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) throw EnvError("cudaGetDevice failed");
+  const auto known = by_device.find(device);
+  if (known != by_device.end()) return known->second;
+  cudnnHandle_t handle = nullptr;
+  const cudnnStatus_t status = fe::detail::create_handle(&handle);
+  if (status != CUDNN_STATUS_SUCCESS)
+    throw EnvError(std::string("cudnnCreate: cuDNN says ") + fe::detail::get_error_string(status));
+  by_device.emplace(device, handle);
+  return handle;
+}
 using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
@@ -33,8 +79,8 @@ class Plan : public CudnnPlan {
     const std::lock_guard lock(mutex);
     std::unordered_map<int64_t, void*> pointers;
     for (size_t i = 0; i < tensors.size(); ++i) pointers[static_cast<int64_t>(i) + 1] = const_cast<void*>(tensors[i]);
-    const cudnnHandle_t handle = cudnn_handle();
-    if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw EnvError("cudnnSetStream failed");
+    const cudnnHandle_t handle = handle_of_device();
+    if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) throw EnvError("cudnnSetStream failed");
     fe::error_t status = graph_->execute(handle, pointers, workspace);
     if (status.is_bad()) throw EnvError("cuDNN: " + status.get_message());
   }
@@ -56,7 +102,7 @@ void set_output(const Tensor& to, const CudnnTensor& tensor, int64_t id, fe::Dat
 
 /// Null if the library has no engine that is permitted.
 CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::NumericalNote_t>& refused) {
-  const cudnnHandle_t handle = cudnn_handle();
+  const cudnnHandle_t handle = handle_of_device();
   if (graph->validate().is_bad() || graph->build_operation_graph(handle).is_bad()) return nullptr;
   if (graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return nullptr;
   graph->deselect_numeric_notes(refused);
@@ -71,7 +117,7 @@ CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::Numerical
 template <class Make>
 CudnnPlanPtr shared(const std::string& signature, const Make& make) {
   static std::mutex mutex;
-  static std::map<std::string, CudnnPlanPtr> plans;
+  static auto& plans = *new std::map<std::string, CudnnPlanPtr>;  // never destroyed: the driver may end before
   const std::lock_guard lock(mutex);
   int device = 0;
   cudaGetDevice(&device);
@@ -83,9 +129,10 @@ CudnnPlanPtr shared(const std::string& signature, const Make& make) {
 std::string text_of(const CudnnTensor& tensor) { return to_string(tensor.dims) + to_string(tensor.strides); }
 
 template <class Options>
-void set_mask(Options& options, bool causal) {
-  if (!causal) return;
-  options.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT);
+void set_mask(Options& options, const CudnnAttention& a) {
+  if (!a.causal) return;
+  const bool square = a.q.dims[2] == a.k.dims[2];
+  options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT);
   options.set_diagonal_band_right_bound(0);
 }
 
@@ -97,14 +144,14 @@ CudnnPlanPtr make(const CudnnAttention& a) {
   if (!a.backward) {
     fe::graph::SDPA_attributes options;
     options.set_name("attention").set_generate_stats(true).set_attn_scale(a.scale);
-    set_mask(options, a.causal);
+    set_mask(options, a);
     const auto [out, stats] = graph->sdpa(q, k, v, options);
     set_output(out, a.out, 4, type);
     set_output(stats, a.logs, 5, floats);
   } else {
     fe::graph::SDPA_backward_attributes options;
     options.set_name("attention_grad").set_attn_scale(a.scale).set_deterministic_algorithm(true);
-    set_mask(options, a.causal);
+    set_mask(options, a);
     const Tensor out = input(*graph, a.out, 4, type), stats = input(*graph, a.logs, 5, floats);
     const Tensor dy = input(*graph, a.out, 6, type);
     const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dy, stats, options);
@@ -151,8 +198,8 @@ CudnnPlanPtr make(const CudnnConvolution& c) {
 const std::string& cudnn_fault() {
   static const std::string fault = []() -> std::string {
     try {
-      open_cudnn();
-      cudnn_handle();
+      open_library();
+      handle_of_device();
       return "";
     } catch (const EnvError& error) {
       return error.what();

@@ -2,6 +2,8 @@
 // blocks a sum, rows that fit into shared memory or not.
 #include "tests/op_cases/cuda/large_cases.h"
 
+#include <cmath>
+
 namespace trainctl {
 namespace {
 
@@ -136,10 +138,51 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
+/// In bf16 cuDNN computes those whose heads have a multiple of 8 features; in f32 the engine's own tiles do.
+void add_attention(std::vector<OpCase>& rows) {
+  const auto attrs = [](int64_t d, int64_t group, bool causal, const char* packing = "heads") -> Attrs {
+    return {{"head_dim", d},
+            {"group", group},
+            {"causal", causal},
+            {"scale", 1.0 / std::sqrt(static_cast<double>(d))},
+            {"packing", std::string(packing)}};
+  };
+  const auto add = [&](int64_t b, int64_t t, int64_t kv_heads, int64_t d, int64_t group, bool causal,
+                       const char* packing = "heads") {
+    rows.push_back({"attention",
+                    {{{b, t, kv_heads * (group + 2) * d}}},
+                    attrs(d, group, causal, packing),
+                    {{b, t, kv_heads * group * d}, {b, kv_heads, group, t}}});
+  };
+  for (const bool causal : {false, true}) {
+    for (const int64_t t : {1, 64, 192, 704, 1000, 1024}) add(1, t, 2, 64, 1, causal);
+    add(2, 333, 2, 128, 1, causal);
+    add(2, 130, 1, 256, 1, causal);
+    add(3, 77, 2, 20, 1, causal);  // no multiple of 8
+    add(2, 300, 2, 64, 3, causal);
+    add(2, 300, 2, 64, 3, causal, "qkv");
+    add(2, 300, 1, 32, 6, causal);
+  }
+  add(16, 200, 3, 64, 1, true);
+  add(1, 4096, 1, 64, 1, true);
+  const Attrs apart{{"head_dim", int64_t{64}}, {"causal", false}, {"scale", 0.125}};
+  rows.push_back({"attention", {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}}, apart, {{2, 100, 256}, {2, 2, 2, 100}}});
+  rows.push_back({"attention",
+                  {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}, ids({2, 333}, 3)},
+                  apart,
+                  {{2, 100, 256}, {2, 2, 2, 100}}});
+  for (const bool interleaved : {false, true}) {
+    const Attrs turn{{"head_dim", int64_t{64}}, {"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"base", 10000.0},
+                     {"interleaved", interleaved}};
+    rows.push_back({"rotary", {{{2, 4096, 384}}}, turn, {{2, 4096, 384}}});
+  }
+}
+
 }  // namespace
 
 std::vector<OpCase> large_cases() {
   std::vector<OpCase> rows;
+  add_attention(rows);
   add_elementwise(rows);
   add_shapes(rows);
   add_rows(rows);

@@ -1,0 +1,78 @@
+// That cuDNN computes what the engine expects of it: the op cases only see the results, which the engine's own kernels
+// give too.
+#include <doctest/doctest.h>
+
+#include "engine/ops/cuda/cudnn_plans.h"
+#include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/skip.h"
+
+namespace trainctl {
+namespace {
+
+using cuda::CudnnAttention;
+using cuda::CudnnTensor;
+
+bool cudnn_is_here() {
+  if (!gpu_is_here()) return false;
+  if (cuda::cudnn_fault().empty()) return true;
+  skip_test(cuda::cudnn_fault());
+  return false;
+}
+
+/// Packed as the layer attention has it: for each kv head its queries, its key, its value.
+CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causal, bool backward) {
+  const int64_t row = 3 * heads * d;
+  const CudnnTensor x{{b, heads, t, d}, {t * row, 3 * d, row, 1}};
+  CudnnAttention attention{x, x, x, {{b, heads, t, d}, {t * heads * d, d, heads * d, 1}}};
+  attention.logs = {{b, heads, t, 1}, {heads * t, t, 1, 1}};
+  attention.causal = causal;
+  attention.scale = 0.125;
+  attention.backward = backward;
+  return attention;
+}
+
+}  // namespace
+
+TEST_CASE("cuDNN has a deterministic attention, forward and backward, for packed heads of all lengths") {
+  if (!cudnn_is_here()) return;
+  for (const int64_t t : {64, 192, 704, 1000, 1024, 2048}) {
+    for (const int64_t d : {64, 128}) {
+      for (const bool causal : {false, true}) {
+        for (const bool backward : {false, true}) {
+          CAPTURE(t);
+          CAPTURE(d);
+          CAPTURE(causal);
+          CAPTURE(backward);
+          const auto plan = cuda::cudnn_plan(packed(2, 4, t, d, causal, backward));
+          REQUIRE(plan != nullptr);
+          CHECK(plan->workspace() <= cuda::kMostCudnnWorkspace);
+          CHECK(plan == cuda::cudnn_plan(packed(2, 4, t, d, causal, backward)));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuDNN has deterministic convolutions of channels-last images in bf16, f32 and tf32") {
+  if (!cudnn_is_here()) return;
+  const auto image = [](int64_t n, int64_t c, int64_t h, int64_t w) {
+    return CudnnTensor{{n, c, h, w}, {h * w * c, 1, w * c, c}};
+  };
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    for (const bool tf32 : {false, true}) {
+      using Kind = cuda::CudnnConvolution::Kind;
+      for (const Kind kind : {Kind::forward, Kind::data, Kind::weight}) {
+        cuda::CudnnConvolution c{kind, image(4, 64, 28, 28), image(128, 64, 3, 3), image(4, 128, 14, 14)};
+        c.padding = {1, 1}, c.stride = {2, 2}, c.dilation = {1, 1};
+        c.dtype = c.w_dtype = dtype;
+        c.tf32 = tf32;
+        CAPTURE(static_cast<int>(kind));
+        CAPTURE(to_string(dtype));
+        CAPTURE(tf32);
+        CHECK(cuda::cudnn_plan(c) != nullptr);
+      }
+    }
+  }
+}
+
+}  // namespace trainctl
