@@ -22,6 +22,8 @@ struct Links {
   /// Units that compute every element or row independently: an input cut in any way that the rule allows gives an
   /// output cut the same way, at no cost. They reduce nothing, and make no gradients of parameters.
   std::vector<bool> passes_through;
+  /// Units that pass through what a single other unit makes, never as a partial sum.
+  std::vector<bool> only_follows;
 };
 
 Links find_links(const Graph& graph, const Units& units);

@@ -41,6 +41,7 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("language", [TWO], cut(6, stages=2)),
     ("language", [CLIPPED], cut(4, "{embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}")),
     ("attention", [], cut(4, "{q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], [1, 2]]}")),
+    ("transformer", [TWO], cut(2, "{'h.*.ln?': [[1, 2, 1]], h.*.q: [[1, 1, 1], [2, 1]], h.*.k: [[1, 1, 1], [2, 1]], h.*.v: [[1, 1, 1], [2, 1]], h.*.proj: [[1, 1, 2], [1, 2]], h.*.fc1: [[1, 1, 1], [2, 1]], h.*.fc2: [[1, 1, 2], [1, 2]]}")),
     ("norms", ["train.epochs=2", TWO], cut(6, stages=3)),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
