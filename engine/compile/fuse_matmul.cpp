@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -25,10 +26,6 @@ std::vector<Uses> count_uses(const Compiler& c) {
     }
   }
   return uses;
-}
-
-bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
-  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
 /// True if the matmul may move down to `later`: its output is not read before, and its inputs stay unchanged.

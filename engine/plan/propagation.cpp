@@ -84,7 +84,10 @@ class Propagation {
       names.push_back(node.op);
       plan_.apart.emplace(node.outputs[0], std::move(apart));
     }
-    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} {}", join(names), input_moves(u));
+    std::vector<std::string> steps;
+    for (const Link& link : links_.in[u])
+      for (const RedistributionStep& step : way(link)) steps.emplace_back(to_string(step.kind));
+    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
   }
 
  private:
@@ -272,15 +275,16 @@ class Propagation {
     return {};
   }
 
+  std::vector<RedistributionStep> way(const Link& link) const {
+    const Tensor& tensor = graph_.tensors[link.tensor];
+    return plan_redistribution(plan_.mesh, tensor.shape, tensor.dtype, made(link), read(link), cost_);
+  }
+
   std::string input_moves(int u) const {
     std::vector<std::string> moves;
-    for (const Link& link : links_.in[u]) {
-      const Tensor& tensor = graph_.tensors[link.tensor];
-      for (const RedistributionStep& step :
-           plan_redistribution(plan_.mesh, tensor.shape, tensor.dtype, made(link), read(link), cost_)) {
-        moves.push_back(fmt::format("{} of {}", to_string(step.kind), tensor.name));
-      }
-    }
+    for (const Link& link : links_.in[u])
+      for (const RedistributionStep& step : way(link))
+        moves.push_back(fmt::format("{} of {}", to_string(step.kind), graph_.tensors[link.tensor].name));
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 

@@ -68,7 +68,7 @@ TEST_CASE("a bias is added in the layout in which the sum is read") {
   const Planned rows = planned(job(network, cuts + ", norm: [[4, 1]]"));
   CHECK(broken_rule(rows).empty());
   CHECK(rows.moves(Phase::forward) == Words{"reduce_scatter b.matmul"});
-  CHECK(rows.layer("b").reason.ends_with("; add_bias after reduce_scatter of b.matmul"));
+  CHECK(rows.layer("b").reason.ends_with("; add_bias after reduce_scatter"));
   CHECK(rows.out("b") == rows.in("norm"));
   const Planned whole = planned(job(network, cuts + ", norm: [[1, 1]]"));
   CHECK(whole.moves(Phase::forward) == Words{"all_reduce b.matmul"});
