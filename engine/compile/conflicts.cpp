@@ -25,6 +25,10 @@ bool any_operand(const VirtualInstruction& v, const Use& use) {
 
 }  // namespace
 
+bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
+  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
+}
+
 bool touch_the_same(const VirtualInstruction& a, const VirtualInstruction& b) {
   return any_operand(a, [&](BufferId of_a, const Operand& in_a) {
     return any_operand(b, [&](BufferId of_b, const Operand& in_b) { return share_bytes(of_a, in_a, of_b, in_b); });

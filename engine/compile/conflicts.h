@@ -5,6 +5,9 @@
 
 namespace trainctl {
 
+/// True if the buffer is one of an instruction's inputs or outputs.
+bool names(const std::vector<BufferId>& buffers, BufferId buffer);
+
 /// True if any operands of the two, read or written, share a byte.
 bool touch_the_same(const VirtualInstruction& a, const VirtualInstruction& b);
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise/expression.h"
 #include "engine/ops/program_kernels.h"
@@ -16,10 +17,6 @@ namespace {
 
 /// How many other instructions may stand between two of a chain: the first one's inputs are kept until the last.
 constexpr int kMostBetween = 6;
-
-bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
-  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
-}
 
 bool like(const Operand& a, const Operand& b) {
   return a.shape == b.shape && a.global_shape == b.global_shape && a.global_offset == b.global_offset;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -26,10 +27,6 @@ std::vector<Uses> count_uses(const Compiler& c) {
     }
   }
   return uses;
-}
-
-bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
-  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
 }
 
 /// True if the product may move down to `later`: its output is not read before, and its inputs stay unchanged.

@@ -5,14 +5,11 @@
 #include <vector>
 
 #include "engine/compile/byte_map.h"
+#include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
 namespace {
-
-bool names(const std::vector<BufferId>& buffers, BufferId buffer) {
-  return std::find(buffers.begin(), buffers.end(), buffer) != buffers.end();
-}
 
 /// The instructions that write the bucket's gradients, and the one that uses them; no writers if the kernels cannot
 /// take the step.

@@ -27,14 +27,6 @@ std::string kind_of(const Instruction& i) {
   return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
 }
 
-/// The layout of one of a layer's own tensors, given the plan's axes per factor.
-Layout layer_layout(const Layer& layer, const LayerPlan& plan, const TensorRule& rule) {
-  Layout layout = Layout::replicated(static_cast<int>(rule.size()));
-  for (size_t d = 0; d < rule.size(); ++d)
-    if (const int f = cut_factor(rule[d], layer.factors); f >= 0 && !plan.factor_axes.empty())
-      layout.dims[d] = plan.factor_axes[f];
-  return layout;
-}
 
 Ints cuts(const Layout& layout, const Mesh& mesh) {
   Ints result;
@@ -42,9 +34,9 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
   return result;
 }
 
-Json tensor_json(const Graph& graph, const Plan& plan, const Layer& layer, const LayerPlan& layer_plan, TensorId id,
-                 const TensorRule& rule) {
-  const Layout layout = layer_layout(layer, layer_plan, rule);
+/// The cuts alone: not the axes that it still must be summed over.
+Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
+  layout.partial.clear();
   return {{"tensor", graph.tensors[id].name},
           {"shape", graph.tensors[id].shape},
           {"cuts", cuts(layout, plan.mesh)},
@@ -55,12 +47,13 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
   const Layer& layer = graph.layers[index];
   const LayerPlan& chosen = plan.layers[index];
   Json strategy = Json::array(), inputs = Json::array(), outputs = Json::array(), factors = Json::array();
-  for (size_t i = 0; i < layer.inputs.size(); ++i) {
-    strategy.push_back(cuts(layer_layout(layer, chosen, layer.input_rules[i]), plan.mesh));
-    inputs.push_back(tensor_json(graph, plan, layer, chosen, layer.inputs[i], layer.input_rules[i]));
+  const auto id = static_cast<LayerId>(index);
+  const std::vector<Layout> read = layer_inputs(graph, plan, id), made = layer_outputs(graph, plan, id);
+  for (size_t i = 0; i < read.size(); ++i) {
+    strategy.push_back(cuts(read[i], plan.mesh));
+    inputs.push_back(tensor_json(graph, plan, layer.inputs[i], read[i]));
   }
-  for (size_t i = 0; i < layer.outputs.size(); ++i)
-    outputs.push_back(tensor_json(graph, plan, layer, chosen, layer.outputs[i], layer.output_rules[i]));
+  for (size_t i = 0; i < made.size(); ++i) outputs.push_back(tensor_json(graph, plan, layer.outputs[i], made[i]));
   for (size_t f = 0; f < layer.factors.size(); ++f) {
     const Axes axes = chosen.factor_axes.empty() ? Axes{} : chosen.factor_axes[f];
     factors.push_back({{"name", layer.factors[f].name},

@@ -74,7 +74,9 @@ class KeptResults {
     parent_.resize(graph_.layers.size());
     std::iota(parent_.begin(), parent_.end(), 0);
     for (const Node& node : graph_.nodes) {
-      if (node.phase != Phase::forward || !recomputed_[node.outputs[0]]) continue;
+      const bool again =
+          std::any_of(node.outputs.begin(), node.outputs.end(), [&](TensorId t) { return recomputed_[t]; });
+      if (node.phase != Phase::forward || !again) continue;
       for (size_t i = 0; i < node.inputs.size(); ++i)
         if (makes_again(node, i)) parent_[root(maker(node.inputs[i]).layer)] = root(node.layer);
     }

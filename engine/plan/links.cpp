@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/graph/contraction.h"
+
 namespace trainctl {
 namespace {
 
@@ -61,6 +63,10 @@ Links find_links(const Graph& graph, const Units& units) {
       links.out[link.from].push_back(link);
       links.in[link.to].push_back(link);
     }
+  }
+  for (size_t u = 0; u < units.all.size(); ++u) {
+    const std::vector<Link>& in = links.in[u];
+    links.only_follows.push_back(links.passes_through[u] && in.size() == 1 && !contracts(in[0].from_rule));
   }
   return links;
 }

@@ -23,6 +23,8 @@ struct Links {
   /// output cut the same way, at no cost unless an inner factor is cut. They reduce nothing, and make no gradients of
   /// parameters.
   std::vector<bool> passes_through;
+  /// Units that pass through what a single other unit makes, never as a partial sum.
+  std::vector<bool> only_follows;
 };
 
 Links find_links(const Graph& graph, const Units& units);

@@ -251,8 +251,8 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   choose_axes(graph, facts, strategies, spec, cost, plan);
   place_sums(graph, cost, plan);
   choose_kept_results(graph, cost, plan);
-  if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   place_variables(graph, by_hand, plan);
+  if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);

@@ -1,6 +1,6 @@
 // Sweeps over the units, forwards and backwards, until nothing changes: each takes the cheapest of its candidates
-// given its neighbours. Of equally cheap ones the first wins, and following a neighbour comes before
-// data parallel.
+// given its neighbours, and takes along those that only follow it. Of equally cheap candidates the first wins, and
+// following a neighbour comes before data parallel.
 #include "engine/plan/propagation.h"
 
 #include <fmt/format.h>
@@ -34,14 +34,18 @@ class Propagation {
         traffic_(graph, units_, plan.mesh, cost, plan.micro_batches),
         axes_(units_.all.size()) {}
 
-  // Coordinate descent stops when no single unit can gain, so it starts twice: from the neighbours of the user's
-  // layers outwards, and from data parallel everywhere else.
+  // Coordinate descent stops when no single unit can gain, so it starts more than once.
   void choose() {
-    descend(false);
-    const double following = traffic_.total();
-    std::vector<FactorAxes> found = axes_;
-    descend(true);
-    if (traffic_.total() >= following * (1 - 1e-9)) axes_ = std::move(found);
+    std::vector<FactorAxes> best;
+    double least = 0;
+    for (const Start start : {Start::neighbours, Start::following, Start::data_parallel}) {
+      descend(start);
+      const double seconds = traffic_.total();
+      if (!best.empty() && seconds >= least * (1 - 1e-9)) continue;
+      best = axes_;
+      least = seconds;
+    }
+    axes_ = std::move(best);
     for (LayerId l = 0; l < num_layers(); ++l) plan_.layers[l].factor_axes = axes_[units_.of_layer[l]];
   }
 
@@ -80,11 +84,20 @@ class Propagation {
       names.push_back(node.op);
       plan_.apart.emplace(node.outputs[0], std::move(apart));
     }
-    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} {}", join(names), input_moves(u));
+    std::vector<std::string> steps;
+    for (const Link& link : links_.in[u])
+      for (const RedistributionStep& step : way(link)) steps.emplace_back(to_string(step.kind));
+    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
   }
 
  private:
-  void descend(bool from_data_parallel) {
+  enum class Start : uint8_t {
+    neighbours,     ///< from the user's layers outwards
+    following,      ///< every other unit follows its input
+    data_parallel,  ///< every other unit is data parallel
+  };
+
+  void descend(Start start) {
     for (int u = 0; u < num_units(); ++u) {
       traffic_.unset(u);
       axes_[u].clear();
@@ -92,7 +105,10 @@ class Propagation {
     for (int u = 0; u < num_units(); ++u) {
       const auto& strategy = strategies_[units_.all[u].layer];
       if (strategy && !units_.all[u].finishes()) take(u, assignments(plan_.mesh, strategy->factor_ways, 1).front());
-      if (!strategy && from_data_parallel) take(u, data_parallel(u));
+      if (!strategy && start == Start::data_parallel) take(u, data_parallel(u));
+    }
+    for (int u = 0; u < num_units() && start == Start::following; ++u) {
+      if (!is_chosen(u)) take(u, candidates(u).front());
     }
     bool changed = true;
     for (int sweep = 0; sweep < kMaxSweeps && changed; ++sweep) {
@@ -133,21 +149,75 @@ class Propagation {
     return follow(plan_.mesh, layer(link.from), facts(link.from), link.made, read(link));
   }
 
+  /// The unit, and those that only follow it or one another.
+  std::vector<int> with_followers(int u) const {
+    std::vector<int> group = {u};
+    for (size_t i = 0; i < group.size(); ++i) {
+      for (const Link& link : links_.out[group[i]]) {
+        if (links_.only_follows[link.to] && strategy(link.to) == nullptr) group.push_back(link.to);
+      }
+    }
+    return group;
+  }
+
+  /// Its followers adopt the choice where they can.
+  void take_along(const std::vector<int>& group, const FactorAxes& axes) {
+    take(group[0], axes);
+    for (size_t i = 1; i < group.size(); ++i) {
+      const Link& link = links_.in[group[i]][0];
+      if (!is_chosen(link.from)) continue;
+      Following following = after_producer(link);
+      if (following.whole) take(group[i], following.axes);
+    }
+  }
+
   bool improve(int u) {
     const FactorAxes before = axes_[u];
     const std::vector<FactorAxes> choices = candidates(u);
+    if (choices.size() == 1) {
+      take(u, choices[0]);
+      return choices[0] != before;
+    }
+    const std::vector<int> group = with_followers(u);
+    std::vector<FactorAxes> others;
+    for (int follower : group) others.push_back(axes_[follower]);
+    const auto try_choice = [&](const FactorAxes& axes) {
+      for (size_t i = 1; i < group.size(); ++i) restore(group[i], others[i]);
+      take_along(group, axes);
+    };
     size_t best = 0;
     double best_seconds = 0;
     for (size_t c = 0; c < choices.size(); ++c) {
-      if (choices.size() == 1) break;
-      traffic_.set(u, choices[c]);
-      const double seconds = traffic_.around(u);
+      try_choice(choices[c]);
+      const double seconds = traffic_.around(group);
       if (c > 0 && seconds >= best_seconds * (1 - 1e-9)) continue;
       best = c;
       best_seconds = seconds;
     }
-    take(u, choices[best]);
+    try_choice(choices[best]);
     return choices[best] != before;
+  }
+
+  void restore(int u, const FactorAxes& axes) {
+    axes_[u] = axes;
+    is_chosen(u) ? traffic_.set(u, axes) : traffic_.unset(u);
+  }
+
+  /// The axes that suit the readers of the unit, those of its followers instead of these.
+  std::vector<FactorAxes> suiting(int u) const {
+    std::vector<FactorAxes> found;
+    for (const Link& link : links_.out[u]) {
+      const bool follows = links_.only_follows[link.to] && strategy(link.to) == nullptr;
+      if (follows) {
+        for (const FactorAxes& axes : suiting(link.to)) {
+          const Layout read = rule_layout(link.read, layer(link.to).factors, axes);
+          found.push_back(follow(plan_.mesh, layer(u), facts(u), link.made, read).axes);
+        }
+      } else if (is_chosen(link.to)) {
+        found.push_back(before_consumer(link).axes);
+      }
+    }
+    return found;
   }
 
   std::vector<FactorAxes> candidates(int u) const {
@@ -181,9 +251,7 @@ class Propagation {
     const size_t followed = choices.size();
     for (size_t c = 0; c < followed; ++c) add(without_inner_sums(facts(u).inner, choices[c]));
     for (size_t c = 0; c < followed; ++c) add(without_contractions(layer(u), choices[c]));
-    for (const Link& link : links_.out[u]) {
-      if (is_chosen(link.to)) add(before_consumer(link).axes);
-    }
+    for (FactorAxes& axes : suiting(u)) add(std::move(axes));
     add(data_parallel(u));
     return choices;
   }
@@ -210,15 +278,16 @@ class Propagation {
     return {};
   }
 
+  std::vector<RedistributionStep> way(const Link& link) const {
+    const Tensor& tensor = graph_.tensors[link.tensor];
+    return plan_redistribution(plan_.mesh, tensor.shape, tensor.dtype, made(link), read(link), cost_);
+  }
+
   std::string input_moves(int u) const {
     std::vector<std::string> moves;
-    for (const Link& link : links_.in[u]) {
-      const Tensor& tensor = graph_.tensors[link.tensor];
-      for (const RedistributionStep& step :
-           plan_redistribution(plan_.mesh, tensor.shape, tensor.dtype, made(link), read(link), cost_)) {
-        moves.push_back(fmt::format("{} of {}", to_string(step.kind), tensor.name));
-      }
-    }
+    for (const Link& link : links_.in[u])
+      for (const RedistributionStep& step : way(link))
+        moves.push_back(fmt::format("{} of {}", to_string(step.kind), graph_.tensors[link.tensor].name));
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 

@@ -29,7 +29,11 @@ class SumPlacement {
     chosen.inputs.assign(node.inputs.size(), layout);
     chosen.outputs = {layout};
     plan_.apart[node.outputs[0]] = std::move(chosen);
-    if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, layout);
+  }
+
+  void explain(const Node& node) {
+    if (plan_.apart_from_layer(node) != nullptr && is_last(node))
+      plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
   }
 
  private:
@@ -46,10 +50,13 @@ class SumPlacement {
     return earliest;
   }
 
-  /// Not one of several additions, whose sum the next one takes.
+  /// No other addition takes the sum as it is.
   bool is_last(const Node& node) const {
-    return std::none_of(readers_[node.outputs[0]].begin(), readers_[node.outputs[0]].end(),
-                        [&](NodeId reader) { return adds_terms(graph_, graph_.nodes[reader]); });
+    return std::none_of(readers_[node.outputs[0]].begin(), readers_[node.outputs[0]].end(), [&](NodeId id) {
+      const Node& reader = graph_.nodes[id];
+      return adds_terms(graph_, reader) && plan_.stage_of(reader) == plan_.stage_of(node) &&
+             made(reader.outputs[0]) == made(node.outputs[0]);
+    });
   }
 
   /// "terms of its gradient are added in stage 1, before reduce_scatter".
@@ -139,6 +146,8 @@ void place_sums(const Graph& graph, const CostModel& cost, Plan& plan) {
   SumPlacement placement(graph, cost, plan);
   for (const Node& node : graph.nodes)
     if (adds_terms(graph, node)) placement.place(node);
+  for (const Node& node : graph.nodes)
+    if (adds_terms(graph, node)) placement.explain(node);
 }
 
 }  // namespace trainctl

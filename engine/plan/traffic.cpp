@@ -3,6 +3,7 @@
 #include "engine/plan/traffic.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/graph/contraction.h"
@@ -173,9 +174,16 @@ double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
   return cost_.collective_seconds(Collective::all_gather, bytes, parts);
 }
 
-double Traffic::around(int unit) {
-  double seconds = work_seconds(unit);
-  for (size_t t : touched_[unit]) seconds += tensor_seconds(tensors_[t]);
+double Traffic::around(const std::vector<int>& units) {
+  seen_.resize(tensors_.size());
+  ++calls_;
+  double seconds = 0;
+  for (int unit : units) {
+    if (is_set_[unit]) seconds += work_seconds(unit);
+    for (size_t t : touched_[unit]) {
+      if (std::exchange(seen_[t], calls_) != calls_) seconds += tensor_seconds(tensors_[t]);
+    }
+  }
   return seconds;
 }
 

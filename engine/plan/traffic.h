@@ -27,8 +27,8 @@ class Traffic {
   /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);
   void unset(int unit) { is_set_[unit] = false; }
-  /// Seconds per micro-batch of the unit's kernels and of every tensor that its nodes make or read.
-  double around(int unit);
+  /// Seconds per micro-batch of the units' kernels and of every tensor that their nodes make or read.
+  double around(const std::vector<int>& units);
   /// The same for all units, each tensor once.
   double total();
 
@@ -84,6 +84,8 @@ class Traffic {
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::string, double> known_;
+  std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
+  uint32_t calls_ = 0;
   std::vector<uint64_t> from_, to_;  ///< scratch
   std::vector<std::vector<uint64_t>> counted_, counted_sources_;
 };

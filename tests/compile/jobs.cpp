@@ -5,7 +5,8 @@
 
 namespace trainctl {
 
-const std::vector<std::string> kNetworks = {"deep_mlp", "norms", "language", "attention", "pairs", "convnet"};
+const std::vector<std::string> kNetworks = {"deep_mlp",    "norms", "language", "attention",
+                                            "transformer", "pairs", "convnet"};
 const std::vector<std::string> kLevels = {
     "parallel.optimizer_shard={level: 0}", "parallel.optimizer_shard={level: 1, min_kb: 0}",
     "parallel.optimizer_shard={level: 2, min_kb: 0}", "parallel.optimizer_shard={level: 3, min_kb: 0}"};

@@ -1,6 +1,8 @@
 // The table. Every mode and product of modes has a row; so do the ranks 1, 2, 3, 4, 6, 7, 8 and 12.
 #include "tests/equivalence/plan_cases.h"
 
+#include "tests/jobs/transformer.h"
+
 namespace trainctl {
 namespace {
 
@@ -358,6 +360,30 @@ const std::vector<PlanCase>& plan_cases() {
        {ranks(3), kSemi, "parallel.strategies={cross: [[1, 3, 1], [1, 1, 1], [1, 1, 1]]}",
         "parallel.recompute=[turned, mixed, cross]"}},
       {"heads: 2 stages of 3, level 3", "heads", {kMicro2}, {ranks(6), kSemi, kTwoStages, kShard3}},
+      // a transformer as Megatron cuts it
+      {"transformer: tensor parallel, 2 ranks, whole blocks recomputed",
+       "transformer",
+       {},
+       {ranks(2), kSemi, transformer::whole_norms(2), transformer::kRecompute},
+       kAdamTolerance},
+      {"transformer: sequence-parallel norms, 4 ranks, whole blocks recomputed, level 2",
+       "transformer",
+       {kMicro2},
+       {ranks(4), kSemi, transformer::sequence_norms(4), transformer::kRecompute, kShard2},
+       kAdamTolerance},
+      {"transformer: sequence-parallel norms in 2 stages of 3, level 1",
+       "transformer",
+       {kMicro2},
+       {ranks(6), kSemi,
+        "parallel.strategies={h.*.ln?: [[1, 3, 1]], h.*.fc1: [[1, 1, 1], [3, 1]], h.*.fc2: [[1, 1, 3], [1, 3]]}",
+        transformer::kStages, transformer::kStageOfBlocks, kShard1},
+       kAdamTolerance},
+      {"transformer: tensor parallel in 2 stages of 4, whole blocks recomputed",
+       "transformer",
+       {kMicro2},
+       {ranks(8), kSemi, transformer::tensor_parallel(4), transformer::kStages, transformer::kStageOfBlocks,
+        transformer::kRecompute},
+       kAdamTolerance},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},
       {"hybrid: data parallel by hand, 3 ranks, micro-batches, level 1",

@@ -113,7 +113,8 @@ std::string broken_rule(const Planned& planned) {
     for (int i = 0; i < static_cast<int>(node.inputs.size()); ++i) {
       const Layout layout = input_layout(graph, plan, node, i);
       layout.local_shape(plan.mesh, graph.tensors[node.inputs[i]].shape);  // throws if a cut does not divide
-      if (layout.is_partial()) return node.name + ": reads a partial sum";
+      if (layout.is_partial() && layout != output_layout(graph, plan, node, 0))
+        return node.name + ": reads a partial sum";
     }
     for (int o = 0; o < static_cast<int>(node.outputs.size()); ++o) {
       output_layout(graph, plan, node, o).local_shape(plan.mesh, graph.tensors[node.outputs[o]].shape);

@@ -46,6 +46,7 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("language", [CLIPPED], cut(4, "{embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}")),
     ("attention", [], cut(4, "{q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], [1, 2]]}")),
     ("heads", [], cut(4, "{qkv: [[2, 1, 1], [2, 1]], turned: [[2, 1, 2]], mixed: [[2, 1, 2]], cross: [[1, 2, 2], [1, 1, 2], [1, 1, 2]]}")),
+    ("transformer", [TWO], cut(2, "{'h.*.ln?': [[1, 2, 1]], h.*.q: [[1, 1, 1], [2, 1]], h.*.k: [[1, 1, 1], [2, 1]], h.*.v: [[1, 1, 1], [2, 1]], h.*.proj: [[1, 1, 2], [1, 2]], h.*.fc1: [[1, 1, 1], [2, 1]], h.*.fc2: [[1, 1, 2], [1, 2]]}")),
     ("norms", ["train.epochs=2", TWO], cut(6, stages=3)),
     ("functions", [], data_parallel(3)),
     ("functions", ["loss=binary_cross_entropy", TWO], cut(4, "{fc1: [[1, 1], [4, 1]], fc3: [[1, 2], [2, 2]]}")),
