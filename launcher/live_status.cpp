@@ -1,6 +1,8 @@
 // LiveStatus as JSON, and ranks in short form.
 #include "launcher/live_status.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -41,6 +43,23 @@ std::optional<float> loss_of(const Json& json) {
   return *why == "nan" ? std::optional(Limits::quiet_NaN()) : std::nullopt;
 }
 
+void put_metrics(Json& json, const Metrics& metrics) {
+  for (const auto& [name, value] : metrics) json["metrics"][name] = value;
+}
+
+Metrics metrics_of(const Json& json) {
+  Metrics metrics;
+  const auto found = json.find("metrics");
+  if (found == json.end() || !found->is_object()) return metrics;
+  for (const auto& [name, value] : found->items())
+    if (value.is_number()) metrics.emplace_back(name, value.get<double>());
+  return metrics;
+}
+
+std::string metric_text(const Metrics::value_type& metric) {
+  return fmt::format("{} {:.4f}", metric.first, metric.second);
+}
+
 std::string to_json(const LiveStatus& status) {
   Json json = {{"state", status.state},
                {"attempt", status.attempt},
@@ -52,6 +71,7 @@ std::string to_json(const LiveStatus& status) {
                {"samples_per_second", status.samples_per_second}};
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   if (status.loss) put_loss(json, *status.loss);
+  put_metrics(json, status.metrics);
   json["ranks"] = Json::array();
   for (const RankGroup& group : status.ranks) json["ranks"].push_back({group.ranks, group.doing});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -72,6 +92,7 @@ std::optional<LiveStatus> parse_live_status(std::string_view text) {
   if (const auto left = json.find("seconds_left"); left != json.end() && left->is_number())
     status.seconds_left = left->get<double>();
   status.loss = loss_of(json);
+  status.metrics = metrics_of(json);
   if (json.contains("ranks") && json["ranks"].is_array()) {
     for (const Json& group : json["ranks"]) {
       if (group.is_array() && group.size() == 2 && group[0].is_string() && group[1].is_string())

@@ -1,7 +1,7 @@
 // What a run is doing right now, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
 //
 //   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
-//    "loss": 1.2031, "samples_per_second": 20431.5, "seconds_left": 245.3,
+//    "loss": 1.2031, "metrics": {"accuracy": 0.9934}, "samples_per_second": 20431.5, "seconds_left": 245.3,
 //    "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
 //
 // A loss that is nan or infinite is null, followed by "not_finite": "nan", "inf" or "-inf".
@@ -12,9 +12,13 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace trainctl {
+
+/// Numbers that a step reports beside its loss: names and values.
+using Metrics = std::vector<std::pair<std::string, double>>;
 
 /// Ranks in the same state.
 struct RankGroup {
@@ -30,6 +34,7 @@ struct LiveStatus {
   int64_t epoch = 0, epochs = 0;
   int64_t step = 0, steps = 0;  ///< over the whole run; steps 0: unknown
   std::optional<float> loss;
+  Metrics metrics;
   double samples_per_second = 0;
   std::optional<double> seconds_left;  ///< at this pace, until the last step
   std::vector<RankGroup> ranks;        ///< the largest group first
@@ -43,6 +48,11 @@ std::optional<LiveStatus> parse_live_status(std::string_view json);
 /// The two fields of a loss, and what they say; nullopt: there is none.
 void put_loss(nlohmann::ordered_json& json, float loss);
 std::optional<float> loss_of(const nlohmann::ordered_json& json);
+/// The field of the metrics, if there are any, and what it says.
+void put_metrics(nlohmann::ordered_json& json, const Metrics& metrics);
+Metrics metrics_of(const nlohmann::ordered_json& json);
+/// "accuracy 0.9934"
+std::string metric_text(const Metrics::value_type& metric);
 
 /// One text per rank -> groups of ranks with the same text.
 std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing);

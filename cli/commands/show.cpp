@@ -13,6 +13,7 @@
 #include "engine/base/text.h"
 #include "engine/compile/program_so_far.h"
 #include "engine/compile/report.h"
+#include "engine/spec/parse.h"
 #include "engine/train/job.h"
 
 namespace trainctl {
@@ -56,6 +57,10 @@ std::string program_text(const PlannedJob& job, const Options& options) {
 int show(const Options& options) {
   check_flags(options);
   JobSpec spec = options.job.load();
+  if (options.what == "spec") {
+    std::cout << to_yaml(spec);
+    return kExitDone;
+  }
   if (spec.has_command()) {
     throw SpecError(spec.position("command"), "command",
                     "a job with a command has no " + options.what + " to show: what its program computes is its own",
@@ -82,11 +87,11 @@ int show(const Options& options) {
 
 void add_show_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("show", "Print the graph, the plan, or a rank's program or weights");
-  command->add_option("what", options->what, "graph | plan | program | weights")
+  auto* command = app.add_subcommand("show", "Print the resolved job, the graph, the plan, or a rank's program or weights");
+  command->add_option("what", options->what, "spec | graph | plan | program | weights")
       ->required()
       ->check([](const std::string& word) {
-        static const std::vector<std::string> kNouns = {"graph", "plan", "program", "weights"};
+        static const std::vector<std::string> kNouns = {"spec", "graph", "plan", "program", "weights"};
         if (std::find(kNouns.begin(), kNouns.end(), word) != kNouns.end()) return std::string();
         if (word.ends_with(".yaml") || word.ends_with(".yml"))
           return "what to show comes before the job: trainctl show plan " + word + "; there are " + join(kNouns);
@@ -99,7 +104,8 @@ void add_show_command(CLI::App& app, Action& chosen) {
       ->type_name("PASS")
       ->check(unknown_pass, "");
   command->add_flag("--passes", options->passes, "What each pass does to the program, and how long it takes");
-  command->footer(R"(  graph     every tensor and node of one micro-batch, whole shapes, no devices
+  command->footer(R"(  spec      the job with defaults, vars, modules and overrides filled in, as a job file
+  graph     every tensor and node of one micro-batch, whole shapes, no devices
   plan      stage, strategy and layouts of each layer (also: trainctl plan)
   program   the instructions of one rank, as they will run
   weights   the parameters of one rank: which part of each, and where in its memory

@@ -86,6 +86,10 @@ class Overrides {
       case FieldKind::stage_map:
         for (const std::string& layer : unrolled_names()) found_.push_back({name + "." + layer + "=", field.doc});
         break;
+      case FieldKind::values:
+        if (node != nullptr && node->is_map())
+          for (const YamlNode::Entry& entry : node->entries) found_.push_back({name + "." + entry.key + "=", "now " + text_of(&entry.value)});
+        break;
       case FieldKind::variables:
         found_.push_back({name + ".", field.doc});
         if (node != nullptr && node->is_map())
@@ -96,8 +100,16 @@ class Overrides {
         break;
       case FieldKind::modules:
         if (node == nullptr || !node->is_map()) break;
-        for (const YamlNode::Entry& entry : node->entries)
-          add_layers(name + "." + entry.key + ".", field.doc, &entry.value);
+        for (const YamlNode::Entry& entry : node->entries) {
+          const std::string module = name + "." + entry.key + ".";
+          if (const YamlNode* arguments = child(&entry.value, "args"); arguments != nullptr && arguments->is_map())
+            for (const YamlNode::Entry& argument : arguments->entries)
+              found_.push_back({module + "args." + argument.key + "=", "default of an argument"});
+          if (const YamlNode* layers = child(&entry.value, "layers"))
+            add_layers(module + "layers.", field.doc, layers);
+          else
+            add_layers(module, field.doc, &entry.value);
+        }
         break;
       default:
         add(name, field, values_of(field));

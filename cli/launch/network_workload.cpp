@@ -141,13 +141,24 @@ bool NetworkWorkload::is_up() const {
   return true;
 }
 
+Metrics NetworkWorkload::metrics() const {
+  const RankStatus& first = memory_->status(0);
+  Metrics all;
+  for (size_t i = 0; i < job_.graph.metrics.size(); ++i)
+    all.emplace_back(job_.graph.metrics[i].name, static_cast<double>(first.metrics[i].load()));
+  return all;
+}
+
 void NetworkWorkload::describe(LiveStatus& status) {
   const RankStatus& first = memory_->status(0);
   status.epoch = first.epoch.load();
   status.epochs = first.total_epochs.load();
   status.step = first.step.load();
   status.steps = static_cast<int64_t>(first.total_steps.load());
-  if (job_.spec.loss && status.epoch > 0) status.loss = first.loss.load();  // both are set from its first report on
+  if (job_.spec.loss && status.epoch > 0) {  // set from its first report on
+    status.loss = first.loss.load();
+    status.metrics = metrics();
+  }
   status.samples_per_second = static_cast<double>(first.samples_per_second.load());
   const int64_t steps_left = status.steps - static_cast<int64_t>(first.finished_steps.load());
   if (status.samples_per_second > 0)
@@ -173,7 +184,10 @@ RunResult NetworkWorkload::result() const {
   RunResult result;
   result.step = static_cast<int64_t>(first.finished_steps.load());
   result.steps = static_cast<int64_t>(first.total_steps.load());
-  if (job_.spec.loss && result.step > 0) result.loss = first.loss.load();
+  if (job_.spec.loss && result.step > 0) {
+    result.loss = first.loss.load();
+    result.metrics = metrics();
+  }
   return result;
 }
 

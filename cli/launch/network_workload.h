@@ -35,6 +35,7 @@ class NetworkWorkload : public Workload {
 
  private:
   void require_host_memory() const;
+  Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;

@@ -318,6 +318,22 @@ std::string communication(const Json& r) {
   return "\ncommunication a step, all ranks" + (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
+/// A line a group: what is in it, and what is different.
+std::string parameter_groups(const Json& r) {
+  if (!r.contains("parameter_groups")) return "";
+  Table table({"parameters", ">tensors", ">elements", "settings"});
+  for (const Json& row : r["parameter_groups"]) {
+    std::vector<std::string> patterns, settings;
+    for (const Json& pattern : row["patterns"]) patterns.push_back(text(pattern));
+    for (const auto& [name, value] : row["settings"].items()) settings.push_back(name + " " + text(value));
+    if (const double scale = row["learning_rate_scale"]; scale != 1)
+      settings.push_back(fmt::format("learning rate x {}", scale));
+    table.add({patterns.empty() ? "all others" : join(patterns), with_commas(row["tensors"].get<int64_t>()),
+               with_commas(row["parameters"].get<int64_t>()), settings.empty() ? "the optimizer's" : join(settings)});
+  }
+  return "\nparameter groups\n" + table.str();
+}
+
 }  // namespace
 
 std::string render_plan(const Json& r, const PlanStyle& style) {
@@ -328,7 +344,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += memory(r, style.full) + communication(r);
+  out += parameter_groups(r) + memory(r, style.full) + communication(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

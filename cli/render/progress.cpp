@@ -70,6 +70,7 @@ std::vector<Segment> segments(const LiveStatus& status) {
     if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 6});
     all.push_back({"step " + of(status.step, status.steps), 2});
     if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
+    for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 3});
     if (status.samples_per_second > 0)
       all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 7});
     if (status.seconds_left && status.state == "running")

@@ -42,6 +42,7 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
     json["step"] = result.step;
     json["steps"] = result.steps;
     if (result.loss) put_loss(json, *result.loss);
+    put_metrics(json, result.metrics);
   }
   return json.dump() + "\n";
 }
@@ -53,7 +54,7 @@ std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   std::optional<int64_t> step;
   if (outcome.contains("stopped_at_step")) step = outcome.value("stopped_at_step", int64_t{0});
   RunEnd end{ending(code, code > 128 ? code - 128 : 0, step), outcome.value("seconds", 0.0), code};
-  end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome)};
+  end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome), metrics_of(outcome)};
   const Json error = read_json(directory.file("error.json"));
   if (error.is_object()) end.failure = error.value("report", "");
   return end;

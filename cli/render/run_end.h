@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "launcher/live_status.h"
 #include "launcher/run_directory.h"
 #include "launcher/supervisor.h"
 
@@ -14,6 +15,7 @@ namespace trainctl {
 struct RunResult {
   int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
   std::optional<float> loss = {};  ///< of the last finished step; nullopt: forward only
+  Metrics metrics = {};            ///< of that step
 };
 
 struct RunEnd {
@@ -27,7 +29,7 @@ struct RunEnd {
 
 RunEnd run_end(const Outcome& outcome, const RunResult& result);
 
-/// The text of outcome.json: `outcome` (failure_report.h), and the result's step, steps and loss.
+/// The text of outcome.json: `outcome` (failure_report.h), and the result's step, steps, loss and metrics.
 std::string with_result(const std::string& outcome, const RunResult& result);
 
 /// From outcome.json and error.json; nullopt if the launcher did not write them.

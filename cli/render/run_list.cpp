@@ -51,6 +51,7 @@ std::string run_summary(const RunDirectory& run) {
       "--- run " + std::to_string(run.run()) + ": " + end->ending + " after " + format_duration(end->seconds);
   if (end->result.step > 0) text += ", step " + steps(end->result);
   if (end->result.loss) text += ", loss " + format_loss(static_cast<double>(*end->result.loss));
+  for (const auto& metric : end->result.metrics) text += ", " + metric_text(metric);
   return text + " ---\n";
 }
 
@@ -85,6 +86,7 @@ std::string run_lines(const std::string& log_dir) {
       json["seconds"] = end->seconds;
       if (end->result.step > 0) json["step"] = end->result.step;
       if (end->result.loss) put_loss(json, *end->result.loss);
+      put_metrics(json, end->result.metrics);
     }
     json["path"] = run.path();
     json["last_line"] = last_line(run);

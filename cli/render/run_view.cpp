@@ -1,6 +1,7 @@
 // A run on the terminal.
 #include "cli/render/run_view.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <iterator>
 
@@ -44,7 +45,18 @@ void RunView::listen(std::string_view line, bool is_shown) {
   if (!is_shown && line.starts_with(kNotFinite) && line.find(kSince) != std::string_view::npos) notice(line);
   const size_t at = line.find(kMeanLoss);
   if (!line.starts_with(kEpoch) || at == std::string_view::npos) return;
-  epochs_.emplace_back(line.substr(kEpoch.size(), at - kEpoch.size()), line.substr(at + kMeanLoss.size()));
+  std::vector<std::string> row = {std::string(line.substr(kEpoch.size(), at - kEpoch.size()))};
+  metrics_.clear();
+  const std::string_view means = line.substr(at + kMeanLoss.size());
+  for (size_t start = 0; start <= means.size();) {
+    const size_t end = std::min(means.find(", ", start), means.size());
+    const std::string_view mean = means.substr(start, end - start);
+    const size_t space = mean.find(' ');  // "accuracy 0.9934"; the loss has no name
+    if (space != std::string_view::npos) metrics_.emplace_back(mean.substr(0, space));
+    row.emplace_back(mean.substr(space == std::string_view::npos ? 0 : space + 1));
+    start = end + 2;
+  }
+  epochs_.push_back(std::move(row));
 }
 
 void RunView::line_of(int rank, std::string_view line) {
@@ -63,19 +75,28 @@ bool RunView::tick() {
 void RunView::update(const LiveStatus& status) { progress_.update(status, seconds()); }
 
 void RunView::end(const RunEnd& end, const RunDirectory& directory) {
-  progress_.line(losses() + paint(fd_, end.exit_code == 0 ? Paint::green : Paint::red, end.ending) + " after " +
-                 format_seconds(end.seconds) + "; logs in " + directory.path());
+  progress_.line(means() + paint(fd_, end.exit_code == 0 ? Paint::green : Paint::red, end.ending) + " after " +
+                 format_seconds(end.seconds) + last_metrics() + "; logs in " + directory.path());
   if (end.result.loss && end.exit_code != kExitRankFailed)
     progress_.line("the trained weights are not kept: trainctl does not write checkpoints yet");
   if (!end.report.empty()) progress_.line("\n" + end.report);
   progress_.finish();
 }
 
-std::string RunView::losses() const {
+/// ", accuracy 0.9934": the means of the last epoch.
+std::string RunView::last_metrics() const {
+  std::string text;
+  for (size_t i = 0; i < metrics_.size(); ++i) text += ", " + metrics_[i] + " " + epochs_.back()[i + 2];
+  return text;
+}
+
+std::string RunView::means() const {
   if (epochs_.empty()) return "";
-  Table table({">epoch", ">mean loss"});
+  std::vector<std::string> titles = {">epoch", ">mean loss"};
+  for (const std::string& metric : metrics_) titles.push_back(">" + metric);
+  Table table(titles);
   const size_t first = epochs_.size() > kMostEpochs ? epochs_.size() - kMostEpochs : 0;
-  for (size_t i = first; i < epochs_.size(); ++i) table.add({epochs_[i].first, epochs_[i].second});
+  for (size_t i = first; i < epochs_.size(); ++i) table.add(epochs_[i]);
   return "\n" + table.str() + "\n";
 }
 

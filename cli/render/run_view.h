@@ -19,7 +19,7 @@ class RunView {
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
   void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
-  /// A line of the first rank: the summary takes the mean losses from it. If it is not shown itself, a line about the
+  /// A line of the first rank: the summary takes the epochs' means from it. If it is not shown itself, a line about the
   /// whole run becomes a notice.
   void listen(std::string_view line, bool is_shown = true);
   /// A line of the only shown rank.
@@ -38,12 +38,14 @@ class RunView {
 
  private:
   double seconds() const;
-  std::string losses() const;
+  std::string means() const;
+  std::string last_metrics() const;
 
   int fd_;
   Progress progress_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  std::vector<std::pair<std::string, std::string>> epochs_;  ///< number, mean loss
+  std::vector<std::vector<std::string>> epochs_;  ///< number, mean loss, metrics
+  std::vector<std::string> metrics_;              ///< their names
 };
 
 }  // namespace trainctl

@@ -20,6 +20,10 @@ std::vector<std::string> names_of(const std::vector<EntryType>& types) {
   return names;
 }
 
+int output_count(const EntryType& type, const Attrs& attrs) {
+  return type.num_outputs == nullptr ? 1 : std::clamp(type.num_outputs(attrs), 1, kMaxLayerOutputs);
+}
+
 InputCount input_count(const EntryType& type, const Attrs& attrs) {
   if (type.weight_field.empty()) return {type.min_inputs, type.max_inputs};
   const int count = attrs.has(type.weight_field) ? type.min_inputs : type.max_inputs;

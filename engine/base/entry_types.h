@@ -1,4 +1,4 @@
-// What may stand beside `type` in a job file: the layers, losses and optimizers that there are.
+// What may stand beside `type` in a job file: the layers, losses, optimizers and initial values that there are.
 //
 //   engine/ops   defines each in the folder of its op (LayerDef, LossDef, OptimizerDef) and makes these lists of them
 //   engine/base  declares the lists, here
@@ -31,6 +31,10 @@ struct EntryType {
   int min_inputs = 1, max_inputs = 1;
   std::string weight_field;  ///< given, the layer has min_inputs and a weight of its own for the rest; else max_inputs
   bool collective = false;   ///< for hybrid_parallel alone
+  /// How many outputs a layer with these fields has; null: 1. The fields may be wrong.
+  int (*num_outputs)(const Attrs& attrs) = nullptr;
+  // Optimizers.
+  std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.
   bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
 
@@ -40,13 +44,21 @@ struct EntryType {
 /// In the order of the reference (docs/job.md). Defined in engine/ops.
 const std::vector<EntryType>& layer_types();
 const std::vector<EntryType>& loss_types();
+const std::vector<EntryType>& metric_types();
 const std::vector<EntryType>& optimizer_types();
+/// The initial values of a weight or a bias (fields of kind `initial`).
+const std::vector<EntryType>& initial_types();
 
 /// Null where there is none of that name.
 const EntryType* find_type(const std::vector<EntryType>& types, std::string_view name);
 inline const EntryType* find_layer_type(std::string_view name) { return find_type(layer_types(), name); }
 
 std::vector<std::string> names_of(const std::vector<EntryType>& types);
+
+/// The most outputs that a layer has.
+inline constexpr int kMaxLayerOutputs = 256;
+/// How many outputs a layer with these fields has, from 1 to kMaxLayerOutputs.
+int output_count(const EntryType& type, const Attrs& attrs);
 
 /// How many inputs a layer with these fields takes, at least or at most.
 struct InputCount {

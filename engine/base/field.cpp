@@ -34,9 +34,20 @@ Field per_dim(std::string name, std::string doc, std::vector<std::string> words)
   return field;
 }
 
+std::string nested_attr(const std::string& field, const std::string& inner) { return field + "." + inner; }
+
+Attrs nested_attrs(const Attrs& attrs, const std::string& field) {
+  Attrs inner;
+  const std::string prefix = nested_attr(field, "");
+  for (const auto& [name, value] : attrs)
+    if (name.starts_with(prefix)) inner.set(name.substr(prefix.size()), value);
+  return inner;
+}
+
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields) {
   Attrs values;
   for (const Field& field : fields) {
+    for (const auto& [name, value] : nested_attrs(given, field.name)) values.set(nested_attr(field.name, name), value);
     if (const Value* value = given.find(field.name))
       values.set(field.name, *value);
     else if (field.fallback)

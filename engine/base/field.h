@@ -34,11 +34,16 @@ enum class FieldKind : uint8_t {
   section,    ///< a mapping with fields of its own
   words,      ///< [python3, train.py]
   variables,  ///< {NAME: value}
+  initial,    ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
   names,      ///< of layers
   patterns,   ///< names or globs of layers
+  paths,      ///< a path or a list of paths
   transforms,
+  metrics,  ///< [accuracy, {type: top_k, k: 5}]
   modules,
   layers,
+  values,        ///< {name: number, text or flag}: vars, the arguments of a module
+  groups,        ///< of parameters
   stage_map,     ///< {pattern: stage}
   strategy_map,  ///< {pattern: cuts}
 };
@@ -135,6 +140,11 @@ Field numbers(std::string name, std::string doc);
 Field int_lists(std::string name, std::string doc);
 /// One integer for all dims, or one for each; or one of `words`.
 Field per_dim(std::string name, std::string doc, std::vector<std::string> words = {});
+
+/// A field that is a mapping becomes several Attrs: "init.type", "init.std".
+std::string nested_attr(const std::string& field, const std::string& inner);
+/// Those of one field: "type", "std".
+Attrs nested_attrs(const Attrs& attrs, const std::string& field);
 
 /// The values of these fields and no others: those given, and the defaults of the rest.
 Attrs with_defaults(const Attrs& given, const std::vector<Field>& fields);

@@ -13,7 +13,6 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       plan(p),
       spec(s),
       cost(c),
-      optimizer(s.optimizer.type, s.optimizer.attrs),
       rank(of_rank),
       stage(of_rank / p.mesh.size()),
       rank_in_stage(of_rank % p.mesh.size()),
@@ -22,6 +21,8 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       variables(g.tensors.size(), -1) {
   check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(),
         "the rank belongs to the plan");
+  for (int group = -1; group < static_cast<int>(s.optimizer.groups.size()); ++group)
+    optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
   program.rank = rank;
   program.stage = stage;
   program.rank_in_stage = rank_in_stage;

@@ -82,13 +82,13 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
-  const Optimizer optimizer;  ///< the job's optimizer
+  std::vector<Optimizer> optimizers;  ///< of parameters without a group, then of each group
   const int rank, stage, rank_in_stage;
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
   std::vector<BucketPlan> bucket_plans;  ///< of all stages
   std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
-  BufferId scalars = -1, loss = -1;
+  BufferId scalars = -1, loss = -1;  ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
   std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it
@@ -98,6 +98,16 @@ struct Compiler {
   std::vector<VirtualInstruction> code;
 
   bool trains() const { return graph.loss >= 0; }
+  const Optimizer& optimizer_of(const BucketPlan& bucket) const {
+    return optimizers.at(static_cast<size_t>(bucket.group + 1));
+  }
+  /// True if its update is only weight -= learning_rate * gradient.
+  bool is_plain_step(const BucketPlan& bucket) const {
+    return optimizer_of(bucket).is_plain_step() && spec.optimizer.clip_norm == 0 &&
+           spec.optimizer.learning_rate_scale(bucket.group) == 1;
+  }
+  /// The loss and the metrics, which are beside each other.
+  int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
   int all_ranks();                              ///< the group of every rank

@@ -22,20 +22,21 @@ Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel
   return i;
 }
 
-/// In-place sum of one number over all ranks.
-void all_reduce_number(Lowering& l, const std::string& name, Purpose purpose, const View& number) {
+/// In-place sum of a few numbers over all ranks.
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const View& numbers) {
   if (l.c.plan.ranks == 1) return;
   Instruction i = once_a_step(Opcode::collective, name);
   i.collective = Collective::all_reduce;
   i.group = l.c.all_ranks();
   i.purpose = purpose;
-  l.c.emit(std::move(i), {number}, {number});
+  l.c.emit(std::move(i), {numbers}, {numbers});
 }
 
+/// One collective for the loss and all metrics: those that count the loss count them too.
 void finish_loss(Lowering& l) {
-  const View loss = l.c.flat(l.c.loss, 0, 1, "loss");
+  const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
   if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
-  all_reduce_number(l, "all_reduce loss", Purpose::loss, loss);
+  all_reduce_numbers(l, "all_reduce loss", Purpose::loss, loss);
 }
 
 View sum_of_squares(Lowering& l) {
@@ -55,14 +56,17 @@ View sum_of_squares(Lowering& l) {
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
   if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
-  all_reduce_number(l, "all_reduce clip_norm", Purpose::clip, norm);
+  all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, norm);
   return norm;
 }
 
-Instruction update_instruction(const Lowering& l, const std::string& name) {
-  Instruction i = once_a_step(Opcode::kernel, "update " + name, l.c.optimizer.def.kernel);
-  i.attrs = l.c.optimizer.kernel_attrs();
+Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, const std::string& name) {
+  const Optimizer& optimizer = l.c.optimizer_of(bucket);
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
+  i.attrs = optimizer.kernel_attrs();
   i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
+  if (const double scale = l.c.spec.optimizer.learning_rate_scale(bucket.group); scale != 1)
+    i.attrs.set("learning_rate_scale", scale);
   return i;
 }
 
@@ -80,10 +84,10 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   if (norm) inputs.push_back(*norm);
   const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
   std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
-  const std::vector<std::string> states = l.c.optimizer.states();
+  const std::vector<std::string> states = l.c.optimizer_of(*buffers.plan).states();
   for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
   if (copied) outputs.push_back(read);
-  l.c.emit(update_instruction(l, piece.name), inputs, outputs);
+  l.c.emit(update_instruction(l, *buffers.plan, piece.name), inputs, outputs);
 
   if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
   Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);

@@ -39,7 +39,7 @@ std::string token_of(const VirtualInstruction& v) {
   const std::string token = kernel->element(v.code.attrs);
   const Operand& out = v.code.outputs[0];
   for (const Operand& in : v.code.inputs) {
-    if (!like(in, out) && !((token == "+" || token == "*") && repeats(in, out))) return "";
+    if (!like(in, out) && !repeats(in, out)) return "";
   }
   return token;
 }

@@ -80,11 +80,12 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
 }  // namespace
 
 void fuse_update(Compiler& c) {
-  if (!c.trains() || !c.optimizer.is_plain_step() || c.spec.optimizer.clip_norm != 0) return;
+  if (!c.trains()) return;
   const std::vector<std::vector<size_t>> users = find_users(c);
   std::vector<size_t> removed;
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     Bucket& bucket = c.program.buckets[b];
+    if (!c.is_plain_step(*c.buckets[b].plan)) continue;
     if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0) continue;
     if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be updated
     if (bucket.gradient_type != DType::f32) continue;

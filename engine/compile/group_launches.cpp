@@ -59,6 +59,12 @@ bool is_row_loss(const VirtualInstruction& v) {
   return is_loss(v) && all_f32(v.code.outputs) && v.code.inputs[0].dtype == DType::f32;
 }
 
+/// It adds to what the step reports; nothing in the step reads that.
+bool is_metric(const Compiler& c, const VirtualInstruction& v) {
+  return v.code.opcode == Opcode::kernel && !v.inputs.empty() && v.outputs == std::vector<BufferId>{c.loss} &&
+         !is_loss(v);
+}
+
 /// True if several ranks compute the same loss, which only one of them counts.
 bool loss_has_replicas(const Compiler& c) {
   if (!c.trains()) return false;
@@ -132,7 +138,7 @@ Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) 
   std::vector<size_t> passed;
   for (size_t i = first + 1; i < c.code.size() && found.chain.size() < most; ++i) {
     const VirtualInstruction& v = c.code[i];
-    if (is_small_weight_grad(v) || v.code.opcode == Opcode::print) {
+    if (is_small_weight_grad(v) || is_metric(c, v) || v.code.opcode == Opcode::print) {
       passed.push_back(i);
       continue;
     }

@@ -66,7 +66,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
     const int64_t kept = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
     r.gradients = c.new_buffer(BufferKind::gradients, kept);
     if (plan.adds_up_apart && plan.level < 2) r.sums = c.new_buffer(BufferKind::gradients, whole);
-    for (size_t i = 0; i < c.optimizer.states().size(); ++i) {
+    for (size_t i = 0; i < c.optimizer_of(plan).states().size(); ++i) {
       r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
     }
   }
@@ -98,7 +98,7 @@ void lay_out_variables(Compiler& c) {
     c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
-  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, kFloat);
+  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
 }
 
 }  // namespace trainctl

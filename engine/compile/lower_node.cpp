@@ -17,24 +17,27 @@ View reshaped(const View& from, const Operand& as) {
   return view;
 }
 
-/// The step's loss so far: micro-batches add up in it.
-View step_loss(const Lowering& l) {
-  View view = l.c.flat(l.c.loss, 0, 1, "loss");
+/// The step's sum of the loss or of a metric so far: micro-batches add up in it.
+View step_sum(const Lowering& l, TensorId tensor) {
+  const int place = l.c.graph.reported_place(tensor);
+  View view =
+      l.c.flat(l.c.loss, place, 1, place == 0 ? "loss" : l.c.graph.metrics[static_cast<size_t>(place) - 1].name);
   view.operand.accumulate = l.task.micro_batch > 0;
   return view;
 }
 
-/// True if the loss goes only into the step's sum.
+/// True if it goes only into the step's sum.
 bool only_summed(const Lowering& l, TensorId tensor) {
-  return tensor == l.c.graph.loss && l.num_consumers[tensor] == 0 && !l.printed[tensor];
+  return l.c.graph.reported_place(tensor) >= 0 && l.num_consumers[tensor] == 0 && !l.printed[tensor];
 }
 
-void add_to_loss(Lowering& l, TensorId tensor, const OpDef& op) {
+void add_to_step(Lowering& l, TensorId tensor, const OpDef& op) {
   if (only_summed(l, tensor) && (op.kernel.accumulates & 1u)) return;  // written there directly
   const View& made = l.have(tensor).front().view;
-  const View sum = step_loss(l);
-  if (sum.operand.accumulate) return l.emit_kernel("accumulate loss", accumulate_kernel, {}, {made}, {sum});
-  l.emit_kernel("copy loss", copy_slice_kernel, copy_of(1), {made}, {sum});
+  const View sum = step_sum(l, tensor);
+  const std::string& name = sum.operand.tensor;
+  if (sum.operand.accumulate) return l.emit_kernel("accumulate " + name, accumulate_kernel, {}, {made}, {sum});
+  l.emit_kernel("copy " + name, copy_slice_kernel, copy_of(1), {made}, {sum});
 }
 
 void print(Lowering& l, const Node& node) {
@@ -67,7 +70,7 @@ class NodeLowering {
       keep(0, reshaped(inputs[0], as));
       direct_.assign(1, false);
     } else {
-      run(inputs);
+      run(std::move(inputs));
     }
     if (l_.recomputing) return;
     contribute(l_, id_, direct_);
@@ -81,19 +84,24 @@ class NodeLowering {
     return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;
   }
 
-  void run(const std::vector<View>& inputs) {
+  void run(std::vector<View> inputs) {
+    const KernelDef* kernel = &op_.kernel;
+    if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {
+      inputs.push_back(gathered_statistics(l_, id_, inputs));
+      kernel = op_.inner_sum->apply;
+    }
     const std::vector<View> outputs = places();
-    const bool is_loss = !node_.outputs.empty() && node_.outputs[0] == l_.c.graph.loss;
-    const bool idle = is_loss && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
+    const bool is_reported = !node_.outputs.empty() && l_.c.graph.reported_place(node_.outputs[0]) >= 0;
+    const bool idle = is_reported && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, op_.kernel, attrs(), inputs, outputs);
+      l_.emit_kernel(node_.name, *kernel, attrs(), inputs, outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, outputs[o]);
     }
-    if (is_loss && counts_loss(l_)) add_to_loss(l_, node_.outputs[0], op_);
+    if (is_reported && counts_loss(l_)) add_to_step(l_, node_.outputs[0], op_);
   }
 
   /// Permission to round is decided by the plan, so the program records it.
@@ -111,7 +119,9 @@ class NodeLowering {
       const auto gradient = op_.collective ? std::nullopt : gradient_target(l_, id_, static_cast<int>(o));
       const bool is_sum = only_summed(l_, tensor) && (op_.kernel.accumulates & 1u);
       direct_.push_back(gradient.has_value());
-      outputs.push_back(gradient ? *gradient : is_sum ? step_loss(l_) : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
+      outputs.push_back(gradient ? *gradient
+                        : is_sum ? step_sum(l_, tensor)
+                                 : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
     }
     return outputs;
   }

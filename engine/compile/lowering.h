@@ -61,6 +61,10 @@ struct Lowering {
   std::vector<bool> printed;                              ///< by tensor
   std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
 
+  /// By micro-batch: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
+  /// the backward pass even where a layer is recomputed.
+  std::vector<std::vector<std::pair<NodeId, View>>> statistics;
+
   std::vector<Transfer> outgoing, incoming;
   std::map<int, size_t> received;  ///< by stage: how many of `incoming` this task has handled
 
@@ -109,6 +113,11 @@ void forget(Lowering& l);
 
 // redistribute.cpp
 View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step);
+
+// inner_sum.cpp
+/// The statistics of all parts, for a node with a cut inner dim: computed and gathered, or those that another node of
+/// the layer has.
+View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inputs);
 
 // lower_node.cpp
 void lower_node(Lowering& l, NodeId node);

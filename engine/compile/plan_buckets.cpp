@@ -12,7 +12,7 @@ namespace trainctl {
 namespace {
 
 /// What all parameters of a bucket share.
-using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId>;
+using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int>;
 
 struct Candidate {
   BucketParameter parameter;
@@ -57,7 +57,7 @@ std::vector<LayerId> first_readers(const Graph& graph) {
 }
 
 Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
-                    const std::vector<TensorId>& gradients, LayerId first_reader) {
+                    const std::vector<TensorId>& gradients, int group, LayerId first_reader) {
   Candidate c;
   BucketParameter& p = c.parameter;
   p.tensor = variable.tensor;
@@ -73,7 +73,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   int level = updated && several && large ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 
-  c.key = {variable.stages, sum_axes, level, updated, level == 3 ? first_reader : -1};
+  c.key = {variable.stages, sum_axes, level, updated, level == 3 ? first_reader : -1, group};
   return c;
 }
 
@@ -119,7 +119,7 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key) {
   constexpr int64_t kMostPieces = 8;
-  const auto& [stages, sum_axes, level, updated, layer] = key;
+  const auto& [stages, sum_axes, level, updated, layer, group] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid()) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
@@ -170,15 +170,22 @@ int BucketPlan::reduce_index(const Mesh& mesh, int stage, int rank_in_stage) con
 
 std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   std::map<TensorId, std::vector<TensorId>> gradients;
+  std::map<TensorId, int> groups;
   if (graph.loss >= 0) {
-    for (const Update& update : graph.updates) gradients[update.parameter] = update.gradients;
+    for (const Update& update : graph.updates) {
+      gradients[update.parameter] = update.gradients;
+      groups[update.parameter] = update.group;
+    }
   }
   const std::vector<LayerId> readers = first_readers(graph);
   std::vector<BucketPlan> buckets;
   std::map<BucketKey, size_t> open;
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
-    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor], readers[variable->tensor]);
+    const auto of_group = groups.find(variable->tensor);
+    auto [parameter, key] =
+        candidate(graph, plan, *variable, gradients[variable->tensor],
+                  of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);
     int pieces = pieces_of(graph, plan, *variable, parameter, key);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
@@ -192,6 +199,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.sum_axes = parameter.gradient_layout.partial;
       bucket.level = level;
       bucket.updated = std::get<3>(key);
+      bucket.group = std::get<5>(key);
       bucket.type = plan.gradient_type;
       bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
       bucket.pieces = pieces;

@@ -37,6 +37,7 @@ std::string_view to_string(Opcode opcode);
 enum class Purpose : uint8_t {
   none,
   redistribute,
+  statistics,  ///< sums inside an op whose dim is cut
   pipeline,
   gradient,
   weights,
@@ -188,13 +189,21 @@ struct Memory {
   int64_t total() const { return arena() + workspace; }
 };
 
+/// A number of each step beside the loss.
+struct ReportedMetric {
+  std::string name;  ///< "accuracy"
+  double scale = 1;  ///< times the sum in the arena
+};
+
 struct Program {
   int rank = 0;
   int stage = 0;
   int rank_in_stage = 0;
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
-  int64_t loss_offset = -1;    ///< f32: the step's loss, the same on every rank; -1: forward only
+  /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only.
+  int64_t loss_offset = -1;
+  std::vector<ReportedMetric> metrics;
   Memory memory;
   std::vector<std::vector<int>> groups;  ///< global ranks, in block order; this rank is in each
   std::vector<Variable> variables;

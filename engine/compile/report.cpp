@@ -140,8 +140,9 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const Program& program = classes.programs[c];
     for (const Instruction& i : program.instructions) {
       const bool first = i.micro_batch <= 0 && !i.recompute;
-      const bool moves =
-          i.purpose == Purpose::redistribute || (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
+      const bool moves = i.purpose == Purpose::redistribute ||
+                         (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
+                         (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
       const bool rearranges =
           i.opcode == Opcode::kernel && kernel_of(i) != &copy_slice_kernel;  // packing for a collective
       if (!first || !moves || rearranges) continue;
@@ -268,6 +269,31 @@ int64_t parameters_of(const Graph& graph, const Plan& plan) {
   return count;
 }
 
+/// optimizer.groups, and last the parameters without one; null if the job has no groups.
+Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
+  const std::vector<ParameterGroup>& groups = spec.optimizer.groups;
+  if (groups.empty() || graph.updates.empty()) return nullptr;
+  Json rows = Json::array();
+  for (int g = 0; g <= static_cast<int>(groups.size()); ++g) {
+    const bool rest = g == static_cast<int>(groups.size());
+    int64_t tensors = 0, elements = 0;
+    for (const Update& update : graph.updates) {
+      if (update.group != (rest ? -1 : g)) continue;
+      ++tensors;
+      elements += num_elements(graph.tensors[update.parameter].shape);
+    }
+    Json settings = Json::object();
+    if (!rest)
+      for (const auto& [name, value] : groups[static_cast<size_t>(g)].attrs) settings[name] = to_string(value);
+    rows.push_back({{"patterns", rest ? std::vector<std::string>{} : groups[static_cast<size_t>(g)].patterns},
+                    {"settings", settings},
+                    {"learning_rate_scale", rest ? 1.0 : groups[static_cast<size_t>(g)].learning_rate_scale},
+                    {"tensors", tensors},
+                    {"parameters", elements}});
+  }
+  return rows;
+}
+
 /// What a rank computes with: its part of the parameters of its stage, before optimizer_shard cuts what is kept.
 int64_t parameters_of(const Program& program) {
   int64_t count = 0;
@@ -333,6 +359,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"rank_classes", std::move(of_classes)},
                  {"calls", std::move(calls)},
                  {"notes", plan.notes}};
+  if (Json groups = parameter_groups_json(spec, graph); !groups.is_null()) report["parameter_groups"] = std::move(groups);
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
   return report;
 }

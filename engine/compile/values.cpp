@@ -90,6 +90,15 @@ Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout, Format form
   return *best;
 }
 
+/// Of a recomputed tensor only results of collectives are kept.
+void keep_results(const Lowering& l, TensorId tensor, std::vector<Located>& values) {
+  const auto kept = l.c.plan.kept.find(tensor);
+  if (kept == l.c.plan.kept.end()) return values.clear();
+  std::erase_if(values, [&](const Located& value) {
+    return std::find(kept->second.begin(), kept->second.end(), l.layout(value.layout)) == kept->second.end();
+  });
+}
+
 /// The part that this rank holds, in this format if it is there.
 Located held_value(Lowering& l, TensorId tensor, Format format) {
   for (const Located& value : l.have(tensor))
@@ -146,8 +155,12 @@ void forget(Lowering& l) {
     const int variable = values[tensor].empty() || l.c.graph.tensors[id].producer >= 0 ? -1 : l.c.variable_index(id);
     const int bucket = variable < 0 ? -1 : l.c.program.variables[variable].bucket;
     const bool gathered = bucket >= 0 && l.c.program.buckets[bucket].level == 3;
-    if (all || gathered || l.is_recomputed(id)) values[tensor].clear();
+    if (all || gathered)
+      values[tensor].clear();
+    else if (l.is_recomputed(id))
+      keep_results(l, id, values[tensor]);
   }
+  if (all) l.statistics[l.task.micro_batch].clear();
   l.gathered.assign(l.gathered.size(), -1);
 }
 

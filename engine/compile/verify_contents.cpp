@@ -53,9 +53,13 @@ class Contents {
       }
     }
     if (p_.loss_offset >= 0) {
-      bytes_.for_each(p_.loss_offset, p_.loss_offset + kFloat, [&](Content& c) {
-        if (c.writer == kNothing) faults_.push_back({p_.rank, -1, "the loss is never written"});
-      });
+      for (size_t i = 0; i <= p_.metrics.size(); ++i) {
+        const int64_t at = p_.loss_offset + static_cast<int64_t>(i) * kFloat;
+        const std::string what = i == 0 ? "the loss" : "the metric " + p_.metrics[i - 1].name;
+        bytes_.for_each(at, at + kFloat, [&](Content& c) {
+          if (c.writer == kNothing) faults_.push_back({p_.rank, -1, what + " is never written"});
+        });
+      }
     }
   }
 

@@ -189,7 +189,8 @@ std::vector<Region> persistent_regions(const Program& program) {
     if (v.bucket < 0) add(v.name, v.arena_offset, num_elements(v.shape) * byte_size(v.dtype), true);
   }
   add("scalars", program.scalars_offset, sizeof(StepScalars), true);
-  add("loss", program.loss_offset, byte_size(DType::f32), false);
+  const auto reported = static_cast<int64_t>(1 + program.metrics.size());
+  add("loss", program.loss_offset, reported * byte_size(DType::f32), false);
   std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
   return regions;
 }

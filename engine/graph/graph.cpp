@@ -75,6 +75,13 @@ std::optional<LayerId> Graph::find_layer(std::string_view name) const {
   return static_cast<LayerId>(it - layers.begin());
 }
 
+int Graph::reported_place(TensorId tensor) const {
+  if (tensor == loss) return tensor < 0 ? -1 : 0;
+  for (size_t m = 0; m < metrics.size(); ++m)
+    if (metrics[m].tensor == tensor) return static_cast<int>(m) + 1;
+  return -1;
+}
+
 std::vector<NodeId> Graph::consumers(TensorId tensor) const {
   std::vector<NodeId> found;
   for (size_t n = 0; n < nodes.size(); ++n) {

@@ -92,7 +92,18 @@ struct Update {
   /// Gradient contributions of one micro-batch. More than one where several layers share the
   /// parameter; they are summed.
   std::vector<TensorId> gradients;
+  int group = -1;  ///< which of optimizer.groups sets its optimizer; -1: none
 };
+
+/// A number of each step that is reported with the loss: its tensor is a sum over this micro-batch's rows, and those of
+/// all micro-batches and ranks add up.
+struct Metric {
+  std::string name;      ///< "accuracy"
+  TensorId tensor = -1;  ///< [1]
+  double scale = 1;      ///< of the whole sum
+};
+
+inline constexpr int kMostMetrics = 7;
 
 struct Graph {
   std::vector<Tensor> tensors;
@@ -100,10 +111,13 @@ struct Graph {
   std::vector<Layer> layers;
   std::vector<Update> updates;
   TensorId loss = -1;            ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
+  std::vector<Metric> metrics;   ///< computed by the loss's layer
   std::vector<TensorId> prints;  ///< tensors to write to stdout, in the job's order
 
   std::optional<TensorId> find_tensor(std::string_view name) const;
   std::optional<LayerId> find_layer(std::string_view name) const;
+  /// The place of `tensor` among the numbers that a step reports: 0 the loss, then the metrics; -1: it is none.
+  int reported_place(TensorId tensor) const;
   /// Nodes that read `tensor`, in topological order.
   std::vector<NodeId> consumers(TensorId tensor) const;
 };

@@ -8,12 +8,14 @@
 //          | "." is not used
 //
 // A factor that an output has is cut in parallel. A factor that only inputs have is a contraction:
-// cutting it leaves that output a partial sum over the axes that cut it.
+// cutting it leaves that output a partial sum over the axes that cut it. An inner factor is neither:
+// if it is cut, the ranks exchange sums inside the op (OpDef::inner_sum), and no output is partial.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/graph/shape.h"
@@ -27,22 +29,26 @@ using TensorRule = std::vector<DimRule>;
 struct Rule {
   std::vector<TensorRule> inputs;
   std::vector<TensorRule> outputs;
+  std::vector<int> inner;  ///< factors that the op sums over itself
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
 /// One independent index of a layer, e.g. the rows of its input.
 struct Factor {
-  std::string name;      ///< a letter, as in the rule's text
+  std::string name;  ///< a letter, as in the rule's text
   int64_t size = 1;
   bool cuttable = true;
-  std::string why_not;   ///< when !cuttable: "softmax needs the whole dim on one rank"
+  std::string why_not;  ///< when !cuttable: "the op needs the whole dim on one rank"
 };
 
 /// A rule as an op writes it, in letters; letters in `uncuttable` may not be cut.
 struct RuleText {
-  std::string text;            ///< "mk,kn->mn"
-  std::string uncuttable = ""; ///< letters
-  std::string why_not = "";    ///< the reason for those letters
+  std::string text;             ///< "mk,kn->mn"
+  std::string uncuttable = "";  ///< letters
+  std::string why_not = "";     ///< the reason for those letters
+  std::string inner = "";       ///< letters that the op sums over itself
+  /// Of letters that no shape tells: in "b(hd)->b(hd)" that of h or d.
+  std::vector<std::pair<char, int64_t>> sizes = {};
 };
 
 /// The dims of every tensor of a rule text as strings of letters: parse("n(ch)->n") gives

@@ -132,6 +132,13 @@ void verify_graph(const Graph& graph) {
     const Tensor& loss = graph.tensors[graph.loss];
     require(loss.shape == Shape{1} && loss.dtype == DType::f32, "the loss has shape [1] and is f32");
   }
+  for (const Metric& metric : graph.metrics) {
+    const Tensor& sum = graph.tensors.at(metric.tensor);
+    require(sum.shape == Shape{1} && sum.dtype == DType::f32, "{}: a metric has shape [1] and is f32", metric.name);
+    require(graph.loss >= 0 &&
+                graph.nodes.at(sum.producer).layer == graph.nodes.at(graph.tensors[graph.loss].producer).layer,
+            "{}: a metric is of the loss's layer", metric.name);
+  }
   for (TensorId print : graph.prints) {
     require(print >= 0 && print < static_cast<TensorId>(graph.tensors.size()), "print names a tensor of the graph");
   }

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/graph/contraction.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/named_ops.h"
 
@@ -87,8 +88,12 @@ class BackwardPass {
 
   /// The complete gradient of an activation; -1 if it has none.
   TensorId sum_contributions(TensorId tensor) {
-    const std::vector<TensorId>& parts = contributions_[tensor];
+    std::vector<TensorId>& parts = contributions_[tensor];
     if (parts.empty()) return -1;
+    // A plan may leave contributions of products partial sums, so these are added up first.
+    if (parts.size() > 2)
+      std::stable_partition(parts.begin(), parts.end(),
+                            [&](TensorId part) { return contracts(graph_.nodes[graph_.tensors[part].producer].rule); });
     TensorId sum = parts[0];
     for (size_t i = 1; i < parts.size(); ++i) sum = add(tensor, sum, parts[i], i + 1 == parts.size() ? 0 : i);
     return sum;

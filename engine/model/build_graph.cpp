@@ -12,6 +12,7 @@
 #include "engine/model/backward.h"
 #include "engine/model/loss.h"
 #include "engine/model/model.h"
+#include "engine/model/parameter_groups.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_def.h"
 
@@ -35,6 +36,8 @@ class Model {
     add_prints();
     if (!errors_.empty()) throw SpecError(errors_.take());
     if (graph_.loss >= 0) build_backward(graph_);
+    if (std::vector<Diagnostic> unused = set_parameter_groups(spec_, graph_); !unused.empty())
+      throw SpecError(std::move(unused));
     verify_graph(graph_);
     return std::move(graph_);
   }
@@ -47,7 +50,7 @@ class Model {
   /// At the layer, or at one of its fields.
   void layer_error(const LayerSpec& layer, std::string message, const std::string& field = "") {
     const std::string path = field.empty() ? layer.path : layer.path + "." + field;
-    errors_.add({spec_.position(path), path, std::move(message), ""}, layer.name);
+    errors_.add({spec_.position(path), path, std::move(message), layer.use}, layer.name);
   }
 
   /// The batch of one pass: the global batch, or in hybrid_parallel what one rank reads, divided into
@@ -119,7 +122,8 @@ class Model {
       all = all && tensor.has_value();
       inputs.push_back(tensor.value_or(-1));
     }
-    outputs_[layer.name] = -1;
+    const std::vector<std::string> names = layer.output_names();
+    for (const std::string& name : names) outputs_[name] = -1;
     if (!all) return;
     graph_.layers.push_back({.name = layer.name, .type = layer.type, .pos = spec_.position(layer.path)});
     LayerBuilder builder(graph_, static_cast<LayerId>(graph_.layers.size() - 1), compute_type_);
@@ -129,9 +133,9 @@ class Model {
       const Attrs attrs = with_defaults(layer.attrs, def->fields);
       LayerContext context{*def,   graph_,          builder, attrs,
                            inputs, ranks_in_stage_, hybrid_, spec_.parallel.micro_batches};
-      const TensorId output = emit_layer(context);
-      builder.finish(output);
-      outputs_[layer.name] = output;
+      const std::vector<TensorId> outputs = emit_layer(context);
+      builder.finish(outputs, layer.outputs);
+      for (size_t i = 0; i < names.size(); ++i) outputs_[names[i]] = outputs.at(i);
     } catch (const ShapeError& problem) {
       layer_error(layer, problem.what(), problem.field);
     }
@@ -147,6 +151,8 @@ class Model {
       graph_.loss = build_loss({graph_, spec_, data_, batch_, shares}, *prediction);
     } catch (const ShapeError& problem) {
       error("loss", problem.what());
+    } catch (const SpecError& problem) {  // of a metric
+      for (const Diagnostic& diagnostic : problem.diagnostics()) errors_.add(diagnostic);
     }
   }
 

@@ -48,7 +48,8 @@ std::vector<IndexUse> index_uses(const Graph& graph) {
     if (names.empty()) continue;
     const int64_t below = bound_of(graph, node);
     for (const std::string& name : names) {
-      const IndexUse use{name, reader_of(graph, node), below};
+      IndexUse use{name, reader_of(graph, node), below};
+      if (node.attrs.has("ignore_index")) use.ignored = node.attrs.integer("ignore_index");
       if (below > 0 && std::find(uses.begin(), uses.end(), use) == uses.end()) uses.push_back(use);
     }
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,9 @@ struct IndexUse {
   std::string input;   ///< "data" or "label"
   std::string reader;  ///< "layer 'emb' (embedding)", "the loss (softmax_cross_entropy)"
   int64_t below = 0;   ///< every element must be in [0, below)
+  std::optional<int64_t> ignored = {};  ///< or be this number (a loss's ignore_index)
+
+  bool accepts(int64_t value) const { return (value >= 0 && value < below) || value == ignored; }
   friend bool operator==(const IndexUse&, const IndexUse&) = default;
 };
 

@@ -3,11 +3,14 @@
 
 #include <fmt/format.h>
 
+#include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/model.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/layer_builder.h"
 #include "engine/ops/loss_def.h"
+#include "engine/ops/metric_def.h"
+#include "engine/spec/fields.h"
 
 namespace trainctl {
 namespace {
@@ -46,6 +49,23 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
   return static_cast<TensorId>(c.graph.tensors.size() - 1);
 }
 
+/// Whole numbers of rows until the step's end, so that every plan adds up to the same number.
+void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId prediction, TensorId label, int64_t rows) {
+  static_assert(kMaxMetrics == kMostMetrics, "what the job file allows is what a step reports");
+  for (const MetricSpec& spec : c.spec.metrics) {
+    const MetricDef* def = find_metric(spec.type);
+    check(def != nullptr, "the job file has only metrics that there are");
+    const std::string name = def->reported_as(spec.attrs);
+    try {
+      const TensorId sum = builder.emit(def->op->name, {prediction, label}, spec.attrs, name)[0];
+      c.graph.metrics.push_back({name, sum, 1.0 / (static_cast<double>(rows) * c.shares)});
+    } catch (const ShapeError& problem) {
+      const std::string path = spec.path + (problem.field.empty() ? "" : "." + problem.field);
+      throw SpecError(c.spec.position(path), path, problem.what());
+    }
+  }
+}
+
 }  // namespace
 
 TensorId build_loss(LossContext c, TensorId prediction) {
@@ -58,6 +78,8 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const int64_t terms = num_elements(c.graph.tensors[label].shape);
   c.graph.layers.push_back({.name = "loss", .type = c.spec.loss->type, .pos = c.spec.position("loss")});
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
+  // First: what reads the prediction after the loss would keep its gradient from taking its memory.
+  add_metrics(c, builder, prediction, label, terms);
   Attrs attrs = with_defaults(c.spec.loss->attrs, type.fields);
   attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
   const TensorId loss = builder.emit(type.op->name, {prediction, label}, attrs)[0];
@@ -65,7 +87,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   // prediction is of the sample of its label.
   const BatchRows& rows = c.graph.tensors[prediction].batch;
   c.graph.layers.back().mixed_rows = rows.dim == 0 && rows.outer == 1 ? 0 : c.batch;
-  builder.finish(loss);
+  builder.finish({loss});
   return loss;
 }
 

@@ -1,4 +1,4 @@
-// The loss as the graph's last layer.
+// The loss as the graph's last layer, with the metrics, which read the same prediction and label.
 #pragma once
 
 #include "engine/graph/graph.h"
@@ -17,8 +17,9 @@ struct LossContext {
   double shares = 1;  ///< micro-batches (in hybrid_parallel times the ranks of a stage)
 };
 
-/// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Creates input
-/// "label" if no layer reads it yet. Throws ShapeError.
+/// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Before it the layer
+/// computes graph.metrics, each as "loss.<its name>". Creates input "label" if no layer reads it yet. Throws ShapeError,
+/// or SpecError at a metric.
 TensorId build_loss(LossContext context, TensorId prediction);
 
 }  // namespace trainctl

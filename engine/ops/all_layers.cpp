@@ -1,7 +1,8 @@
-// The layers, losses and optimizers of all families in all_ops.def, and what engine/spec sees of them.
+// The layers, losses, optimizers and metrics of all families in all_ops.def, and what engine/spec sees of them.
 #include "engine/base/error.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/loss_def.h"
+#include "engine/ops/metric_def.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
 
@@ -30,6 +31,7 @@ EntryType entry_of(const LayerDef& def) {
   type.max_inputs = def.max_inputs;
   type.weight_field = def.weight_field;
   type.collective = def.collective;
+  type.num_outputs = def.num_outputs;
   return type;
 }
 
@@ -39,7 +41,13 @@ EntryType entry_of(const LossDef& def) {
   return type;
 }
 
-EntryType entry_of(const OptimizerDef& def) { return {def.name, "", def.fields, def.faults}; }
+EntryType entry_of(const OptimizerDef& def) {
+  EntryType type{def.name, "", def.fields, def.faults};
+  type.same_in_groups = def.same_in_groups;
+  return type;
+}
+
+EntryType entry_of(const MetricDef& def) { return {def.name, def.doc, def.fields}; }
 
 template <class Def>
 std::vector<EntryType> entries_of(std::span<const Def* const> defs) {
@@ -62,9 +70,14 @@ std::span<const OptimizerDef* const> all_optimizers() {
   static const std::vector<const OptimizerDef*> all = collect(&OpFamily::optimizers);
   return all;
 }
+std::span<const MetricDef* const> all_metrics() {
+  static const std::vector<const MetricDef*> all = collect(&OpFamily::metrics);
+  return all;
+}
 
 const LayerDef* find_layer(std::string_view name) { return find(all_layers(), name); }
 const LossDef* find_loss(std::string_view name) { return find(all_losses(), name); }
+const MetricDef* find_metric(std::string_view name) { return find(all_metrics(), name); }
 const OptimizerDef* find_optimizer(std::string_view name) { return find(all_optimizers(), name); }
 const OptimizerDef& get_optimizer(std::string_view name) {
   const OptimizerDef* optimizer = find_optimizer(name);
@@ -78,6 +91,10 @@ const std::vector<EntryType>& layer_types() {
 }
 const std::vector<EntryType>& loss_types() {
   static const std::vector<EntryType> types = entries_of(all_losses());
+  return types;
+}
+const std::vector<EntryType>& metric_types() {
+  static const std::vector<EntryType> types = entries_of(all_metrics());
   return types;
 }
 const std::vector<EntryType>& optimizer_types() {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace trainctl {
 
@@ -51,8 +52,33 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b) {
   return out;
 }
 
+namespace {
+
+Shape shape_of_all(std::string_view op, Infos inputs) {
+  Shape shape = inputs[0].shape;
+  for (const TensorInfo& input : inputs.subspan(1)) shape = broadcast_shape(op, shape, input.shape);
+  return shape;
+}
+
+}  // namespace
+
+std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs) {
+  expect_inputs(op, inputs, num_inputs, num_inputs);
+  expect_floats(op, inputs);
+  return {{shape_of_all(op, inputs), inputs[0].dtype}};
+}
+
+void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs) {
+  if (!g.needs_in_grad(i)) return;
+  const Shape shape = g.shape(g.in(i));
+  if (shape == g.shape(g.out())) return g.set_in_grad(i, op, std::move(inputs), std::move(attrs));
+  const std::string suffix = fmt::format("product{}", i);
+  const auto whole = g.emit(op, std::move(inputs), std::move(attrs), {g.out()}, suffix);
+  g.set_in_grad(i, "sum_to", whole, {{"shape", shape}});
+}
+
 RuleText broadcast_rule(Infos inputs, const Attrs&) {
-  const Shape out = broadcast_shape("broadcast", inputs[0].shape, inputs[1].shape);
+  const Shape out = shape_of_all("broadcast", inputs);
   const std::string dims = letters(out.size());
   std::string text;
   for (size_t i = 0; i < inputs.size(); ++i) {

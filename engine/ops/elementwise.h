@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
 
 namespace trainctl {
 
@@ -26,7 +27,12 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
 
 /// As in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
-/// "ab,()b->ab".
+/// "ab,()b->ab", for any number of inputs.
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);
+/// One output of the inputs' broadcast shape. All are f32, or all bf16.
+std::vector<TensorInfo> infer_broadcast(std::string_view op, Infos inputs, size_t num_inputs);
+/// For a broadcasting op: the gradient of input i is op(inputs), of the output's shape, summed over the dims over which
+/// the input is repeated.
+void set_broadcast_grad(GradBuilder& g, int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs = {});
 
 }  // namespace trainctl

@@ -16,6 +16,13 @@ void expect_shape(const TensorInfo& info, const Shape& expected, const char* wha
          fmt::format("{} is {}, expected {}", what, to_string(info.shape), to_string(expected)));
 }
 
+void expect_parts(Infos in, size_t inputs, const Shape& of_part) {
+  expect(in.size() == inputs, fmt::format("it takes {} inputs, the last with the statistics of all parts", inputs));
+  const Shape& shape = in.back().shape;
+  expect(!shape.empty() && shape[0] > 0 && Shape(shape.begin() + 1, shape.end()) == of_part,
+         fmt::format("the statistics are {}, expected [parts] and {}", to_string(shape), to_string(of_part)));
+}
+
 std::vector<TensorInfo> like_first(Infos in, const Attrs&, DType) { return {in[0]}; }
 
 std::vector<TensorInfo> one_number(Infos, const Attrs&, DType) { return {{{1}}}; }

@@ -23,6 +23,9 @@ inline int64_t columns_of_first(Infos in, const Attrs&) { return in[0].shape.bac
 void expect(bool holds, const std::string& message);
 void expect_shape(const TensorInfo& info, const Shape& expected, const char* what);
 
+/// The last of `inputs` inputs is [parts, ..] of these statistics (InnerSum::apply).
+void expect_parts(Infos in, size_t inputs, const Shape& of_part);
+
 /// All dims but the last.
 inline Shape leading(const TensorInfo& info) { return Shape(info.shape.begin(), info.shape.end() - 1); }
 

@@ -67,6 +67,7 @@ std::vector<TensorId> GradBuilder::append(std::string_view op_name, std::vector<
     rules_.emplace(node.outputs.back(), rule);
     graph_.tensors.push_back(std::move(tensor));
   }
+  if (op.inner_sum) node.rule.inner = node_.rule.inner;
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
   graph_.nodes.push_back(node);

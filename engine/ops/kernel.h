@@ -22,6 +22,9 @@ struct StepScalars {
   float adam_bias2 = 1;  ///< 1 - beta2^t
   uint32_t step = 0;     ///< from 0 over the whole run
   uint32_t epoch = 0;
+  /// For a loss with ignore_index: labels of the step's whole batch, over all ranks and micro-batches, divided by those
+  /// among them that count; 0 if none does.
+  float label_weight = 1;
 };
 
 /// One operand: contiguous, row-major. For a slice of a larger tensor, also its offset in that tensor.

@@ -15,9 +15,10 @@ namespace {
 
 using Dims = std::vector<std::string>;
 
-/// The size of every letter. In a dim with exactly one letter of unknown size, that size follows.
-std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands) {
-  std::map<char, int64_t> sizes;
+/// The size of every letter, some of them given. In a dim with exactly one letter of unknown size, that size follows.
+std::map<char, int64_t> letter_sizes(const std::vector<std::pair<Dims, Shape>>& operands,
+                                     const std::vector<std::pair<char, int64_t>>& given) {
+  std::map<char, int64_t> sizes(given.begin(), given.end());
   for (bool progress = true; progress;) {
     progress = false;
     for (const auto& [dims, shape] : operands) {
@@ -116,7 +117,7 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   for (size_t i = 0; i < inputs.size(); ++i) operands.emplace_back(dims.inputs[i], infos[i].shape);
   for (size_t i = 0; i < outputs.size(); ++i) operands.emplace_back(dims.outputs[i], outputs[i].shape);
   for (const auto& [operand, shape] : operands) check(operand.size() == shape.size(), "a rule covers all dims");
-  const auto sizes = letter_sizes(operands);
+  const auto sizes = letter_sizes(operands, text.sizes);
 
   Layer& layer = graph_.layers[layer_];
   std::map<char, int> factor_of = known_letters(inputs, dims);
@@ -140,6 +141,8 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   Rule rule;
   for (const Dims& input : dims.inputs) rule.inputs.push_back(rule_from(input));
   for (const Dims& output : dims.outputs) rule.outputs.push_back(rule_from(output));
+  for (char letter : text.inner) rule.inner.push_back(factor_of.at(letter));
+  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters says how it sums over them");
   return rule;
 }
 
@@ -180,7 +183,7 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   return node.outputs;
 }
 
-void LayerBuilder::finish(TensorId output) {
+void LayerBuilder::finish(const std::vector<TensorId>& outputs, const std::vector<std::string>& names) {
   Layer& layer = graph_.layers[layer_];
   const std::vector<TensorId> inputs = std::move(layer.inputs);
   const std::vector<TensorRule> rules = std::move(layer.input_rules);
@@ -194,8 +197,20 @@ void LayerBuilder::finish(TensorId output) {
       layer.input_rules.push_back(rules[i]);
     }
   }
-  layer.outputs = {output};
-  layer.output_rules = {rule_of(output)};
+  layer.outputs = outputs;
+  layer.output_rules.clear();
+  for (TensorId output : outputs) layer.output_rules.push_back(rule_of(output));
+  if (outputs.size() > 1) name_outputs(outputs, names);
+}
+
+void LayerBuilder::name_outputs(const std::vector<TensorId>& outputs, const std::vector<std::string>& names) {
+  check(names.size() == outputs.size(), "each of several outputs has a name");
+  for (TensorId output : outputs) graph_.tensors[output].name.clear();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    std::string full = fmt::format("{}.{}", name(), names[i]);
+    if (graph_.find_tensor(full)) shape_error(fmt::format("an output cannot be called '{}': the layer has that inside", names[i]));
+    graph_.tensors[outputs[i]].name = std::move(full);
+  }
 }
 
 const TensorRule& LayerBuilder::rule_of(TensorId tensor) const {

@@ -31,16 +31,18 @@ class LayerBuilder {
                              std::string_view suffix = "");
 
   /// Fills in what a strategy addresses: tensors from outside in the order in which nodes read them, then
-  /// parameters, and the layer's output.
-  void finish(TensorId output);
+  /// parameters, and the layer's outputs. Several outputs are named `<layer>.<name>`.
+  void finish(const std::vector<TensorId>& outputs, const std::vector<std::string>& names = {});
 
   /// The dims of a tensor that this layer touches, in its factors.
   const TensorRule& rule_of(TensorId tensor) const;
   const Shape& shape(TensorId tensor) const { return graph_.tensors[tensor].shape; }
+  DType parameter_type() const { return parameter_type_; }
   const std::string& name() const { return graph_.layers[layer_].name; }
 
  private:
   TensorId add_tensor(Tensor tensor);
+  void name_outputs(const std::vector<TensorId>& outputs, const std::vector<std::string>& names);
   /// Letters of tensors that already have factors in this layer.
   std::map<char, int> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const;
   Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,

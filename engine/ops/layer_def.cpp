@@ -3,20 +3,25 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "engine/ops/expect.h"
 
 namespace trainctl {
 
-TensorId LayerContext::emit(std::string_view op, Attrs of_op) { return builder.emit(op, inputs, std::move(of_op))[0]; }
+TensorId LayerContext::emit(std::string_view op, Attrs of_op) { return emit_all(op, std::move(of_op))[0]; }
 
-TensorId LayerContext::weight(const Shape& wanted, Init init) {
+std::vector<TensorId> LayerContext::emit_all(std::string_view op, Attrs of_op) {
+  return builder.emit(op, inputs, std::move(of_op));
+}
+
+TensorId LayerContext::weight(const Shape& wanted, Init otherwise, std::optional<Fans> fans) {
   const std::string owner = attrs.text("share");
+  const Attrs init = nested_attrs(attrs, "init");
   if (owner.empty()) {
-    if (attrs.has("init_std")) init = {Init::Kind::normal, attrs.number("init_std")};
-    return builder.parameter("weight", wanted, init);
+    if (init.empty()) return builder.parameter("weight", wanted, otherwise);
+    if (!fans) fans = fans_of(wanted);
+    return builder.parameter("weight", wanted, initial_values_of(init, &*fans));
   }
+  if (!init.empty()) throw ShapeError(fmt::format("the weight is that of '{}', which has its own init", owner), "init");
   const auto shared = graph.find_tensor(owner + ".weight");
   if (!shared || graph.tensors[*shared].kind != TensorKind::parameter) {
     shape_error(fmt::format("share: '{}' must be an earlier layer with its own weight", owner));
@@ -29,6 +34,15 @@ TensorId LayerContext::weight(const Shape& wanted, Init init) {
   return *shared;
 }
 
+TensorId LayerContext::bias(const Shape& shape, Init otherwise) {
+  const Attrs init = nested_attrs(attrs, "bias_init");
+  try {
+    return builder.parameter("bias", shape, init.empty() ? otherwise : initial_values_of(init, nullptr));
+  } catch (const ShapeError& error) {
+    throw ShapeError(error.what(), init.empty() ? "" : "bias_init");
+  }
+}
+
 int64_t LayerContext::non_negative_dim(int64_t dim) const {
   const auto ndim = static_cast<int64_t>(shape().size());
   if (dim >= -ndim && dim < ndim) return dim < 0 ? dim + ndim : dim;
@@ -36,18 +50,24 @@ int64_t LayerContext::non_negative_dim(int64_t dim) const {
       fmt::format("there is no dim {} in its input {}; dims are {} to {}", dim, to_string(shape()), -ndim, ndim - 1));
 }
 
-Init linear_init(int64_t features) { return {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(features))}; }
+int64_t LayerContext::sample_dim(int64_t dim) const {
+  dim = non_negative_dim(dim);
+  if (!batch().is_sized(static_cast<size_t>(dim))) return dim;
+  shape_error(fmt::format("dim {} of its input {} is the batch, of which a layer sees one micro-batch at a time", dim,
+                          to_string(shape())));
+}
 
-Init constant_init(double value) { return {Init::Kind::constant, value}; }
-
-TensorId emit_layer(LayerContext& layer) {
+std::vector<TensorId> emit_layer(LayerContext& layer) {
   const EntryType& type = *find_layer_type(layer.def.name);
   const std::string fault = input_fault(type, layer.attrs, static_cast<int>(layer.inputs.size()));
   if (!fault.empty()) shape_error(fault);
   for (TensorId input : layer.inputs) {
     if (layer.builder.shape(input).empty()) shape_error("its input has no dims");
   }
-  return layer.def.emit(layer);
+  std::vector<TensorId> outputs = layer.def.emit(layer).tensors;
+  check(outputs.size() == static_cast<size_t>(output_count(type, layer.attrs)),
+        std::string(layer.def.name) + " has as many outputs as its definition says");
+  return outputs;
 }
 
 }  // namespace trainctl

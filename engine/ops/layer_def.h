@@ -2,16 +2,27 @@
 // its op (relu/relu.cpp defines relu_layer) and is listed in its OpFamily.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/entry_types.h"
+#include "engine/ops/initial_values.h"
 #include "engine/ops/layer_builder.h"
 
 namespace trainctl {
 
 struct LayerContext;
+
+/// What `emit` returns: one output, or all outputs of a layer with several.
+struct LayerOutputs {
+  std::vector<TensorId> tensors;
+  LayerOutputs(TensorId one) : tensors{one} {}                                        // NOLINT: stands for a list of one
+  LayerOutputs(std::vector<TensorId> several) : tensors(std::move(several)) {}        // NOLINT
+};
 
 struct LayerDef {
   const char* name;  ///< the `type` of a job file
@@ -23,9 +34,12 @@ struct LayerDef {
   /// Checks between fields that go beyond their ranges; null: none. Sees no shapes.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
   bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
+  /// How many outputs a layer with these fields has (the fields may be wrong); null: 1.
+  int (*num_outputs)(const Attrs& attrs) = nullptr;
 
-  /// Appends the layer's nodes and returns its output. Throws ShapeError if the shapes of the inputs do not fit.
-  TensorId (*emit)(LayerContext& layer);
+  /// Appends the layer's nodes and returns its output or outputs. Throws ShapeError if the shapes of the inputs do not
+  /// fit.
+  std::function<LayerOutputs(LayerContext& layer)> emit;
 };
 
 /// The interface for `emit`: one layer of a job.
@@ -44,25 +58,27 @@ struct LayerContext {
 
   /// Adds one node that reads all of the layer's inputs; returns its first output.
   TensorId emit(std::string_view op, Attrs attrs = {});
+  /// The same; returns all of its outputs.
+  std::vector<TensorId> emit_all(std::string_view op, Attrs attrs = {});
 
-  /// The layer's own weight, or with the field `share` the weight of an earlier layer. A field `init_std` overrides
-  /// `init`.
-  TensorId weight(const Shape& shape, Init init);
+  /// The layer's own weight, or with the field `share` the weight of an earlier layer. The field `init` overrides
+  /// `otherwise`. `fans`: absent for a weight [out, in, ..].
+  TensorId weight(const Shape& shape, Init otherwise, std::optional<Fans> fans = {});
+  /// The field `bias_init` overrides `otherwise`.
+  TensorId bias(const Shape& shape, Init otherwise);
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
+  /// The same, and throws if the dim's size depends on the batch.
+  int64_t sample_dim(int64_t dim) const;
 };
-
-/// As in PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
-Init linear_init(int64_t features);
-Init constant_init(double value);
 
 /// Every layer type, in the order of the reference.
 std::span<const LayerDef* const> all_layers();
 /// Null if there is none of that name.
 const LayerDef* find_layer(std::string_view name);
 
-/// Calls def.emit after checking that the number of inputs is right and none is a scalar.
-TensorId emit_layer(LayerContext& layer);
+/// Calls def.emit after checking that the number of inputs is right and none is a scalar. Returns the outputs.
+std::vector<TensorId> emit_layer(LayerContext& layer);
 
 }  // namespace trainctl

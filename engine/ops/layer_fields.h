@@ -6,8 +6,11 @@
 namespace trainctl {
 
 inline Field units_field() { return integer("units", "Output features.").at_least(1).at_most(kMaxSize); }
-inline Field init_std_field() {
-  return number("init_std", "Initial weights are normal with this deviation; else as in PyTorch.").above(0);
+inline Field init_field() {
+  return make_field("init", FieldKind::initial, "Initial values of the weight (below); else as in PyTorch.");
+}
+inline Field bias_init_field() {
+  return make_field("bias_init", FieldKind::initial, "Initial values of the bias; else as in PyTorch.");
 }
 inline Field share_field() { return text("share", "A layer whose weight is used instead of its own."); }
 inline Field eps_field() { return number("eps", "Keeps the division finite.").defaults(1e-5).above(0); }

@@ -1,5 +1,5 @@
 // Everything that the job file, its reference, the model and the compiler know about one loss. A loss is in the
-// folder of its op (mse/mse.cpp defines mse_loss) and is listed in its OpFamily.
+// folder of its op (pair_loss/pair_loss.cpp defines mse_loss) and is listed in its OpFamily.
 #pragma once
 
 #include <span>

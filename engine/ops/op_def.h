@@ -23,6 +23,17 @@ class GradBuilder;
 /// What an op does that is a collective as a layer (hybrid_parallel).
 enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
+/// How an op runs if an inner letter of its rule, of input 0, is cut, on each rank: `stats` computes statistics of its
+/// part, a few numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of
+/// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
+/// them.
+struct InnerSum {
+  const KernelDef* stats;                            ///< the op's inputs -> statistics of this part, f32
+  Shape (*shape)(Infos inputs, const Attrs& attrs);  ///< of the statistics: the dims of the rows, then a few numbers
+  const KernelDef* apply;  ///< the op's inputs, statistics of all parts [parts, ..] -> the op's outputs
+  size_t reads = 0;        ///< how many of the inputs `stats` reads, the first ones; 0: all
+};
+
 struct OpDef {
   const char* name;
 
@@ -46,6 +57,8 @@ struct OpDef {
   bool is_view = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction; its kernel only has a cost.
   std::optional<LayerCollective> collective = {};
+  /// Of an op whose rule, or that of its forward op, has inner letters.
+  std::optional<InnerSum> inner_sum = {};
 };
 
 /// Thrown by an op's infer or a layer's emit; model/ turns it into a SpecError at the layer's position, or at that of

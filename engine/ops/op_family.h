@@ -1,4 +1,4 @@
-// A family: the ops, kernels, layers, losses and optimizers of one folder in engine/ops. all_ops.def lists the folders.
+// A family: the ops, kernels, layers, losses, optimizers and metrics of one folder in engine/ops. all_ops.def lists the folders.
 // For each of them
 //   <folder>/<folder>.cpp        defines  <folder>_family      what the planner and the compiler know
 //   <folder>/<folder>_cpu.cpp    defines  <folder>_cpu         the kernels of CPUs (kernel.h)
@@ -15,6 +15,7 @@ namespace trainctl {
 struct LayerDef;      // layer_def.h
 struct LossDef;       // loss_def.h
 struct OptimizerDef;  // optimizer_def.h
+struct MetricDef;     // metric_def.h
 
 struct OpFamily {
   std::initializer_list<const OpDef*> ops;
@@ -24,6 +25,7 @@ struct OpFamily {
   std::initializer_list<const LayerDef*> layers = {};
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};
+  std::initializer_list<const MetricDef*> metrics = {};
 };
 
 /// In the order of all_ops.def.

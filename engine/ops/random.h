@@ -4,11 +4,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define TRAINCTL_HOST_DEVICE __host__ __device__
-#else
-#define TRAINCTL_HOST_DEVICE
-#endif
+#include "engine/ops/host_device.h"
 
 namespace trainctl {
 

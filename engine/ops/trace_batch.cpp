@@ -77,7 +77,7 @@ class FactorsOfBatch {
       const BatchRows& batch = tensor(i).batch;
       for (size_t d = 0; d < node.rule.inputs[i].size(); ++d) {
         const DimRule& dim = node.rule.inputs[i][d];
-        if (static_cast<int>(d) == batch.dim && dim.size() == 1) rows_.emplace(dim[0], batch);
+        if (static_cast<int>(d) == batch.dim && !dim.empty()) rows_.emplace(dim, batch);
         if (!batch.is_sized(d)) continue;
         for (int factor : dim) sized_.emplace(factor, std::pair(i, d));
       }
@@ -101,8 +101,8 @@ class FactorsOfBatch {
       const DimRule& dim = node_.rule.outputs[o][d];
       for (int factor : dim)
         if (sized_.contains(factor)) set_sized(out, d);
-      if (dim.size() != 1 || !rows_.contains(dim[0])) continue;
-      const BatchRows& rows = rows_.at(dim[0]);
+      if (!rows_.contains(dim)) continue;
+      const BatchRows& rows = rows_.at(dim);
       out.dim = static_cast<int>(d);
       out.outer = rows.outer;
       out.rows = rows.rows;
@@ -115,10 +115,15 @@ class FactorsOfBatch {
   /// The rows that one output element depends on; 0: one row, or none.
   int64_t mixed_rows() const {
     int64_t rows = 0;
-    for (const auto& [factor, batch] : rows_) {
-      const bool summed = !node_.outputs.empty() && !is_in_outputs(factor);
-      if (summed || !layer_.factors[static_cast<size_t>(factor)].cuttable || rows_.size() > 1)
-        rows = std::max(rows, batch.rows);
+    const std::vector<int>& inner = node_.rule.inner;
+    for (const auto& [dim, batch] : rows_) {
+      for (int factor : dim) {
+        const bool summed = (!node_.outputs.empty() && !is_in_outputs(factor)) ||
+                            std::find(inner.begin(), inner.end(), factor) != inner.end();
+        const Factor& of_dim = layer_.factors[static_cast<size_t>(factor)];
+        const bool has_rows = of_dim.size > 1 || batch.rows == 1;
+        if (summed || (!of_dim.cuttable && has_rows) || rows_.size() > 1) rows = std::max(rows, batch.rows);
+      }
     }
     return rows;
   }
@@ -145,7 +150,7 @@ class FactorsOfBatch {
   const Graph& graph_;
   const Node& node_;
   const Layer& layer_;
-  std::map<int, BatchRows> rows_;                   ///< by factor
+  std::map<DimRule, BatchRows> rows_;               ///< by the factors of their dim
   std::map<int, std::pair<size_t, size_t>> sized_;  ///< by factor, an input and its dim
 };
 

@@ -112,6 +112,11 @@ FactorAxes without_contractions(const Layer& layer, FactorAxes axes) {
   return axes;
 }
 
+FactorAxes without_inner_sums(const std::vector<int>& inner, FactorAxes axes) {
+  for (int f : inner) axes[f].clear();
+  return axes;
+}
+
 std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>& factor_ways, size_t limit) {
   return Spread(mesh, factor_ways, std::vector<Axes>(factor_ways.size(), all_axes(mesh)), limit).all();
 }

@@ -29,6 +29,9 @@ std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const Lay
 /// `axes` without those of factors that no output of the layer has.
 FactorAxes without_contractions(const Layer& layer, FactorAxes axes);
 
+/// `axes` without those of factors that a node of the layer sums over inside (Rule::inner).
+FactorAxes without_inner_sums(const std::vector<int>& inner, FactorAxes axes);
+
 /// All assignments (at most `limit`) that give each factor axes whose sizes multiply to its ways, in lexicographic
 /// order.
 std::vector<FactorAxes> assignments(const Mesh& mesh, const std::vector<int64_t>& factor_ways, size_t limit);

@@ -74,7 +74,10 @@ class PartOfNode {
   void read_block(const Block& block, int factor) {
     if (factor < 0) return void(traced_ = false);
     Block& known = blocks_[static_cast<size_t>(factor)];
-    if (!factors_[static_cast<size_t>(factor)].cuttable || (known.ways > 1 && known != block)) traced_ = false;
+    const std::vector<int>& inner = node_.rule.inner;  // its sums are those of the rank's block alone
+    const bool whole =
+        !factors_[static_cast<size_t>(factor)].cuttable || std::find(inner.begin(), inner.end(), factor) != inner.end();
+    if (whole || (known.ways > 1 && known != block)) traced_ = false;
     known = block;
   }
 

@@ -26,33 +26,35 @@ bool keeps_every_factor(const Graph& graph, const Layer& layer) {
 
 }  // namespace
 
-Links find_links(const Graph& graph) {
+Links find_links(const Graph& graph, const Units& units) {
   Links links;
-  links.in.resize(graph.layers.size());
-  links.out.resize(graph.layers.size());
-  for (const Layer& layer : graph.layers) links.passes_through.push_back(keeps_every_factor(graph, layer));
+  links.in.resize(units.all.size());
+  links.out.resize(units.all.size());
+  for (const Unit& unit : units.all)
+    links.passes_through.push_back(unit.finishes() || keeps_every_factor(graph, graph.layers[unit.layer]));
   struct FirstUse {
-    LayerId layer = -1;
+    int unit = -1;
     TensorRule rule;
   };
   std::vector<FirstUse> first_use(graph.tensors.size());
-  for (const Node& node : graph.nodes) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
     if (node.phase != Phase::forward) continue;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const TensorId t = node.inputs[i];
       const Tensor& tensor = graph.tensors[t];
-      Link link{t, -1, node.layer, {}, {}, node.rule.inputs[i], 0};
+      Link link{t, -1, units.of_node[n], {}, {}, node.rule.inputs[i], 0};
       if (tensor.producer >= 0) {
         const Node& maker = graph.nodes[tensor.producer];
-        link.from = maker.layer;
+        link.from = units.of_node[tensor.producer];
         link.from_rule = maker.rule;
         link.output =
             static_cast<int>(std::find(maker.outputs.begin(), maker.outputs.end(), t) - maker.outputs.begin());
         link.made = maker.rule.outputs[link.output];
       } else if (tensor.kind == TensorKind::parameter) {
         FirstUse& first = first_use[t];
-        if (first.layer < 0) first = {node.layer, node.rule.inputs[i]};
-        link.from = first.layer;
+        if (first.unit < 0) first = {units.of_node[n], node.rule.inputs[i]};
+        link.from = first.unit;
         link.made = first.rule;
       }
       if (link.from < 0 || link.from == link.to) continue;

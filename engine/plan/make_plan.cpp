@@ -10,12 +10,14 @@
 #include "engine/plan/held_tensors.h"
 #include "engine/plan/hybrid_parts.h"
 #include "engine/plan/hybrid_variables.h"
+#include "engine/plan/kept_results.h"
 #include "engine/plan/part_limits.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/propagation.h"
 #include "engine/plan/sharding_facts.h"
 #include "engine/plan/stages.h"
 #include "engine/plan/strategies.h"
+#include "engine/plan/sums.h"
 
 namespace trainctl {
 namespace {
@@ -247,6 +249,8 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, plan);
+  place_sums(graph, cost, plan);
+  choose_kept_results(graph, cost, plan);
   if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   place_variables(graph, by_hand, plan);
   if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);

@@ -33,12 +33,10 @@ Part largest_part(const Graph& graph, const Plan& plan, const Node& node) {
     Part part{tensor, part_shape(graph, plan, tensor, layout)};
     if (largest.tensor < 0 || takes_less(largest, part)) largest = std::move(part);
   };
-  const std::vector<Axes>& axes = plan.layers[node.layer].factor_axes;
-  const std::vector<Factor>& factors = graph.layers[node.layer].factors;
   for (size_t i = 0; i < node.inputs.size(); ++i)
-    look_at(node.inputs[i], rule_layout(node.rule.inputs[i], factors, axes));
+    look_at(node.inputs[i], input_layout(graph, plan, node, static_cast<int>(i)));
   for (size_t o = 0; o < node.outputs.size(); ++o)
-    look_at(node.outputs[o], rule_layout(node.rule.outputs[o], factors, axes));
+    look_at(node.outputs[o], output_layout(graph, plan, node, static_cast<int>(o)));
   return largest;
 }
 

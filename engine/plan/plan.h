@@ -2,6 +2,7 @@
 // else (layouts, redistributions, memory) follows from these choices.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,13 @@ struct LayerPlan {
   bool recompute = false;
 };
 
+/// A node that is planned apart from its layer: it finishes the layer in another layout (units.h), or adds terms in the
+/// layout or stage in which they are made (sums.h).
+struct NodePlan {
+  int stage = 0;
+  std::vector<Layout> inputs, outputs;
+};
+
 /// A parameter or state: kept in one layout by every stage that uses it.
 struct VariablePlan {
   TensorId tensor = -1;
@@ -56,13 +64,19 @@ struct Plan {
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
   std::vector<LayerPlan> layers;         ///< one per layer of the graph
-  std::vector<VariablePlan> variables;   ///< parameters, then states, in graph order
-  HybridParts hybrid_parts;              ///< in hybrid_parallel
-  std::vector<std::string> notes;        ///< for the user ("batch 30 is cut 2 of 4 ways …")
+  std::map<TensorId, NodePlan> apart;    ///< nodes that are planned apart from their layer, by their first output
+  /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
+  /// collectives.
+  std::map<TensorId, std::vector<Layout>> kept;
+  std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
+  HybridParts hybrid_parts;             ///< in hybrid_parallel
+  std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
-  int stage_of(const Node& node) const { return layers[node.layer].stage; }
+  /// Null: it is planned as its layer.
+  const NodePlan* apart_from_layer(const Node& node) const;
+  int stage_of(const Node& node) const;
 };
 
 /// Chooses everything that the job leaves open; the result is legal by construction. Throws SpecError if the job
@@ -70,13 +84,20 @@ struct Plan {
 /// every rank computes the same plan without communication.
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 
-/// The layout in which a node takes its input i and leaves its output i, from the plan's axes per factor. An output
+/// The layout in which a node takes its input i and leaves its output i, from the plan's axes per factor or, for a node
+/// planned apart from its layer, as planned. An output
 /// is partial over the axes of the factors that only the node's inputs have (so a weight's gradient is partial over
 /// the axes that cut the batch). hybrid_parallel: the graph's shapes are one rank's parts, including parameters, so
-/// all inputs and outputs are "replicated" here. The loss is partial over all axes, a parameter's gradient over
-/// those that do not cut the parameter: the job's loss is the mean over ranks.
+/// all inputs and outputs are "replicated" here. The loss and metrics are partial over all axes, a parameter's gradient
+/// over those that do not cut the parameter: the job's loss is the mean over ranks.
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i);
+
+/// The axes that cut dims of input 0 that the node sums over inside (Rule::inner), major first: its ranks exchange
+/// statistics.
+Axes inner_axes(const Graph& graph, const Plan& plan, const Node& node);
+/// True if both nodes need the same statistics, cut alike, as a loss and its gradient do.
+bool share_statistics(const Node& first, const Node& second);
 
 /// The same from bare axes, for planning: a tensor's layout (never partial), and the axes that output `output` of a
 /// node is partial over.

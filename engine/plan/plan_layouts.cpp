@@ -2,15 +2,12 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/graph/contraction.h"
+#include "engine/ops/op_def.h"
 #include "engine/plan/plan.h"
 
 namespace trainctl {
 namespace {
-
-bool appears_in(const TensorRule& rule, int factor) {
-  return std::any_of(rule.begin(), rule.end(),
-                     [factor](const DimRule& dim) { return std::find(dim.begin(), dim.end(), factor) != dim.end(); });
-}
 
 bool is_parameter_gradient(const Graph& graph, TensorId tensor, TensorId* parameter) {
   for (const Update& update : graph.updates) {
@@ -24,7 +21,7 @@ bool is_parameter_gradient(const Graph& graph, TensorId tensor, TensorId* parame
 Layout hybrid_output(const Graph& graph, const Plan& plan, TensorId tensor) {
   Layout layout = Layout::replicated(static_cast<int>(graph.tensors[tensor].shape.size()));
   TensorId parameter = -1;
-  if (tensor == graph.loss) {
+  if (graph.reported_place(tensor) >= 0) {
     for (Axis a = 0; a < plan.mesh.num_axes(); ++a) layout.partial.push_back(a);
   } else if (is_parameter_gradient(graph, tensor, &parameter)) {
     layout.partial = plan.variable(parameter).layout.replica_axes(plan.mesh);
@@ -46,27 +43,55 @@ Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, c
 
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes) {
   Axes axes;
-  for (int f = 0; f < static_cast<int>(factor_axes.size()); ++f) {
-    if (factor_axes[f].empty() || appears_in(rule.outputs[output], f)) continue;
-    const bool reduced = std::any_of(rule.inputs.begin(), rule.inputs.end(),
-                                     [f](const TensorRule& input) { return appears_in(input, f); });
-    if (reduced) axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
-  }
+  for (int f : contracted_factors(rule, output)) axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
   std::sort(axes.begin(), axes.end());
   return axes;
 }
 
+Axes inner_axes(const Graph& graph, const Plan& plan, const Node& node) {
+  Axes axes;
+  if (node.rule.inner.empty()) return axes;
+  const Layout layout = input_layout(graph, plan, node, 0);
+  for (size_t d = 0; d < layout.dims.size(); ++d) {
+    const int factor = cut_factor(node.rule.inputs[0][d], graph.layers[node.layer].factors);
+    const bool inner = std::find(node.rule.inner.begin(), node.rule.inner.end(), factor) != node.rule.inner.end();
+    if (inner) axes.insert(axes.end(), layout.dims[d].begin(), layout.dims[d].end());
+  }
+  return axes;
+}
+
+bool share_statistics(const Node& first, const Node& second) {
+  const std::optional<InnerSum>&a = get_op(first.op).inner_sum, &b = get_op(second.op).inner_sum;
+  if (!a || !b || a->stats != b->stats || first.layer != second.layer || first.attrs != second.attrs) return false;
+  const size_t reads = a->reads > 0 ? a->reads : std::max(first.inputs.size(), second.inputs.size());
+  if (reads > std::min(first.inputs.size(), second.inputs.size())) return false;
+  return std::equal(first.inputs.begin(), first.inputs.begin() + static_cast<std::ptrdiff_t>(reads),
+                    second.inputs.begin());
+}
+
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
   if (plan.hybrid()) return Layout::replicated(static_cast<int>(graph.tensors[node.inputs[i]].shape.size()));
+  if (const NodePlan* apart = plan.apart_from_layer(node)) return apart->inputs[i];
   return rule_layout(node.rule.inputs[i], graph.layers[node.layer].factors, plan.layers[node.layer].factor_axes);
 }
 
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
   if (plan.hybrid()) return hybrid_output(graph, plan, node.outputs[i]);
+  if (const NodePlan* apart = plan.apart_from_layer(node)) return apart->outputs[i];
   const std::vector<Axes>& factor_axes = plan.layers[node.layer].factor_axes;
   Layout layout = rule_layout(node.rule.outputs[i], graph.layers[node.layer].factors, factor_axes);
   layout.partial = partial_axes(node.rule, i, factor_axes);
   return layout;
+}
+
+const NodePlan* Plan::apart_from_layer(const Node& node) const {
+  const auto found = node.outputs.empty() ? apart.end() : apart.find(node.outputs[0]);
+  return found == apart.end() ? nullptr : &found->second;
+}
+
+int Plan::stage_of(const Node& node) const {
+  const NodePlan* node_plan = apart_from_layer(node);
+  return node_plan == nullptr ? layers[node.layer].stage : node_plan->stage;
 }
 
 const VariablePlan& Plan::variable(TensorId tensor) const {

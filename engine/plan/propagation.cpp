@@ -1,5 +1,5 @@
-// Sweeps over the layers, forwards and backwards, until nothing changes: each layer takes the cheapest of its
-// candidates given its neighbours. Of equally cheap ones the first wins, and following a neighbour comes before
+// Sweeps over the units, forwards and backwards, until nothing changes: each takes the cheapest of its candidates
+// given its neighbours. Of equally cheap ones the first wins, and following a neighbour comes before
 // data parallel.
 #include "engine/plan/propagation.h"
 
@@ -12,6 +12,7 @@
 #include "engine/plan/links.h"
 #include "engine/plan/redistribution.h"
 #include "engine/plan/traffic.h"
+#include "engine/plan/units.h"
 
 namespace trainctl {
 namespace {
@@ -28,156 +29,190 @@ class Propagation {
         strategies_(strategies),
         cost_(cost),
         plan_(plan),
-        links_(find_links(graph)),
-        traffic_(graph, plan.mesh, cost, plan.micro_batches) {}
+        units_(find_units(graph)),
+        links_(find_links(graph, units_)),
+        traffic_(graph, units_, plan.mesh, cost, plan.micro_batches),
+        axes_(units_.all.size()) {}
 
-  // Coordinate descent stops when no single layer can gain, so it starts twice: from the neighbours of the user's
+  // Coordinate descent stops when no single unit can gain, so it starts twice: from the neighbours of the user's
   // layers outwards, and from data parallel everywhere else.
   void choose() {
     descend(false);
     const double following = traffic_.total();
-    const std::vector<LayerPlan> found = plan_.layers;
+    std::vector<FactorAxes> found = axes_;
     descend(true);
-    if (traffic_.total() < following * (1 - 1e-9)) return;
-    plan_.layers = found;
+    if (traffic_.total() >= following * (1 - 1e-9)) axes_ = std::move(found);
+    for (LayerId l = 0; l < num_layers(); ++l) plan_.layers[l].factor_axes = axes_[units_.of_layer[l]];
   }
 
   void explain(LayerId l) {
     LayerPlan& chosen = plan_.layers[l];
-    const bool is_data_parallel = chosen.factor_axes == data_parallel(l);
-    const Model model = model_of(l, is_data_parallel);
-    if (model.layer >= 0) {
+    const int u = units_.of_layer[l];
+    const bool is_data_parallel = chosen.factor_axes == data_parallel(u);
+    const Model model = model_of(u, is_data_parallel);
+    if (model.unit >= 0) {
       chosen.choice = Choice::propagated;
-      chosen.reason = fmt::format("{} {}, {}", model.is_consumer ? "suits" : "follows", graph_.layers[model.layer].name,
-                                  input_moves(l));
+      chosen.reason =
+          fmt::format("{} {}, {}", model.is_consumer ? "suits" : "follows", name(model.unit), input_moves(u));
     } else if (is_data_parallel) {
       chosen.choice = Choice::data_parallel;
       chosen.reason = data_parallel_reason(plan_.mesh, graph_.layers[l], facts_[l]);
     } else {
       chosen.choice = Choice::propagated;
-      chosen.reason = "the cheapest between its neighbours, " + input_moves(l);
+      chosen.reason = "the cheapest between its neighbours, " + input_moves(u);
     }
-    explain_size(l, chosen);
+    explain_size(u, chosen);
+  }
+
+  /// Nodes that finish a layer in another layout than the rest of it.
+  void place_finish(LayerId l) {
+    const int u = units_.finish_of_layer[l];
+    if (u < 0) return;
+    const LayerPlan& chosen = plan_.layers[l];
+    const std::vector<Factor>& factors = graph_.layers[l].factors;
+    std::vector<std::string> names;
+    for (NodeId n : units_.all[u].finishing) {
+      const Node& node = graph_.nodes[n];
+      NodePlan apart{.stage = chosen.stage};
+      for (const TensorRule& rule : node.rule.inputs) apart.inputs.push_back(rule_layout(rule, factors, axes_[u]));
+      for (const TensorRule& rule : node.rule.outputs) apart.outputs.push_back(rule_layout(rule, factors, axes_[u]));
+      if (apart.outputs[0] == output_layout(graph_, plan_, node, 0)) continue;
+      names.push_back(node.op);
+      plan_.apart.emplace(node.outputs[0], std::move(apart));
+    }
+    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} {}", join(names), input_moves(u));
   }
 
  private:
   void descend(bool from_data_parallel) {
-    for (LayerId l = 0; l < num_layers(); ++l) {
-      traffic_.unset(l);
-      plan_.layers[l].factor_axes.clear();
+    for (int u = 0; u < num_units(); ++u) {
+      traffic_.unset(u);
+      axes_[u].clear();
     }
-    for (LayerId l = 0; l < num_layers(); ++l) {
-      if (strategies_[l]) take(l, assignments(plan_.mesh, strategies_[l]->factor_ways, 1).front());
-      if (!strategies_[l] && from_data_parallel) take(l, data_parallel(l));
+    for (int u = 0; u < num_units(); ++u) {
+      const auto& strategy = strategies_[units_.all[u].layer];
+      if (strategy && !units_.all[u].finishes()) take(u, assignments(plan_.mesh, strategy->factor_ways, 1).front());
+      if (!strategy && from_data_parallel) take(u, data_parallel(u));
     }
     bool changed = true;
     for (int sweep = 0; sweep < kMaxSweeps && changed; ++sweep) {
       changed = false;
-      for (LayerId i = 0; i < num_layers(); ++i) changed |= improve(sweep % 2 == 0 ? i : num_layers() - 1 - i);
+      for (int i = 0; i < num_units(); ++i) changed |= improve(sweep % 2 == 0 ? i : num_units() - 1 - i);
     }
   }
 
-  bool is_chosen(LayerId l) const { return plan_.layers[l].factor_axes.size() == graph_.layers[l].factors.size(); }
   LayerId num_layers() const { return static_cast<LayerId>(graph_.layers.size()); }
-  FactorAxes data_parallel(LayerId l) const { return data_parallel_axes(plan_.mesh, graph_.layers[l], facts_[l]); }
+  int num_units() const { return static_cast<int>(units_.all.size()); }
+  const Layer& layer(int u) const { return graph_.layers[units_.all[u].layer]; }
+  const LayerFacts& facts(int u) const { return facts_[units_.all[u].layer]; }
+  const std::string& name(int u) const { return layer(u).name; }
+  /// The user's strategy for a layer says nothing about what finishes it.
+  const LayerStrategy* strategy(int u) const {
+    const std::optional<LayerStrategy>& given = strategies_[units_.all[u].layer];
+    return given && !units_.all[u].finishes() ? &*given : nullptr;
+  }
+  bool is_chosen(int u) const { return axes_[u].size() == layer(u).factors.size(); }
+  FactorAxes data_parallel(int u) const { return data_parallel_axes(plan_.mesh, layer(u), facts(u)); }
 
-  void take(LayerId l, const FactorAxes& axes) {
-    plan_.layers[l].factor_axes = axes;
-    traffic_.set(l, axes);
+  void take(int u, const FactorAxes& axes) {
+    axes_[u] = axes;
+    traffic_.set(u, axes);
   }
 
   Layout made(const Link& link) const {
-    const std::vector<Axes>& axes = plan_.layers[link.from].factor_axes;
-    Layout layout = rule_layout(link.made, graph_.layers[link.from].factors, axes);
+    const FactorAxes& axes = axes_[link.from];
+    Layout layout = rule_layout(link.made, layer(link.from).factors, axes);
     if (!link.from_rule.outputs.empty()) layout.partial = partial_axes(link.from_rule, link.output, axes);
     return layout;
   }
-  Layout read(const Link& link) const {
-    return rule_layout(link.read, graph_.layers[link.to].factors, plan_.layers[link.to].factor_axes);
-  }
+  Layout read(const Link& link) const { return rule_layout(link.read, layer(link.to).factors, axes_[link.to]); }
   Following after_producer(const Link& link) const {
-    return follow(plan_.mesh, graph_.layers[link.to], facts_[link.to], link.read, made(link));
+    return follow(plan_.mesh, layer(link.to), facts(link.to), link.read, made(link));
   }
   Following before_consumer(const Link& link) const {
-    return follow(plan_.mesh, graph_.layers[link.from], facts_[link.from], link.made, read(link));
+    return follow(plan_.mesh, layer(link.from), facts(link.from), link.made, read(link));
   }
 
-  bool improve(LayerId l) {
-    const FactorAxes before = plan_.layers[l].factor_axes;
-    const std::vector<FactorAxes> choices = candidates(l);
+  bool improve(int u) {
+    const FactorAxes before = axes_[u];
+    const std::vector<FactorAxes> choices = candidates(u);
     size_t best = 0;
     double best_seconds = 0;
     for (size_t c = 0; c < choices.size(); ++c) {
       if (choices.size() == 1) break;
-      traffic_.set(l, choices[c]);
-      const double seconds = traffic_.around(l);
+      traffic_.set(u, choices[c]);
+      const double seconds = traffic_.around(u);
       if (c > 0 && seconds >= best_seconds * (1 - 1e-9)) continue;
       best = c;
       best_seconds = seconds;
     }
-    take(l, choices[best]);
+    take(u, choices[best]);
     return choices[best] != before;
   }
 
-  std::vector<FactorAxes> candidates(LayerId l) const {
+  std::vector<FactorAxes> candidates(int u) const {
     std::vector<FactorAxes> choices;
     const auto add = [&choices](FactorAxes axes) {
       if (std::find(choices.begin(), choices.end(), axes) == choices.end()) choices.push_back(std::move(axes));
     };
-    if (strategies_[l]) {
-      const std::vector<int64_t>& ways = strategies_[l]->factor_ways;
+    if (const LayerStrategy* given = strategy(u)) {
+      const std::vector<int64_t>& ways = given->factor_ways;
       const auto add_nearest = [&](const FactorAxes& wish) {
         for (FactorAxes& axes : nearest_assignment(plan_.mesh, ways, wish)) add(std::move(axes));
       };
-      for (const Link& link : links_.in[l]) {
+      for (const Link& link : links_.in[u]) {
         if (is_chosen(link.from)) add_nearest(after_producer(link).axes);
       }
-      for (const Link& link : links_.out[l]) {
+      for (const Link& link : links_.out[u]) {
         if (is_chosen(link.to)) add_nearest(before_consumer(link).axes);
       }
       for (FactorAxes& axes : assignments(plan_.mesh, ways, kMaxAssignments)) add(std::move(axes));
       return choices;
     }
-    bool just_follows = links_.passes_through[l];
-    for (const Link& link : links_.in[l]) {
+    bool just_follows = links_.passes_through[u];
+    for (const Link& link : links_.in[u]) {
       if (!is_chosen(link.from)) continue;
       Following following = after_producer(link);
-      just_follows = just_follows && following.whole && !made(link).is_partial();
+      just_follows = just_follows && following.whole && !made(link).is_partial() &&
+                     without_inner_sums(facts(u).inner, following.axes) == following.axes;
       add(std::move(following.axes));
     }
     if (just_follows && !choices.empty()) return choices;
     const size_t followed = choices.size();
-    for (size_t c = 0; c < followed; ++c) add(without_contractions(graph_.layers[l], choices[c]));
-    for (const Link& link : links_.out[l]) {
+    for (size_t c = 0; c < followed; ++c) add(without_inner_sums(facts(u).inner, choices[c]));
+    for (size_t c = 0; c < followed; ++c) add(without_contractions(layer(u), choices[c]));
+    for (const Link& link : links_.out[u]) {
       if (is_chosen(link.to)) add(before_consumer(link).axes);
     }
-    add(data_parallel(l));
+    add(data_parallel(u));
     return choices;
   }
 
-  // The neighbour whose layout the layer adopted. A data parallel layer next to a data parallel one follows
-  // neither.
+  // The neighbour whose layout the unit adopted. A data parallel layer next to a data parallel one follows neither.
   struct Model {
-    LayerId layer = -1;
+    int unit = -1;
     bool is_consumer = false;
   };
-  Model model_of(LayerId l, bool is_data_parallel) const {
-    const FactorAxes& axes = plan_.layers[l].factor_axes;
-    for (const Link& link : links_.in[l]) {
+  Model model_of(int u, bool is_data_parallel) const {
+    const FactorAxes& axes = axes_[u];
+    for (const Link& link : links_.in[u]) {
       const FactorAxes followed = after_producer(link).axes;
-      const bool same = followed == axes || without_contractions(graph_.layers[l], followed) == axes;
-      const bool idle = is_data_parallel && plan_.layers[link.from].choice == Choice::data_parallel;
+      const bool same = followed == axes || without_inner_sums(facts(u).inner, followed) == axes ||
+                        without_contractions(layer(u), followed) == axes;
+      const bool idle = is_data_parallel && plan_.layers[units_.all[link.from].layer].choice == Choice::data_parallel;
       if (same && !idle) return {link.from, false};
     }
-    for (const Link& link : links_.out[l]) {
-      if (before_consumer(link).axes == axes && (!is_data_parallel || strategies_[link.to])) return {link.to, true};
+    for (const Link& link : links_.out[u]) {
+      if (units_.all[link.to].layer == units_.all[u].layer) continue;  // what finishes it
+      if (before_consumer(link).axes == axes && (!is_data_parallel || strategy(link.to) != nullptr))
+        return {link.to, true};
     }
     return {};
   }
 
-  std::string input_moves(LayerId l) const {
+  std::string input_moves(int u) const {
     std::vector<std::string> moves;
-    for (const Link& link : links_.in[l]) {
+    for (const Link& link : links_.in[u]) {
       const Tensor& tensor = graph_.tensors[link.tensor];
       for (const RedistributionStep& step :
            plan_redistribution(plan_.mesh, tensor.shape, tensor.dtype, made(link), read(link), cost_)) {
@@ -188,15 +223,16 @@ class Propagation {
   }
 
   // What was given up because a size is not divisible, and which sizes would be.
-  void explain_size(LayerId l, LayerPlan& chosen) const {
-    const Layer& layer = graph_.layers[l];
+  void explain_size(int u, LayerPlan& chosen) const {
+    const Layer& layer = this->layer(u);
+    const LayerFacts& facts = this->facts(u);
     const auto near = [](int64_t size, int64_t want) {
       const int64_t below = size / want * want;
       return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
     };
     chosen.would_be = chosen.advice = "";
-    const int batch = facts_[l].batch_factor;
-    if (chosen.choice == Choice::data_parallel && batch >= 0 && facts_[l].why_not[batch].empty()) {
+    const int batch = facts.batch_factor;
+    if (chosen.choice == Choice::data_parallel && batch >= 0 && facts.why_not[batch].empty()) {
       const int64_t rows = layer.factors[batch].size;
       const int have = plan_.mesh.ways(chosen.factor_axes[batch]);
       const int want = plan_.mesh.size();
@@ -206,12 +242,12 @@ class Propagation {
                                   cut_text(have), want, near(rows, want), want);
       return;
     }
-    for (const Link& link : links_.in[l]) {
+    for (const Link& link : links_.in[u]) {
       const Layout arriving = made(link);
       for (size_t d = 0; d < link.read.size(); ++d) {
         const int f = cut_factor(link.read[d], layer.factors);
         const int want = plan_.mesh.ways(arriving.dims[d]);
-        if (f < 0 || !facts_[l].why_not[f].empty() || layer.factors[f].size % want == 0) continue;
+        if (f < 0 || !facts.why_not[f].empty() || layer.factors[f].size % want == 0) continue;
         const int64_t size = layer.factors[f].size;
         chosen.would_be = fmt::format("{} does not divide {}", want, size);
         chosen.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could", d,
@@ -226,8 +262,10 @@ class Propagation {
   const std::vector<std::optional<LayerStrategy>>& strategies_;
   const CostModel& cost_;
   Plan& plan_;
+  const Units units_;
   const Links links_;
   Traffic traffic_;
+  std::vector<FactorAxes> axes_;  // by unit; empty: not chosen yet
 };
 
 }  // namespace
@@ -238,6 +276,7 @@ void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
   propagation.choose();
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
     if (plan.layers[l].choice != Choice::user) propagation.explain(l);
+    propagation.place_finish(l);
   }
 }
 

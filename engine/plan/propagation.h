@@ -1,5 +1,5 @@
-// From strategies for some layers to axes per factor for all of them: coordinate descent over the layers,
-// minimizing the cost of kernels and redistribution.
+// From strategies for some layers to axes per factor for all of them: coordinate descent over the units, minimizing
+// the cost of kernels and redistribution.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,8 @@
 
 namespace trainctl {
 
-/// Fills in factor_axes, choice, reason, would_be and advice of `plan.layers`. Stages must already be set.
+/// Fills in factor_axes, choice, reason, would_be and advice of `plan.layers`, and `plan.apart` for nodes that finish a
+/// layer in another layout. Stages must already be set.
 void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
                const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan);
 

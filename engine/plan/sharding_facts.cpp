@@ -55,6 +55,10 @@ std::vector<LayerFacts> sharding_facts(const Graph& graph) {
     const std::vector<Factor>& factors = graph.layers[node.layer].factors;
     for (const TensorRule& rule : node.rule.inputs) note_obstacles(rule, factors, of_layer.why_not);
     for (const TensorRule& rule : node.rule.outputs) note_obstacles(rule, factors, of_layer.why_not);
+    for (int f : node.rule.inner) {
+      if (std::find(of_layer.inner.begin(), of_layer.inner.end(), f) == of_layer.inner.end())
+        of_layer.inner.push_back(f);
+    }
     if (std::find(node.outputs.begin(), node.outputs.end(), graph.loss) != node.outputs.end()) of_layer.is_loss = true;
   }
   find_batch_factors(graph, facts);

@@ -14,6 +14,7 @@ namespace trainctl {
 
 struct LayerFacts {
   std::vector<std::string> why_not;  ///< one per factor: why it may not be cut; "" if it may
+  std::vector<int> inner;            ///< factors that some node sums over inside (Rule::inner)
   int batch_factor = -1;             ///< the factor that runs over the rows of the micro-batch; -1: none
   bool is_loss = false;
 };

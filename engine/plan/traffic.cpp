@@ -5,8 +5,12 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/graph/contraction.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/plan.h"
 #include "engine/plan/redistribution.h"
 #include "engine/plan/stages.h"
+#include "engine/plan/sums.h"
 
 namespace trainctl {
 namespace {
@@ -27,38 +31,57 @@ std::vector<int> factors_in(const std::vector<TensorRule>& rules) {
   return found;
 }
 
+bool has(const std::vector<int>& factors, int factor) {
+  return std::find(factors.begin(), factors.end(), factor) != factors.end();
+}
+
+int64_t statistics_bytes(const Graph& graph, const Node& node) {
+  std::vector<TensorInfo> infos;
+  for (TensorId t : node.inputs) infos.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
+  return bytes_of({get_op(node.op).inner_sum->shape(infos, node.attrs)});
+}
+
 }  // namespace
 
-Traffic::Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches)
-    : mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
+Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches)
+    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
   bucketed_.wire_latency_seconds = 0;
-  touched_.resize(graph.layers.size());
-  work_.resize(graph.layers.size());
-  is_set_.resize(graph.layers.size(), false);
-  for (const Layer& layer : graph.layers) {
-    codes_.emplace_back(layer.factors.size(), kNotCut);
-    ways_.emplace_back(layer.factors.size(), 1);
+  touched_.resize(units.all.size());
+  work_.resize(units.all.size());
+  is_set_.resize(units.all.size(), false);
+  for (const Unit& unit : units.all) {
+    const size_t factors = graph.layers[unit.layer].factors.size();
+    codes_.emplace_back(factors, kNotCut);
+    ways_.emplace_back(factors, 1);
   }
   std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
   const std::vector<double> seconds = node_seconds(graph, cost);
+  std::vector<std::vector<NodeId>> with_statistics(units.all.size());
   for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n) {
     const Node& node = graph.nodes[n];
     for (TensorId t : node.inputs) consumers[t].push_back(n);
     std::vector<TensorRule> all = node.rule.inputs;
     all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
-    work_[node.layer].push_back({seconds[n], factors_in(all)});
+    const int unit = units.of_node[n];
+    NodeWork& work = work_[unit].emplace_back(NodeWork{seconds[n], factors_in(all), node.rule.inner});
+    if (node.rule.inner.empty()) continue;
+    std::vector<NodeId>& exchanging = with_statistics[unit];
+    const bool shares = std::any_of(exchanging.begin(), exchanging.end(),
+                                    [&](NodeId other) { return share_statistics(graph.nodes[other], node); });
+    if (!shares) work.statistics_bytes = statistics_bytes(graph, node);
+    exchanging.push_back(n);
   }
   for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
   add_gradient_sums(graph);
+  join_terms(graph);
   for (size_t t = 0; t < tensors_.size(); ++t) {
-    std::vector<LayerId> layers = {tensors_[t].source.layer};
-    for (const Use& target : tensors_[t].targets) layers.push_back(target.layer);
-    std::sort(layers.begin(), layers.end());
-    layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
-    for (LayerId l : layers) {
-      if (l >= 0) touched_[l].push_back(t);
-    }
+    std::vector<int> touching;
+    for (const Use& source : tensors_[t].sources) touching.push_back(source.unit);
+    for (const Use& target : tensors_[t].targets) touching.push_back(target.unit);
+    std::sort(touching.begin(), touching.end());
+    touching.erase(std::unique(touching.begin(), touching.end()), touching.end());
+    for (int unit : touching) touched_[unit].push_back(t);
   }
 }
 
@@ -71,40 +94,57 @@ void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<Node
   // A rank loads any part of the data set's tensors locally.
   if (tensor.kind == TensorKind::input) return;
   const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
-  if (tensor.producer >= 0) {
-    const Node& node = graph.nodes[tensor.producer];
-    const size_t o = std::find(node.outputs.begin(), node.outputs.end(), id) - node.outputs.begin();
-    uses.source = {node.layer, cut_factors(node.rule.outputs[o], graph.layers[node.layer].factors), {}, false};
-    const std::vector<int> made = factors_in({node.rule.outputs[o]});
-    for (int f : factors_in(node.rule.inputs)) {
-      if (!std::binary_search(made.begin(), made.end(), f)) uses.source.summed.push_back(f);
-    }
-  }
+  if (tensor.producer >= 0) uses.sources.push_back(made_by(graph, id));
   for (NodeId n : consumers) {
     const Node& node = graph.nodes[n];
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != id) continue;
-      Use use{node.layer, cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
-      if (uses.source.layer < 0 && kept) uses.source = use;  // the first layer decides a variable's layout
+      Use use{units_.of_node[n], cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, kept};
+      if (uses.sources.empty() && kept) uses.sources.push_back(use);  // the first layer decides a variable's layout
       if (std::find(uses.targets.begin(), uses.targets.end(), use) == uses.targets.end()) uses.targets.push_back(use);
     }
   }
 }
 
+Traffic::Use Traffic::made_by(const Graph& graph, TensorId tensor) const {
+  const NodeId producer = graph.tensors[tensor].producer;
+  const Node& node = graph.nodes[producer];
+  const size_t o = std::find(node.outputs.begin(), node.outputs.end(), tensor) - node.outputs.begin();
+  return {units_.of_node[producer], cut_factors(node.rule.outputs[o], graph.layers[node.layer].factors),
+          contracted_factors(node.rule, static_cast<int>(o)), false};
+}
+
+// The terms of a tensor's gradient become sources of the sum: the nodes that add them move nothing.
+void Traffic::join_terms(const Graph& graph) {
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.phase != Phase::backward || !adds_terms(graph, node)) continue;
+    std::vector<Use> sources;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      TensorUses& term = tensors_[node.inputs[i]];
+      for (const Use& source : term.sources)
+        if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+      std::erase(term.targets,
+                 Use{units_.of_node[n], cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, false});
+    }
+    tensors_[node.outputs[0]].sources = std::move(sources);
+  }
+}
+
 void Traffic::add_gradient_sums(const Graph& graph) {
   for (const Update& update : graph.updates) {
-    Use home = tensors_[update.parameter].source;
-    if (home.layer < 0) continue;
+    if (tensors_[update.parameter].sources.empty()) continue;
+    Use home = tensors_[update.parameter].sources[0];
     home.once_a_step = true;
     for (TensorId gradient : update.gradients) tensors_[gradient].targets.push_back(home);
   }
 }
 
-void Traffic::set(LayerId layer, const FactorAxes& axes) {
-  is_set_[layer] = true;
+void Traffic::set(int unit, const FactorAxes& axes) {
+  is_set_[unit] = true;
   for (size_t f = 0; f < axes.size(); ++f) {
-    codes_[layer][f] = number_of(axes[f]);
-    ways_[layer][f] = mesh_.ways(axes[f]);
+    codes_[unit][f] = number_of(axes[f]);
+    ways_[unit][f] = mesh_.ways(axes[f]);
   }
 }
 
@@ -114,26 +154,35 @@ uint64_t Traffic::number_of(const Axes& axes) {
   return known->second;
 }
 
-double Traffic::work_seconds(LayerId layer) const {
+double Traffic::work_seconds(int unit) const {
   double seconds = 0;
-  for (const NodeWork& work : work_[layer]) {
+  for (const NodeWork& work : work_[unit]) {
     double ways = 1;
-    for (int f : work.factors) ways *= ways_[layer][f];
-    seconds += work.seconds / ways;
+    for (int f : work.factors) ways *= ways_[unit][f];
+    seconds += work.seconds / ways + inner_sum_seconds(unit, work);
   }
   return seconds;
 }
 
-double Traffic::around(LayerId layer) {
-  double seconds = work_seconds(layer);
-  for (size_t t : touched_[layer]) seconds += tensor_seconds(tensors_[t]);
+double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
+  int parts = 1;
+  for (int f : work.inner) parts *= ways_[unit][f];
+  if (parts == 1 || work.statistics_bytes == 0) return 0;
+  int64_t bytes = work.statistics_bytes * parts;
+  for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : ways_[unit][f];
+  return cost_.collective_seconds(Collective::all_gather, bytes, parts);
+}
+
+double Traffic::around(int unit) {
+  double seconds = work_seconds(unit);
+  for (size_t t : touched_[unit]) seconds += tensor_seconds(tensors_[t]);
   return seconds;
 }
 
 double Traffic::total() {
   double seconds = 0;
-  for (LayerId l = 0; l < static_cast<LayerId>(work_.size()); ++l) {
-    if (is_set_[l]) seconds += work_seconds(l);
+  for (int unit = 0; unit < static_cast<int>(work_.size()); ++unit) {
+    if (is_set_[unit]) seconds += work_seconds(unit);
   }
   for (const TensorUses& tensor : tensors_) seconds += tensor_seconds(tensor);
   return seconds;
@@ -141,7 +190,7 @@ double Traffic::total() {
 
 void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   out.clear();
-  const std::vector<uint64_t>& codes = codes_[use.layer];
+  const std::vector<uint64_t>& codes = codes_[use.unit];
   for (int f : use.dims) out.push_back(f < 0 ? kNotCut : codes[f]);
   uint64_t partial = 0;  // a set: one bit per axis
   for (int f : use.summed) {
@@ -160,17 +209,24 @@ Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
 }
 
 double Traffic::tensor_seconds(const TensorUses& tensor) {
-  if (tensor.source.layer < 0 || !is_set_[tensor.source.layer]) return 0;
-  pack(tensor.source, from_);
+  const auto is_new = [](std::vector<std::vector<uint64_t>>& counted, const std::vector<uint64_t>& packed) {
+    if (std::find(counted.begin(), counted.end(), packed) != counted.end()) return false;
+    counted.push_back(packed);
+    return true;
+  };
   double seconds = 0;
-  counted_.clear();
-  for (const Use& target : tensor.targets) {
-    if (!is_set_[target.layer]) continue;
-    pack(target, to_);
-    // Two readers of the same layout share the tensor redistributed for the first.
-    if (to_ == from_ || std::find(counted_.begin(), counted_.end(), to_) != counted_.end()) continue;
-    counted_.push_back(to_);
-    seconds += move_seconds(tensor, target);
+  counted_sources_.clear();
+  for (const Use& source : tensor.sources) {
+    if (!is_set_[source.unit]) continue;
+    pack(source, from_);
+    if (!is_new(counted_sources_, from_)) continue;
+    counted_.clear();
+    for (const Use& target : tensor.targets) {
+      if (!is_set_[target.unit]) continue;
+      pack(target, to_);
+      // Two readers of the same layout share the tensor redistributed for the first.
+      if (to_ != from_ && is_new(counted_, to_)) seconds += move_seconds(tensor, target);
+    }
   }
   return seconds;
 }

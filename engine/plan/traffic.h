@@ -11,48 +11,56 @@
 #include "engine/graph/graph.h"
 #include "engine/plan/cost_model.h"
 #include "engine/plan/layout.h"
+#include "engine/plan/units.h"
 
 namespace trainctl {
 
-/// Axes per factor, one entry per layer.
+/// Axes per factor of a layer.
 using FactorAxes = std::vector<Axes>;
 
 class Traffic {
  public:
   /// Work done once a step (sums of parameter gradients, weights shared by layers that want them in different
   /// layouts) counts 1/micro_batches here. It has no latency, since it goes in large buckets.
-  Traffic(const Graph& graph, const Mesh& mesh, const CostModel& cost, int micro_batches);
+  Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches);
 
-  /// A layer that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or
-  /// reads.
-  void set(LayerId layer, const FactorAxes& axes);
-  void unset(LayerId layer) { is_set_[layer] = false; }
-  /// Seconds per micro-batch of the layer's kernels and of every tensor that its nodes make or read.
-  double around(LayerId layer);
-  /// The same for all layers, each tensor once.
+  /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
+  void set(int unit, const FactorAxes& axes);
+  void unset(int unit) { is_set_[unit] = false; }
+  /// Seconds per micro-batch of the unit's kernels and of every tensor that its nodes make or read.
+  double around(int unit);
+  /// The same for all units, each tensor once.
   double total();
 
  private:
   struct Use {
-    LayerId layer = -1;
+    int unit = -1;
     std::vector<int> dims;    ///< the factor that cuts each dim, or -1
     std::vector<int> summed;  ///< factors over which it is partial
     bool once_a_step = false;
     friend bool operator==(const Use&, const Use&) = default;
   };
+  /// A tensor with several sources is the sum of a term from each. Terms made in the same layout are added before they
+  /// are moved (place_sums).
   struct TensorUses {
-    Use source;
+    std::vector<Use> sources;
     std::vector<Use> targets;
     uint64_t shape_class = 0;
   };
   struct NodeWork {
     double seconds = 0;
     std::vector<int> factors;
+    /// Statistics that its ranks exchange if one of these is cut (Rule::inner).
+    std::vector<int> inner = {};
+    int64_t statistics_bytes = 0;  ///< of the whole op; 0: none, or another node's
   };
 
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
   void add_gradient_sums(const Graph& graph);
-  double work_seconds(LayerId layer) const;
+  void join_terms(const Graph& graph);
+  Use made_by(const Graph& graph, TensorId tensor) const;
+  double work_seconds(int unit) const;
+  double inner_sum_seconds(int unit, const NodeWork& work) const;
   double tensor_seconds(const TensorUses& tensor);
   uint64_t number_of(const Axes& axes);
   /// The number of each dim's axes, then one bit per axis of the partial sum.
@@ -60,23 +68,24 @@ class Traffic {
   Layout unpack(const std::vector<uint64_t>& packed) const;
   double move_seconds(const TensorUses& tensor, const Use& target);
 
+  const Units& units_;
   const Mesh& mesh_;
   CostModel cost_;
   CostModel bucketed_;  ///< without latency
   double once_a_step_weight_;
   std::vector<TensorUses> tensors_;
-  std::vector<std::vector<size_t>> touched_;  ///< by layer: its tensors
-  std::vector<std::vector<NodeWork>> work_;   ///< by layer: its nodes
+  std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors
+  std::vector<std::vector<NodeWork>> work_;   ///< by unit: its nodes
   static constexpr uint64_t kNotCut = 0;
   std::vector<Axes> axes_lists_ = {{}};  ///< by number
   std::map<Axes, uint64_t> axes_numbers_ = {{{}, kNotCut}};
-  std::vector<std::vector<uint64_t>> codes_;  ///< by layer, one per factor: the number of its axes
+  std::vector<std::vector<uint64_t>> codes_;  ///< by unit, one per factor: the number of its axes
   std::vector<std::vector<int>> ways_;        ///< and the number of parts they give
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::string, double> known_;
   std::vector<uint64_t> from_, to_;  ///< scratch
-  std::vector<std::vector<uint64_t>> counted_;
+  std::vector<std::vector<uint64_t>> counted_, counted_sources_;
 };
 
 }  // namespace trainctl

@@ -60,9 +60,10 @@ class Executor {
   /// layout inputs(); it must not change until the step is finished. Allocates nothing. At most max_in_flight() steps
   /// may be unfinished. Throws CommError (with the instruction's name) if peers fail, EnvError if the device does.
   virtual void start_step(const std::byte* inputs, const StepScalars& scalars) = 0;
-  /// Waits for the oldest unfinished step and returns its loss; 0 in a program without one.
-  /// Throws as start_step.
-  virtual float finish_step() = 0;
+  /// Waits for the oldest unfinished step and returns its loss; 0 in a program without one. The sums of
+  /// Program::metrics are written to `metrics`, which has room for all or none. Throws as start_step.
+  virtual float finish_step(std::span<float> metrics) = 0;
+  float finish_step() { return finish_step({}); }
   virtual int max_in_flight() const = 0;
 
   /// Zeroed memory for `inputs`, which the device reads directly. 64-byte aligned.

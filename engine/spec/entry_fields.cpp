@@ -31,11 +31,26 @@ const std::vector<EntryType>& transform_types() {
   return types;
 }
 
+const Field& condition_field() {
+  static const Field field = flag("if", true, "false: it is left out, and layers that read it read its input.");
+  return field;
+}
+
 const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
       text("name", "How others refer to it; the type and a counter if omitted."),
       make_field("inputs", FieldKind::names, "Layers, data or label; the previous layer if omitted."),
+      make_field("outputs", FieldKind::names, "Of a layer with several: their names; 0, 1, ... if omitted."),
+      condition_field(),
+  };
+  return fields;
+}
+
+const std::vector<Field>& parameter_group_fields() {
+  static const std::vector<Field> fields = {
+      make_field("parameters", FieldKind::patterns, "Names or globs of parameters: h.0.ln1.weight, '*.bias'.").required(),
+      number("learning_rate_scale", "Factor of their learning rate.").defaults(1.0).at_least(0),
   };
   return fields;
 }
@@ -45,7 +60,10 @@ const std::vector<Field>& module_use_fields() {
       text("module", "The block of `modules` to insert here.").required(),
       text("name", "Prefix of the names of its layers; the module's name if omitted."),
       make_field("inputs", FieldKind::names, "The layer that is `input` inside; the previous layer if omitted."),
+      make_field("with", FieldKind::values, "Values of the module's arguments."),
       integer("repeat", "Number of copies, one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
+      text("index", "With repeat: what expressions in `with` and in the module call the number of the copy, from 0."),
+      condition_field(),
   };
   return fields;
 }

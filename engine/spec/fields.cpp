@@ -52,16 +52,26 @@ std::string kind_name(const Field& field) {
       return "list of words";
     case FieldKind::variables:
       return "mapping of name to text";
+    case FieldKind::initial:
+      return "initial values: name or mapping";
     case FieldKind::names:
       return "list of layer names";
     case FieldKind::patterns:
       return "list of names or globs";
+    case FieldKind::paths:
+      return "path or list of paths";
     case FieldKind::transforms:
       return "list of transforms";
+    case FieldKind::metrics:
+      return "list of metrics";
     case FieldKind::modules:
-      return "mapping of lists of layers";
+      return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:
       return "list of layers";
+    case FieldKind::values:
+      return "mapping of name to number, text, true or false";
+    case FieldKind::groups:
+      return "list of mappings";
     case FieldKind::stage_map:
       return "mapping of name or glob to stage";
     case FieldKind::strategy_map:

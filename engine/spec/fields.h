@@ -25,6 +25,9 @@ inline constexpr double kMaxImageSide = 65'536;
 /// Steps of a run: they are counted in 32 bits.
 inline constexpr double kMaxSteps = 4'294'967'295;
 
+/// They are read with the loss of each step.
+inline constexpr size_t kMaxMetrics = 7;
+
 inline constexpr int kMaxRanks = 65'536;
 
 /// A rank's program holds the work of each.
@@ -49,9 +52,14 @@ struct FieldAt {
 /// The fields of all sections with this name: "ranks", or "launch.ranks" itself.
 std::vector<FieldAt> fields_called(std::string_view name);
 
-/// Keys that every layer may have (type, name, inputs), and those of `{module: …}` entries.
+/// `if`, of layers and of uses of modules.
+const Field& condition_field();
+/// Keys that every layer may have (type, name, inputs, ...), and those of `{module: …}` entries.
 const std::vector<Field>& common_layer_fields();
 const std::vector<Field>& module_use_fields();
+
+/// Keys that every group of `optimizer.groups` may have besides the optimizer's own fields.
+const std::vector<Field>& parameter_group_fields();
 
 const std::vector<EntryType>& transform_types();
 

@@ -87,6 +87,24 @@ std::string_view to_string(Precision precision) {
   return "";
 }
 
+Attrs OptimizerSpec::settings_of(int group) const {
+  Attrs settings = attrs;
+  if (group < 0) return settings;
+  for (const auto& [name, value] : groups.at(static_cast<size_t>(group)).attrs) settings.set(name, value);
+  return settings;
+}
+
+double OptimizerSpec::learning_rate_scale(int group) const {
+  return group < 0 ? 1.0 : groups.at(static_cast<size_t>(group)).learning_rate_scale;
+}
+
+std::vector<std::string> LayerSpec::output_names() const {
+  if (outputs.empty()) return {name};
+  std::vector<std::string> full;
+  for (const std::string& output : outputs) full.push_back(name + "." + output);
+  return full;
+}
+
 SourcePos JobSpec::position(std::string_view path) const {
   std::string at(path);
   while (!at.empty()) {

@@ -37,14 +37,19 @@ struct TransformSpec {
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | random | constant
-  std::string path;  ///< mnist: a folder, made absolute or relative to the working directory
+  std::string type;  ///< mnist | tokens | text | random | constant
+  /// Made absolute. mnist: one folder; tokens and text: files and globs, in order.
+  std::vector<std::string> paths;
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   bool drop_last = true;
   int64_t repeat = 1;  ///< passes over the set per epoch
+  // tokens and text
+  int64_t length = 0;                  ///< tokens of a sample
+  int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
+  std::string token_dtype = "uint16";  ///< uint16 | int32: of files without a header
   // random and constant sets; shapes are per sample
   Ints shape;
   std::string dtype = "f32";  ///< of data: f32 | i32
@@ -59,15 +64,29 @@ struct DatasetSpec {
 struct LayerSpec {
   std::string name;
   std::string type;
-  std::vector<std::string> inputs;  ///< layer names or "data"/"label"; defaults to the previous layer
+  std::vector<std::string> inputs;  ///< names of outputs, "data" or "label"; defaults to the previous layer
   Attrs attrs;                      ///< the type's own fields, defaults filled in
   std::string path;                 ///< "network[3]" or "modules.block[0]", for positions
+  /// Names of several outputs within the layer: "0", "1" or as the job names them. Empty: one, named as the layer.
+  std::vector<std::string> outputs = {};
+
+  /// By which other layers read them: "h.0.split.q", or the layer's name.
+  std::vector<std::string> output_names() const;
+  /// For a layer of a module with arguments: "in module 'block', used in line 9 with units: 7". Errors end with it.
+  std::string use = {};
 };
 
 struct LossSpec {
   std::string type;   ///< a LossDef's name
   Attrs attrs;        ///< the type's own fields, defaults filled in
   std::string input;  ///< layer whose output is the prediction; default: the last layer
+};
+
+/// What is computed of the predictions beside the loss, and reported with it.
+struct MetricSpec {
+  std::string type;  ///< a MetricDef's name
+  Attrs attrs;       ///< the type's own fields, defaults filled in
+  std::string path;  ///< "metrics[1]", for positions
 };
 
 struct ScheduleSpec {
@@ -80,11 +99,24 @@ struct ScheduleSpec {
   double gamma = 0.1;        ///< … multiply by gamma
 };
 
+/// Parameters with settings of their own: those whose name matches a pattern, and no pattern of an earlier group.
+struct ParameterGroup {
+  std::vector<std::string> patterns;  ///< over names of parameters: "h.0.ln1.weight"
+  Attrs attrs;                        ///< the optimizer type's own fields that differ
+  double learning_rate_scale = 1;
+  std::string path;  ///< "optimizer.groups[0]"
+};
+
 struct OptimizerSpec {
   std::string type = "sgd";  ///< an OptimizerDef's name
   ScheduleSpec learning_rate;
   Attrs attrs;           ///< the type's own fields; those that are absent have their defaults
   double clip_norm = 0;  ///< by global norm; 0: off
+  std::vector<ParameterGroup> groups;
+
+  /// The settings of a group (Update::group); -1: of all other parameters.
+  Attrs settings_of(int group) const;
+  double learning_rate_scale(int group) const;
 };
 
 struct TrainSpec {
@@ -152,7 +184,7 @@ struct PrintSpec {
 };
 
 /// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
-/// command has no dataset, network, loss, optimizer, train, parallel and print.
+/// command has no dataset, network, loss, metrics, optimizer, train, parallel and print.
 struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
@@ -165,6 +197,7 @@ struct JobSpec {
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
+  std::vector<MetricSpec> metrics;
   OptimizerSpec optimizer;
   TrainSpec train;
   ParallelSpec parallel;

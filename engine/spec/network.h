@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/spec/expand.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/problems.h"
@@ -25,30 +26,52 @@ struct LayerEntry {
   int64_t repeat = 0;               ///< 0: not given, one copy without a number in its names
   std::vector<std::string> inputs;  ///< as written; empty: the previous layer
   std::vector<SourcePos> input_pos;
+  std::vector<std::string> outputs;  ///< names of several outputs, defaults filled in; empty: one
   Attrs attrs;
+  bool left_out = false;  ///< its `if` is false
+  YamlNode with;          ///< arguments of the module, as written
+  std::string index;      ///< the name of the number of the copy; "": none
   std::string path;
   SourcePos pos;  ///< of the type or module, for errors that concern the whole entry
   SourcePos module_pos, share_pos;
 };
 
 using LayerList = std::vector<LayerEntry>;
-using Modules = std::map<std::string, LayerList>;
+
+/// A block of layers as written: what is in it depends on the arguments of each use.
+struct Module {
+  struct Argument {
+    std::string name;
+    YamlNode fallback;  ///< null: every use gives it
+  };
+  std::vector<Argument> arguments;
+  std::vector<std::string> inputs;  ///< names of its inputs; empty: one, called "input"
+  YamlNode body;                    ///< the list of layers
+  std::string path;                 ///< of that list
+  bool has_expressions = false;     ///< in the body; if not, `layers` has been read from it
+  LayerList layers;
+};
+using Modules = std::map<std::string, Module>;
 
 /// The names of the items of a list of layers; those that have none are called relu, relu_1, … after their type or
 /// module. Reads nothing else, so the layers may be wrong.
 std::vector<std::string> names_of_layers(const YamlNode& list);
 
 LayerList read_layers(const YamlNode& node, const std::string& path, Problems& problems);
-Modules read_modules(const YamlNode& node, const std::string& path, Problems& problems);
+/// Reads the modules. Expressions in them are only checked; each use gives their names values.
+Modules read_modules(const YamlNode& node, const std::string& path, Expander& expander, Problems& problems);
 
 struct Network {
   std::vector<LayerSpec> layers;
   std::vector<std::string> print_names;        ///< names allowed in `print` and `loss.input`
-  std::map<std::string, std::string> outputs;  ///< layer or module -> the layer that makes its output
+  std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
+  /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are no outputs.
+  std::map<std::string, std::vector<std::string>> several;
   bool complete = true;                        ///< false: some names could not be made
 };
 
 /// Expands modules, and resolves inputs and shares to full names.
-Network unroll(const LayerList& layers, const Modules& modules, Problems& problems);
+Network unroll(const LayerList& layers, const Modules& modules, const Names& vars, Expander& expander,
+               Problems& problems);
 
 }  // namespace trainctl

@@ -92,7 +92,9 @@ class Walk {
       case FieldKind::words:
       case FieldKind::names:
       case FieldKind::patterns:
+      case FieldKind::paths:
       case FieldKind::transforms:
+      case FieldKind::metrics:
       case FieldKind::layers:
         return true;
       default:
@@ -194,6 +196,13 @@ class Walk {
         best = &entry;
         length = entry.key.size();
       }
+    }
+    if (!best && path_ == "vars.") {
+      std::vector<std::string> names;
+      for (const YamlNode::Entry& entry : node_->entries) names.push_back(entry.key);
+      const std::string guess = did_you_mean(rest_, names);
+      error = "the job has no var of that name" + (guess.empty() ? "" : "; " + guess);
+      return;
     }
     if (!best) {
       const bool takes_all = path_ == "parallel.strategies." || path_ == "parallel.stage_config.";

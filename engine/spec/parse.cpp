@@ -25,7 +25,7 @@ void resolve(const fs::path& folder, std::string& path) {
 }
 
 void resolve_paths(JobSpec& job, const fs::path& folder) {
-  if (!job.dataset.path.empty()) resolve(folder, job.dataset.path);
+  for (std::string& path : job.dataset.paths) resolve(folder, path);
   if (job.has_command()) resolve(folder, job.working_dir);
 }
 
@@ -43,6 +43,7 @@ JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides
     throw SpecError({file, 1, 1}, "", "the job file is empty", "start from `trainctl init mlp`");
   for (const std::string& override_text : overrides) apply_override(root, override_text, problems);
   read_job(root, job, problems);
+  if (job.positions.empty()) problems.throw_if_any();  // nothing was read, for an expression is wrong
   validate(job, problems);
   problems.throw_if_any();
   resolve_paths(job, from.folder);

@@ -12,7 +12,16 @@ void Problems::add(const SourcePos& pos, const std::string& path, const std::str
   const bool known = std::any_of(all_.begin(), all_.end(), [&](const Diagnostic& d) {
     return d.pos == pos && d.path == path && d.message == message;
   });
-  if (!known) all_.push_back({pos, path, message, hint});
+  if (known) return;
+  const std::string use = note();
+  all_.push_back({pos, path, message, hint.empty() || use.empty() ? hint + use : hint + "; " + use});
+}
+
+std::string Problems::note() const {
+  std::string text;
+  for (auto note = notes_.rbegin(); note != notes_.rend(); ++note)
+    if (!note->empty()) text += (text.empty() ? "" : ", ") + *note;
+  return text;
 }
 
 bool Problems::touch(std::string_view path) const {

@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -21,7 +22,22 @@ class Problems {
   /// Throws them in file order, without duplicates.
   void throw_if_any();
 
+  /// While one exists, the hint of every problem ends with `note`, which says where a module is used.
+  class Note {
+   public:
+    Note(Problems& problems, std::string note) : problems_(problems) { problems_.notes_.push_back(std::move(note)); }
+    ~Note() { problems_.notes_.pop_back(); }
+    Note(const Note&) = delete;
+    Note& operator=(const Note&) = delete;
+
+   private:
+    Problems& problems_;
+  };
+  /// The notes that exist now, the innermost first.
+  std::string note() const;
+
  private:
+  std::vector<std::string> notes_;
   static constexpr size_t kMost = 200;
   std::vector<Diagnostic> all_;
 };

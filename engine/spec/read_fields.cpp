@@ -21,12 +21,37 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
   }
 }
 
+namespace {
+
+/// A type with its fields, or the type alone, into Attrs "init.type", "init.std".
+void read_initial(const YamlNode& node, const Field& field, const std::string& path, Attrs& attrs, Problems& problems) {
+  const YamlNode* type = node.is_map() ? node.find("type") : &node;
+  const std::string known = "one of " + join(names_of(initial_types()));
+  if (type == nullptr || type->is_null())
+    return problems.add(node.pos, path, field.name + " needs 'type'", known);
+  const EntryType* found = type->is_scalar() ? find_type(initial_types(), type->text) : nullptr;
+  if (found == nullptr) {
+    const std::string near = type->is_scalar() ? did_you_mean(type->text, names_of(initial_types())) : "";
+    return problems.add(type->pos, path, "unknown initial values " + describe(*type), near.empty() ? known : near);
+  }
+  std::vector<std::string> names = names_of(found->fields);
+  names.insert(names.begin(), "type");
+  refuse_unknown_keys(node, names, found->name, path, problems);
+  attrs.set(nested_attr(field.name, "type"), found->name);
+  for (const auto& [name, value] : read_attrs(node, found->fields, found->name, path, problems))
+    attrs.set(nested_attr(field.name, name), value);
+}
+
+}  // namespace
+
 Attrs read_attrs(const YamlNode& node, const std::vector<Field>& fields, const std::string& what,
                  const std::string& path, Problems& problems) {
   Attrs attrs;
   for (const Field& field : fields) {
     const YamlNode* value = node.find(field.name);
-    if (value && !value->is_null()) {
+    if (value && !value->is_null() && field.kind == FieldKind::initial) {
+      read_initial(*value, field, at_key(path, field.name), attrs, problems);
+    } else if (value && !value->is_null()) {
       if (std::optional<Value> read = read_value(*value, field, at_key(path, field.name), problems))
         attrs.set(field.name, std::move(*read));
     } else if (field.is_required) {

@@ -23,7 +23,8 @@ std::string where_it_belongs(const std::string& key) {
 
 class JobReader {
  public:
-  JobReader(JobSpec& job, JobKind kind, Problems& problems) : job_(job), kind_(kind), problems_(problems) {}
+  JobReader(JobSpec& job, JobKind kind, const Names& vars, Expander& expander, Problems& problems)
+      : job_(job), kind_(kind), vars_(vars), expander_(expander), problems_(problems) {}
 
   void section(const YamlNode& node, const Section& section, void* object, const std::string& path) {
     if (!node.is_map() && !node.is_null()) {
@@ -59,15 +60,25 @@ class JobReader {
     LossSpec& loss = *job_.loss;
     if (loss.input.empty()) {
       if (!job_.network.empty()) loss.input = job_.network.back().name;
+      refuse_several(loss.input, job_.position("loss"), "loss");
     } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
       loss.input = known->second;
-    } else if (network_.complete) {
+    } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {
       problems_.add(job_.position("loss.input"), "loss.input", "no layer is called '" + loss.input + "'",
                     did_you_mean(loss.input, network_.print_names));
     }
   }
 
  private:
+  /// Where one output is needed, the name of a layer with several is an error.
+  bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
+    const auto several = network_.several.find(name);
+    if (several == network_.several.end()) return false;
+    problems_.add(pos, path, "'" + name + "' has " + std::to_string(several->second.size()) + " outputs",
+                  "name one: " + join(several->second));
+    return true;
+  }
+
   /// Suggests only fields that this job and this type of the section may have.
   void refuse_unknown(const YamlNode& node, const Section& section, const std::string& path, const std::string& what) {
     // Without a network it may be the command that is misspelt.
@@ -146,11 +157,19 @@ class JobReader {
         return print(node, path);
       case FieldKind::patterns:
         return recompute(node, path);
+      case FieldKind::paths:
+        return paths(node, path);
       case FieldKind::transforms:
         return transforms(node, path);
+      case FieldKind::metrics:
+        return metrics(node, path);
       case FieldKind::modules:
-        modules_ = read_modules(node, path, problems_);
+        modules_ = read_modules(node, path, expander_, problems_);
         return;
+      case FieldKind::values:
+        return;  // the vars, which all else has been read with
+      case FieldKind::groups:
+        return groups(node, path);
       case FieldKind::layers:
         return network(node, path);
       case FieldKind::stage_map:
@@ -175,8 +194,10 @@ class JobReader {
 
   void network(const YamlNode& node, const std::string& path) {
     const LayerList layers = read_layers(node, path, problems_);
-    network_ = unroll(layers, modules_, problems_);
+    network_ = unroll(layers, modules_, vars_, expander_, problems_);
     job_.network = std::move(network_.layers);
+    if (job_.network.empty() && !layers.empty() && network_.complete && !problems_.touch("network"))
+      problems_.add(node.pos, path, "must have at least one layer, and all of them are left out");
   }
 
   void print(const YamlNode& node, const std::string& path) {
@@ -185,6 +206,8 @@ class JobReader {
       const auto known = network_.outputs.find(names[i]);
       if (known != network_.outputs.end()) {
         job_.print.tensors.push_back(known->second);
+      } else if (refuse_several(names[i], node.is_list() ? node.items[i].pos : node.pos, at_index(path, i))) {
+        continue;
       } else if (network_.complete && !problems_.full()) {
         problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
                       "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
@@ -198,7 +221,10 @@ class JobReader {
     if (problems_.touch("network") || problems_.touch("modules")) return;
     if (is_glob(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
-    } else if (network_.outputs.contains(pattern)) {
+    } else if (const std::string layer = layer_of_output(pattern); !layer.empty()) {
+      problems_.add(pos, path, "'" + pattern + "' is one output of layer '" + layer + "'",
+                    "what stands here is for the whole layer: '" + layer + "'");
+    } else if (network_.outputs.contains(pattern) || network_.several.contains(pattern)) {
       problems_.add(pos, path, "'" + pattern + "' is a module, not a layer", "for all its layers: '" + pattern + ".*'");
     } else {
       problems_.add(pos, path, "no layer is called '" + pattern + "'", nearest_layer(pattern));
@@ -211,6 +237,15 @@ class JobReader {
     if (!is_glob(pattern)) return layer_names_.contains(pattern);
     return std::any_of(job_.network.begin(), job_.network.end(),
                        [&](const LayerSpec& layer) { return glob_match(pattern, layer.name); });
+  }
+
+  /// The layer that has this as one of several outputs; "" if none has.
+  std::string layer_of_output(const std::string& name) const {
+    for (const LayerSpec& layer : job_.network) {
+      const std::vector<std::string> outputs = layer.output_names();
+      if (!layer.outputs.empty() && std::find(outputs.begin(), outputs.end(), name) != outputs.end()) return layer.name;
+    }
+    return "";
   }
 
   std::string nearest_layer(const std::string& pattern) const {
@@ -233,6 +268,54 @@ class JobReader {
       demand_match(patterns[i], node.is_list() ? node.items[i].pos : node.pos, where);
       job_.parallel.recompute.push_back({patterns[i], where});
     }
+  }
+
+  void groups(const YamlNode& node, const std::string& path) {
+    if (!node.is_list()) {
+      problems_.add(node.pos, path, "must be a list, not " + describe(node),
+                    "e.g. [{parameters: ['*.bias'], weight_decay: 0}]");
+      return;
+    }
+    const EntryType* type = find_type(optimizer_types(), job_.optimizer.type);
+    if (type == nullptr || problems_.touch("optimizer.type") || !demand_few(node.pos, path, node.items.size())) return;
+    for (size_t i = 0; i < node.items.size(); ++i) group(node.items[i], *type, at_index(path, i));
+  }
+
+  void group(const YamlNode& node, const EntryType& type, const std::string& path) {
+    if (!node.is_map()) {
+      problems_.add(node.pos, path, "must be a mapping, not " + describe(node),
+                    "e.g. {parameters: ['*.bias'], weight_decay: 0}");
+      return;
+    }
+    std::vector<Field> fields = parameter_group_fields();
+    std::vector<std::string> known = names_of(fields), shared;
+    for (const Field& field : type.fields) {
+      const auto& same = type.same_in_groups;
+      const bool is_shared = std::find(same.begin(), same.end(), field.name) != same.end();
+      (is_shared ? shared : known).push_back(field.name);
+      if (!is_shared) fields.push_back(field);
+    }
+    refuse_unknown_keys(node, known, "a group of " + type.name, path, problems_, [&](const std::string& key) {
+      const bool is_shared = std::find(shared.begin(), shared.end(), key) != shared.end();
+      return is_shared ? "all parameters share it; set optimizer." + key : std::string();
+    });
+    ParameterGroup group;
+    group.path = path;
+    for (const Field& field : fields) {
+      const YamlNode* value = node.find(field.name);
+      const std::string where = at_key(path, field.name);
+      if (value == nullptr || value->is_null()) {
+        if (field.is_required) problems_.add(node.pos, path, "a group needs '" + field.name + "'", kind_text(field));
+      } else if (field.kind == FieldKind::patterns) {
+        group.patterns = read_texts(*value, where, "a name or a glob", problems_);
+        if (value->is_list() && value->items.empty()) problems_.add(value->pos, where, "must name at least one parameter");
+      } else if (std::optional<Value> read = read_value(*value, field, where, problems_)) {
+        group.attrs.set(field.name, std::move(*read));
+      }
+    }
+    group.learning_rate_scale = group.attrs.number("learning_rate_scale", 1.0);
+    group.attrs.erase("learning_rate_scale");
+    job_.optimizer.groups.push_back(std::move(group));
   }
 
   bool demand_map(const YamlNode& node, const std::string& path, const std::string& example) {
@@ -275,6 +358,51 @@ class JobReader {
         job_.parallel.strategies.push_back({entry.key, std::move(*cuts), where});
       }
     }
+  }
+
+  /// One path stands for a list of one.
+  void paths(const YamlNode& node, const std::string& path) {
+    static const Field one = text("path", "");
+    const bool is_list = node.is_list();
+    if (is_list && node.items.empty()) problems_.add(node.pos, path, "must name at least one file");
+    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
+      if (std::optional<Value> value =
+              read_value(is_list ? node.items[i] : node, one, is_list ? at_index(path, i) : path, problems_))
+        job_.dataset.paths.push_back(std::get<std::string>(*value));
+    }
+  }
+
+  /// `accuracy` or `{type: top_k, k: 5}`; one stands for a list of one.
+  void metrics(const YamlNode& node, const std::string& path) {
+    const bool is_list = node.is_list();
+    for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i)
+      metric(is_list ? node.items[i] : node, is_list ? at_index(path, i) : path);
+    if (job_.metrics.size() > kMaxMetrics)
+      problems_.add(node.pos, path, "a job has at most " + std::to_string(kMaxMetrics) + " metrics");
+  }
+
+  void metric(const YamlNode& node, const std::string& path) {
+    const YamlNode* named = node.is_map() ? node.find("type") : &node;
+    if (named == nullptr || !named->is_scalar()) {
+      problems_.add(node.pos, path, "must be a metric, not " + describe(node), "e.g. accuracy or {type: top_k, k: 5}");
+      return;
+    }
+    const EntryType* type = find_type(metric_types(), named->text);
+    if (type == nullptr) {
+      const std::string guess = did_you_mean(named->text, names_of(metric_types()));
+      problems_.add(named->pos, node.is_map() ? at_key(path, "type") : path, "unknown metric '" + named->text + "'",
+                    guess.empty() ? "one of " + join(names_of(metric_types())) : guess);
+      return;
+    }
+    YamlNode fields = node;
+    if (!node.is_map()) {
+      fields = {};
+      fields.pos = node.pos;
+    }
+    std::vector<std::string> names = names_of(type->fields);
+    names.emplace_back("type");
+    refuse_unknown_keys(fields, names, type->name, path, problems_);
+    job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
   }
 
   void transforms(const YamlNode& node, const std::string& path) {
@@ -324,6 +452,8 @@ class JobReader {
 
   JobSpec& job_;
   const JobKind kind_;
+  const Names& vars_;
+  Expander& expander_;
   Problems& problems_;
   Modules modules_;
   Network network_;
@@ -345,10 +475,17 @@ void choose_run_length(const YamlNode& root, TrainSpec& train) {
 
 }  // namespace
 
-void read_job(const YamlNode& root, JobSpec& job, Problems& problems) {
-  record_positions(root, "", job);
+void read_job(YamlNode& root, JobSpec& job, Problems& problems) {
   const YamlNode* command = root.find("command");
-  JobReader reader(job, command && !command->is_null() ? JobKind::command : JobKind::network, problems);
+  const JobKind kind = command && !command->is_null() ? JobKind::command : JobKind::network;
+  Expander expander(job.source, job.file, problems);
+  Names vars;
+  if (kind == JobKind::network) {  // a command has ${…} of its shell
+    vars = read_vars(root, expander, problems);
+    if (!problems.empty() || !expand_job(root, vars, expander)) return;
+  }
+  record_positions(root, "", job);
+  JobReader reader(job, kind, vars, expander, problems);
   reader.section(root, job_section(), &job, "");
   reader.finish();
   choose_run_length(root, job.train);

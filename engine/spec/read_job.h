@@ -7,7 +7,8 @@
 
 namespace trainctl {
 
-/// Fills in everything except file and source. Errors go to `problems`.
-void read_job(const YamlNode& root, JobSpec& job, Problems& problems);
+/// Fills in everything from a tree whose expressions it replaces first; file and source are set before. Errors go to
+/// `problems`.
+void read_job(YamlNode& root, JobSpec& job, Problems& problems);
 
 }  // namespace trainctl

@@ -47,6 +47,34 @@ void read_inputs(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   if (node.is_list() && node.items.empty()) problems.add(node.pos, path, "must name at least one layer");
 }
 
+/// Names of several outputs, or their numbers.
+void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
+  const std::string path = at_key(entry.path, "outputs");
+  const int count = output_count(*entry.type, entry.attrs);
+  if (count > 1)
+    for (int i = 0; i < count; ++i) entry.outputs.push_back(std::to_string(i));
+  if (node == nullptr || node->is_null()) return;
+  const std::vector<std::string> names = read_texts(*node, path, "the name of an output", problems);
+  if (problems.touch(path) || problems.touch(entry.path)) return;
+  if (names.size() != static_cast<size_t>(count) || count == 1) {
+    const std::string has = count == 1 ? " has one output, which has the layer's name"
+                                       : " has " + std::to_string(count) + " outputs here";
+    problems.add(node->pos, path, entry.type->name + has + ", not " + std::to_string(names.size()) + " named ones");
+    return;
+  }
+  std::set<std::string> taken;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const SourcePos& pos = node->is_list() ? node->items[i].pos : node->pos;
+    const bool number = names[i].find_first_not_of("0123456789") == std::string::npos;
+    if (!is_name(names[i]) || names[i].find('.') != std::string::npos || (number && names[i] != std::to_string(i)))
+      problems.add(pos, at_index(path, i), "'" + names[i] + "' is not a valid name of output " + std::to_string(i),
+                   "a name has letters, digits, '_' and '-', and not digits alone");
+    else if (!taken.insert(names[i]).second)
+      problems.add(pos, at_index(path, i), "the name '" + names[i] + "' is used twice");
+  }
+  if (!problems.touch(path)) entry.outputs = names;
+}
+
 std::vector<std::string> with_common(const std::vector<Field>& fields) {
   std::vector<std::string> names = names_of(common_layer_fields());
   const std::vector<std::string> own = names_of(fields);
@@ -69,16 +97,52 @@ void read_layer(const YamlNode& node, LayerEntry& entry, Problems& problems) {
     problems.add(type->pos, at_key(entry.path, "type"), "unknown layer type " + describe(*type), hint);
     return;
   }
+  if (entry.left_out) return;
   refuse_unknown_keys(node, with_common(entry.type->fields), entry.type->name, entry.path, problems);
   entry.attrs = read_attrs(node, entry.type->fields, entry.type->name, entry.path, problems);
+  read_outputs(node.find("outputs"), entry, problems);
   if (const YamlNode* share = node.find("share")) entry.share_pos = share->pos;
+}
+
+/// True if the layer's `if` is false.
+bool is_left_out(const YamlNode& node, const std::string& path, Problems& problems) {
+  const YamlNode* condition = node.find("if");
+  if (condition == nullptr || condition->is_null()) return false;
+  const std::optional<Value> value = read_value(*condition, condition_field(), at_key(path, "if"), problems);
+  return value && !std::get<bool>(*value);
+}
+
+void read_with(const YamlNode& node, LayerEntry& entry, Problems& problems) {
+  const std::string path = at_key(entry.path, "with");
+  if (!node.is_map())
+    problems.add(node.pos, path, "must be a mapping of arguments to values, not " + describe(node), "e.g. {width: 64}");
+  else
+    entry.with = node;
+}
+
+void read_index(const YamlNode& node, LayerEntry& entry, Problems& problems) {
+  const std::string path = at_key(entry.path, "index");
+  if (!node.is_scalar() || !is_var_name(node.text))
+    problems.add(node.pos, path, "must be a name for the number of the copy, not " + describe(node), "e.g. index: i");
+  else if (entry.repeat == 0)
+    problems.add(node.pos, path, "an index counts the copies of a repeat, and this has none", "add repeat: 2, or more");
+  else
+    entry.index = node.text;
 }
 
 void read_module_use(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   refuse_unknown_keys(node, names_of(module_use_fields()), "the use of a module", entry.path, problems);
   for (const Field& field : module_use_fields()) {
     const YamlNode* value = node.find(field.name);
-    if (!value || value->is_null() || field.name == "name" || field.name == "inputs") continue;
+    if (!value || value->is_null() || field.name == "name" || field.name == "inputs" || field.name == "if") continue;
+    if (field.kind == FieldKind::values) {
+      read_with(*value, entry, problems);
+      continue;
+    }
+    if (field.name == "index") {
+      read_index(*value, entry, problems);
+      continue;
+    }
     const std::optional<Value> read = read_value(*value, field, at_key(entry.path, field.name), problems);
     if (!read) continue;
     if (field.name == "repeat")
@@ -97,6 +161,7 @@ LayerEntry read_entry(const YamlNode& node, const std::string& path, Problems& p
     problems.add(node.pos, path, "must be a layer, not " + describe(node), "e.g. {type: dense, units: 10}");
     return entry;
   }
+  entry.left_out = is_left_out(node, path, problems);
   const YamlNode* module = node.find("module");
   if (module && !module->is_null())
     read_module_use(node, entry, problems);
@@ -192,7 +257,73 @@ LayerList read_layers(const YamlNode& node, const std::string& path, Problems& p
   return layers;
 }
 
-Modules read_modules(const YamlNode& node, const std::string& path, Problems& problems) {
+namespace {
+
+/// The fields of a module that is written as a mapping.
+constexpr const char *kArguments = "args", *kInputs = "inputs", *kLayers = "layers";
+
+void read_arguments(const YamlNode& node, const std::string& path, Module& module, Problems& problems) {
+  if (!node.is_map()) {
+    problems.add(node.pos, path, "must be a mapping of arguments to their defaults, not " + describe(node),
+                 "e.g. {width: , stride: 1}, where every use gives width");
+    return;
+  }
+  for (const YamlNode::Entry& entry : node.entries) {
+    const std::string where = at_key(path, entry.key);
+    if (!is_var_name(entry.key))
+      problems.add(entry.key_pos, where, "'" + entry.key + "' is not a name for an argument",
+                   "a name has letters, digits and '_', no digit first, and is no word of the language (and, or, not)");
+    else if (!entry.value.is_null() && !entry.value.is_scalar())
+      problems.add(entry.value.pos, where,
+                   "a default is a number, a text, true or false, not " + describe(entry.value));
+    else
+      module.arguments.push_back({entry.key, entry.value});
+  }
+}
+
+void read_module_inputs(const YamlNode& node, const std::string& path, Module& module, Problems& problems) {
+  module.inputs = read_texts(node, path, "the name of an input", problems);
+  std::set<std::string> taken;
+  for (size_t i = 0; i < module.inputs.size() && !problems.touch(path); ++i) {
+    const SourcePos& pos = node.is_list() ? node.items[i].pos : node.pos;
+    const std::string& name = module.inputs[i];
+    if (name != "input") check_name(name, pos, at_index(path, i), problems);
+    if (!taken.insert(name).second)
+      problems.add(pos, at_index(path, i), "the name '" + name + "' is used twice");
+  }
+}
+
+Module read_module(const YamlNode& node, const std::string& path, Expander& expander, Problems& problems) {
+  Module module;
+  module.path = path;
+  module.body = node;
+  if (node.is_map()) {
+    refuse_unknown_keys(node, {kArguments, kInputs, kLayers}, "a module", path, problems);
+    if (const YamlNode* arguments = node.find(kArguments); arguments && !arguments->is_null())
+      read_arguments(*arguments, at_key(path, kArguments), module, problems);
+    if (const YamlNode* inputs = node.find(kInputs); inputs && !inputs->is_null())
+      read_module_inputs(*inputs, at_key(path, kInputs), module, problems);
+    const YamlNode* layers = node.find(kLayers);
+    if (layers == nullptr || layers->is_null()) {
+      problems.add(node.pos, path, "a module needs 'layers'", "layers: a list of layers");
+      module.body = YamlNode{};
+      module.body.kind = YamlNode::Kind::list;
+      return module;
+    }
+    module.path = at_key(path, kLayers);
+    module.body = *layers;
+  }
+  module.has_expressions = has_expressions(module.body);
+  if (module.has_expressions)
+    expander.check_syntax(module.body, module.path);
+  else
+    module.layers = read_layers(module.body, module.path, problems);
+  return module;
+}
+
+}  // namespace
+
+Modules read_modules(const YamlNode& node, const std::string& path, Expander& expander, Problems& problems) {
   Modules modules;
   if (!node.is_map()) {
     problems.add(node.pos, path, "must be a mapping of module names to lists of layers, not " + describe(node));
@@ -200,7 +331,7 @@ Modules read_modules(const YamlNode& node, const std::string& path, Problems& pr
   }
   for (const YamlNode::Entry& entry : node.entries) {
     check_name(entry.key, entry.key_pos, at_key(path, entry.key), problems);
-    modules[entry.key] = read_layers(entry.value, at_key(path, entry.key), problems);
+    modules.emplace(entry.key, read_module(entry.value, at_key(path, entry.key), expander, problems));
   }
   return modules;
 }

@@ -18,16 +18,6 @@ bool is_integer_text(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-std::optional<double> parse_number(const std::string& text) {
-  // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
-  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
-  const char* end = text.data() + text.size();
-  double value = 0;
-  const auto [stop, error] = std::from_chars(begin, end, value);
-  if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
-  return value;
-}
-
 constexpr double kMaxBytes = 9e18, kMaxSeconds = 1e8;
 
 struct Unit {
@@ -260,6 +250,16 @@ class ValueReader {
 std::string at_index(const std::string& path, size_t index) { return path + "[" + std::to_string(index) + "]"; }
 
 std::string at_key(const std::string& path, const std::string& key) { return path.empty() ? key : path + "." + key; }
+
+std::optional<double> parse_number(const std::string& text) {
+  // from_chars does not accept a leading plus; strtod accepts too much (hex, nan, the locale's comma).
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const char* end = text.data() + text.size();
+  double value = 0;
+  const auto [stop, error] = std::from_chars(begin, end, value);
+  if (error != std::errc() || stop != end || begin == end || !std::isfinite(value)) return {};
+  return value;
+}
 
 std::optional<int64_t> parse_integer(const std::string& text) {
   const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);

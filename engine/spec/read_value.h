@@ -26,6 +26,7 @@ std::optional<std::vector<Ints>> read_int_lists(const YamlNode& node, const Fiel
                                                 Problems& problems);
 
 std::optional<int64_t> parse_integer(const std::string& text);
+std::optional<double> parse_number(const std::string& text);  ///< finite, decimal
 
 /// "path[3]".
 std::string at_index(const std::string& path, size_t index);

@@ -59,9 +59,11 @@ std::vector<std::pair<std::string, std::string>> reference_tables() {
   Tables tables;
   add_section(job_section(), tables);
   tables.emplace_back("transforms", types_table("transform", transform_types()));
+  tables.emplace_back("metrics", types_table("metric", metric_types()));
   tables.emplace_back("every layer", fields_table(common_layer_fields(), nullptr));
   tables.emplace_back("use of a module", fields_table(module_use_fields(), nullptr));
   tables.emplace_back("layers", types_table("type", layer_types()));
+  tables.emplace_back("initial values", types_table("type", initial_types()));
   return tables;
 }
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/network.h"
@@ -96,8 +97,58 @@ constexpr const char* kNoZeroByte = R"(^[^\u0000]*$)";
 Json reference(const char* name) { return {{"$ref", std::string("#/$defs/") + name}}; }
 
 Json section_schema(const Section& section);
+Json initial_schema();
+
+/// Numbers, flags and choices, or an expression in their place.
+Json or_expression(Json schema) { return {{"anyOf", {std::move(schema), reference("expression")}}}; }
+
+Json constant_schema() { return {{"type", {"string", "number", "boolean"}}}; }
+
+Json names_and_values(Json value) {
+  return {{"type", "object"},
+          {"propertyNames", {{"pattern", var_name_pattern()}}},
+          {"additionalProperties", std::move(value)}};
+}
+
+Json module_schema() {
+  Json optional = constant_schema();
+  optional["type"].push_back("null");
+  Json mapping = {{"type", "object"},
+                  {"properties",
+                   {{"args", names_and_values(optional)}, {"inputs", texts_schema()}, {"layers", layer_list()}}},
+                  {"required", {"layers"}},
+                  {"additionalProperties", false}};
+  mapping["properties"]["args"]["description"] = "Names that expressions in its layers use, and their defaults.";
+  mapping["properties"]["inputs"]["description"] = "Names of its inputs; one, called input, if omitted.";
+  return {{"anyOf", {layer_list(), mapping}}};
+}
+
+Json groups_schema();
+
+Json plain_schema(const Field& field);
 
 Json value_schema(const Field& field) {
+  switch (field.kind) {
+    case FieldKind::flag:
+    case FieldKind::integer:
+    case FieldKind::number:
+    case FieldKind::choice:
+    case FieldKind::ints:
+    case FieldKind::numbers:
+    case FieldKind::int_lists:
+    case FieldKind::per_dim:
+    case FieldKind::bytes:
+    case FieldKind::seconds:
+      return or_expression(plain_schema(field));
+    default:
+      return plain_schema(field);
+  }
+}
+
+/// Items of a list, each of which may be an expression.
+Json numbers_list(Json item, int length = 0) { return list_of(or_expression(std::move(item)), length); }
+
+Json plain_schema(const Field& field) {
   switch (field.kind) {
     case FieldKind::flag:
       return {{"type", "boolean"}};
@@ -110,15 +161,15 @@ Json value_schema(const Field& field) {
     case FieldKind::choice:
       return {{"enum", field.choices}};
     case FieldKind::ints:
-      return list_of(integer_schema(field), field.length);
+      return numbers_list(integer_schema(field), field.length);
     case FieldKind::numbers: {
-      const Json list = list_of(float_schema(field), field.length);
+      const Json list = numbers_list(float_schema(field), field.length);
       return field.length ? list : Json{{"anyOf", {list, float_schema(field)}}};
     }
     case FieldKind::int_lists:
-      return list_of(list_of(integer_schema(field)));
+      return list_of(numbers_list(integer_schema(field)));
     case FieldKind::per_dim: {
-      Json forms = {integer_schema(field), list_of(integer_schema(field))};
+      Json forms = {integer_schema(field), numbers_list(integer_schema(field))};
       if (!field.choices.empty()) forms.push_back({{"enum", field.choices}});
       return {{"anyOf", forms}};
     }
@@ -143,9 +194,21 @@ Json value_schema(const Field& field) {
       return {{"type", "object"},
               {"propertyNames", {{"pattern", variable_name_pattern()}}},
               {"additionalProperties", text_schema(kNoZeroByte)}};
+    case FieldKind::initial:
+      return reference("initial");
     case FieldKind::names:
     case FieldKind::patterns:
       return texts_schema();
+    case FieldKind::paths: {
+      Json list = list_of(text_schema());
+      list["minItems"] = 1;
+      return {{"anyOf", {text_schema(), list}}};
+    }
+    case FieldKind::metrics: {
+      Json list = list_of(reference("metric"));
+      list["maxItems"] = kMaxMetrics;
+      return {{"anyOf", {list, reference("metric")}}};
+    }
     case FieldKind::transforms:
       return list_of(reference("transform"));
     case FieldKind::layers:
@@ -153,12 +216,17 @@ Json value_schema(const Field& field) {
     case FieldKind::modules:
       return {{"type", "object"},
               {"propertyNames", {{"pattern", layer_name_pattern()}}},
-              {"additionalProperties", layer_list()}};
+              {"additionalProperties", module_schema()}};
+    case FieldKind::values:
+      return names_and_values(constant_schema());
+    case FieldKind::groups:
+      return groups_schema();
     case FieldKind::stage_map:
       return {{"type", "object"},
-              {"additionalProperties", {{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}}}};
+              {"additionalProperties",
+               or_expression({{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}})}};
     case FieldKind::strategy_map: {
-      Json cuts = list_of(list_of(integer_schema(cuts_field())));
+      Json cuts = list_of(numbers_list(integer_schema(cuts_field())));
       cuts["minItems"] = 1;
       return {{"type", "object"}, {"additionalProperties", cuts}};
     }
@@ -278,12 +346,42 @@ Json layer_schema() {
     fields.insert(fields.end(), type.fields.begin(), type.fields.end());
     Json schema = entry_schema(fields, type.doc);
     add_input_count(schema, type);
+    if (type.num_outputs == nullptr) schema["properties"].erase("outputs");
     schema["properties"]["type"] = {{"const", type.name}, {"description", type.doc}};
     any.push_back(schema);
   }
-  Json use = entry_schema(module_use_fields(), "A module in place of a layer.");
-  use["properties"]["inputs"]["maxItems"] = 1;
-  any.push_back(use);
+  any.push_back(entry_schema(module_use_fields(), "A module in place of a layer."));
+  any.push_back({{"type", "object"},
+                 {"description", "A layer whose type is an expression."},
+                 {"properties", {{"type", reference("expression")}}},
+                 {"required", {"type"}}});
+  return {{"oneOf", any}};
+}
+
+/// Groups of parameters: the fields of all optimizers but those that every group shares.
+Json groups_schema() {
+  Json group = object_schema(parameter_group_fields(), nullptr, "Parameters with settings of their own.");
+  for (const EntryType& type : optimizer_types())
+    for (const Field& field : type.fields)
+      if (std::find(type.same_in_groups.begin(), type.same_in_groups.end(), field.name) == type.same_in_groups.end()) {
+        group["properties"][field.name] = value_schema(field);
+        group["properties"][field.name]["description"] = field.doc;
+      }
+  return list_of(group);
+}
+
+/// A type with its fields, or the type alone if it needs none.
+Json initial_schema() {
+  Json any = Json::array();
+  for (const EntryType& type : initial_types()) {
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    Json mapping = object_schema(type.fields, nullptr, type.doc);
+    mapping["properties"]["type"] = {{"const", type.name}};
+    mapping["required"].push_back("type");
+    any.push_back(mapping);
+  }
   return {{"oneOf", any}};
 }
 
@@ -305,6 +403,21 @@ Json transform_schema() {
   return {{"oneOf", any}};
 }
 
+/// The name of one that needs no field, or a mapping.
+Json metric_schema() {
+  Json any = Json::array();
+  for (const EntryType& type : metric_types()) {
+    const bool needs_nothing =
+        std::none_of(type.fields.begin(), type.fields.end(), [](const Field& field) { return field.is_required; });
+    if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
+    Json mapping = object_schema(type.fields, nullptr, type.doc);
+    mapping["properties"]["type"] = {{"const", type.name}};
+    mapping["required"].push_back("type");
+    any.push_back(std::move(mapping));
+  }
+  return {{"oneOf", any}};
+}
+
 }  // namespace
 
 std::string job_schema() {
@@ -313,7 +426,14 @@ std::string job_schema() {
   schema["if"] = {{"required", {"command"}}};
   schema["then"] = kind_schema(job_section(), JobKind::command);
   schema["else"] = kind_schema(job_section(), JobKind::network);
-  schema["$defs"] = {{"layer", layer_schema()}, {"transform", transform_schema()}};
+  schema["$defs"] = {{"layer", layer_schema()},
+                     {"transform", transform_schema()},
+                     {"initial", initial_schema()},
+                     {"metric", metric_schema()},
+                     {"expression",
+                      {{"type", "string"},
+                       {"pattern", R"(\$\{[^{}]*\})"},
+                       {"description", "A value computed from vars and arguments: ${4*d}."}}}};
   return schema.dump(2) + "\n";
 }
 

@@ -159,12 +159,32 @@ const Section& dataset_section() {
       "dataset",
       "Where samples come from.",
       {
-          field<&D::type>("type", "mnist reads IDX files (also .gz); random and constant generate samples.")
-              .one_of({"mnist", "random", "constant"})
+          field<&D::type>("type",
+                          "mnist reads IDX files (also .gz), tokens files of nanoGPT or llm.c, text the bytes of any "
+                          "files; random and constant generate samples.")
+              .one_of({"mnist", "tokens", "text", "random", "constant"})
               .required(),
-          field<&D::path>("path", "Folder of the IDX files, relative to the job file.").for_type({"mnist"}).required(),
+          make_field("path", FieldKind::paths,
+                     "mnist: the folder of the IDX files. tokens, text: files, by name or glob. Relative to the job "
+                     "file.")
+              .for_type({"mnist", "tokens", "text"})
+              .required(),
+          field<&D::length>("length", "Tokens of a sample; its label is the next token of each.")
+              .for_type({"tokens", "text"})
+              .at_least(1)
+              .at_most(kMaxSize)
+              .required(),
+          unless_zero<&D::stride>("stride", "Tokens from the start of one sample to the next one's; length if omitted.")
+              .for_type({"tokens", "text"})
+              .at_least(1)
+              .at_most(kMaxSize),
+          field<&D::token_dtype>("token_dtype", "Type of a token in files without the header of llm.c.")
+              .one_of({"uint16", "int32"})
+              .for_type({"tokens"}),
           make_field("transforms", FieldKind::transforms, "Applied to each sample, in order.").for_type({"mnist"}),
-          field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types()).one_of({"f32", "i32"}),
+          field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types())
+              .one_of({"f32", "i32"})
+              .for_type({"mnist", "random", "constant"}),
           field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
               .at_least(1)
               .at_most(kMaxSize),
@@ -238,6 +258,9 @@ const Section& optimizer_section() {
       } + fields_of(optimizer_types(), [](void* optimizer) -> Attrs& { return static_cast<O*>(optimizer)->attrs; }) +
           std::vector<Field>{
               field<&O::clip_norm>("clip_norm", "Largest norm of all gradients together; 0: no clipping.").at_least(0),
+              make_field("groups", FieldKind::groups,
+                         "Parameters with settings of their own: fields of the optimizer, and learning_rate_scale. A "
+                         "parameter belongs to the first group that has a pattern for it."),
           }};
   return section;
 }
@@ -252,7 +275,9 @@ const Section& train_section() {
                                   "Times through the data set. Without it, a job with `steps` takes as many as it "
                                   "needs. With both, the one that is reached first ends the run.")
               .at_least(1),
-          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.").at_least(0).at_most(kMaxSteps),
+          field<&T::steps>("steps", "Stop after this number of steps; 0: after all epochs.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::log_every>("log_every", "Steps between two loss lines.").at_least(1),
           field<&T::sink_steps>(
               "sink_steps",
@@ -394,6 +419,8 @@ const Section& job_section() {
       "",
       "The whole job.",
       {
+          make_field("vars", FieldKind::values, "Names for values: `${4*d}` in any value below is computed from them.")
+              .of(JobKind::network),
           field<&J::name>("name", "For people."),
           field<&J::seed>("seed", "Determines weights, dropout and shuffling; up to 2^63 - 1.").at_least(0),
           field<&J::precision>(
@@ -418,6 +445,9 @@ const Section& job_section() {
               .of(JobKind::network),
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
           loss_field(),
+          make_field("metrics", FieldKind::metrics,
+                     "Numbers of each step's predictions that are reported with the loss.")
+              .of(JobKind::network),
           subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
           subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How it is cut.").of(JobKind::network),

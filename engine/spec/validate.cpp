@@ -33,6 +33,8 @@ struct Rules {
 
 std::string number(int64_t value) { return std::to_string(value); }
 
+bool reads_tokens(const DatasetSpec& set) { return set.type == "tokens" || set.type == "text"; }
+
 /// The first twelve divisors.
 std::string divisors(int64_t value) {
   std::set<int64_t> found;
@@ -158,10 +160,38 @@ void groups_cover_the_stage(Rules& r) {
 void labels_suit_the_loss(Rules& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
   const std::string wanted = find_type(loss_types(), r.job.loss->type)->labels_are_classes ? "i32" : "f32";
+  if (reads_tokens(r.job.dataset)) {
+    if (wanted != "i32")
+      r.wrong("loss",
+              r.job.loss->type + " takes f32 labels, but the labels of a " + r.job.dataset.type + " set are tokens",
+              "for tokens: softmax_cross_entropy");
+    return;
+  }
   if (r.job.dataset.label_dtype != wanted)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
             r.job.loss->type + " takes " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             "set dataset.label_dtype: " + wanted);
+}
+
+void metrics_have_classes(Rules& r) {
+  if (r.job.metrics.empty() || !r.fine({"metrics", "loss"})) return;
+  const MetricSpec& first = r.job.metrics.front();
+  if (!r.job.loss)
+    r.wrong("metrics", first.type + " needs a loss: it compares the loss's prediction with its labels",
+            "e.g. loss: softmax_cross_entropy");
+  else if (!find_type(loss_types(), r.job.loss->type)->labels_are_classes)
+    r.wrong("metrics", first.type + " needs labels that are classes, but those of " + r.job.loss->type + " are numbers",
+            "for classes: loss: softmax_cross_entropy");
+  for (size_t i = 0; i < r.job.metrics.size(); ++i)
+    for (size_t j = 0; j < i; ++j)
+      if (r.job.metrics[i].type == r.job.metrics[j].type && r.job.metrics[i].attrs == r.job.metrics[j].attrs)
+        r.wrong(r.job.metrics[i].path, "is the same metric as " + r.job.metrics[j].path);
+}
+
+void one_folder_of_images(Rules& r) {
+  if (r.fine({"dataset.type", "dataset.path"}) && r.job.dataset.type == "mnist" && r.job.dataset.paths.size() > 1)
+    r.wrong("dataset.path",
+            "a mnist set is one folder, not " + number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
 
 void random_integers_have_classes(Rules& r) {
@@ -183,8 +213,9 @@ void constant_integers_are_whole(Rules& r) {
 
 void batches_are_finite(Rules& r) {
   if (!r.fine({"dataset"})) return;
-  for (const auto& [name, shape] :
-       {std::pair{"dataset.shape", r.job.dataset.shape}, {"dataset.label_shape", r.job.dataset.label_shape}}) {
+  for (const auto& [name, shape] : {std::pair{"dataset.shape", r.job.dataset.shape},
+                                    {"dataset.label_shape", r.job.dataset.label_shape},
+                                    {"dataset.length", Ints{r.job.dataset.length}}}) {
     double elements = static_cast<double>(r.job.dataset.batch);
     for (const int64_t size : shape) elements *= static_cast<double>(size);
     if (shape.size() > static_cast<size_t>(kMaxDims))
@@ -209,13 +240,20 @@ void schedules_fit(Rules& r) {
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.
 void fields_agree(Rules& r) {
-  const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path) {
+  const auto ask = [&](const EntryType& type, const Attrs& attrs, const std::string& path, const std::string& use) {
     if (type.faults == nullptr || r.problems.touch(path)) return;
-    for (const FieldFault& fault : type.faults(attrs)) r.wrong(path + "." + fault.field, fault.message, fault.hint);
+    for (const FieldFault& fault : type.faults(attrs)) {
+      const std::string separator = fault.hint.empty() || use.empty() ? "" : "; ";
+      r.wrong(path + "." + fault.field, fault.message, fault.hint + separator + use);
+    }
   };
-  for (const LayerSpec& layer : r.job.network) ask(*find_layer_type(layer.type), layer.attrs, layer.path);
-  if (const EntryType* type = find_type(optimizer_types(), r.job.optimizer.type))
-    ask(*type, r.job.optimizer.attrs, "optimizer");
+  for (const LayerSpec& layer : r.job.network) ask(*find_layer_type(layer.type), layer.attrs, layer.path, layer.use);
+  const OptimizerSpec& optimizer = r.job.optimizer;
+  const EntryType* type = find_type(optimizer_types(), optimizer.type);
+  if (type == nullptr) return;
+  ask(*type, optimizer.attrs, "optimizer", "");
+  for (size_t g = 0; g < optimizer.groups.size(); ++g)
+    ask(*type, optimizer.settings_of(static_cast<int>(g)), optimizer.groups[g].path, "");
 }
 
 }  // namespace
@@ -232,6 +270,8 @@ void validate(const JobSpec& job, Problems& problems) {
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
+  metrics_have_classes(r);
+  one_folder_of_images(r);
   random_integers_have_classes(r);
   constant_integers_are_whole(r);
   batches_are_finite(r);

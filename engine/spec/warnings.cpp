@@ -35,7 +35,8 @@ std::set<std::string> names_read(const JobSpec& job) {
 std::string label_field(const JobSpec& job) {
   for (const char* field : {"dataset.label_dtype", "dataset.label_shape", "dataset.label_value"})
     if (job.positions.contains(field)) return field;
-  return job.dataset.type == "mnist" ? "dataset.type" : "";
+  const std::string& type = job.dataset.type;
+  return type == "mnist" || type == "tokens" || type == "text" ? "dataset.type" : "";
 }
 
 /// The first one of the reference that takes labels of the data set's type.
@@ -62,7 +63,9 @@ void layers_are_read(Warnings& w) {
   const std::set<std::string> read = names_read(w.job);
   for (const LayerSpec& layer : w.job.network) {
     const bool is_result = !w.job.loss && &layer == &w.job.network.back();
-    if (is_result || read.contains(layer.name)) continue;
+    const std::vector<std::string> outputs = layer.output_names();
+    if (is_result || std::any_of(outputs.begin(), outputs.end(), [&](const auto& name) { return read.contains(name); }))
+      continue;
     w.add(layer.path, "nothing reads the output of layer '" + layer.name + "'",
           "name it in the inputs of a layer, in loss.input or in print, or remove it");
   }

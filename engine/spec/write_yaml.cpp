@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/spec/expression.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/parse.h"
 
@@ -33,7 +34,8 @@ class Writer {
   }
 
  private:
-  void scalar(const std::string& text) {
+  void scalar(const std::string& given) {
+    const std::string text = job_.has_command() ? given : escape_expressions(given);
     if (!needs_no_quotes(text)) out_ << YAML::DoubleQuoted;
     out_ << text;
   }
@@ -58,10 +60,20 @@ class Writer {
     std::visit([this](const auto& v) { put(v); }, value);
   }
 
+  /// Attrs "init.type", "init.std" are a mapping.
   void entries(const Attrs& attrs) {
+    std::string open;
     for (const auto& [name, value] : attrs) {
-      key(name);
-      put(value);
+      const size_t dot = name.find('.');
+      if (dot == std::string::npos) {
+        key(name);
+        put(value);
+      } else if (const std::string field = name.substr(0, dot); field != open) {
+        key(open = field);
+        out_ << YAML::Flow << YAML::BeginMap;
+        entries(nested_attrs(attrs, field));
+        out_ << YAML::EndMap;
+      }
     }
   }
 
@@ -91,10 +103,17 @@ class Writer {
         return names(field, job_.print.tensors);
       case FieldKind::patterns:
         return recompute(field);
+      case FieldKind::paths:
+        return names(field, job_.dataset.paths);
       case FieldKind::transforms:
         return transforms(field);
+      case FieldKind::metrics:
+        return metrics(field);
       case FieldKind::modules:
-        return;  // unrolled into the network
+      case FieldKind::values:
+        return;  // the network is written unrolled, with the values of its expressions
+      case FieldKind::groups:
+        return groups(field);
       case FieldKind::layers:
         return network(field);
       case FieldKind::stage_map:
@@ -124,6 +143,22 @@ class Writer {
     if (list.empty()) return;
     key(field.name);
     put(list);
+  }
+
+  void groups(const Field& field) {
+    if (job_.optimizer.groups.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const ParameterGroup& group : job_.optimizer.groups) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("parameters");
+      put(group.patterns);
+      key("learning_rate_scale");
+      put(group.learning_rate_scale);
+      entries(group.attrs);
+      out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
   }
 
   void environment(const Field& field) {
@@ -161,6 +196,20 @@ class Writer {
     out_ << YAML::EndSeq;
   }
 
+  void metrics(const Field& field) {
+    if (job_.metrics.empty()) return;
+    key(field.name);
+    out_ << YAML::BeginSeq;
+    for (const MetricSpec& metric : job_.metrics) {
+      out_ << YAML::Flow << YAML::BeginMap;
+      key("type");
+      put(metric.type);
+      entries(metric.attrs);
+      out_ << YAML::EndMap;
+    }
+    out_ << YAML::EndSeq;
+  }
+
   void network(const Field& field) {
     key(field.name);
     out_ << YAML::BeginSeq;
@@ -172,6 +221,10 @@ class Writer {
       put(layer.type);
       key("inputs");
       put(layer.inputs);
+      if (!layer.outputs.empty()) {
+        key("outputs");
+        put(layer.outputs);
+      }
       entries(layer.attrs);
       out_ << YAML::EndMap;
     }

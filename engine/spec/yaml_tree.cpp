@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
+#include "engine/spec/expression.h"
 #include "engine/spec/yaml_source.h"
 
 namespace trainctl {
@@ -30,6 +31,31 @@ int count(const YamlNode& node) {
   for (const YamlNode& item : node.items) nodes += count(item);
   for (const YamlNode::Entry& entry : node.entries) nodes += count(entry.value);
   return nodes;
+}
+
+// In flow style a '{' or '}' would end a plain value, so the braces of expressions go through the parser as bytes that no
+// job file holds.
+constexpr char kOpen = '\x01', kClose = '\x02';
+
+std::string hide_braces(std::string text) {
+  for (size_t at = text.find("${"); at != std::string::npos; at = text.find("${", at)) {
+    if (const size_t length = expression_length(std::string_view(text).substr(at))) text[at + length - 1] = kClose;
+    text[at + 1] = kOpen;
+  }
+  return text;
+}
+
+std::string show_braces(std::string text) {
+  for (size_t at = text.find(kOpen); at != std::string::npos; at = text.find(kOpen, at)) {
+    if (at == 0 || text[at - 1] != '$') {
+      ++at;
+      continue;
+    }
+    text[at] = '{';
+    const size_t close = text.find(kClose, at);
+    if (close != std::string::npos && close < text.find(kOpen, at)) text[close] = '}';
+  }
+  return text;
 }
 
 class TreeBuilder : public YAML::EventHandler {
@@ -68,7 +94,7 @@ class TreeBuilder : public YAML::EventHandler {
     node.kind = YamlNode::Kind::scalar;
     node.pos = pos_of(mark);
     node.quoted = tag == "!";
-    node.text = value;
+    node.text = show_braces(value);
     const bool says_null = value == "null" || value == "~" || value == "Null" || value == "NULL" || value.empty();
     if (!node.quoted && says_null) node.kind = YamlNode::Kind::null;
     add(std::move(node), anchor, mark);
@@ -348,7 +374,7 @@ YamlNode read_yaml(std::string_view text, const std::string& file) {
   const YamlSource source(text, file);
   source.demand_text();
   // Without a last newline yaml-cpp sends no event for a quote that is not closed.
-  std::istringstream stream{std::string(text) + "\n"};
+  std::istringstream stream{hide_braces(std::string(text)) + "\n"};
   TreeBuilder builder(source);
   try {
     YAML::Parser parser(stream);

@@ -38,8 +38,9 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   Memory& m = program.memory;
   m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
-  for (const SampleTable& table : sample_tables(job.shapes, job.samples, program))
-    if (loads_whole_samples(program, table)) m.data_set += table.bytes();
+  const std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
+  for (const SampleTable& table : tables)
+    if (small_enough_to_keep(tables) && loads_whole_samples(program, table)) m.data_set += table.bytes();
   return program;
 }
 

@@ -24,6 +24,14 @@ void put_loss(Json& line, const char* name, Float loss) {
   if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) line["not_finite"] = why;
 }
 
+template <class Json>
+void put_metrics(Json& line, const char* prefix, const MetricValues& metrics) {
+  for (size_t i = 0; i < metrics.of.size(); ++i) {
+    using Float = typename Json::number_float_t;
+    line[prefix + metrics.of[i].name] = static_cast<Float>(metrics.values[i]);
+  }
+}
+
 nlohmann::ordered_json phases_json(const std::vector<StartUpClock::Phase>& phases) {
   auto json = nlohmann::ordered_json::object();
   for (const auto& phase : phases) json[phase.name] = whole_microseconds(static_cast<double>(phase.ns) / 1e9);
@@ -32,17 +40,40 @@ nlohmann::ordered_json phases_json(const std::vector<StartUpClock::Phase>& phase
 
 }  // namespace
 
+std::string to_string(const MetricValues& metrics) {
+  std::string text;
+  for (size_t i = 0; i < metrics.of.size(); ++i)
+    text += fmt::format("{}{} {:.4f}", i == 0 ? "" : ", ", metrics.of[i].name, metrics.values[i]);
+  return text;
+}
+
+void EpochMeans::add(const StepReport& report) {
+  loss_ += static_cast<double>(report.loss);
+  sums_.of = report.metrics.of;
+  for (size_t i = 0; i < sums_.of.size(); ++i) sums_.values[i] += report.metrics.values[i];
+  ++count_;
+}
+
+MetricValues EpochMeans::metrics() const {
+  MetricValues means = sums_;
+  for (double& value : means.values) value = mean(value);
+  return means;
+}
+
 std::string loss_line(int64_t epoch, int64_t step, double loss) {
   return fmt::format("epoch: {} step: {}, loss is {}", epoch, step, format_loss(loss));
 }
 
 std::string epoch_line(const EpochReport& report) {
-  return fmt::format("epoch: {}, mean loss is {}", report.epoch, format_loss(report.mean_loss));
+  const std::string metrics = to_string(report.metrics);
+  return fmt::format("epoch: {}, mean loss is {}{}{}", report.epoch, format_loss(report.mean_loss),
+                     metrics.empty() ? "" : ", ", metrics);
 }
 
 std::string metrics_line(const StepReport& report) {
   FloatJson line = {{"epoch", report.epoch}, {"step", report.step}, {"run_step", report.run_step}};
   if (report.has_loss) put_loss(line, "loss", report.loss);
+  put_metrics(line, "", report.metrics);
   line["learning_rate"] = static_cast<float>(report.learning_rate);
   line["seconds"] = static_cast<float>(whole_microseconds(report.seconds));
   return line.dump();
@@ -51,6 +82,7 @@ std::string metrics_line(const StepReport& report) {
 std::string metrics_line(const EpochReport& report) {
   nlohmann::ordered_json line = {{"epoch_end", report.epoch}, {"last_step", report.run_step}, {"steps", report.steps}};
   if (report.has_loss) put_loss(line, "mean_loss", report.mean_loss);
+  put_metrics(line, "mean_", report.metrics);
   line["epoch_seconds"] = whole_microseconds(report.seconds);
   return line.dump();
 }

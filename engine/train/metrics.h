@@ -1,13 +1,26 @@
 // What a run reports step by step.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 
 #include "engine/base/start_up.h"
+#include "engine/compile/program.h"
+#include "engine/graph/graph.h"
 
 namespace trainctl {
+
+/// The metrics of a step, or their means over an epoch, in the job's order.
+struct MetricValues {
+  std::span<const ReportedMetric> of;  ///< Program::metrics
+  std::array<double, kMostMetrics> values{};
+};
+
+/// "accuracy 0.9934, top_5 0.9991"; "" without metrics.
+std::string to_string(const MetricValues& metrics);
 
 /// Epochs and steps count from 1 here, as users see them; `step` counts within its epoch.
 struct StepReport {
@@ -18,6 +31,7 @@ struct StepReport {
   int64_t run_steps = 1;  ///< of the whole run
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
+  MetricValues metrics;
   double learning_rate = 0;
   double seconds = 0;  ///< of this step, loading included; steps between two reads of the losses share theirs evenly
 };
@@ -29,6 +43,7 @@ struct EpochReport {
   bool has_loss = false;
   double mean_loss = 0;  ///< over the epoch's samples: all batches have the same number of them
   double seconds = 0;    ///< from the end of the last epoch, or the start of the first step, to the end of this one
+  MetricValues metrics{};
 };
 
 /// "epoch: 1 step: 44, loss is 2.1034".
@@ -52,18 +67,19 @@ std::string not_finite_line(const StepReport& report);
 /// add up to `seconds`; `alone` excludes those in which the rank waited for others.
 nlohmann::ordered_json start_up_json(const StartUpClock& clock);
 
-/// The mean of an epoch's losses, in double.
-class MeanLoss {
+/// The means of an epoch's losses and metrics, in double.
+class EpochMeans {
  public:
-  void add(double loss) {
-    sum_ += loss;
-    ++count_;
-  }
+  void add(const StepReport& report);
   int64_t count() const { return count_; }
-  double mean() const { return count_ == 0 ? 0.0 : sum_ / static_cast<double>(count_); }
+  double loss() const { return mean(loss_); }
+  MetricValues metrics() const;
 
  private:
-  double sum_ = 0;
+  double mean(double sum) const { return count_ == 0 ? 0.0 : sum / static_cast<double>(count_); }
+
+  double loss_ = 0;
+  MetricValues sums_;
   int64_t count_ = 0;
 };
 

@@ -21,13 +21,9 @@ std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
   }
 }
 
-/// What a device may keep of the set: no more than a host keeps, so that start-up stays short.
 std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set, program);
-  int64_t bytes = 0;
-  for (const SampleTable& table : tables) bytes += table.bytes();
-  if (bytes > most_cached_bytes()) tables.clear();
-  return tables;
+  return small_enough_to_keep(tables) ? tables : std::vector<SampleTable>{};
 }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
@@ -38,6 +34,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
+    if (spec.loss && spec.loss->attrs.has("ignore_index"))
+      options.ignored_label = spec.loss->attrs.integer("ignore_index");
     options.held = held;
     options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
@@ -102,8 +100,9 @@ void Trainer::start_step() {
   if (started_ == finished_) last_ = Clock::now();
   if (started_ == 0) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
-  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
+  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
+  scalars.label_weight = loader_->label_weight();
   if (started_ == 0) start_up_.ended("data");
   executor_->start_step(batch, scalars);
   ++started_;
@@ -129,7 +128,11 @@ void Trainer::finish_start_up() {
 
 StepReport Trainer::finish_step() {
   StepReport report = report_of(finished_);
-  report.loss = executor_->finish_step();
+  std::array<float, kMostMetrics> sums{};
+  report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
+  report.metrics.of = program_.metrics;
+  for (size_t i = 0; i < program_.metrics.size(); ++i)
+    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale;
   if (finished_ == 0) finish_start_up();
   loader_->release_step();
   ++finished_;
@@ -157,7 +160,7 @@ std::optional<StepReport> Trainer::run_step() {
   if (reported_ == finished_) return std::nullopt;
   const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
   ++reported_;
-  epoch_loss_.add(report.loss);
+  epoch_means_.add(report);
   const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
   if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
   if (hooks_.on_step) hooks_.on_step(report);
@@ -181,9 +184,9 @@ void Trainer::end_of_epoch(const StepReport& report) {
   // An epoch ends where the losses are read, so no later step is finished yet.
   const std::chrono::duration<double> seconds = last_ - epoch_start_;
   epoch_start_ = last_;
-  const EpochReport epoch{report.epoch,    epoch_loss_.count(), report.run_step,
-                          report.has_loss, epoch_loss_.mean(),  seconds.count()};
-  epoch_loss_ = {};
+  const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
+                          epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
+  epoch_means_ = {};
   if (hooks_.on_epoch) hooks_.on_epoch(epoch);
 }
 

@@ -103,7 +103,7 @@ class Trainer {
   Clock::time_point epoch_start_;
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
-  MeanLoss epoch_loss_;
+  EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };

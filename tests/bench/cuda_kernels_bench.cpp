@@ -107,7 +107,9 @@ std::vector<Row> large_rows(DType t) {
   const Attrs dim{{"dim", int64_t{1}}}, eps{{"eps", 1e-5}}, count{{"eps", 1e-5}, {"count", int64_t{65536}}};
   const Shape image{64, 256, 64, 64}, features{256};
   const Operand map{image, t}, feature{features, f32};
+  const Operand last{{64, 64, 64, 256}, t}, channels{features, t}, groups{{64, 32}}, half{{65536, 512}, t};
   const Attrs of_map{{"eps", 1e-5}, {"count", int64_t{64 * 64 * 64}}};
+  const Attrs of_last{{"dim", int64_t{3}}, {"eps", 1e-5}, {"count", int64_t{64 * 64 * 64}}};
   std::vector<Row> all = {
       {"relu", {x}, {x}},
       {"gelu", {x}, {x}},
@@ -130,11 +132,28 @@ std::vector<Row> large_rows(DType t) {
       {"layer_norm", {x, side, side}, {x, stat, stat}, eps},
       {"layer_norm_grad", {x, x, stat, stat, side}, {x}},
       {"layer_norm_param_grad", {x, x, stat, stat}, {w, w}},
+      {"rms_norm", {x, side}, {x, stat}, eps},
+      {"rms_norm_grad", {x, x, stat, side}, {x}},
+      {"rms_norm_param_grad", {x, x, stat}, {w}},
+      {"group_norm", {map, channels, channels}, {map, groups, groups}, {{"eps", 1e-5}, {"groups", int64_t{32}}}},
+      {"group_norm_grad", {map, map, groups, groups, channels}, {map}},
+      {"group_norm_param_grad", {map, map, groups, groups}, {feature, feature}},
+      {"slice", {x}, {half}, {{"begin", Ints{0, 512}}, {"size", half.shape}}, n * size},
+      {"pad", {half}, {x}, {{"before", Ints{0, 512}}, {"after", Ints{0, 0}}, {"value", 0.0}}},
+      {"reduce_max", {x}, {{rows, t}}, {{"dims", Ints{1}}}},
+      {"reduce_max", {map}, {{{64, 64, 64}, t}}, {{"dims", Ints{1}}}},
+      {"reduce_max_grad", {{rows, t}, x, {rows, t}}, {x}, {{"dims", Ints{1}}}, 3 * n * size},
+      {"position_embedding", {{{64, 1024, 1024}, t}, {{1024, 1024}, t}}, {{{64, 1024, 1024}, t}}},
       {"batch_norm_mean", {map}, {feature}, of_map},
       {"batch_norm_var", {map, feature}, {feature}, of_map},
       {"batch_norm", {map, feature, feature, {features, t}, {features, t}}, {map}, of_map},
       {"batch_norm_grad_stats", {map, map, feature, feature}, {feature, feature}, of_map},
       {"batch_norm_grad", {map, map, feature, feature, feature, feature, {features, t}}, {map}, of_map},
+      {"batch_norm_mean", {last}, {feature}, of_last},
+      {"batch_norm_var", {last, feature}, {feature}, of_last},
+      {"batch_norm", {last, feature, feature, channels, channels}, {last}, of_last},
+      {"batch_norm_grad_stats", {last, last, feature, feature}, {feature, feature}, of_last},
+      {"batch_norm_grad", {last, last, feature, feature, feature, feature, channels}, {last}, of_last},
       {"batch_norm_var", {x, w}, {w}, count},
       {"batch_norm", {x, w, w, side, side}, {x}, count},
       {"mse", {x, {full}}, {{one}}},

@@ -125,6 +125,19 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK(has(field("env"), "env."));
 }
 
+TEST_CASE("completion knows vars, and the arguments and layers of modules") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml")
+      << "vars: {d: 8, heads: 2}\ndataset: {type: random, shape: ['${d}']}\n"
+         "modules: {block: {args: {width: 4}, layers: [{name: fc, type: dense, units: '${width}'}]}}\n"
+         "network: [{module: block, name: h}]\n";
+  const auto field = [&](const std::string& typed) { return offered(scratch, {"run", "job.yaml", typed}); };
+  CHECK(field("vars.") == Words{"vars.d=", "vars.heads="});
+  CHECK(has(field("modules.block."), "modules.block.args.width="));
+  CHECK(has(field("modules.block.layers.fc."), "modules.block.layers.fc.units="));
+  CHECK(has(field("network.h."), "network.h.with="));
+}
+
 TEST_CASE("completion goes by what can be read of a job that is still wrong") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/draft.yaml")

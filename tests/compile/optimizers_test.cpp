@@ -69,6 +69,46 @@ TEST_CASE("every optimizer of the list: its kernel updates each bucket and has t
   check_updates("{type: sgd, momentum: 0.9, nesterov: true}");
 }
 
+TEST_CASE("parameters with different settings are in different buckets, each updated with its own") {
+  const Program program =
+      compiled("{type: sgd, momentum: 0.5, weight_decay: 0.1, clip_norm: 2, groups: [{parameters: [fc.bias], momentum: 0, "
+               "learning_rate_scale: 0.25}]}")
+          .program;
+  REQUIRE(program.buckets.size() == 2);
+  int updates = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.op != "sgd_update") continue;
+    ++updates;
+    const bool of_bias = i.outputs.size() == 1;  // without momentum there is no state
+    CHECK(i.attrs.number("momentum") == (of_bias ? 0.0 : 0.5));
+    CHECK(i.attrs.number("learning_rate_scale", 1.0) == (of_bias ? 0.25 : 1.0));
+    CHECK(i.attrs.number("weight_decay") == 0.1);
+    CHECK(i.attrs.number("clip_norm") == 2.0);
+  }
+  CHECK(updates == 2);
+}
+
+TEST_CASE("a group with another learning rate is no plain step, so only the others take it in their kernels") {
+  JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
+network: [{name: fc, type: dense, units: 32}]
+loss: mse
+optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
+)",
+                           "job.yaml");
+  const Graph graph = build_graph(spec, {.data = {16}, .label = {32}});
+  const CostModel cost = CostModel::cpu();
+  const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  CHECK(verify_programs(programs).empty());
+  int fused = 0, updates = 0;
+  for (const Instruction& i : programs[0].instructions) {
+    fused += i.attrs.flag("descend") ? 1 : 0;
+    updates += i.op == "sgd_update" ? 1 : 0;
+  }
+  CHECK(fused == 1);
+  CHECK(updates == 1);
+}
+
 TEST_CASE("states depend on the settings: plain sgd keeps none, momentum one, adam two") {
   CHECK(Optimizer("sgd", {}).states().empty());
   CHECK(Optimizer("sgd", {{"momentum", 0.9}}).states() == std::vector<std::string>{"momentum"});

@@ -36,6 +36,7 @@ void set_places(const Compiler& c, const std::vector<int64_t>& at, Program& p) {
   const auto place = [&](BufferId buffer) { return buffer < 0 ? -1 : at[buffer]; };
   p.scalars_offset = place(c.scalars);
   p.loss_offset = place(c.loss);
+  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
   for (size_t b = 0; b < p.buckets.size(); ++b) {
     Bucket& bucket = p.buckets[b];
     bucket.weights_offset = place(c.buckets[b].weights);

@@ -86,8 +86,10 @@ TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves
     }
   }
   const std::vector<std::byte> table_bytes = random_bytes(kRows * kRowBytes, 2);
-  const Bytes table(table_bytes), counter(sizeof(cuda::StepCounter)), scalars(sizeof(StepScalars)), loss(sizeof(float));
+  const Bytes table(table_bytes), counter(sizeof(cuda::StepCounter)), scalars(sizeof(StepScalars)),
+      reported(3 * sizeof(float));
   const Bytes whole(2944), odd(1001), gathered(kGathered * kRowBytes);
+  const Pinned metrics(kSlots * kMostMetrics * sizeof(float));
   const Pinned finished(kSlots * sizeof(uint64_t)), position(sizeof(uint64_t)), printed(kSlots * 64);
   uint64_t step = 0;
   for (int graph = 0; graph < 4; ++graph) {
@@ -110,9 +112,9 @@ TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves
       copies.list[1] = {3, odd.at(), 1001, nullptr, 0};
       copies.list[2] = {kNumbers, gathered.at(), kGathered * kRowBytes, table.at(), kRowBytes};
       copies.count = 3;
-      const auto* of_loss = reinterpret_cast<const float*>(loss.at());
+      const cuda::Reported numbers{reinterpret_cast<const float*>(reported.at()), 2};
       cuda::enqueue_begin_step(from, copies, reinterpret_cast<StepScalars*>(scalars.at()), position.as<uint64_t>(),
-                               of_loss, nullptr);
+                               numbers, nullptr);
       must(cudaDeviceSynchronize());
       CHECK(whole.now() == std::vector<std::byte>(staged.begin() + static_cast<std::ptrdiff_t>(slot),
                                                   staged.begin() + static_cast<std::ptrdiff_t>(slot) + 2944));
@@ -129,8 +131,8 @@ TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves
       CHECK(scalars.read<StepScalars>(0).learning_rate == now.learning_rate);
       CHECK(*position.as<uint64_t>() == (uint64_t{now.step + 1} << 32));
       cuda::enqueue_position(reinterpret_cast<StepScalars*>(scalars.at()), 17, position.as<uint64_t>(), nullptr);
-      const float value = 0.25f * static_cast<float>(step + 1);
-      must(cudaMemcpy(loss.at(), &value, sizeof value, cudaMemcpyHostToDevice));
+      const float one = 0.25f * static_cast<float>(step + 1), values[] = {one, one + 1, one + 2};
+      must(cudaMemcpy(reported.at(), values, sizeof values, cudaMemcpyHostToDevice));
       cuda::enqueue_print(from, whole.at(), printed.as<std::byte>(), 64, 61, nullptr);
       must(cudaDeviceSynchronize());
       CHECK(*position.as<uint64_t>() == (uint64_t{now.step + 1} << 32 | 17));
@@ -140,7 +142,8 @@ TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves
     slots.counter = reinterpret_cast<cuda::StepCounter*>(counter.at());
     slots.slots = kSlots;
     slots.ahead = kAtOnce - 1;
-    cuda::enqueue_end_step(slots, reinterpret_cast<const float*>(loss.at()), finished.as<uint64_t>(), nullptr);
+    cuda::enqueue_end_step(slots, {reinterpret_cast<const float*>(reported.at()), 2},
+                           {finished.as<uint64_t>(), metrics.as<float>()}, nullptr);
     must(cudaDeviceSynchronize());
     CHECK(counter.read<uint64_t>(0) == step);
     for (uint64_t s = step - kAtOnce; s < step; ++s) {
@@ -150,6 +153,8 @@ TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves
       std::memcpy(&value, &bits, sizeof value);
       CHECK((word >> 32) == s + 1);
       CHECK(value == 0.25f * static_cast<float>(s + 1));
+      CHECK(metrics.as<float>()[s % kSlots * kMostMetrics] == value + 1);
+      CHECK(metrics.as<float>()[s % kSlots * kMostMetrics + 1] == value + 2);
     }
   }
 }

@@ -24,6 +24,7 @@ struct Rank {
   std::unique_ptr<RecordingCommunicator> comm;
   std::unique_ptr<Trainer> trainer;
   std::vector<float> losses;
+  std::map<std::string, std::vector<double>> metrics;
   std::vector<std::string> first_calls, printed;
   int calls_per_step = 0;
 };
@@ -59,6 +60,8 @@ void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte
   rank.comm->calls.clear();
   while (const std::optional<StepReport> report = rank.trainer->run_step()) {
     rank.losses.push_back(report->loss);
+    for (size_t i = 0; i < report->metrics.of.size(); ++i)
+      rank.metrics[report->metrics.of[i].name].push_back(report->metrics.values[i]);
     if (report->run_step == 1) {
       rank.first_calls = rank.comm->calls;
       rank.calls_per_step = static_cast<int>(rank.first_calls.size());
@@ -184,8 +187,10 @@ RunResult run_job(PlannedJob planned, const RunOn& on) {
     result.arena_bytes.push_back(ranks[r].comm->arena_bytes);
     result.printed[static_cast<int>(r)] = ranks[r].printed;
     if (ranks[r].losses != ranks[0].losses) throw std::runtime_error("ranks disagree on the loss");
+    if (ranks[r].metrics != ranks[0].metrics) throw std::runtime_error("ranks disagree on a metric");
   }
   result.losses = ranks[0].losses;
+  result.metrics = ranks[0].metrics;
   return result;
 }
 

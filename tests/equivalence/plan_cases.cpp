@@ -23,6 +23,18 @@ const char* const kAdam001 = "optimizer={type: adam, learning_rate: 0.001}";
 // and adam turns both into steps of full size.
 const char* const kMse = "loss=mse";
 const char* const kClip = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, clip_norm: 0.3}";
+// Not adam, which a wrong scale of the loss would not change.
+const char* const kSgd = "optimizer={type: sgd, learning_rate: 0.05, momentum: 0.9}";
+const char* const kIgnored = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}";
+
+const char* const kGroups =
+    "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: [{parameters: "
+    "['*.bias'], weight_decay: 0, momentum: 0}, {parameters: [layer2.*], learning_rate_scale: 0.1}]}";
+const char* const kPlainGroups =
+    "optimizer={type: sgd, learning_rate: 0.01, groups: [{parameters: [layer2.weight], learning_rate_scale: 0.5}]}";
+const char* const kAdamGroups =
+    "optimizer={type: adamw, learning_rate: 0.001, weight_decay: 0.1, groups: [{parameters: ['*.bias', '*norm*'], "
+    "weight_decay: 0}, {parameters: ['fc2.*'], learning_rate_scale: 0.1, eps: 0.001}]}";
 
 std::string ranks(int n) { return "launch.ranks=" + std::to_string(n); }
 
@@ -43,6 +55,29 @@ const std::vector<PlanCase>& plan_cases() {
       {"mlp: clipped, 4 ranks, level 2", "mlp", {kClip}, {ranks(4), kData, kShard2}},
       {"mlp: clipped, 4 ranks, level 3", "mlp", {kClip}, {ranks(4), kData, kShard3}},
       {"mlp: adam, 8 ranks, level 1", "mlp", {kAdam001, kMse}, {ranks(8), kData, kShard1}, kAdamTolerance},
+      // groups of parameters
+      {"mlp: groups, clipped, 4 ranks", "mlp", {kGroups}, {ranks(4), kData}},
+      {"mlp: groups, clipped, 4 ranks, level 1", "mlp", {kGroups}, {ranks(4), kData, kShard1}},
+      {"mlp: groups, clipped, 4 ranks, level 2, micro-batches", "mlp", {kGroups, kMicro2}, {ranks(4), kData, kShard2}},
+      {"mlp: groups, clipped, 4 ranks, level 3", "mlp", {kGroups}, {ranks(4), kData, kShard3}},
+      {"mlp: a group beside plain steps, 2 stages", "mlp", {kPlainGroups}, {ranks(2), kSemi, kTwoStages, kMlpStages}},
+      {"classifier: groups of adamw, 4 ranks, level 2",
+       "classifier",
+       {kAdamGroups},
+       {ranks(4), kData, kShard2},
+       kAdamTolerance},
+      // layers with several outputs
+      {"split: data parallel, 4 ranks", "split", {}, {ranks(4), kData}},
+      {"split: 2 stages of 2, micro-batches, recompute, level 2",
+       "split",
+       {kMicro2},
+       {ranks(4), kSemi, kTwoStages, kShard2, "parallel.recompute=['h.*']"}},
+      {"split: dims beside the one that is split, 6 ranks",
+       "split",
+       {},
+       {ranks(6), kSemi,
+        "parallel.strategies={h.0.cut: [[6, 1, 1]], parts: [[3, 1, 1]], tokens: [[2, 1, 3]], back: [[1, 1, 6], [1, 1, 6], "
+        "[1, 1, 6], [1, 1, 6], [1, 1, 6]]}"}},
       // semi_auto_parallel, one stage
       {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -135,6 +170,29 @@ const std::vector<PlanCase>& plan_cases() {
        {ranks(4), kSemi, kTwoStages, kShard1, "parallel.recompute=[norm1, act1, drop, norm2]",
         "parallel.strategies={fc2: [[1, 2], [1, 2]]}"},
        kAdamTolerance},
+      // the mean is over the labels of the whole batch that count, wherever they are
+      {"classifier: ignored labels, 4 ranks, 3 micro-batches, as with one",
+       "classifier",
+       {kIgnored, kSgd},
+       {ranks(4), kData, kShard2, "parallel.micro_batches=3"}},
+      {"classifier: ignored labels, 2 stages of 2, 4 micro-batches, as with one",
+       "classifier",
+       {kIgnored, kSgd},
+       {ranks(4), kSemi, kTwoStages, kMicro4, "parallel.strategies={fc1: [[1, 1], [2, 1]]}"}},
+      {"language: ignored labels, cut along the sequence",
+       "language",
+       {kIgnored, kSgd, kMicro2},
+       {ranks(6), kSemi, "parallel.strategies={loss: [[2, 3, 1], [2, 3]]}"}},
+      {"functions: data parallel, 3 ranks", "functions", {}, {ranks(3), kData, kMicro2}},
+      {"functions: columns of each layer, 4 ranks",
+       "functions",
+       {"loss=binary_cross_entropy"},
+       {ranks(4), kSemi,
+        "parallel.strategies={fc1: [[1, 1], [4, 1]], fc2: [[2, 1], [2, 1]], fc3: [[1, 2], [2, 2]], ratio: [[2, 2], [2, 2]]}"}},
+      {"functions: 3 stages, recompute",
+       "functions",
+       {kMicro2},
+       {ranks(3), kSemi, "parallel.stages=3", "parallel.recompute=[silu, soft, positive, 'sum*']"}},
       {"batch_norm: data parallel, 4 ranks", "batch_norm", {}, {ranks(4), kData}},
       {"batch_norm: data parallel, 6 ranks, 2 micro-batches", "batch_norm", {kMicro2}, {ranks(6), kData}},
       {"batch_norm: features cut, 2 ranks", "batch_norm", {}, {ranks(2), kSemi, "parallel.strategies={bn1: [[1, 2]]}"}},
@@ -232,6 +290,52 @@ const std::vector<PlanCase>& plan_cases() {
        {},
        {ranks(4), kSemi, "parallel.strategies={embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}"},
        kAdamTolerance},
+      // inner dims cut: statistics travel
+      {"language: vocabulary cut, 2 ranks",
+       "language",
+       {},
+       {ranks(2), kSemi, "parallel.strategies={embed: [[1, 1], [2, 1]], head: [[1, 1, 1], [2, 1]]}"},
+       kAdamTolerance},
+      {"language: vocabulary cut, 3 ranks, micro-batches, level 1",
+       "language",
+       {kMicro2},
+       {ranks(3), kSemi, kShard1, "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"},
+       kAdamTolerance},
+      {"language: vocabulary and batch cut, 4 ranks, level 3, recompute",
+       "language",
+       {kMicro2},
+       {ranks(4), kSemi, kShard3, "parallel.recompute=['*']",
+        "parallel.strategies={embed: [[2, 1], [2, 1]], head: [[2, 1, 1], [2, 1]], loss: [[2, 1, 2]]}"},
+       kAdamTolerance},
+      {"language: tied over 2 stages, vocabulary cut in 3, clipped",
+       "language",
+       {kMicro2, "optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
+       {ranks(6), kSemi, kTwoStages, kShard2,
+        "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"}},
+      {"language: loss and norms cut in 6 and 4, of 12 ranks",
+       "language",
+       {"optimizer={type: sgd, learning_rate: 0.1}"},
+       {ranks(12), kSemi,
+        "parallel.strategies={norm1: [[3, 1, 4]], norm2: [[1, 2, 6]], loss: [[2, 1, 6]], fc1: [[3, 1, 4], [1, 4]]}"}},
+      {"classifier: norms cut, 4 ranks, recompute",
+       "classifier",
+       {kMicro2},
+       {ranks(4), kSemi, "parallel.recompute=['*']", "parallel.strategies={norm1: [[1, 4]], norm2: [[2, 2]]}"},
+       kAdamTolerance},
+      {"classifier: classes cut, 2 stages of 3, level 2, gpipe",
+       "classifier",
+       {kMicro2},
+       {ranks(6), kSemi, kTwoStages, kGpipe, kShard2,
+        "parallel.strategies={norm1: [[1, 3]], head: [[1, 1], [3, 1]], loss: [[1, 3]]}"},
+       kAdamTolerance},
+      {"attention: keys of the softmax cut, 2 ranks",
+       "attention",
+       {},
+       {ranks(2), kSemi, "parallel.strategies={weights: [[1, 1, 2]]}"}},
+      {"attention: keys and batch cut, 8 ranks, micro-batches, recompute",
+       "attention",
+       {kMicro2},
+       {ranks(8), kSemi, "parallel.recompute=[weights]", "parallel.strategies={weights: [[2, 1, 4]]}"}},
       // attention
       {"attention: data parallel, 3 ranks", "attention", {}, {ranks(3), kData}},
       {"attention: units cut, 4 ranks",

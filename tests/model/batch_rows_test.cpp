@@ -62,9 +62,13 @@ TEST_CASE("layers that compute over the rows of the batch are known, with the ro
   - {name: bn, type: batch_norm}
   - {name: fc, type: dense, units: 12}
   - {name: ln, type: layer_norm}
+  - {name: rms, type: rms_norm}
+  - {name: gn, type: group_norm, groups: 3}
   - {name: soft, type: softmax, dim: 0}
   - {name: own, type: softmax}
   - {name: mean, type: reduce_mean, dims: [0], keep_dims: true}
+  - {name: most, type: reduce_max, dims: [0], inputs: own}
+  - {name: top, type: reduce_max, dims: [-1], inputs: own}
   - {name: less, type: add, inputs: [own, mean]}
   - {name: turned, type: transpose, perm: [1, 0]}
   - {name: pairs, type: matmul, inputs: [less, turned]}
@@ -72,12 +76,61 @@ TEST_CASE("layers that compute over the rows of the batch are known, with the ro
 loss: mae
 parallel: {micro_batches: 2}
 )");
-  for (const char* name : {"bn", "soft", "mean", "pairs"}) CHECK_MESSAGE(layer(graph, name).mixed_rows == 4, name);
-  for (const char* name : {"fc", "ln", "own", "less", "turned", "out", "loss"})
+  for (const char* name : {"bn", "soft", "mean", "most", "pairs"})
+    CHECK_MESSAGE(layer(graph, name).mixed_rows == 4, name);
+  for (const char* name : {"fc", "ln", "rms", "gn", "own", "top", "less", "turned", "out", "loss"})
     CHECK_MESSAGE(layer(graph, name).mixed_rows == 0, name);
   CHECK(place(graph, "pairs") == "nowhere in [4, 4]");
   CHECK(place(graph, "mean") == "nowhere in [1, 12]");
+  CHECK(place(graph, "most") == "nowhere in [12]");
+  CHECK(place(graph, "top") == "dim 0 of [4]");
   CHECK(place(graph, "less") == "dim 0 of [4, 12]");
+}
+
+TEST_CASE("norms of groups and channels of other dims mix rows where these are in the dims that they sum over") {
+  const Graph graph = build(R"(network:
+  - {name: last, type: batch_norm, dim: -1}
+  - {name: turned, type: transpose, perm: [1, 0, 2]}
+  - {name: gn, type: group_norm, groups: 2, affine: false}
+  - {name: rms, type: rms_norm}
+)",
+                            {.shape = {4, 3}});
+  for (const char* name : {"last", "gn"}) CHECK_MESSAGE(layer(graph, name).mixed_rows == 8, name);
+  CHECK(layer(graph, "rms").mixed_rows == 0);
+  CHECK(place(graph, "rms") == "dim 1 of [4, 8, 3]");
+}
+
+TEST_CASE("slices, paddings, views and positions keep the rows of the batch where they are") {
+  const Graph graph = build(R"(network:
+  - {name: position, type: position_embedding, max_length: 9}
+  - {name: part, type: slice, dim: 1, begin: 1, end: 3}
+  - {name: wide, type: pad, dims: [1, -1], before: [1, 0], after: [0, 2]}
+  - {name: turned, type: transpose, perm: [1, 0, 2]}
+  - {name: of_turned, type: slice, dim: 0, end: 2}
+  - {name: more, type: unsqueeze, dim: -2}
+  - {name: fewer, type: squeeze, dim: 2}
+)",
+                            {.shape = {4, 3}});
+  CHECK(place(graph, "position") == "dim 0 of [8, 4, 3]");
+  CHECK(place(graph, "part") == "dim 0 of [8, 2, 3]");
+  CHECK(place(graph, "wide") == "dim 0 of [8, 3, 5]");
+  CHECK(place(graph, "of_turned") == "dim 1 of [2, 8, 5]");
+  CHECK(place(graph, "more") == "dim 1 of [2, 8, 1, 5]");
+  CHECK(place(graph, "fewer") == "dim 1 of [2, 8, 5]");
+  for (const Layer& layer : graph.layers) CHECK_MESSAGE(layer.mixed_rows == 0, layer.name);
+  CHECK(place(build("network: [{name: hot, type: one_hot, classes: 5}]\n", {.shape = {4}, .integer = true}), "hot") ==
+        "dim 0 of [8, 4, 5]");
+}
+
+TEST_CASE("the batch is not sliced, padded, removed or numbered") {
+  for (const char* layer : {"slice, dim: 0, end: 2", "pad, dims: [1, 0], after: [1, 1]", "squeeze, dim: -2",
+                            "position_embedding, max_length: 9"}) {
+    const std::vector<std::string> found = problems("network:\n  - {name: w, type: " + std::string(layer) + "}\n");
+    CAPTURE(std::string(layer));
+    REQUIRE(found.size() == 1);
+    CHECK(found[0] ==
+          "3:5 layer w: dim 0 of its input [8, 12] is the batch, of which a layer sees one micro-batch at a time");
+  }
 }
 
 TEST_CASE("a reshape that splits the rows between dims mixes them") {
@@ -91,8 +144,9 @@ TEST_CASE("a reshape that splits the rows between dims mixes them") {
 
 TEST_CASE("the shape of a weight or a running statistic cannot depend on the batch") {
   const std::string turned = "network:\n  - {name: t, type: transpose, perm: [1, 0]}\n";
-  for (const char* layer : {"dense, units: 3", "dense, units: 3, bias: false", "matmul, units: 3", "layer_norm",
-                            "batch_norm", "batch_norm, affine: false", "matmul, units: 3, transpose_b: true"}) {
+  for (const char* layer :
+       {"dense, units: 3", "dense, units: 3, bias: false", "matmul, units: 3", "layer_norm", "rms_norm",
+        "group_norm, groups: 2", "batch_norm", "batch_norm, affine: false", "matmul, units: 3, transpose_b: true"}) {
     const std::vector<std::string> found = problems(turned + "  - {name: w, type: " + layer + "}\n");
     CAPTURE(std::string(layer));
     REQUIRE(found.size() == 1);

@@ -14,33 +14,44 @@ namespace {
 
 bool is_collective(const std::string& type) { return find_op(type) != nullptr && get_op(type).collective.has_value(); }
 
-/// A job around the row's layer; its graph has passed verify_graph.
+/// A job around the row's layer; its graph has passed verify_graph. A layer of ids is read by a dense layer `last`.
 Graph build_row(const LayerCase& row, const std::string& precision) {
   const std::string type = row.type, fields = row.fields;
   const int64_t outputs = num_elements(row.shape);
   if (row.of_ids) {
-    return build("precision: " + precision + "\nnetwork: [{name: layer, type: " + type + fields + "}]\nloss: mse\n",
-                 {.shape = {5}, .label = {outputs / 8}, .integer = true});
+    return build("precision: " + precision + "\nnetwork:\n  - {name: layer, type: " + type + fields +
+                     "}\n  - {name: last, type: dense, units: 1}\nloss: mse\n",
+                 {.shape = {5}, .label = {outputs / 8 / row.shape.back()}, .integer = true});
   }
-  std::string input = "first", images;
-  if (!row.of_images.empty()) {
-    input = "images";
-    images = "  - {type: dense, units: " + std::to_string(num_elements(row.of_images)) +
-             ", inputs: [first]}\n  - {name: images, type: reshape, shape: " + to_string(row.of_images) + "}\n";
+  std::string input = "first", shaped;
+  if (!row.sample.empty()) {
+    input = "shaped";
+    shaped = "  - {type: dense, units: " + std::to_string(num_elements(row.sample)) +
+             ", inputs: [first]}\n  - {name: shaped, type: reshape, shape: " + to_string(row.sample) + "}\n";
   }
   std::string text = "precision: " + precision + R"(
 network:
   - {name: first, type: dense, units: 12}
   - {name: second, type: dense, units: 12, inputs: [data]}
-)" + images +
+)" + shaped +
                      "  - {name: layer, type: " + type +
                      (fields.find("inputs") == std::string::npos ? ", inputs: [" + input + "]" : "") + fields +
-                     "}\nloss: mse\n";
+                     "}\nloss: {type: mse, input: " + row.output + "}\n";
+  // Other shapes of `first`, for layers that need them.
+  for (const auto& [name, shape] : {std::pair{"rows", "[3, 4]"}, std::pair{"one", "[1, 12]"}}) {
+    if (fields.find(std::string("[") + name + "]") == std::string::npos) continue;
+    const std::string reshaped =
+        std::string("  - {name: ") + name + ", type: reshape, shape: " + shape + ", inputs: [first]}\n";
+    text.insert(text.find("  - {name: layer"), reshaped);
+  }
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
   // As many labels as the layer has outputs, even if they do not belong to samples here.
-  if (outputs % 8 != 0) text.replace(text.find("loss: mse\n"), 10, "print: [layer]\n");
+  if (outputs % 8 != 0) {
+    const size_t loss = text.find("loss:");
+    text.replace(loss, text.find('\n', loss) - loss, std::string("print: [") + row.output + "]");
+  }
   return build(text, {.label = {outputs / 8}});
 }
 
@@ -51,8 +62,11 @@ TEST_CASE("every layer type builds, forward and backward, with the shape of its 
     CAPTURE(std::string(row.type));
     CAPTURE(std::string(row.fields));
     const Graph graph = build_row(row, "fp32");
-    CHECK(tensor(graph, "layer").shape == row.shape);
-    const std::string weight = row.of_ids ? "grad.layer.weight" : "grad.first.weight";
+    CHECK(tensor(graph, row.output).shape == row.shape);
+    const bool own_weight = graph.find_tensor("layer.weight").has_value();
+    const std::string weight = !row.of_ids  ? "grad.first.weight"
+                               : own_weight ? "grad.layer.weight"
+                                            : "grad.last.weight";
     const bool trains = graph.find_tensor(weight) || graph.find_tensor(weight + ".use0");
     CHECK(trains == (graph.loss >= 0));
   }
@@ -67,7 +81,8 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     if (graph.loss >= 0) in_f32.insert(graph.loss);
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
-      const bool norm = node.op == "layer_norm", sums = node.op.starts_with("batch_norm_");
+      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" || node.op == "attention",
+                 sums = node.op.starts_with("batch_norm_");
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
     }
@@ -82,7 +97,7 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
 }
 
 TEST_CASE("embedding reads integers and returns a row of the table for each") {
-  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init_std: 0.5}]\nloss: mse\n",
+  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init: {type: normal, std: 0.5}}]\nloss: mse\n",
                             {.shape = {5}, .label = {15}, .integer = true});
   CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
   CHECK(tensor(graph, "grad.e.weight").shape == Shape{7, 3});

@@ -34,8 +34,19 @@ TEST_CASE("exp, tanh, erf and sigmoid are within 5e-7 of the exact value") {
             cpu::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, -80.0f, 80.0f) < 5e-7);
 }
 
+TEST_CASE("log and log1p are within 3e-7 of the exact value, next to their zeros too") {
+  for (const float scale : {1e-40f, 1e-30f, 1e-3f, 1.0f, 1e4f, 3e38f})
+    CHECK(worst_error(cpu::log, std::log, 0.1f * scale, scale) < 3e-7);
+  CHECK(worst_error(cpu::log, std::log, 0.99f, 1.01f) < 3e-7);
+  for (const float scale : {1e-30f, 1e-7f, 1e-4f, 1.0f, 100.0f})
+    CHECK(worst_error(cpu::log1p, std::log1p, 0.0f, scale) < 3e-7);
+  CHECK(cpu::log(0.0f) == -INFINITY);
+  CHECK(cpu::log(INFINITY) == INFINITY);
+  CHECK(std::isnan(cpu::log(-1.0f)));
+}
+
 TEST_CASE("a NaN propagates, and infinities are bounded") {
-  for (float (*f)(float) : {cpu::exp, cpu::tanh, cpu::erf, cpu::sigmoid}) CHECK(std::isnan(f(NAN)));
+  for (float (*f)(float) : {cpu::exp, cpu::log, cpu::log1p, cpu::tanh, cpu::erf, cpu::sigmoid}) CHECK(std::isnan(f(NAN)));
   CHECK(std::isfinite(cpu::exp(INFINITY)));
   CHECK(cpu::exp(-INFINITY) < 2e-38f);
   CHECK(cpu::tanh(INFINITY) == doctest::Approx(1.0));

@@ -186,6 +186,95 @@ void check_loss(const CaseDevice& device, DType type, const Doubles& x) {
   }
 }
 
+/// A row in two parts, of which statistics are combined, is the whole row.
+constexpr int64_t kParts = 2;
+
+int64_t first_of(int64_t part, int64_t n) { return part * (n / 2); }
+int64_t size_of(int64_t part, int64_t n) { return part == 0 ? n / 2 : n - n / 2; }
+
+Doubles part_of(const Doubles& rows, int64_t part, int64_t n) {
+  Doubles values;
+  for (size_t row = 0; row < rows.size() / static_cast<size_t>(n); ++row) {
+    const auto begin = rows.begin() + static_cast<int64_t>(row) * n + first_of(part, n);
+    values.insert(values.end(), begin, begin + size_of(part, n));
+  }
+  return values;
+}
+
+void append(Doubles& all, const Operand& more) {
+  const Doubles values = more.values();
+  all.insert(all.end(), values.begin(), values.end());
+}
+
+void check_softmax_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
+  const auto n = static_cast<int64_t>(x.size());
+  const Doubles y = softmax_of(x);
+  Doubles stats;
+  for (int64_t p = 0; p < kParts; ++p) {
+    const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
+    Operand of_part({1, 2}, DType::f32);
+    KernelCall call;
+    call.attrs = {{"dim", int64_t{1}}};
+    call.in = {from.arg}, call.out = {of_part.arg};
+    device.prepare("softmax_stats", call)();
+    append(stats, of_part);
+  }
+  const Operand all({kParts, 1, 2}, DType::f32, stats);
+  Doubles got;
+  for (int64_t p = 0; p < kParts; ++p) {
+    const Operand from({1, size_of(p, n)}, type, part_of(x, p, n));
+    Operand to({1, size_of(p, n)}, type);
+    KernelCall call;
+    call.attrs = {{"dim", int64_t{1}}};
+    call.in = {from.arg, all.arg}, call.out = {to.arg};
+    device.prepare("softmax_apply", call)();
+    append(got, to);
+  }
+  check_near(got, y, 0, tolerance(type));
+}
+
+void check_loss_in_parts(const CaseDevice& device, DType type, const Doubles& x) {
+  const auto n = static_cast<int64_t>(x.size());
+  const Doubles y = softmax_of(x);
+  for (const int64_t label : {int64_t{0}, n / 2, n - 1}) {
+    CAPTURE(label);
+    const Operand classes({1}, DType::i32, {static_cast<double>(label)});
+    const auto call_on = [&](int64_t p, const Operand& logits) {
+      KernelCall call;
+      call.attrs = {{"scale", kScale}};
+      call.in = {logits.arg, classes.arg};
+      call.in[0].offset = {0, first_of(p, n)};
+      call.in[0].global_shape = {1, n};
+      return call;
+    };
+    Doubles stats, got, slopes = y;
+    for (double& slope : slopes) slope *= kScale;
+    slopes[static_cast<size_t>(label)] = kScale * (y[static_cast<size_t>(label)] - 1.0);
+    for (int64_t p = 0; p < kParts; ++p) {
+      const Operand logits({1, size_of(p, n)}, type, part_of(x, p, n));
+      Operand of_part({1, 3}, DType::f32);
+      KernelCall call = call_on(p, logits);
+      call.out = {of_part.arg};
+      device.prepare("softmax_cross_entropy_stats", call)();
+      append(stats, of_part);
+    }
+    const Operand all({kParts, 1, 3}, DType::f32, stats);
+    for (int64_t p = 0; p < kParts; ++p) {
+      const Operand logits({1, size_of(p, n)}, type, part_of(x, p, n));
+      Operand loss({1}, DType::f32), grad({1, size_of(p, n)}, type);
+      KernelCall call = call_on(p, logits);
+      call.in.push_back(all.arg);
+      call.out = {loss.arg};
+      device.prepare("softmax_cross_entropy_apply", call)();
+      check_near(loss.values(), {kScale * loss_of(x, static_cast<size_t>(label))}, kScale, tolerance(type));
+      call.out = {grad.arg};
+      device.prepare("softmax_cross_entropy_grad_apply", call)();
+      append(got, grad);
+    }
+    check_near(got, slopes, kScale, tolerance(type));
+  }
+}
+
 Doubles ordinary_slopes(int64_t n, DType type) {
   Doubles dy(static_cast<size_t>(n));
   for (size_t i = 0; i < dy.size(); ++i) dy[i] = rounded(2.0 * philox_uniform(8, i, 0) - 1.0, type);
@@ -199,6 +288,9 @@ void check_far_rows(const CaseDevice& device, DType type, int64_t n) {
     CAPTURE(row.name);
     check_softmax(device, type, row.x, ordinary_slopes(n, type), false);
     check_loss(device, type, row.x);
+    if (n < kParts) continue;
+    check_softmax_in_parts(device, type, row.x);
+    check_loss_in_parts(device, type, row.x);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "engine/ops/random.h"
 
@@ -65,17 +66,51 @@ Outputs map_pairs(const Inputs& in, double (*f)(double, double)) {
                [&](const Index& i) { return f(broadcast_at(in[0], i), broadcast_at(in[1], i)); })};
 }
 
-Outputs sum_of_differences(const Inputs& in, const Attrs& attrs, double (*f)(double)) {
+Outputs map_all(const Inputs& in, const std::function<double(const std::vector<double>&)>& f) {
+  Shape shape = in[0].shape;
+  for (const Tensor64& t : in) shape = broadcast_shapes(shape, t.shape);
+  return {make(shape, [&](const Index& i) {
+    std::vector<double> values;
+    for (const Tensor64& t : in) values.push_back(broadcast_at(t, i));
+    return f(values);
+  })};
+}
+
+double unary(const std::string& function, const Attrs& attrs, double x) {
+  const std::map<std::string, std::function<double()>> of = {
+      {"silu", [&] { return x / (1 + std::exp(-x)); }},
+      {"leaky_relu", [&] { return x > 0 ? x : attrs.number("negative_slope", 0.01) * x; }},
+      {"softplus",
+       [&] {
+         const double beta = attrs.number("beta", 1), t = beta * x;
+         return t > attrs.number("threshold", 20) ? x : std::log1p(std::exp(t)) / beta;
+       }},
+      {"clip", [&] { return std::min(std::max(x, attrs.number("min", -INFINITY)), attrs.number("max", INFINITY)); }},
+      {"abs", [&] { return std::fabs(x); }},
+      {"exp", [&] { return std::exp(x); }},
+      {"log", [&] { return std::log(x); }},
+      {"sqrt", [&] { return std::sqrt(x); }},
+      {"pow", [&] { return std::pow(x, attrs.number("exponent", 2)); }},
+      {"scale", [&] { return attrs.number("factor", 1) * x + attrs.number("shift", 0); }}};
+  return of.at(function)();
+}
+
+double unary_slope(const std::string& function, const Attrs& attrs, double x) {
+  constexpr double kStep = 1e-6;
+  return (unary(function, attrs, x + kStep) - unary(function, attrs, x - kStep)) / (2 * kStep);
+}
+
+Outputs sum_of_pairs(const Inputs& in, const Attrs& attrs, PairLoss f) {
   double sum = 0;
-  for (size_t i = 0; i < in[0].values.size(); ++i) sum += f(in[0].values[i] - in[1].values[i]);
+  for (size_t i = 0; i < in[0].values.size(); ++i) sum += f(in[0].values[i], in[1].values[i], attrs);
   return {{{1}, {attrs.number("scale", 1.0) * sum}}};
 }
 
-Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, double (*f)(double), double (*slope)(double)) {
-  Outputs out = sum_of_differences(in, attrs, f);
+Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, PairLoss f, PairLoss slope) {
+  Outputs out = sum_of_pairs(in, attrs, f);
   Tensor64 slopes = in[0];
   for (size_t i = 0; i < slopes.values.size(); ++i)
-    slopes.values[i] = attrs.number("scale", 1.0) * slope(in[0].values[i] - in[1].values[i]);
+    slopes.values[i] = attrs.number("scale", 1.0) * slope(in[0].values[i], in[1].values[i], attrs);
   out.push_back(std::move(slopes));
   return out;
 }
@@ -117,6 +152,10 @@ Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs) {
 
 bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i) {
   return philox_uniform(stream_key(seed, static_cast<uint64_t>(key)), i, step) >= static_cast<float>(p);
+}
+
+double learning_rate(const StepScalars& scalars, const Attrs& attrs) {
+  return double{scalars.learning_rate} * double{static_cast<float>(attrs.number("learning_rate_scale", 1))};
 }
 
 double clip_scale(const Inputs& in, const Attrs& attrs) {

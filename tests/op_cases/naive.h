@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "engine/graph/shape.h"
@@ -31,10 +32,19 @@ Tensor64 zeros(const Shape& shape);
 Outputs map(const Inputs& in, const std::function<double(double)>& f);
 /// f of the elements of two inputs, broadcast as in numpy.
 Outputs map_pairs(const Inputs& in, double (*f)(double, double));
-/// scale * sum of f(prediction - label): a loss.
-Outputs sum_of_differences(const Inputs& in, const Attrs& attrs, double (*f)(double));
-/// The same, and its gradient scale * slope(prediction - label).
-Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, double (*f)(double), double (*slope)(double));
+/// A loss of one prediction and its label, or its slope; of the loss's attrs.
+using PairLoss = double (*)(double prediction, double label, const Attrs& attrs);
+/// scale * sum of f(prediction, label).
+Outputs sum_of_pairs(const Inputs& in, const Attrs& attrs, PairLoss f);
+/// The same, and its gradient scale * slope(prediction, label).
+Outputs sum_with_slopes(const Inputs& in, const Attrs& attrs, PairLoss f, PairLoss slope);
+
+/// f of the elements of any number of inputs, broadcast.
+Outputs map_all(const Inputs& in, const std::function<double(const std::vector<double>&)>& f);
+/// A function of kUnary, by its name and its attrs.
+double unary(const std::string& function, const Attrs& attrs, double x);
+/// Its slope at x.
+double unary_slope(const std::string& function, const Attrs& attrs, double x);
 
 /// The activation of x.
 double activated(Activation activation, double x);
@@ -46,6 +56,8 @@ Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs);
 
 /// True if dropout keeps element i of the whole batch's tensor.
 bool keeps(double p, int64_t key, uint64_t seed, uint32_t step, size_t i);
+/// That of the step times attr learning_rate_scale.
+double learning_rate(const StepScalars& scalars, const Attrs& attrs);
 /// The factor of gradients clipped to attr clip_norm; in[1] is their squared norm.
 double clip_scale(const Inputs& in, const Attrs& attrs);
 

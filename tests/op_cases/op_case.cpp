@@ -41,7 +41,9 @@ std::vector<double> case_values(const OpCase& op_case, size_t input) {
     if (in.dtype == DType::i32) {
       values[i] = std::floor(u * static_cast<double>(in.below));
     } else {
-      values[i] = static_cast<float>(std::sqrt(-2.0 * std::log(1.0 - u)) * std::cos(2.0 * M_PI * angle));
+      const double normal = std::sqrt(-2.0 * std::log(1.0 - u)) * std::cos(2.0 * M_PI * angle);
+      const double shown = in.zeros && normal < -0.4 ? 0.0 : normal;
+      values[i] = static_cast<float>(in.positive ? std::exp(normal / 2) : shown);
     }
   }
   return values;

@@ -20,7 +20,9 @@ struct CaseInput {
   Shape shape;
   bool differentiable = true;
   DType dtype = DType::f32;
-  int64_t below = 0;  ///< i32: values in [0, below)
+  int64_t below = 0;      ///< i32: values in [0, below)
+  bool positive = false;  ///< e^(x/2) in place of x
+  bool zeros = false;     ///< 0 where x is below -0.4: about a third
 };
 
 struct OpCase {
@@ -37,6 +39,8 @@ struct OpCase {
 
 /// An input without a gradient, such as a label.
 inline CaseInput fixed(Shape shape) { return {std::move(shape), false}; }
+/// For a logarithm or a divisor.
+inline CaseInput positive(Shape shape) { return {.shape = std::move(shape), .positive = true}; }
 /// i32 in [0, below).
 inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), false, DType::i32, below}; }
 
@@ -44,10 +48,10 @@ inline CaseInput ids(Shape shape, int64_t below) { return {std::move(shape), fal
 OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, const Epilogue& epilogue,
                   std::vector<Shape> outputs);
 
-/// A batch_norm layer as model/ lowers it, over x [n, c, ..] (batch_norm_cases.cpp).
-OpCase batch_norm_case(Shape x, bool affine);
+/// A batch_norm layer as model/ lowers it, with the features in dim `dim` of x (batch_norm_cases.cpp).
+OpCase batch_norm_case(Shape x, bool affine, int64_t dim = 1);
 
-/// Values of f32 inputs: standard normal, a function of (row, input, element), so that a row fails the same way
+/// Values of f32 inputs: standard normal, if nothing else is asked for; a function of (row, input, element), so that a row fails the same way
 /// each time.
 std::vector<double> case_values(const OpCase& op_case, size_t input);
 

@@ -116,6 +116,9 @@ int check_cuts(const OpCase& row, const CaseRun& run) {
     Values got = initial_values(row, built);
     run_graph(built.graph, cuts, got, {.device = &run.device});
     check_same(row, built.graph, got, expected, run.tolerance(5e-6));
+    Values in_place = initial_values(row, built);
+    run_graph(built.graph, cuts, in_place, {.in_place = true, .device = &run.device});
+    check_same(row, built.graph, in_place, got, 0.0);
   }
   return static_cast<int>(permitted.size());
 }

@@ -26,6 +26,7 @@ struct RuleCase {
   const char* rule;
   const char* uncuttable;
   std::vector<Shape> shapes;
+  const char* inner = "";  ///< letters that the op sums over itself
 };
 
 /// Its backward nodes as one_node.h prints them, and why cutting any factor that the forward rule permits leaves
@@ -34,6 +35,7 @@ struct GradientCase {
   Given given;
   std::vector<std::string> nodes;
   const char* why;
+  const char* whole = "";  ///< letters that are never cut, so that a kernel's sum over them is already the whole sum
 };
 
 /// The error of infer for inputs that do not fit (tests/ops_rules/shape_errors_test.cpp).
@@ -105,10 +107,11 @@ struct KernelReference {
 /// `second` of [8, 12], so that gradients flow through.
 struct LayerCase {
   const char* type;
-  const char* fields;    ///< ", units: 5"; its input is `first` unless given here
-  Shape shape;           ///< of the output
-  bool of_ids = false;   ///< reads the data instead, ids of [8, 5]
-  Shape of_images = {};  ///< reads `first` as images [c, h, w] instead
+  const char* fields;            ///< ", units: 5"; its input is `first` unless given here
+  Shape shape;                   ///< of the output
+  bool of_ids = false;           ///< reads the data instead, ids of [8, 5]
+  Shape sample = {};             ///< it reads `shaped` instead: a dense layer after `first` with samples of this shape
+  const char* output = "layer";  ///< "layer.0" where it has several
 };
 
 struct Exemption {

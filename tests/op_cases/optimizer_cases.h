@@ -10,7 +10,7 @@ struct OptimizerCall {
   int64_t n = 0;
   bool copy = false;  ///< the last output is a bf16 copy of the weights
   double clip_norm = 0, weight_decay = 0;
-  bool flag = false;  ///< for an option specific to the optimizer
+  bool flag = false;  ///< for an option specific to the optimizer, and a learning rate scaled by a group
   DType gradient = DType::f32;
 
   /// in: gradient, squared norm. out: weight, `states` (their fill), (copy).

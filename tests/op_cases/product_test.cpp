@@ -58,6 +58,8 @@ CpuKernel prepare_with(const cpu::Product& product) {
   return [p, scratch] { kTiles()->run(p, scratch->data()); };
 }
 
+const cpu::Tiles* fours() { return &cpu::tiles_of_fours(); }
+
 void check_products(const char* by, Make make, int threads) {
   for (const Sizes& s : kSizes) {
     const auto a = random_values(s.m * s.k, 1), b = random_values(s.k * s.n, 2), bias = random_values(s.n, 3);
@@ -94,6 +96,7 @@ TEST_CASE("matrix products are right for every shape, transpose and fused step")
   check_products("chosen", cpu::prepare_product, 1);
   if (cpu::tiles_avx2() != nullptr) check_products("avx2", prepare_with<cpu::tiles_avx2>, 1);
   if (cpu::tiles_avx512() != nullptr) check_products("avx512", prepare_with<cpu::tiles_avx512>, 1);
+  check_products("fours", prepare_with<fours>, 1);
 }
 
 TEST_CASE("oneDNN's matrix products, for processors without our tiles, are right too") {

@@ -1,4 +1,5 @@
-// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor.
+// Slices follow from a node's rule alone: a dim is cut as many ways as its cut factor. Where an inner factor is cut,
+// the ranks of a group compute statistics of their slices, gather them, and apply them, as compiled programs do.
 #include "tests/op_cases/simulate.h"
 
 #include <fmt/format.h>
@@ -93,6 +94,28 @@ bool has_factor(const TensorRule& rule, int factor, const Layer& layer) {
                      [&](const DimRule& dim) { return cut_factor(dim, layer.factors) == factor; });
 }
 
+bool is_inner(const Node& node, size_t factor) {
+  const std::vector<int>& inner = node.rule.inner;
+  return std::find(inner.begin(), inner.end(), static_cast<int>(factor)) != inner.end();
+}
+
+bool cuts_inner(const Node& node, const Cuts& cuts) {
+  return std::any_of(node.rule.inner.begin(), node.rule.inner.end(), [&](int factor) { return cuts[factor] > 1; });
+}
+
+/// The ranks that differ from `rank` in inner factors alone, in order.
+std::vector<int> sharing_rows(const Node& node, const Cuts& cuts, int rank) {
+  const std::vector<int> own = coordinates(rank, cuts);
+  std::vector<int> group;
+  for (int other = 0; other < num_ranks(cuts); ++other) {
+    const std::vector<int> at = coordinates(other, cuts);
+    bool same = true;
+    for (size_t f = 0; f < cuts.size(); ++f) same = same && (is_inner(node, f) || at[f] == own[f]);
+    if (same) group.push_back(other);
+  }
+  return group;
+}
+
 /// True if this rank's part of an output counts: of ranks with the same part, only the first. Ranks that differ in
 /// a factor that only inputs have hold terms of a sum, so each of them counts.
 bool counts(const Node& node, const TensorRule& output, const Layer& layer, const Cuts& cuts, int rank) {
@@ -100,6 +123,7 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
   for (size_t f = 0; f < cuts.size(); ++f) {
     const int factor = static_cast<int>(f);
     if (at[f] == 0 || has_factor(output, factor, layer)) continue;
+    if (is_inner(node, f)) return false;
     const bool contracted = std::any_of(node.rule.inputs.begin(), node.rule.inputs.end(),
                                         [&](const TensorRule& input) { return has_factor(input, factor, layer); });
     if (!contracted) return false;
@@ -107,22 +131,21 @@ bool counts(const Node& node, const TensorRule& output, const Layer& layer, cons
   return true;
 }
 
-bool can_share(const Node& node, const Graph& graph) {
-  const InPlace in_place = get_op(node.op).kernel.in_place;
+bool can_share(const Node& node, const KernelDef& kernel, const Graph& graph) {
+  const InPlace in_place = kernel.in_place;
   if (in_place == InPlace::no) return false;
   check(in_place == InPlace::first_on_first, "ops work in place on their first input alone");
   const Tensor &in = graph.tensors[node.inputs[0]], &out = graph.tensors[node.outputs[0]];
   return num_elements(in.shape) == num_elements(out.shape) && in.dtype == out.dtype;
 }
 
-/// Runs one node on one rank. Inputs that it updates are changed in `in`.
-void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out, const Graph& graph,
-              const RunOptions& options) {
-  const KernelDef& kernel = get_op(node.op).kernel;
+/// Runs a kernel of one node on one rank. Inputs that it updates are changed in `in`.
+void run_rank(const Node& node, const KernelDef& kernel, std::vector<Slice>& in, std::vector<Slice>& out,
+              const Graph& graph, const RunOptions& options) {
   const StepScalars scalars{.step = kCaseStep};
   KernelCall call{.attrs = node.attrs, .scalars = &scalars, .micro_batch = kCaseMicroBatch, .seed = kCaseSeed};
   call.threads = options.threads;
-  if (options.in_place && can_share(node, graph)) {
+  if (options.in_place && can_share(node, kernel, graph)) {
     out[0].memory = in[0].memory;
     out[0].arg.data = out[0].memory.data();
     in[0].arg.data = out[0].memory.data();
@@ -134,7 +157,52 @@ void run_rank(const Node& node, std::vector<Slice>& in, std::vector<Slice>& out,
   }
   for (const Slice& s : in) call.in.push_back(s.arg);
   for (const Slice& s : out) call.out.push_back(s.arg);
-  options.device->prepare(node.op, call)();
+  options.device->prepare(kernel.name, call)();
+}
+
+Slice f32_slice(Shape shape) {
+  Slice slice;
+  slice.arg.offset.assign(shape.size(), 0);
+  slice.arg.global_shape = slice.arg.shape = std::move(shape);
+  slice.memory.resize(static_cast<size_t>(slice.arg.size()) * sizeof(float));
+  slice.arg.data = slice.memory.data();
+  return slice;
+}
+
+std::vector<Slice> inputs_of_rank(const Graph& graph, const Node& node, const Cuts& cuts, const Values& values,
+                                  int rank) {
+  std::vector<Slice> in;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    in.push_back(make_slice(graph.tensors[node.inputs[i]], node.rule.inputs[i], graph.layers[node.layer], cuts, rank));
+    scatter(values[node.inputs[i]], in.back());
+  }
+  return in;
+}
+
+/// The statistics of all parts of the rows that `rank` has: what an all_gather of its group makes.
+Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts, const Values& values, int rank,
+                          const RunOptions& options) {
+  const InnerSum& inner = *get_op(node.op).inner_sum;
+  std::vector<std::byte> all;
+  Shape shape;
+  int64_t parts = 0;
+  for (int member : sharing_rows(node, cuts, rank)) {
+    std::vector<Slice> in = inputs_of_rank(graph, node, cuts, values, member);
+    if (inner.reads > 0) in.resize(inner.reads);
+    std::vector<TensorInfo> infos;
+    for (const Slice& slice : in) infos.push_back({slice.arg.shape, slice.arg.dtype});
+    shape = inner.shape(infos, node.attrs);
+    std::vector<Slice> out;
+    out.push_back(f32_slice(shape));
+    run_rank(node, *inner.stats, in, out, graph, {.threads = options.threads, .device = options.device});
+    all.insert(all.end(), out[0].memory.begin(), out[0].memory.end());
+    ++parts;
+  }
+  shape.insert(shape.begin(), parts);
+  Slice gathered = f32_slice(shape);
+  check(gathered.memory.size() == all.size(), "each part has as many statistics");
+  std::copy(all.begin(), all.end(), gathered.memory.begin());
+  return gathered;
 }
 
 void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& values, const RunOptions& options) {
@@ -144,15 +212,15 @@ void run_node(const Graph& graph, const Node& node, const Cuts& cuts, Values& va
   for (size_t o = 0; o < made.size(); ++o) made[o].resize(num_elements(graph.tensors[node.outputs[o]].shape));
   for (size_t i = 0; i < updated.size(); ++i) updated[i].resize(num_elements(graph.tensors[node.inputs[i]].shape));
   for (int rank = 0; rank < num_ranks(cuts); ++rank) {
-    std::vector<Slice> in, out;
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      in.push_back(make_slice(graph.tensors[node.inputs[i]], node.rule.inputs[i], layer, cuts, rank));
-      scatter(values[node.inputs[i]], in.back());
-    }
+    std::vector<Slice> in = inputs_of_rank(graph, node, cuts, values, rank), out;
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       out.push_back(make_slice(graph.tensors[node.outputs[o]], node.rule.outputs[o], layer, cuts, rank));
     }
-    run_rank(node, in, out, graph, options);
+    const bool in_parts = cuts_inner(node, cuts);
+    if (in_parts) in.push_back(gathered_statistics(graph, node, cuts, values, rank, options));
+    const OpDef& op = get_op(node.op);
+    run_rank(node, in_parts ? *op.inner_sum->apply : op.kernel, in, out, graph, options);
+    if (in_parts) in.pop_back();
     for (size_t o = 0; o < out.size(); ++o) {
       if (counts(node, node.rule.outputs[o], layer, cuts, rank)) add_to(out[o], made[o]);
     }
@@ -202,9 +270,9 @@ CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
   }
   built.last = static_cast<NodeId>(graph.nodes.size()) - 1;
   built.in_grads.assign(op_case.inputs.size(), -1);
-  if (!backward || op_case.fused) return built;
-
   const Node last = graph.nodes[built.last];
+  if (!backward || op_case.fused || get_op(last.op).backward == nullptr) return built;
+
   built.out_grad = static_cast<TensorId>(graph.tensors.size());
   const Tensor out = graph.tensors[last.outputs[0]];
   graph.tensors.push_back({.name = "dy", .shape = out.shape, .dtype = out.dtype});
@@ -216,7 +284,7 @@ CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
     names.push_back(wanted ? "grad." + graph.tensors[input].name : "");
   }
   GradBuilder grad(graph, built.last, out_grads, names);
-  find_op(last.op)->backward(grad);
+  get_op(last.op).backward(grad);
   for (size_t i = 0; i < last.inputs.size(); ++i) {
     if (last.inputs[i] < static_cast<TensorId>(op_case.inputs.size())) {
       built.in_grads[last.inputs[i]] = grad.in_grads()[i];

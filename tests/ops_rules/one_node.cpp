@@ -33,7 +33,7 @@ Graph one_node(const Given& given) {
   }
   LayerBuilder builder(graph, 0);
   const auto outputs = builder.emit(given.op, inputs, given.attrs);
-  if (!outputs.empty()) builder.finish(outputs[0]);
+  if (!outputs.empty()) builder.finish({outputs[0]});
   return graph;
 }
 

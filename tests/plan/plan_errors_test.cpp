@@ -55,11 +55,15 @@ TEST_CASE("an index that two inputs share is cut the same way in both") {
 }
 
 TEST_CASE("the error for a dim that may not be cut gives the reason") {
-  const std::string error = only(errors("soft: [[1, 4]]"));
+  const std::string error = only(plan_errors(dataset(32, "[6, 4]", "[8, 3]") + R"(network:
+  - {name: turned, type: reshape, shape: [8, 3]}
+loss: mae
+launch: {ranks: 4}
+parallel: {mode: semi_auto_parallel, strategies: {turned: [[1, 2, 1]]}}
+)"));
   CAPTURE(error);
-  CHECK(
-      error.starts_with("12:16: parallel.strategies.soft: dim 1 of layer1 [32, 512] is cut 4 ways, but it cannot be "
-                        "cut: "));
+  CHECK(error.find("parallel.strategies.turned: dim 1 of data [32, 6, 4] is cut 2 ways, but it cannot be cut: reshape "
+                   "keeps this index within a rank") != std::string::npos);
   CHECK(error.ends_with(" | legal cuts of this dim: 1"));
 }
 

@@ -45,7 +45,7 @@ class Hybrid(Network):
     def part_dense(self, units, ways, bias, contract):
         """A dense layer of which each of `ways` ranks has a part: of its units, or of its input features."""
         whole = {} if contract else {"units": units * ways}
-        fields = {"units": units, "init_std": 0.2, **({} if bias else {"bias": False})}
+        fields = {"units": units, "init": {"type": "normal", "std": 0.2}, **({} if bias else {"bias": False})}
         name = self.put("dense", self.shape[:-1] + (units,), (["mk", "nk"], ""), whole=whole, **fields)
         self.strategies[name] = [[1, 1], [1, ways]] if contract else [[1, 1], [ways, 1]] + ([[ways]] if bias else [])
 

@@ -58,7 +58,8 @@ def chance(rng, probability):
     return rng.random() < probability
 
 
-def draw_optimizer(rng, loss):
+def draw_optimizer(rng, loss, names):
+    """`names`: of layers with weights of their own."""
     kind = rng.choice(["sgd", "sgd", "adam", "adamw"])
     base = rng.choice([0.001, 0.01, 0.05, 0.2] if kind == "sgd" else [0.0003, 0.003, 0.01])
     rate = base
@@ -85,7 +86,25 @@ def draw_optimizer(rng, loss):
         optimizer["weight_decay"] = rng.choice([0.001, 0.1])
     if chance(rng, 0.35):
         optimizer["clip_norm"] = rng.choice([0.01, 0.3, 5.0])
+    if names and chance(rng, 0.25):
+        optimizer["groups"] = draw_groups(rng, optimizer, names)
     return optimizer
+
+
+def draw_groups(rng, optimizer, names):
+    """Groups of parameters that are there: those of some layers, and all weights."""
+    groups = []
+    some = rng.sample([f"{name}.*" for name in names], min(len(names) - 1, rng.randint(0, 2)))
+    for pattern in some + ["*.weight"]:
+        group = {"parameters": [pattern]}
+        if chance(rng, 0.6):
+            group["weight_decay"] = rng.choice([0, 0.01])
+        if optimizer["type"] == "sgd" and chance(rng, 0.3):
+            group["momentum"] = rng.choice([0.3, 0.5])
+        if chance(rng, 0.5):
+            group["learning_rate_scale"] = rng.choice([0, 0.1, 0.5])
+        groups.append(group)
+    return groups
 
 
 def draw_strategy(rng, rule, shapes, ranks):
@@ -140,7 +159,7 @@ def draw_stages(rng, net, stages):
     stage = {layer["name"]: sum(i >= cut for cut in cuts) for i, layer in enumerate(net.flat)}
     if chance(rng, 0.1):  # side by side: as early as a layer's inputs allow, or later
         for layer in net.flat:
-            first = max([stage[name] for name in layer["inputs"] if name in stage], default=0)
+            first = max([stage[made] for made in (net.made_by.get(name, name) for name in layer["inputs"]) if made in stage], default=0)
             stage[layer["name"]] = rng.randint(first, stages - 1)
     some = {name: s for name, s in stage.items() if chance(rng, 0.6) or s == stages - 1} if chance(rng, 0.2) else stage
     return next((drawn for drawn in (some, stage) if set(drawn.values()) == set(range(stages))), None)
@@ -242,14 +261,21 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     if net.modules:
         fields["modules"] = net.modules
     fields["network"] = net.layers
-    fields["loss"] = loss
-    fields["optimizer"] = draw_optimizer(rng, loss)
+    fields |= {"loss": loss, **metrics_beside(loss, net)}
+    fields["optimizer"] = draw_optimizer(rng, loss, sorted(net.weights))
     fields["train"] = train
     fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
     fields["launch"] = launch
     if chance(rng, 0.05):
-        fields["print"] = [rng.choice(net.flat)["name"]]
+        fields["print"] = [rng.choice([layer["name"] for layer in net.flat if layer["name"] in net.shapes])]
     return Job(fields, None, net.mixes_rows, fields["precision"])
+
+
+def metrics_beside(loss, net):
+    """For half of the jobs whose labels are classes, of which there are two at least."""
+    if "softmax_cross_entropy" not in str(loss) or len(net.flat) % 2:
+        return {}
+    return {"metrics": ["accuracy", {"type": "top_k", "k": 2}]}
 
 
 def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
@@ -261,14 +287,14 @@ def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
     dataset = {"type": "random", "shape": [net.features]}
     loss = net.end(dataset)
     common = {**fields, "dataset": {**dataset, **data}}
-    rest = {"loss": loss, "optimizer": draw_optimizer(rng, loss), "train": train}
+    rest = {"loss": loss, **metrics_beside(loss, net), "optimizer": draw_optimizer(rng, loss, []), "train": train}
     parallel = draw_parallel(rng, net, launch["ranks"], micro_batches, "hybrid_parallel", stages)
     parallel.pop("full_batch", None)
     if full:
         parallel["full_batch"] = True
     if net.strategies:
         parallel["strategies"] = net.strategies
-    whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) else loss
+    whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) and "input" in loss else loss
     reference = {**common, "network": net.whole_layers, **rest, "loss": whole_loss, "parallel": {}, "launch": {}}
     return Job({**common, "network": net.layers, **rest, "parallel": parallel, "launch": launch}, reference,
                net.mixes_rows, fields["precision"])

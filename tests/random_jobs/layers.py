@@ -56,6 +56,7 @@ class Layers:
         self.flat = []      # all layers, with modules unrolled
         self.shapes = {}    # of layers' outputs by name, and of data
         self.rules = {}     # layer -> (letters of each operand, letters that stay whole, and of reshapes what cuts divide)
+        self.made_by = {}   # one of several outputs -> its layer
         self.weights = {}   # layer with an own weight that others may share -> its shape
         # Whether micro-batches compute other numbers than whole batches: statistics over rows.
         self.mixes_rows = False
@@ -95,7 +96,8 @@ class Layers:
         self.shapes[name], self.rules[name], self.at = tuple(out), rule, name
         if all(i in self.same_rows for i in inputs) and not fields.get("p"):
             self.same_rows.add(name)
-        if type in ("layer_norm", "batch_norm", "softmax") or (type in ("reshape", "flatten", "transpose") and inputs[0] in self.flat_sums):
+        keeps_sums = ("reshape", "flatten", "transpose", "squeeze", "unsqueeze", "scale")
+        if type in ("layer_norm", "group_norm", "batch_norm", "softmax") or (type in keeps_sums and inputs[0] in self.flat_sums):
             self.flat_sums.add(name)
         return name
 
@@ -114,10 +116,12 @@ class Layers:
         features, units = self.shape[-1], units or self.size()
         bias = self.rng.random() < 0.7 if bias is None else bias
         owners = [name for name, shape in self.weights.items() if shape == (units, features)]
-        if owners and "init_std" not in fields and self.rng.random() < 0.5:
+        if owners and "init" not in fields and self.rng.random() < 0.5:
             fields["share"] = self.rng.choice(owners)
         elif self.rng.random() < 0.2:
-            fields.setdefault("init_std", self.rng.choice([0.05, 0.3]))
+            fields.setdefault("init", self.rng.choice([{"type": "normal", "std": 0.05}, {"type": "normal", "std": 0.3},
+                                                       {"type": "normal", "std": 0.5, "depth": 3}, {"type": "uniform", "bound": 0.2},
+                                                       {"type": "kaiming_normal", "nonlinearity": "relu"}, "xavier_uniform"]))
         out = self.shape[:-1] + (units,)
         if not self.fits(out):
             return False
@@ -144,6 +148,19 @@ class Layers:
         fields = {"approximate": "tanh"} if type == "gelu" and self.rng.random() < 0.5 else {}
         return bool(self.elementwise(type, **fields))
 
+    # Functions in orders that stay within their domains, and do not grow.
+    FUNCTIONS = [[("silu", {})], [("leaky_relu", {})], [("leaky_relu", {"negative_slope": 0.3})], [("softplus", {})],
+                 [("softplus", {"beta": 3, "threshold": 2})], [("clip", {"min": -1.5, "max": 2})], [("clip", {"max": 0.5})], [("abs", {})],
+                 [("scale", {"factor": -0.7, "shift": 0.1})], [("tanh", {}), ("exp", {})],
+                 [("softplus", {}), ("scale", {"shift": 0.5}), ("log", {})], [("sigmoid", {}), ("scale", {"shift": 0.2}), ("sqrt", {})],
+                 [("tanh", {}), ("pow", {"exponent": 3})], [("clip", {"min": -2, "max": 2}), ("pow", {"exponent": 2})],
+                 [("sigmoid", {}), ("scale", {"shift": 0.5}), ("pow", {"exponent": -1.5})]]
+
+    def function(self):
+        for type, fields in self.rng.choice(self.FUNCTIONS):
+            self.elementwise(type, **fields)
+        return True
+
     def dropout(self):
         return bool(self.elementwise("dropout", p=self.rng.choice([0, 0.1, 0.3, 0.5])))
 
@@ -152,7 +169,7 @@ class Layers:
         dim = self.rng.randrange(0 if self.rng.random() < 0.15 else min(1, dims - 1), dims) if dim is None else dim
         self.mixes_rows |= dim == 0
         row = self.letters(self.shape)
-        name = self.put("softmax", self.shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - dims]))
+        name = self.put("softmax", self.shape, ([row], ""), dim=self.rng.choice([dim, dim - dims]))
         if self.shape[dim] == 1:  # the result would be ones for any input
             self.same_rows.add(name)
         return True
@@ -162,18 +179,99 @@ class Layers:
             return False
         row = self.letters(self.shape[:-1], "d")
         affine = self.rng.random() < 0.7
-        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), "d"),
+        self.put("layer_norm", self.shape, ([row + "d"] + (["d", "d"] if affine else []), ""),
                  eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
         return True
 
+    def rms_norm(self):
+        if len(self.shape) < 2 or self.shape[-1] < 3:
+            return False
+        row = self.letters(self.shape[:-1], "d")
+        affine = self.rng.random() < 0.7
+        self.put("rms_norm", self.shape, ([row + "d"] + (["d"] if affine else []), ""),
+                 eps=self.rng.choice([1e-5, 1e-3]), **({} if affine else {"affine": False}))
+        return True
+
+    def group_norm(self):
+        """A cut of the channels is a cut of the groups."""
+        if len(self.shape) < 2:
+            return False
+        counts = [g for g in range(1, self.shape[1] + 1) if self.shape[1] % g == 0 and math.prod(self.shape[1:]) // g >= 3]
+        if not counts:
+            return False
+        groups = self.rng.choice(counts)
+        others = self.letters(self.shape[2:], "nc")
+        affine = self.rng.random() < 0.7
+        rule = (["nc" + others] + (["c", "c"] if affine else []), others, {"c": groups})
+        self.put("group_norm", self.shape, rule, groups=groups, eps=self.rng.choice([1e-5, 1e-3]),
+                 **({} if affine else {"affine": False}))
+        return True
+
     def batch_norm(self):
-        if len(self.shape) < 2 or math.prod(self.shape) // self.shape[1] < 3 or self.at in self.same_rows:
+        dims = len(self.shape)
+        dim = self.rng.choice([1, 1, dims - 1]) if dims > 1 else 0
+        if dims < 2 or math.prod(self.shape) // self.shape[dim] < 3 or self.at in self.same_rows:
             return False
         self.mixes_rows = True
-        row = "nc" + self.letters(self.shape[2:], "nc")
+        row = list("n" + self.letters(self.shape[2:], "nc"))
+        row.insert(dim, "c")
         affine = self.rng.random() < 0.7
-        self.put("batch_norm", self.shape, ([row] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
-                 **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        place = {} if dim == 1 and self.rng.random() < 0.8 else {"dim": self.rng.choice([dim, dim - dims])}
+        self.put("batch_norm", self.shape, (["".join(row)] + ["c"] * (6 if affine else 4), ""), eps=self.rng.choice([1e-5, 1e-2]),
+                 **place, **({} if affine else {"affine": False}), **({"momentum": 0.5} if self.rng.random() < 0.3 else {}))
+        return True
+
+    def slice(self):
+        dims = [d for d in range(1, len(self.shape)) if self.shape[d] > 1]
+        if not dims:
+            return False
+        dim = self.rng.choice(dims)
+        size = self.shape[dim]
+        count = self.rng.choice([1, size // 2, self.rng.randint(1, size)]) if len(self.shape) > 2 else self.rng.randint((size + 1) // 2, size)
+        begin = self.rng.randint(0, size - count)
+        end = begin + count
+        out = self.shape[:dim] + (count,) + self.shape[dim + 1:]
+        fields = {"begin": self.rng.choice([begin, begin - size])} if begin or self.rng.random() < 0.2 else {}
+        if end < size or self.rng.random() < 0.2:
+            fields["end"] = end if end == size else self.rng.choice([end, end - size])
+        self.put("slice", out, ([self.letters(self.shape)], ""), dim=self.rng.choice([dim, dim - len(self.shape)]), **fields)
+        return True
+
+    def pad(self):
+        if len(self.shape) < 2:
+            return False
+        dims = sorted(self.rng.sample(range(1, len(self.shape)), self.rng.randint(1, min(2, len(self.shape) - 1))))
+        around = {side: [self.rng.choice([0, 1, 1, 2, 5]) for _ in dims] for side in ("before", "after")}
+        out = list(self.shape)
+        for i, d in enumerate(dims):
+            out[d] += around["before"][i] + around["after"][i]
+        if not self.fits(out):
+            return False
+        fields = {side: counts for side, counts in around.items() if any(counts) or self.rng.random() < 0.2}
+        if self.rng.random() < 0.5:
+            fields["value"] = self.rng.choice([-1, 0.5])
+        row = self.letters(self.shape)
+        whole = "".join(row[d] for d in dims if out[d] != self.shape[d]) if "value" in fields else ""
+        self.put("pad", out, ([row], whole), dims=[self.rng.choice([d, d - len(out)]) for d in dims], **fields)
+        return True
+
+    def one_dim(self):
+        """squeeze or unsqueeze."""
+        ones = [d for d in range(1, len(self.shape)) if self.shape[d] == 1]
+        if ones and len(self.shape) > 2 and self.rng.random() < 0.7:
+            dim = self.rng.choice(ones)
+            return self.reshaped("squeeze", self.shape[:dim] + self.shape[dim + 1:], dim=self.rng.choice([dim, dim - len(self.shape)]))
+        if len(self.shape) > 4:
+            return False
+        dim = self.rng.randint(1, len(self.shape))
+        return self.reshaped("unsqueeze", self.shape[:dim] + (1,) + self.shape[dim:], dim=self.rng.choice([dim, dim - len(self.shape) - 1]))
+
+    def position_embedding(self):
+        if len(self.shape) < 3:
+            return False
+        length = self.shape[-2] + self.rng.choice([0, 0, 1, 3, 8])
+        rule = ([self.letters(self.shape[:-2], "tdp") + "td", "pd"], "p")
+        self.put("position_embedding", self.shape, rule, max_length=length, **({"init_std": 0.3} if self.rng.random() < 0.7 else {}))
         return True
 
     def images(self):
@@ -276,6 +374,39 @@ class Layers:
         self.put("transpose", [self.shape[d] for d in perm], ([row], ""), perm=perm)
         return True
 
+    def split(self):
+        """Cuts one dim; the network goes on from one of the parts, or from some of them joined again."""
+        dims = [d for d in range(1, len(self.shape)) if self.shape[d] > 1]
+        if not dims:
+            return False
+        dim, start, shape = self.rng.choice(dims), self.at, self.shape
+        size = shape[dim]
+        count = self.rng.choice([n for n in range(2, min(size, 5) + 1)])
+        if size % count == 0 and self.rng.random() < 0.6:
+            sizes, fields = [size // count] * count, {"parts": count}
+        else:
+            ends = sorted(self.rng.sample(range(1, size), count - 1)) + [size]
+            sizes = [end - begin for begin, end in zip([0] + ends, ends)]
+            fields = {"sizes": sizes}
+        names = [str(i) for i in range(count)]
+        if self.rng.random() < 0.5:
+            names = fields["outputs"] = [f"part{i}" for i in range(count)]
+        row = self.letters(shape)
+        name = self.put("split", shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - len(shape)]), **fields)
+        del self.shapes[name]
+        parts = [f"{name}.{part}" for part in names]
+        for part, of_part in zip(parts, sizes):
+            self.shapes[part], self.made_by[part] = shape[:dim] + (of_part,) + shape[dim + 1:], name
+            for known in (self.same_rows, self.flat_sums):
+                if start in known:
+                    known.add(part)
+        self.at = self.rng.choice(parts)
+        if self.rng.random() < 0.6:
+            joined = self.rng.sample(parts, self.rng.randint(2, count))
+            out = shape[:dim] + (sum(sizes[parts.index(part)] for part in joined),) + shape[dim + 1:]
+            self.put("concat", out, ([row] * len(joined), row[dim]), joined, dim=dim)
+        return True
+
     def reduce(self):
         dims = len(self.shape)
         if dims < 2 or self.at in self.flat_sums:
@@ -283,7 +414,9 @@ class Layers:
         over = sorted(self.rng.sample(range(1, dims), self.rng.randint(1, min(2, dims - 1))))
         keep = self.rng.random() < 0.5 or dims - len(over) < 2
         out = [1 if d in over else size for d, size in enumerate(self.shape) if keep or d not in over]
-        self.put(self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean"]), out, ([self.letters(self.shape)], ""),
+        kind = self.rng.choice(["reduce_sum", "reduce_mean", "reduce_mean", "reduce_max"])
+        row = self.letters(self.shape)
+        self.put(kind, out, ([row], "".join(row[d] for d in over) if kind == "reduce_max" else ""),
                  dims=[self.rng.choice([d, d - dims]) for d in over], **({"keep_dims": True} if keep else {}))
         return True
 
@@ -295,8 +428,39 @@ class Layers:
             return None
         return tuple(max(x, y) for x, y in zip(a, b))
 
+    def broadcast_letters(self, shape, out):
+        row = self.letters(out)
+        return "".join("-" if size == 1 and whole != 1 else letter for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
+
+    def divide(self):
+        """An earlier tensor divided by a positive one."""
+        numerator = self.at
+        self.elementwise("softplus")
+        self.elementwise("scale", shift=0.5)
+        row = self.letters(self.shape)
+        return bool(self.put("div", self.shape, ([row, row], ""), [numerator, self.at]))
+
+    def choose(self):
+        """Where the data is positive: any plan computes the same signs."""
+        if self.integer_data or self.at == "data":
+            return False
+        out = self.broadcast_with("data")
+        if out is None or out[0] != self.rows or not self.fits(out):
+            return False
+        self.mixes_rows |= len(self.shapes["data"]) != len(self.shape)
+        first = self.at
+        row = self.letters(self.shapes["data"])
+        mask = self.put("relu", self.shapes["data"], ([row], ""), ["data"])
+        inputs = [first, mask]
+        if self.rng.random() < 0.5:
+            fields = {"value": self.rng.choice([0, -1.5]), **({"invert": True} if self.rng.random() < 0.5 else {})}
+            type = "masked_fill"
+        else:
+            type, fields, inputs = "where", {}, [mask, first, "data"]
+        return bool(self.put(type, out, ([self.broadcast_letters(self.shapes[i], out) for i in inputs], ""), inputs, **fields))
+
     def combine(self):
-        """add or mul with any earlier tensor that broadcasts, including the data."""
+        """add, sub or mul with any earlier tensor that broadcasts, including the data."""
         others = [name for name in self.shapes if name != self.at and not (name == "data" and self.integer_data)]
         self.rng.shuffle(others)
         if self.rng.random() < 0.1:
@@ -306,11 +470,10 @@ class Layers:
             if out is None or out[0] != self.rows or not self.fits(out):
                 continue
             self.mixes_rows |= len(self.shapes[other]) != len(self.shape)  # rows broadcast over another dim
-            row = self.letters(out)
-            of = lambda shape: "".join("-" if size == 1 and whole != 1 else letter
-                                       for size, whole, letter in zip(shape[::-1], out[::-1], row[::-1]))[::-1]
             inputs = [self.at, other]
             self.rng.shuffle(inputs)
-            self.put(self.rng.choice(["add", "add", "mul"]), out, ([of(self.shapes[i]) for i in inputs], ""), inputs)
+            rule = ([self.broadcast_letters(self.shapes[i], out) for i in inputs], "")
+            type = self.rng.choice(["add", "add", "sub", "mul"]) if self.at != other else self.rng.choice(["add", "mul"])
+            self.put(type, out, rule, inputs)
             return True
         return False

@@ -54,6 +54,43 @@ class Network(Layers):
             self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
         return True
 
+    def heads(self):
+        """Fused attention of one packed input or of three, with or without rotary positions."""
+        if len(self.shape) != 3:
+            return False
+        rng, (rows, length, features) = self.rng, self.shape
+        kv_heads, group, width = rng.choice([(1, 1, 8), (2, 1, 4), (4, 1, 2), (3, 1, 5), (2, 2, 4), (1, 4, 2), (4, 2, 6)])
+        heads, start = kv_heads * group, self.at
+        if not self.fits((rows, length, (heads + 2 * kv_heads) * width)):
+            return False
+        fields = {"heads": heads, **({"kv_heads": kv_heads} if group > 1 else {})}
+        turn = {"pairs": rng.choice(["half", "interleaved"]), "base": rng.choice([100, 10000])} if width % 2 == 0 and rng.random() < 0.4 else None
+        options = {"causal": rng.random() < 0.6, **({"scale": 0.3} if rng.random() < 0.2 else {})}
+        out = (rows, length, heads * width)
+        if rng.random() < 0.5:
+            packing = rng.choice(["heads", "heads", "qkv"])
+            self.dense(units=(heads + 2 * kv_heads) * width)
+            packed = self.shape
+            limits = {"n": kv_heads if packing == "heads" else 1}
+            if turn:
+                self.put("rotary", packed, (["btn"], "", limits), packing=packing, **fields, **turn)
+            self.put("attention", out, (["btn"], "t", limits), packing=packing, **fields, **options)
+        else:
+            parts = []
+            for count in (heads, kv_heads, kv_heads):
+                self.at = start
+                self.dense(units=count * width)
+                if turn and len(parts) < 2:
+                    self.put("rotary", self.shape, (["btn"], "", {"n": count}), heads=count, **turn)
+                parts.append(self.at)
+            # Of one kv head, the query heads are cut; of more, the kv heads with theirs.
+            keys, cuts = ("bsm", group) if kv_heads == 1 else ("bsn", kv_heads)
+            self.put("attention", out, (["btn", keys, keys], "sm", {"n": cuts}), parts, **fields, **options)
+        if rng.random() < 0.7:
+            self.dense(units=features)
+            self.put("add", self.shape, (["abc", "abc"], ""), [self.at, start])
+        return True
+
     def module(self):
         """Copies of a block, one after another."""
         if len(self.shape) < 2:
@@ -62,7 +99,7 @@ class Network(Layers):
         if not self.fits(shape[:-1] + (units,)):
             return False
         row = self.letters(shape[:-1])
-        steps = [("norm", {"type": "layer_norm"}, shape, ([row + "d", "d", "d"], "d"))] if norm else []
+        steps = [("norm", {"type": "layer_norm"}, shape, ([row + "d", "d", "d"], ""))] if norm else []
         steps += [("fc", {"type": "dense", "units": units}, shape[:-1] + (units,), ([row + "k", "nk", "n"], "")),
                   ("act", {"type": rng.choice(["relu", "gelu", "tanh"])}, shape[:-1] + (units,), ([row + "n"], "")),
                   ("out", {"type": "dense", "units": shape[-1]}, shape, ([row + "k", "nk", "n"], "")),
@@ -129,10 +166,12 @@ class Network(Layers):
         part = "-" + row[1:]
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
-    KINDS = [("dense", 8), ("matmul", 3), ("activation", 7), ("dropout", 2), ("softmax", 2), ("layer_norm", 3), ("batch_norm", 2),
-             ("reshape", 2), ("transpose", 2), ("reduce", 1), ("combine", 4), ("residual", 3), ("attention", 3), ("product", 1),
+    KINDS = [("dense", 8), ("matmul", 3), ("activation", 5), ("function", 4), ("divide", 1), ("choose", 2), ("dropout", 2), ("softmax", 2),
+             ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
+             ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
+             ("residual", 3), ("attention", 2), ("heads", 3), ("product", 1),
              ("over_rows", 1), ("module", 2), ("conv2d", 4), ("pool2d", 2), ("global_avg_pool", 1)]
-    CHAIN = [("dense", 6), ("activation", 6), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
+    CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 
     def grow(self, count):
         names, weights = zip(*self.kinds)
@@ -174,9 +213,12 @@ class Network(Layers):
             units = rng.choice([3, 4, 8, 12, 16, 24])
             shape = length or [1]
             self.shapes["data"] = (self.rows, *shape)
+            if rng.random() < 0.25:
+                self.put("one_hot", self.shape + (self.vocabulary,), ([self.letters(self.shape)], ""), classes=self.vocabulary)
+                return {"type": "random", "dtype": "i32", "shape": shape}
             rule = ([self.letters(self.shape, "vd"), "vd"], "")
             name = self.put("embedding", self.shape + (units,), rule, vocab=self.vocabulary, units=units,
-                            **({"init_std": 0.2} if rng.random() < 0.5 else {}))
+                            **({"init": {"type": "normal", "std": 0.2}} if rng.random() < 0.5 else {}))
             self.weights[name] = (self.vocabulary, units)
             return {"type": "random", "dtype": "i32", "shape": shape}
         ranks = 1 if self.kinds is self.CHAIN else rng.choice([1, 1, 2, 2, 3])
@@ -230,12 +272,19 @@ class Network(Layers):
                 data["classes"] = self.vocabulary
             if data["label_shape"] == sample and rng.random() < 0.05:  # labels are tensors like any other
                 self.put("mul", self.shape, ([row, row], ""), [self.at, "label"])
-        type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae"])
-        self.rules["loss"] = ([row, row[:-1]], row[-1]) if cross_entropy else ([row, row], "")
+        type = "softmax_cross_entropy" if cross_entropy else rng.choice(["mse", "mse", "mae", "smooth_l1", "binary_cross_entropy"])
+        fields = {}
+        if cross_entropy and rng.random() < 0.3:
+            fields["label_smoothing"] = rng.choice([0.1, 0.4])
+        if cross_entropy and rng.random() < 0.3:
+            fields["ignore_index"] = rng.choice([0, 1, 1, -100])
+        if type == "smooth_l1" and rng.random() < 0.6:
+            fields["beta"] = rng.choice([0.3, 2])
+        self.rules["loss"] = ([row, row[:-1]], "") if cross_entropy else ([row, row], "")
         self.shapes["label"] = self.shape[:-1] if cross_entropy else self.shape
         self.loss_inputs = [self.at, "label"]
         if rng.random() < 0.08:  # layers that no layer reads, or that are only printed
-            loss = {"type": type, "input": self.at}
+            loss = {"type": type, "input": self.at, **fields}
             self.grow(rng.randint(1, 3))
             return loss
-        return type
+        return {"type": type, **fields} if fields else type

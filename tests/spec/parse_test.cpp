@@ -20,7 +20,7 @@ const std::string kJob = kData + "network:\n  - {name: fc, type: dense, units: 4
 void check_same(const JobSpec& a, const JobSpec& b) {
   CHECK(a.name == b.name);
   CHECK(a.seed == b.seed);
-  CHECK(a.dataset.path == b.dataset.path);
+  CHECK(a.dataset.paths == b.dataset.paths);
   CHECK(a.dataset.batch == b.dataset.batch);
   CHECK(a.dataset.shape == b.dataset.shape);
   REQUIRE(a.dataset.transforms.size() == b.dataset.transforms.size());
@@ -66,7 +66,7 @@ TEST_CASE("an omitted field takes the default of job_spec.h") {
   REQUIRE(job.network.size() == 1);
   CHECK(job.network[0].inputs == std::vector<std::string>{"data"});
   CHECK(job.network[0].attrs.flag("bias"));
-  CHECK_FALSE(job.network[0].attrs.has("init_std"));
+  CHECK_FALSE(job.network[0].attrs.has("init.type"));
 }
 
 TEST_CASE("a layer reads the previous one by default, and is named by its type and a counter") {
@@ -173,9 +173,9 @@ TEST_CASE("columns count characters, not bytes, and a byte order mark does not c
 
 TEST_CASE("the path of the data set is relative to the job file and is made absolute") {
   const std::string text = "dataset: {type: mnist, path: data/x}\nnetwork: [{type: relu}]\n";
-  CHECK(parse_job(text, "/a/b/job.yaml").dataset.path == "/a/b/data/x");
-  CHECK(parse_job(text, "job.yaml").dataset.path == (fs::current_path() / "data/x").string());
-  CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.path == "/d");
+  CHECK(parse_job(text, "/a/b/job.yaml").dataset.paths.at(0) == "/a/b/data/x");
+  CHECK(parse_job(text, "job.yaml").dataset.paths.at(0) == (fs::current_path() / "data/x").string());
+  CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.paths.at(0) == "/d");
 }
 
 TEST_CASE("every runnable job parses, and its resolved YAML parses to the same job") {

@@ -82,9 +82,15 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
      {"batch_micro_batches", "collective_*", "constant_fraction", "cosine_*", "gradient_precision", "hybrid_batch",
       "loss_label_dtype*", "missing_classes", "nesterov_without_momentum", "ranks_stages", "stage_number",
       "stand_alone_*"}},
-    {"a value that only the type of the layer can judge", {"reshape_two_unknowns", "transpose_not_a_permutation"}},
+    {"a value that only the type of the layer can judge",
+     {"pad_counts", "reshape_two_unknowns", "transpose_not_a_permutation"}},
     {"a product or a number of things", {"module_too_many_layers", "range_huge_batch"}},
     {"the size of a number with a unit", {"range_bytes", "range_seconds"}},
+    {"what an expression is worth, and what its names are",
+     {"vars_unknown", "vars_division_by_zero", "vars_unclosed", "vars_later", "vars_itself", "vars_override_*",
+      "expression_*", "if_is_a_number", "if_all_left_out", "module_body_unknown_name", "module_unused_syntax"}},
+    {"the arguments and inputs of a module at its use",
+     {"module_argument_*", "module_with_of_plain", "module_inputs_too_few", "index_without_repeat"}},
     {"what is not implemented", {"auto_parallel"}},
 };
 

@@ -38,7 +38,7 @@ std::string spec_error(const std::function<void()>& run) {
 DatasetSpec mnist(const std::string& path) {
   DatasetSpec spec;
   spec.type = "mnist";
-  spec.path = path;
+  spec.paths = {path};
   return spec;
 }
 

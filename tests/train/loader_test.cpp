@@ -30,6 +30,20 @@ class Counting final : public Dataset {
   DataShapes shapes_;
 };
 
+/// Two labels a sample: s % 3 and 7.
+class Classes final : public Dataset {
+ public:
+  int64_t size() const override { return 6; }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor, int64_t sample, void* out) override {
+    static_cast<int32_t*>(out)[0] = static_cast<int32_t>(sample % 3);
+    static_cast<int32_t*>(out)[1] = 7;
+  }
+
+ private:
+  DataShapes shapes_ = {.data = {1}, .label = {2}, .data_is_integer = true, .label_is_integer = true};
+};
+
 Instruction load(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
   Instruction instruction;
   instruction.opcode = Opcode::load;
@@ -125,6 +139,36 @@ TEST_CASE("where the device keeps all samples their numbers come in place of dat
     CHECK(numbers[0] == 5);
     CHECK(numbers[1] == 6);
   }
+}
+
+TEST_CASE("the labels that count are those of the whole batch, whichever rows a rank reads") {
+  Program reader, other;  // the last stage has the labels
+  reader.instructions = {load("label", 1, {2, 2}, {1, 0}, {1, 2})};
+  reader.instructions[0].outputs[0].dtype = DType::i32;
+  for (const Program* program : {&reader, &other}) {
+    const auto weight = [&](std::optional<int64_t> ignored) {
+      Loader loader(std::make_unique<Classes>(), spec_of(4), *program, 1,
+                    {.num_steps = 1, .micro_batches = 2, .ignored_label = ignored});
+      loader.next_step();
+      return loader.label_weight();
+    };
+    CHECK(weight({}) == 1.0f);
+    CHECK(weight(-100) == 1.0f);
+    CHECK(weight(0) == 8.0f / 6.0f);  // samples 0 and 3
+    CHECK(weight(7) == 2.0f);
+  }
+  const auto all_ignored = [] {
+    struct Sevens final : public Dataset {
+      DataShapes all = {.data = {1}, .label = {}, .data_is_integer = true, .label_is_integer = true};
+      int64_t size() const override { return 2; }
+      const DataShapes& shapes() const override { return all; }
+      void read(DataTensor, int64_t, void* out) override { *static_cast<int32_t*>(out) = 7; }
+    };
+    return std::make_unique<Sevens>();
+  };
+  Loader loader(all_ignored(), spec_of(2), other, 1, {.num_steps = 1, .ignored_label = 7});
+  loader.next_step();
+  CHECK(loader.label_weight() == 0.0f);
 }
 
 TEST_CASE("only whole samples that follow each other can be replaced by their numbers") {

@@ -53,6 +53,7 @@ extern const KernelDef adam_update_kernel = {
                                          {"weight_decay", 0.0},
                                          {"decoupled", false},
                                          {"clip_norm", 0.0}},
+                               .optional = {{"learning_rate_scale", 0.5}},
                                .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 2, dtype); }};
         },
 };
@@ -60,6 +61,7 @@ extern const KernelDef adam_update_kernel = {
 extern const OptimizerDef adam_optimizer = {
     .name = "adam",
     .fields = adam_fields(),
+    .same_in_groups = {"betas"},  // the bias corrections of a step follow from them
     .kernel = &adam_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, false); },
     .states = moments,
@@ -69,6 +71,7 @@ extern const OptimizerDef adam_optimizer = {
 extern const OptimizerDef adamw_optimizer = {
     .name = "adamw",
     .fields = adam_fields(),
+    .same_in_groups = {"betas"},  // the bias corrections of a step follow from them
     .kernel = &adam_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return adam_attrs(settings, true); },
     .states = moments,

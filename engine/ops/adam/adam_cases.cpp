@@ -12,7 +12,7 @@ using namespace naive;
 Outputs adam(const NaiveCall& call) {
   const double beta1 = call.attrs.number("beta1", 0.9), beta2 = call.attrs.number("beta2", 0.999);
   const double eps = call.attrs.number("eps", 1e-8), decay = call.attrs.number("weight_decay", 0);
-  const double scale = clip_scale(call.in, call.attrs), rate = double{call.scalars.learning_rate};
+  const double scale = clip_scale(call.in, call.attrs), rate = learning_rate(call.scalars, call.attrs);
   Outputs out = call.before;
   for (size_t i = 0; i < out[0].values.size(); ++i) {
     double &w = out[0].values[i], &m = out[1].values[i], &v = out[2].values[i];

@@ -4,6 +4,7 @@
 
 #include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -15,11 +16,11 @@ CpuKernel prepare_adam_update(const KernelCall& call) {
   const bool decoupled = call.attrs.flag("decoupled");
   CpuKernel update = [g = call.in[0].as<float>(), w = call.out[0].as<float>(), m = call.out[1].as<float>(),
                       v = call.out[2].as<float>(), n = call.out[0].size(), clip = cpu::clip_of(call),
-                      scalars = call.scalars, rate1 = static_cast<float>(1.0 - beta1),
+                      rate = cpu::LearningRate(call), scalars = call.scalars, rate1 = static_cast<float>(1.0 - beta1),
                       keep2 = static_cast<float>(beta2), rate2 = static_cast<float>(1.0 - beta2),
                       eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
                       coupled_decay = decoupled ? 0.0f : decay, decoupled_decay = decoupled ? decay : 0.0f] {
-    const float lr = scalars->learning_rate;
+    const float lr = rate.now();
     const float scale = clip.scale();
     const float step = lr / scalars->adam_bias1;
     const float inverse_sqrt_bias2 = 1.0f / std::sqrt(scalars->adam_bias2);

@@ -1,4 +1,5 @@
-// y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (dim 1), over the whole batch. x [n, c, ..]
+// y = (x - mean) / sqrt(var + eps) (* gamma + beta), per channel (attr dim: 1, or the last of [n, h, w, c]), over the
+// whole batch.
 // The statistics are separate ops: if the batch is cut they are partial sums, and the planner sees their all_reduce.
 // count = elements of a channel in the whole tensor.
 #include <fmt/format.h>
@@ -14,14 +15,26 @@
 namespace trainctl {
 namespace {
 
-std::string x_letters(const TensorInfo& x) { return "nc" + letters(x.shape.size() - 2, "nc"); }
+size_t channel_dim(const Attrs& attrs) { return static_cast<size_t>(attrs.integer("dim", 1)); }
 
-/// Expects x and between `low` and `high` inputs in all; those after x are vectors over its channels.
-void expect_channels(std::string_view op, Infos in, size_t low, size_t high) {
+/// "ncab"; the letters of the other dims, n first, keep their order.
+std::string x_letters(const TensorInfo& x, const Attrs& attrs) {
+  std::string text = "n" + letters(x.shape.size() - 2, "nc");
+  return text.insert(channel_dim(attrs), "c");
+}
+
+/// Expects x and between `low` and `high` inputs in all; those after x are vectors over its channels. Returns their
+/// number.
+int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_t low, size_t high) {
   expect_inputs(op, in, low, high);
   for (const TensorInfo& input : in) expect_floats(op, {&input, 1});  // statistics are f32 regardless of x's type
   expect_ndim(op, in[0], 2);
-  for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {in[0].shape[1]});
+  if (channel_dim(attrs) >= in[0].shape.size()) {
+    shape_error(fmt::format("{}: dim {} is not a dim of {}", op, attrs.integer("dim", 1), to_string(in[0])));
+  }
+  const int64_t channels = in[0].shape[channel_dim(attrs)];
+  for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {channels});
+  return channels;
 }
 
 Cost reduce_cost(Infos in, Infos out, const Attrs&) {
@@ -45,24 +58,24 @@ void backward(GradBuilder& g) {
 
 // A batch of 32 images of 128 channels, 32 x 32.
 const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
-const Attrs kBatchNorm = {{"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
+const Attrs kBatchNorm = {{"dim", int64_t{1}}, {"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
 
-/// (dy, x, mean, var, ...): dy and x are [n, c, ..], the others vectors over the channels.
-void expect_batch_norm_grad(Infos in) {
-  example::expect(in.size() >= 4 && in.size() <= 7 && in.size() != 5 && in[0].shape.size() >= 2,
-                  "it takes dy, x [n, c, ..], mean, var");
-  example::expect_shape(in[1], in[0].shape, "x");
-  for (size_t i = 2; i < in.size(); ++i) example::expect_shape(in[i], {in[0].shape[1]}, "a vector of the channels");
+/// (dy, x, mean, var, ...): dy is like x, the others are vectors over the channels.
+void expect_gradient(std::string_view op, Infos in, const Attrs& attrs, size_t low, size_t high) {
+  expect_inputs(op, in, low, high);
+  expect_shape(op, "dy", in[0], in[1].shape);
+  expect_channels(op, in.subspan(1), attrs, low - 1, high - 1);
 }
 
 TensorId emit_batch_norm(LayerContext& layer) {
   LayerBuilder& b = layer.builder;
   const Shape in = layer.shape();
-  if (in.size() < 2) shape_error(fmt::format("batch_norm needs features in dim 1, its input is {}", to_string(in)));
-  const int64_t features = in[1], count = num_elements(in) / features;
+  if (in.size() < 2) shape_error(fmt::format("batch_norm needs rows of features, its input is {}", to_string(in)));
+  const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
+  const int64_t features = in[dim], count = num_elements(in) / features;
   const TensorId x = layer.inputs[0];
-  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}}, "mean")[0];
-  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}}, "var")[0];
+  const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}, {"dim", dim}}, "mean")[0];
+  const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}, {"dim", dim}}, "var")[0];
   const TensorId running_mean = b.state("running_mean", {features}, 0),
                  running_var = b.state("running_var", {features}, 1);
   b.emit("batch_norm_running", {mean, var, running_mean, running_var},
@@ -72,7 +85,7 @@ TensorId emit_batch_norm(LayerContext& layer) {
     inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
     inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
   }
-  return b.emit("batch_norm", inputs, {{"count", count}, {"eps", layer.attrs.number("eps")}})[0];
+  return b.emit("batch_norm", inputs, {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
 }  // namespace
@@ -80,29 +93,27 @@ TensorId emit_batch_norm(LayerContext& layer) {
 /// x -> sum / count; a partial sum if the batch is cut
 extern const OpDef batch_norm_mean_op = {
     .name = "batch_norm_mean",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_channels("batch_norm_mean", in, 1, 1);
-      return {{{in[0].shape[1]}}};
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      return {{{expect_channels("batch_norm_mean", in, attrs, 1, 1)}}};
     },
-    .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + "->c"}; },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + "->c"}; },
     .kernel = {.name = "batch_norm_mean",
                .cost = reduce_cost,
                .example =
                    [] {
                      using namespace example;
                      return KernelExample{
-                         .what = "mean of each channel (dim 1)", .inputs = {{kImages}}, .attrs = kBatchNorm};
+                         .what = "mean of each channel, dim 1 or attr dim", .inputs = {{kImages}}, .attrs = kBatchNorm};
                    }},
 };
 
 /// (x, mean) -> sum (x - mean)^2 / count
 extern const OpDef batch_norm_var_op = {
     .name = "batch_norm_var",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_channels("batch_norm_var", in, 2, 2);
-      return {{{in[0].shape[1]}}};
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      return {{{expect_channels("batch_norm_var", in, attrs, 2, 2)}}};
     },
-    .rule = [](Infos in, const Attrs&) -> RuleText { return {x_letters(in[0]) + ",c->c"}; },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + ",c->c"}; },
     .kernel = {.name = "batch_norm_var",
                .cost = reduce_cost,
                .example =
@@ -137,12 +148,12 @@ extern const OpDef batch_norm_running_op = {
 /// (x, mean, var[, gamma, beta]) -> y
 extern const OpDef batch_norm_op = {
     .name = "batch_norm",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_channels("batch_norm", in, 3, 5);
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_channels("batch_norm", in, attrs, 3, 5);
       return {in[0]};
     },
-    .rule = [](Infos in, const Attrs&) -> RuleText {
-      const std::string x = x_letters(in[0]);
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const std::string x = x_letters(in[0], attrs);
       std::string text = x;
       for (size_t i = 1; i < in.size(); ++i) text += ",c";
       return {text + "->" + x};
@@ -163,8 +174,8 @@ extern const OpDef batch_norm_op = {
 /// (dy, x, mean, var) -> dbeta = sum dy, dgamma = sum dy * xhat
 extern const OpDef batch_norm_grad_stats_op = {
     .name = "batch_norm_grad_stats",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("batch_norm_grad_stats", in, 4, 4);
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_gradient("batch_norm_grad_stats", in, attrs, 4, 4);
       return {in[2], in[2]};
     },
     .kernel = {.name = "batch_norm_grad_stats",
@@ -174,16 +185,15 @@ extern const OpDef batch_norm_grad_stats_op = {
                      using namespace example;
                      return KernelExample{.what = "dbeta, dgamma; inputs dy, x, mean, var",
                                           .inputs = {{kImages}, {kImages}, f32(kChannels), f32(kChannels)},
-                                          .attrs = kBatchNorm,
-                                          .expect = expect_batch_norm_grad};
+                                          .attrs = kBatchNorm};
                    }},
 };
 
 /// (dy, x, mean, var, dbeta, dgamma[, gamma]) -> dx, including the gradient through the statistics
 extern const OpDef batch_norm_grad_op = {
     .name = "batch_norm_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("batch_norm_grad", in, 6, 7);
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_gradient("batch_norm_grad", in, attrs, 6, 7);
       return {in[1]};
     },
     .kernel = {.name = "batch_norm_grad",
@@ -199,16 +209,15 @@ extern const OpDef batch_norm_grad_op = {
                                                      f32(kChannels),
                                                      f32(kChannels),
                                                      {kChannels}},
-                                          .attrs = kBatchNorm,
-                                          .expect = expect_batch_norm_grad};
+                                          .attrs = kBatchNorm};
                    }},
 };
 
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
-    .doc = "Normalises each feature (dim 1) over the rows of a micro-batch, over all ranks that share it.",
+    .doc = "Normalises each feature over the rows of a micro-batch, over all ranks that share it.",
     .fields =
-        {eps_field(),
+        {integer("dim", "Dim of the features; -1 is the last.").defaults(int64_t{1}), eps_field(),
          number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
          affine_field()},
     .emit = emit_batch_norm,

@@ -1,98 +1,144 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
-// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation of x [n, c, s], where c is attr dim: s is 1 if channels are last. mean and var are separate
+// nodes, so that ranks that share a batch sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include <algorithm>
+#include <array>
 #include <cmath>
 
-#include "engine/ops/cpu/reduce_cpu.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
 namespace {
 
+constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kTile = 64;              ///< features whose values fit the registers or the first cache
+
 struct Dims {
-  int64_t n = 1, c = 1, s = 1;  ///< batch, features, product of all other dims
+  int64_t n = 1, c = 1, s = 1;  ///< product of the dims before, features, product of the dims after
+  int threads = 1;
+
+  explicit Dims(const KernelCall& call) : threads(call.threads) {
+    const Shape& shape = call.in[0].shape;
+    const auto dim = static_cast<size_t>(call.attrs.integer("dim", 1));
+    for (size_t d = 0; d < dim; ++d) n *= shape[d];
+    c = shape[dim];
+    for (size_t d = dim + 1; d < shape.size(); ++d) s *= shape[d];
+  }
+  int64_t least(int64_t elements) const { return kLeastElements / std::max<int64_t>(1, elements); }
 };
 
-Dims dims_of(const TensorArg& x) {
-  Dims d{.n = x.shape[0], .c = x.shape[1]};
-  for (size_t i = 2; i < x.shape.size(); ++i) d.s *= x.shape[i];
-  return d;
-}
+template <size_t N>
+using Sums = std::array<double, N>;
 
-/// out[c] = scale * sum over n and s of f(element, feature).
-template <class F>
-void sum_per_feature(const Dims& d, float* out, double scale, F f) {
+/// For each feature c, the sums over n and s of f(element, feature), N numbers: finish(c, sums).
+template <size_t N, class F, class Finish>
+void sum_per_feature(const Dims& d, const F& f, const Finish& finish) {
   if (d.s == 1) {
-    constexpr int64_t kTile = 256;
-    for (int64_t first = 0; first < d.c; first += kTile) {
-      const int64_t count = std::min(kTile, d.c - first);
-      double total[kTile] = {};
-      for (int64_t n = 0; n < d.n; ++n) {
-        for (int64_t i = 0; i < count; ++i) total[i] += f(n * d.c + first + i, first + i);
+    const int64_t tiles = (d.c + kTile - 1) / kTile;
+    cpu::over_range(d.threads, tiles, d.least(d.n * kTile), [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * kTile; first < std::min(end * kTile, d.c); first += kTile) {
+        const int64_t count = std::min(kTile, d.c - first);
+        double total[N][kTile] = {};
+        for (int64_t n = 0; n < d.n; ++n) {
+          const int64_t row = n * d.c + first;
+          for (int64_t i = 0; i < count; ++i) {
+            const Sums<N> v = f(row + i, first + i);
+            for (size_t k = 0; k < N; ++k) total[k][i] += v[k];
+          }
+        }
+        for (int64_t i = 0; i < count; ++i) {
+          Sums<N> sums;
+          for (size_t k = 0; k < N; ++k) sums[k] = total[k][i];
+          finish(first + i, sums);
+        }
       }
-      for (int64_t i = 0; i < count; ++i) out[first + i] = static_cast<float>(scale * total[i]);
-    }
+    });
     return;
   }
-  for (int64_t c = 0; c < d.c; ++c) {
-    double total = 0;
-    for (int64_t n = 0; n < d.n; ++n) {
-      const int64_t row = (n * d.c + c) * d.s;
-      total += cpu::sum(d.s, [&](int64_t i) { return f(row + i, c); });
+  cpu::over_range(d.threads, d.c, d.least(d.n * d.s), [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      Sums<N> total{};
+      for (int64_t n = 0; n < d.n; ++n) {
+        const int64_t row = (n * d.c + c) * d.s;
+        for (size_t k = 0; k < N; ++k) total[k] += cpu::sum(d.s, [&](int64_t i) { return f(row + i, c)[k]; });
+      }
+      finish(c, total);
     }
-    out[c] = static_cast<float>(scale * total);
-  }
+  });
 }
 
-/// y[i] = f(i, feature of i) for all elements.
-template <class F>
-void map_per_feature(const Dims& d, float* y, F f) {
+/// y[i] = f(i, values of the feature of i) for all elements. `values(c)`: N numbers that a feature's elements share.
+template <size_t N, class Values, class F>
+void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) {
   if (d.s == 1) {
-    for (int64_t n = 0; n < d.n; ++n) {
-      for (int64_t c = 0; c < d.c; ++c) y[n * d.c + c] = f(n * d.c + c, c);
-    }
+    cpu::over_range(d.threads, d.n, d.least(d.c), [&](int64_t begin, int64_t end) {
+      for (int64_t first = 0; first < d.c; first += kTile) {
+        const int64_t count = std::min(kTile, d.c - first);
+        float of[N][kTile];
+        for (int64_t i = 0; i < count; ++i) {
+          const std::array<float, N> v = values(first + i);
+          for (size_t k = 0; k < N; ++k) of[k][i] = v[k];
+        }
+        for (int64_t n = begin; n < end; ++n) {
+          const int64_t row = n * d.c + first;
+          for (int64_t i = 0; i < count; ++i) {
+            std::array<float, N> v;
+            for (size_t k = 0; k < N; ++k) v[k] = of[k][i];
+            y[row + i] = f(row + i, v);
+          }
+        }
+      }
+    });
     return;
   }
-  for (int64_t row = 0; row < d.n * d.c; ++row) {
-    const int64_t c = row % d.c;
-    for (int64_t i = 0; i < d.s; ++i) y[row * d.s + i] = f(row * d.s + i, c);
-  }
+  cpu::over_range(d.threads, d.n * d.c, d.least(d.s), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const std::array<float, N> v = values(row % d.c);
+      for (int64_t i = row * d.s; i < (row + 1) * d.s; ++i) y[i] = f(i, v);
+    }
+  });
 }
 
 inline float inverse_std(float var, float eps) { return 1.0f / std::sqrt(var + eps); }
 
 CpuKernel prepare_batch_norm_mean(const KernelCall& call) {
-  return [d = dims_of(call.in[0]), x = call.in[0].as<float>(), mean = call.out[0].as<float>(),
+  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.out[0].as<float>(),
           scale = 1.0 / static_cast<double>(call.attrs.integer("count"))] {
-    sum_per_feature(d, mean, scale, [x](int64_t i, int64_t) { return double{x[i]}; });
+    sum_per_feature<1>(
+        d, [x](int64_t i, int64_t) { return Sums<1>{x[i]}; },
+        [=](int64_t c, const Sums<1>& sum) { mean[c] = static_cast<float>(scale * sum[0]); });
   };
 }
 
 CpuKernel prepare_batch_norm_var(const KernelCall& call) {
-  return [d = dims_of(call.in[0]), x = call.in[0].as<float>(), mean = call.in[1].as<float>(),
-          var = call.out[0].as<float>(), scale = 1.0 / static_cast<double>(call.attrs.integer("count"))] {
-    sum_per_feature(d, var, scale, [x, mean](int64_t i, int64_t c) {
-      const double centred = double{x[i]} - mean[c];
-      return centred * centred;
-    });
+  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.in[1].as<float>(), var = call.out[0].as<float>(),
+          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))] {
+    sum_per_feature<1>(
+        d,
+        [x, mean](int64_t i, int64_t c) {
+          const double centred = double{x[i]} - mean[c];
+          return Sums<1>{centred * centred};
+        },
+        [=](int64_t c, const Sums<1>& sum) { var[c] = static_cast<float>(scale * sum[0]); });
   };
 }
 
 CpuKernel prepare_batch_norm(const KernelCall& call) {
   const bool affine = call.in.size() > 3;
-  return
-      [d = dims_of(call.in[0]), x = call.in[0].as<float>(), mean = call.in[1].as<float>(), var = call.in[2].as<float>(),
-       gamma = affine ? call.in[3].as<float>() : nullptr, beta = affine ? call.in[4].as<float>() : nullptr,
-       y = call.out[0].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
-        if (gamma != nullptr) {
-          map_per_feature(d, y, [=](int64_t i, int64_t c) {
-            return (x[i] - mean[c]) * (inverse_std(var[c], eps) * gamma[c]) + beta[c];
-          });
-        } else {
-          map_per_feature(d, y, [=](int64_t i, int64_t c) { return (x[i] - mean[c]) * inverse_std(var[c], eps); });
-        }
-      };
+  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.in[1].as<float>(), var = call.in[2].as<float>(),
+          gamma = affine ? call.in[3].as<float>() : nullptr, beta = affine ? call.in[4].as<float>() : nullptr,
+          y = call.out[0].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
+    using Values = std::array<float, 3>;  // mean, scale, shift
+    map_per_feature<3>(
+        d, y,
+        [=](int64_t c) {
+          const float r = inverse_std(var[c], eps);
+          return gamma != nullptr ? Values{mean[c], r * gamma[c], beta[c]} : Values{mean[c], r, 0.0f};
+        },
+        [x](int64_t i, const Values& v) { return (x[i] - v[0]) * v[1] + v[2]; });
+  };
 }
 
 CpuKernel prepare_batch_norm_running(const KernelCall& call) {
@@ -109,27 +155,35 @@ CpuKernel prepare_batch_norm_running(const KernelCall& call) {
 }
 
 CpuKernel prepare_batch_norm_grad_stats(const KernelCall& call) {
-  return [d = dims_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
-          mean = call.in[2].as<float>(), var = call.in[3].as<float>(), dbeta = call.out[0].as<float>(),
-          dgamma = call.out[1].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
-    sum_per_feature(d, dbeta, 1.0, [=](int64_t i, int64_t) { return double{dy[i]}; });
-    sum_per_feature(d, dgamma, 1.0, [=](int64_t i, int64_t c) { return double{dy[i]} * (x[i] - mean[c]); });
-    for (int64_t c = 0; c < d.c; ++c) dgamma[c] *= inverse_std(var[c], eps);
+  return [d = Dims(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(), mean = call.in[2].as<float>(),
+          var = call.in[3].as<float>(), dbeta = call.out[0].as<float>(), dgamma = call.out[1].as<float>(),
+          eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
+    sum_per_feature<2>(
+        d,
+        [=](int64_t i, int64_t c) {
+          return Sums<2>{dy[i], double{dy[i]} * (x[i] - mean[c])};
+        },
+        [=](int64_t c, const Sums<2>& sum) {
+          dbeta[c] = static_cast<float>(sum[0]);
+          dgamma[c] = static_cast<float>(sum[1]) * inverse_std(var[c], eps);
+        });
   };
 }
 
 CpuKernel prepare_batch_norm_grad(const KernelCall& call) {
-  return [d = dims_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
-          mean = call.in[2].as<float>(), var = call.in[3].as<float>(), dbeta = call.in[4].as<float>(),
-          dgamma = call.in[5].as<float>(), gamma = call.in.size() > 6 ? call.in[6].as<float>() : nullptr,
-          dx = call.out[0].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5)),
+  return [d = Dims(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(), mean = call.in[2].as<float>(),
+          var = call.in[3].as<float>(), dbeta = call.in[4].as<float>(), dgamma = call.in[5].as<float>(),
+          gamma = call.in.size() > 6 ? call.in[6].as<float>() : nullptr, dx = call.out[0].as<float>(),
+          eps = static_cast<float>(call.attrs.number("eps", 1e-5)),
           share = static_cast<float>(1.0 / static_cast<double>(call.attrs.integer("count")))] {
-    map_per_feature(d, dx, [=](int64_t i, int64_t c) {
-      const float r = inverse_std(var[c], eps);
-      const float xhat = (x[i] - mean[c]) * r;
-      const float scale = gamma != nullptr ? gamma[c] * r : r;
-      return scale * (dy[i] - share * (dbeta[c] + xhat * dgamma[c]));
-    });
+    using Values = std::array<float, 4>;  // mean, scale, shift, slope
+    map_per_feature<4>(
+        d, dx,
+        [=](int64_t c) {
+          const float r = inverse_std(var[c], eps);
+          return Values{mean[c], gamma != nullptr ? gamma[c] * r : r, share * dbeta[c], share * dgamma[c] * r};
+        },
+        [=](int64_t i, const Values& v) { return v[1] * (dy[i] - v[2] - (x[i] - v[0]) * v[3]); });
   };
 }
 

@@ -1,5 +1,5 @@
-// Batch normalisation over dim 1 of x [n, c, s]. mean and var are separate nodes, so that ranks that share a batch
-// sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
+// Batch normalisation of x [n, c, s], where c is attr dim: s is 1 if channels are last. mean and var are separate
+// nodes, so that ranks that share a batch sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
@@ -121,10 +121,13 @@ __global__ void running_kernel(int64_t c, Ref<Mixed> mean, Ref<Mixed> var, Ref<M
 
 // Launchers
 
-/// x as [batch, features, all other dims], and the strides of a [features] tensor along it.
-Shape dims_of(const TensorArg& x) {
-  Shape d{x.shape[0], x.shape[1], 1};
-  for (size_t i = 2; i < x.shape.size(); ++i) d[2] *= x.shape[i];
+/// in[0] as [dims before, features, dims after], and the strides of a [features] tensor along it.
+Shape dims_of(const CudaKernelCall& call) {
+  const Shape& x = call.in[0].shape;
+  const int64_t dim = call.attrs.integer("dim", 1);
+  Shape d{1, x[static_cast<size_t>(dim)], 1};
+  for (int64_t i = 0; i < static_cast<int64_t>(x.size()); ++i)
+    if (i != dim) d[i < dim ? 0 : 2] *= x[static_cast<size_t>(i)];
   return d;
 }
 const Shape kPerFeature{0, 1, 0};
@@ -134,7 +137,7 @@ double share_of(const CudaKernelCall& call) { return 1.0 / static_cast<double>(c
 
 CudaKernel prepare_batch_norm_mean(const CudaKernelCall& call) {
   CudaKernelCall flat = call;
-  flat.in[0].shape = dims_of(call.in[0]);
+  flat.in[0].shape = dims_of(call);
   return prepare_plain_sum(flat, kPerFeature, share_of(call), "batch_norm_mean");
 }
 
@@ -143,14 +146,14 @@ CudaKernel prepare_batch_norm_var(const CudaKernelCall& call) {
   return with_float_type(x.dtype, [&](auto t) {
     using T = decltype(t);
     const VarTerm<T> term{ref<T>(x), ref<Mixed>(call.in[1]), SumOutput::of(call, 0, share_of(call))};
-    return prepare_sums<kPack<T>>(call, dims_of(x), kPerFeature, {&x}, term, "batch_norm_var");
+    return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&x}, term, "batch_norm_var");
   });
 }
 
 CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
   const Normalise op{eps_of(call)};
-  if (call.in.size() > 3) return map_features<1, 2, 2>(call, op, "batch_norm");
-  return map_features<1, 2, 0>(call, op, "batch_norm");
+  if (call.in.size() > 3) return map_features<1, 2, 2>(call, dims_of(call), op, "batch_norm");
+  return map_features<1, 2, 0>(call, dims_of(call), op, "batch_norm");
 }
 
 CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
@@ -176,14 +179,14 @@ CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
                                 ref<Mixed>(call.out[0]),
                                 ref<Mixed>(call.out[1]),
                                 eps_of(call)};
-    return prepare_sums<kPack<T>>(call, dims_of(x), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
+    return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
   });
 }
 
 CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
   const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
-  if (call.in.size() > 6) return map_features<2, 4, 1>(call, op, "batch_norm_grad");
-  return map_features<2, 4, 0>(call, op, "batch_norm_grad");
+  if (call.in.size() > 6) return map_features<2, 4, 1>(call, dims_of(call), op, "batch_norm_grad");
+  return map_features<2, 4, 0>(call, dims_of(call), op, "batch_norm_grad");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 //   float operator()(const Feature&, float full..)    computes an element
 #pragma once
 
+#include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/strided_cuda.cuh"
 
 namespace trainctl {
@@ -53,17 +54,15 @@ __device__ inline float of_element(const Op& op, const typename Op::Feature& fea
 
 /// x as consecutive planes of s elements. A pack may begin in one and end in the next: s >= V.
 template <int V, class T, int F, int S, int P, class Op>
-__global__ void __launch_bounds__(kMapThreads, 1)
-    planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, Planes planes,
-                  Span span) {
+__global__ void __launch_bounds__(kMapThreads, 1) planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides,
+                                                                Ref<T> out, Op op, Planes planes, Span span) {
   constexpr int kUnroll = kMapUnroll<V, F>;
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t first = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads);
   const int64_t base = span.head + first * V;
-  const uint32_t base_plane = base < (int64_t{1} << 31)
-                                  ? planes.elements.quotient(static_cast<uint32_t>(base))
-                                  : static_cast<uint32_t>(base / planes.elements.by);
+  const uint32_t base_plane = base < (int64_t{1} << 31) ? planes.elements.quotient(static_cast<uint32_t>(base))
+                                                        : static_cast<uint32_t>(base / planes.elements.by);
   const auto base_element = static_cast<uint32_t>(base - static_cast<int64_t>(base_plane) * planes.elements.by);
   const auto packs = static_cast<int>(min(span.packs - first, int64_t{kUnroll * kMapThreads}));
   Raw<T, V> raw[kUnroll][F];
@@ -168,13 +167,13 @@ CudaKernel launch_planes(const std::array<Ref<T>, F>& full, const FeatureSides<T
   };
 }
 
-/// Inputs: F of out's size, S statistics (f32) and P parameters. A full operand may share out's memory.
+/// Inputs: F of out's size, S statistics (f32) and P parameters. A full operand may share out's memory. `dims`: out as
+/// [n, c, s].
 template <int F, int S, int P, class Op>
-CudaKernel map_features(const CudaKernelCall& call, Op op, const char* name) {
+CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, const char* name) {
   const TensorArg& out = call.out[0];
-  const int64_t c = out.shape[1], n = out.size();
+  const int64_t c = dims[1], n = out.size(), s = dims[2], planes = dims[0] * c;
   if (n == 0) return [](CudaStream) {};
-  const int64_t planes = out.shape[0] * c, s = n / planes;
   check(planes < (int64_t{1} << 31), "CUDA kernels take up to 2^31 planes");
   const auto input = [&](int k) -> const TensorArg& { return call.in[static_cast<size_t>(k)]; };
   for (int k = 0; k < S; ++k) check(input(F + k).dtype == DType::f32, "a feature's statistics are f32");
@@ -190,7 +189,7 @@ CudaKernel map_features(const CudaKernelCall& call, Op op, const char* name) {
     for (int k = 0; k < P; ++k) sides.parameters[k] = ref<T>(input(F + S + k));
     const int64_t head = elements_before_packs({&first, &second, &out}, V);
     if (s == 1) {
-      const FeatureColumns g{out.shape[0], c};
+      const FeatureColumns g{dims[0], c};
       if (head == 0 && c % V == 0) return launch_features<V, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
       return launch_features<1, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
     }

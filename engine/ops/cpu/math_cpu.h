@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 
 namespace trainctl::cpu {
 
@@ -31,6 +32,36 @@ inline float exp(float x) {
   const float scale_a = std::bit_cast<float>((half + 127) << 23);
   const float scale_b = std::bit_cast<float>((k - half + 127) << 23);
   return p * scale_a * scale_b;
+}
+
+/// ln x: e ln2 + ln m with m in [sqrt(1/2), sqrt(2)) and the polynomial of Cephes' logf. -inf at 0, NaN below.
+inline float log(float x) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
+  const bool tiny = x < std::numeric_limits<float>::min();  // a subnormal number has no exponent of its own
+  const int32_t bits = std::bit_cast<int32_t>(tiny ? x * 8388608.0f : x);
+  const int32_t k = (bits - 0x3f3504f3) >> 23;
+  const float e = static_cast<float>(k) - (tiny ? 23.0f : 0.0f);
+  const float f = std::bit_cast<float>(bits - (k << 23)) - 1.0f, z = f * f;
+  float p = 7.0376836292e-2f;
+  p = p * f + -1.1514610310e-1f;
+  p = p * f + 1.1676998740e-1f;
+  p = p * f + -1.2420140846e-1f;
+  p = p * f + 1.4249322787e-1f;
+  p = p * f + -1.6668057665e-1f;
+  p = p * f + 2.0000714765e-1f;
+  p = p * f + -2.4999993993e-1f;
+  p = p * f + 3.3333331174e-1f;
+  const float low = (p * f * z - 2.12194440e-4f * e) - 0.5f * z;
+  const float finite = (f + low) + 0.693359375f * e;
+  const float positive = x < kInfinity ? finite : x;
+  const float at_most_0 = x == 0.0f ? -kInfinity : kNan;
+  return x > 0.0f ? positive : at_most_0;
+}
+
+/// ln(1 + x) for x >= 0: what 1 + x rounds off is added.
+inline float log1p(float x) {
+  const float u = 1.0f + x;
+  return log(u) + (x - (u - 1.0f)) / u;
 }
 
 /// The rational approximation of Eigen (ptanh): odd/even polynomials of x.

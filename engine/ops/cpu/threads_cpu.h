@@ -1,6 +1,7 @@
 // Fork and join for kernels that use more than one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace trainctl::cpu {
@@ -16,6 +17,14 @@ template <class F>
 void run_parts(int parts, const F& body) {
   run_parts(
       parts, [](const void* context, int part) { (*static_cast<const F*>(context))(part); }, &body);
+}
+
+/// Calls body(begin, end) for consecutive ranges that cover [0, n), one a thread: at most `threads`, and each of at
+/// least `least`, the work that is worth waking a thread for.
+template <class F>
+void over_range(int threads, int64_t n, int64_t least, const F& body) {
+  const auto parts = static_cast<int>(std::clamp<int64_t>(n / std::max<int64_t>(1, least), 1, threads));
+  run_parts(parts, [&](int part) { body(n * part / parts, n * (part + 1) / parts); });
 }
 
 }  // namespace trainctl::cpu

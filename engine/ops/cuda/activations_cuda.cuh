@@ -6,8 +6,22 @@ namespace trainctl {
 struct Sum {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
+struct Difference {
+  __device__ float operator()(float a, float b) const { return a - b; }
+};
 struct Product {
   __device__ float operator()(float a, float b) const { return a * b; }
+};
+struct Quotient {
+  __device__ float operator()(float a, float b) const { return a / b; }
+};
+struct Where {
+  __device__ float operator()(float condition, float a, float b) const { return condition != 0.0f ? a : b; }
+};
+struct MaskedFill {
+  float fill;
+  bool invert;  ///< fills where the mask is 0
+  __device__ float operator()(float x, float mask) const { return (mask != 0.0f) != invert ? fill : x; }
 };
 
 struct Relu {

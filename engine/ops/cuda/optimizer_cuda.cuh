@@ -23,15 +23,19 @@ struct CudaClip {
 
 // Kernels
 
+/// The learning rate is that of the step times attr learning_rate_scale, which a group of parameters may have.
+///
 /// Rule: `auto at(scalars, clip scale)` computes the values that all elements of a step share; `update(gradient,
 /// weight&, states)` of its result updates one element.
 template <int V, class G, int S, class Rule>
 __global__ void __launch_bounds__(kMapThreads)
     optimizer_kernel(Ref<G> gradient, Ref<float> weight, std::array<Ref<float>, S> states, Ref<bf16> copy, Rule rule,
-                     CudaClip clip, const StepScalars* scalars, Span span) {
+                     CudaClip clip, const StepScalars* scalars, float rate_scale, Span span) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const auto step = rule.at(*scalars, clip.scale());
+  StepScalars now = *scalars;
+  now.learning_rate *= rate_scale;
+  const auto step = rule.at(now, clip.scale());
   const auto take = [&]<int W>(int64_t at, std::integral_constant<int, W>) {
     float g[W], w[W], s[S == 0 ? 1 : S][W];
     load(gradient, at, g);
@@ -78,10 +82,11 @@ CudaKernel launch_optimizer(const CudaKernelCall& call, const TensorArg* copy, R
   const Span span = span_of<V>(call.out[0].size(), head);
   const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, ceil_div(span.packs, kMapThreads)));
   return [=, gradient = ref<G>(call.in[0]), weight = ref<float>(call.out[0]), clip = CudaClip::of(call),
-          scalars = call.scalars, to = copy == nullptr ? Ref<bf16>{} : ref<bf16>(*copy)](CudaStream stream) {
+          scalars = call.scalars, rate_scale = static_cast<float>(call.attrs.number("learning_rate_scale", 1.0)),
+          to = copy == nullptr ? Ref<bf16>{} : ref<bf16>(*copy)](CudaStream stream) {
     if (span.n == 0) return;
     launch(optimizer_kernel<V, G, S, Rule>, blocks, kMapThreads, 0, stream, name, gradient, weight, states, to, rule,
-           clip, scalars, span);
+           clip, scalars, rate_scale, span);
   };
 }
 

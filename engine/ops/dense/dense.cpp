@@ -8,7 +8,8 @@ namespace trainctl {
 extern const LayerDef dense_layer = {
     .name = "dense",
     .doc = "x w^T + b, with a weight of [units, features].",
-    .fields = {units_field().required(), flag("bias", true, "Add a bias."), share_field(), init_std_field()},
+    .fields = {units_field().required(), flag("bias", true, "Add a bias."), share_field(), init_field(),
+               bias_init_field()},
     .emit =
         [](LayerContext& layer) {
           LayerBuilder& b = layer.builder;
@@ -17,7 +18,7 @@ extern const LayerDef dense_layer = {
           const TensorId x = layer.inputs[0], w = layer.weight({units, features}, linear_init(features));
           const TensorId product = b.emit("matmul", {x, w}, {{"transpose_b", true}}, bias ? "matmul" : "")[0];
           if (!bias) return product;
-          const TensorId shift = b.parameter("bias", {units}, linear_init(features));
+          const TensorId shift = layer.bias({units}, linear_init(features));
           return b.emit("add_bias", {product, shift})[0];
         },
 };

@@ -35,8 +35,12 @@ double of_two(ElementwiseOp op, double a, double b) {
   switch (op) {
     case ElementwiseOp::add:
       return a + b;
+    case ElementwiseOp::sub:
+      return a - b;
     case ElementwiseOp::mul:
       return a * b;
+    case ElementwiseOp::div:
+      return a / b;
     case ElementwiseOp::gelu_grad:
       return a * slope_at(Activation::gelu, b);
     case ElementwiseOp::gelu_tanh_grad:
@@ -47,8 +51,24 @@ double of_two(ElementwiseOp op, double a, double b) {
 }
 
 bool takes_two(ElementwiseOp op) {
-  return op == ElementwiseOp::add || op == ElementwiseOp::mul ||
+  return (op >= ElementwiseOp::add && op <= ElementwiseOp::div) ||
          (op >= ElementwiseOp::relu_grad && op <= ElementwiseOp::gelu_tanh_grad);
+}
+
+/// A function of kUnary, whose attrs are in the token's order.
+Attrs attrs_of(const ElementwiseToken& token) {
+  Attrs attrs;
+  const auto& [a, b] = unary_def(token.function).parameters;
+  if (a.name != nullptr) attrs.set(a.name, double{token.parameters.a});
+  if (b.name != nullptr) attrs.set(b.name, double{token.parameters.b});
+  return attrs;
+}
+
+/// The functions whose gradient reads y are exp and sqrt.
+double unary_grad(const ElementwiseToken& token, double dy, double at) {
+  if (token.function == Unary::exp) return dy * at;
+  if (token.function == Unary::sqrt) return dy / (2 * at);
+  return dy * naive::unary_slope(unary_def(token.function).name, attrs_of(token), at);
 }
 
 /// Computes one element of all outputs.
@@ -74,6 +94,17 @@ void run_element(const std::vector<ElementwiseToken>& tokens, const NaiveCall& c
       const size_t run = out[0].values.size() / static_cast<size_t>(t.batch.outer);
       const size_t in_batch = i / run * run * static_cast<size_t>(t.batch.micro_batches) + i % run;
       stack.push_back(keeps(t.p, t.key, 0, call.scalars.step, in_batch) ? x / (1 - t.p) : 0.0);
+    } else if (t.op == ElementwiseOp::unary) {
+      stack.push_back(unary(unary_def(t.function).name, attrs_of(t), pop()));
+    } else if (t.op == ElementwiseOp::unary_grad) {
+      const double at = pop(), dy = pop();
+      stack.push_back(unary_grad(t, dy, at));
+    } else if (t.op == ElementwiseOp::where) {
+      const double b = pop(), a = pop(), condition = pop();
+      stack.push_back(condition != 0 ? a : b);
+    } else if (t.op == ElementwiseOp::masked_fill) {
+      const double mask = pop(), x = pop();
+      stack.push_back((mask != 0) != (t.parameters.b != 0) ? double{t.parameters.a} : x);
     } else if (takes_two(t.op)) {
       const double b = pop(), a = pop();
       stack.push_back(of_two(t.op, a, b));
@@ -115,6 +146,12 @@ std::vector<KernelCase> kernels() {
       add({x, x}, {out}, "x0 dropout(0.3,7) x1 + dropout(0.5,-9) =0", tolerance);
       add({x, x}, {out}, fmt::format("x0 dropout(0.3,7,3,0,{}) x1 + =0", s.n / s.row), tolerance);
       add({x, x}, {sum}, "x0 x1 gelu_tanh_grad =0", bf16 ? 3e-2 : tolerance);
+      add({x, x, row}, {out, out}, "x0 silu :0 x1 - =0 $0 b2 exp / =1", tolerance);
+      add({x, x, x}, {out}, "x0 relu x1 clip(-0.5,0.5) x2 leaky_relu(0.2) where x0 relu masked_fill(0.25,1) =0", tolerance);
+      add({x, x}, {out}, "x0 softplus(2,20) sqrt x1 abs scale(-1.5,0.125) + pow(2) scale(1,0.5) log =0", tolerance);
+      add({x, x}, {out}, "x0 x1 silu_grad x1 softplus_grad(1,20) x1 exp exp_grad x1 abs_grad =0", tolerance);
+      add({x, x}, {out}, "x0 x1 clip_grad(-inf,0.5) x1 pow_grad(3) x1 exp log_grad x1 exp sqrt_grad x1 leaky_relu_grad(0.1) =0",
+          tolerance);
     }
   }
   return calls;

@@ -34,8 +34,12 @@ cpu::Span2 span_of_two(ElementwiseOp op) {
   switch (op) {
     case ElementwiseOp::add:
       return cpu::add_span;
+    case ElementwiseOp::sub:
+      return cpu::sub_span;
     case ElementwiseOp::mul:
       return cpu::mul_span;
+    case ElementwiseOp::div:
+      return cpu::div_span;
     case ElementwiseOp::relu_grad:
       return cpu::relu_grad_span;
     case ElementwiseOp::sigmoid_grad:
@@ -48,6 +52,31 @@ cpu::Span2 span_of_two(ElementwiseOp op) {
       return cpu::gelu_tanh_grad_span;
     default:
       return nullptr;
+  }
+}
+
+/// How many values a token pops; 0 for those that are no functions.
+int operands_of(ElementwiseOp op) {
+  if (op == ElementwiseOp::where) return 3;
+  if (op == ElementwiseOp::unary_grad || op == ElementwiseOp::masked_fill || span_of_two(op) != nullptr) return 2;
+  return op == ElementwiseOp::unary || op == ElementwiseOp::dropout || span_of_one(op) != nullptr ? 1 : 0;
+}
+
+/// Not dropout. `in`: the operands, the top of the stack last.
+void run_function(const ElementwiseToken& token, const float* const* in, float* y, int64_t n) {
+  const UnaryParameters p = token.parameters;
+  switch (token.op) {
+    case ElementwiseOp::unary:
+      return cpu::unary_span(token.function, in[0], y, n, p);
+    case ElementwiseOp::unary_grad:
+      return cpu::unary_grad_span(token.function, in[0], in[1], y, n, p);
+    case ElementwiseOp::where:
+      return cpu::where_span(in[0], in[1], in[2], y, n);
+    case ElementwiseOp::masked_fill:
+      return cpu::masked_fill_span(in[0], in[1], y, n, p.a, p.b != 0);
+    default:
+      if (const cpu::Span1 one = span_of_one(token.op)) return one(in[0], y, n);
+      span_of_two(token.op)(in[0], in[1], y, n);
   }
 }
 
@@ -85,16 +114,15 @@ class Evaluator {
     int depth = 0;
     size_t drop = 0;
     for (const ElementwiseToken& token : tokens_) {
-      float* here = token_block(token, depth);
-      if (const cpu::Span1 one = span_of_one(token.op)) {
-        one(stack[depth - 1], here, n);
-        stack[depth - 1] = here;
-      } else if (const cpu::Span2 two = span_of_two(token.op)) {
-        two(stack[depth - 2], stack[depth - 1], here, n);
-        stack[--depth - 1] = here;
-      } else if (token.op == ElementwiseOp::dropout) {
-        drops_[drop++].run(first, stack[depth - 1], here, n);
-        stack[depth - 1] = here;
+      const int operands = operands_of(token.op), place = depth - operands;
+      float* here = blocks_[static_cast<size_t>(std::min(place, kMostElementwiseDepth - 1))].data();
+      if (token.op == ElementwiseOp::dropout) {
+        drops_[drop++].run(first, stack[place], here, n);
+        stack[place] = here;
+      } else if (operands > 0) {
+        run_function(token, stack + place, here, n);
+        stack[place] = here;
+        depth = place + 1;
       } else if (token.op == ElementwiseOp::input) {
         stack[depth++] = inputs_[static_cast<size_t>(token.index)].data + first;
       } else if (token.op == ElementwiseOp::row) {
@@ -107,13 +135,6 @@ class Evaluator {
         write(outputs_[static_cast<size_t>(token.index)], first, stack[--depth], n);
       }
     }
-  }
-
-  /// Where the token's result goes: the block of its future place on the stack.
-  float* token_block(const ElementwiseToken& token, int depth) {
-    const bool pushes = token.op == ElementwiseOp::row, takes_two = span_of_two(token.op) != nullptr;
-    const int place = pushes ? depth : takes_two ? depth - 2 : depth - 1;
-    return blocks_[static_cast<size_t>(std::max(place, 0))].data();
   }
 
   /// Elements from `first` on of an input that repeats: in place if the block does not cross its end.

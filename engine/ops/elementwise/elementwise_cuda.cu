@@ -3,6 +3,7 @@
 #include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/dropout_cuda.cuh"
+#include "engine/ops/cuda/unary_cuda.cuh"
 #include "engine/ops/elementwise/expression.h"
 
 namespace trainctl {
@@ -12,6 +13,8 @@ struct Chain {
   struct Token {
     ElementwiseOp op;
     uint8_t index;  ///< of x, b, :, $ and =; for dropout, of its mask
+    Unary function;
+    UnaryParameters parameters;
   };
   int num_tokens = 0, num_inputs = 0;
   Token tokens[kMostElementwiseTokens];
@@ -63,6 +66,14 @@ struct Stack {
     for (int j = 0; j < V; ++j) v[0][j] = f(v[1][j], v[0][j]);
     close_up(1);
   }
+  /// Replaces the top three values by f(lowest, middle, top).
+  template <class F>
+  __device__ void join_three(F f) {
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] = f(v[2][j], v[1][j], v[0][j]);
+    close_up(1);
+    close_up(1);
+  }
 };
 
 /// to = from[index], with constant indices only.
@@ -81,8 +92,12 @@ __device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
   switch (op) {
     case ElementwiseOp::add:
       return stack.join(Sum{});
+    case ElementwiseOp::sub:
+      return stack.join(Difference{});
     case ElementwiseOp::mul:
       return stack.join(Product{});
+    case ElementwiseOp::div:
+      return stack.join(Quotient{});
     case ElementwiseOp::relu:
       return stack.map(Relu{});
     case ElementwiseOp::sigmoid:
@@ -103,15 +118,34 @@ __device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
       return stack.join(GeluGrad{});
     case ElementwiseOp::gelu_tanh_grad:
       return stack.join(GeluTanhGrad{});
+    case ElementwiseOp::where:
+      return stack.join_three(Where{});
     default:
       return;
   }
 }
 
+/// Functions with parameters.
+template <int V>
+__device__ inline void compute(const Chain::Token& token, Stack<V>& stack) {
+  const UnaryParameters p = token.parameters;
+  if (token.op == ElementwiseOp::unary)
+    with_unary(token.function, [&](auto f) { stack.map(UnaryValue<f.value>{p}); });
+  else if (token.op == ElementwiseOp::unary_grad)
+    with_unary(token.function, [&](auto f) { stack.join(UnaryGrad<f.value>{p}); });
+  else
+    stack.join(MaskedFill{p.a, p.b != 0.0f});
+}
+
+bool has_parameters(ElementwiseOp op) {
+  return op == ElementwiseOp::unary || op == ElementwiseOp::unary_grad || op == ElementwiseOp::masked_fill;
+}
+
 // Kernels
 
-/// kInputs: the most large inputs that are read ahead.
-template <int V, class T, int kInputs>
+/// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these would
+/// take registers from chains without them.
+template <int V, class T, int kInputs, bool kParameters>
 __global__ void __launch_bounds__(kMapThreads)
     chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
                  __grid_constant__ const PlaceInWhole place) {
@@ -126,7 +160,9 @@ __global__ void __launch_bounds__(kMapThreads)
   }
   Stack<V> stack;
   for (int t = 0; t < chain.num_tokens; ++t) {
-    const auto [op, index] = chain.tokens[t];
+    const Chain::Token& token = chain.tokens[t];
+    const auto op = token.op;
+    const auto index = token.index;
     switch (op) {
       case ElementwiseOp::input:
         stack.make_room();
@@ -163,6 +199,11 @@ __global__ void __launch_bounds__(kMapThreads)
       case ElementwiseOp::dropout:
         chain.masks[index].drop(chain.scalars->step, place.of_pack<V>(base, threadIdx.x), stack.v[0]);
         break;
+      case ElementwiseOp::unary:
+      case ElementwiseOp::unary_grad:
+      case ElementwiseOp::masked_fill:
+        if constexpr (kParameters) compute(token, stack);
+        break;
       default:
         compute(op, stack);
     }
@@ -171,7 +212,7 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launchers
 
-template <int V, class T, int kInputs>
+template <int V, class T, int kInputs, bool kParameters>
 CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<bool>& is_row) {
   Large<T> large;
   for (size_t k = 0; k < call.in.size(); ++k) {
@@ -190,14 +231,17 @@ CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vect
   chain.packs = call.out[0].size() / V;
   const auto blocks = static_cast<unsigned>(ceil_div(chain.packs, kMapThreads));
   return [=](CudaStream stream) {
-    launch(chain_kernel<V, T, kInputs>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
+    launch(chain_kernel<V, T, kInputs, kParameters>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
   };
 }
 
 template <int V, class T>
 CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<bool>& is_row) {
-  if (chain.num_inputs <= 3) return launch_chain<V, T, 3>(call, chain, is_row);
-  return launch_chain<V, T, kMostElementwiseInputs>(call, chain, is_row);
+  constexpr int kMost = kMostElementwiseInputs;
+  const bool few = chain.num_inputs <= 3;
+  if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
+    return few ? launch_chain<V, T, 3, true>(call, chain, is_row) : launch_chain<V, T, kMost, true>(call, chain, is_row);
+  return few ? launch_chain<V, T, 3, false>(call, chain, is_row) : launch_chain<V, T, kMost, false>(call, chain, is_row);
 }
 
 CudaKernel prepare_elementwise(const CudaKernelCall& call) {
@@ -219,7 +263,7 @@ CudaKernel prepare_elementwise(const CudaKernelCall& call) {
       index = static_cast<uint8_t>(masks++);
       draws = true;
     }
-    chain.tokens[chain.num_tokens++] = {token.op, index};
+    chain.tokens[chain.num_tokens++] = {token.op, index, token.function, token.parameters};
   }
   bool f32 = true, bf = true, aligned = true;
   const auto look_at = [&](const TensorArg& arg) {

@@ -1,8 +1,11 @@
 // Parses and writes the tokens of element-wise expressions.
 #include "engine/ops/elementwise/expression.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -19,7 +22,9 @@ struct Word {
 
 constexpr Word kWords[] = {
     {"+", ElementwiseOp::add, 2},
+    {"-", ElementwiseOp::sub, 2},
     {"*", ElementwiseOp::mul, 2},
+    {"/", ElementwiseOp::div, 2},
     {"relu", ElementwiseOp::relu, 1},
     {"sigmoid", ElementwiseOp::sigmoid, 1},
     {"tanh", ElementwiseOp::tanh, 1},
@@ -30,6 +35,7 @@ constexpr Word kWords[] = {
     {"tanh_grad", ElementwiseOp::tanh_grad, 2},
     {"gelu_grad", ElementwiseOp::gelu_grad, 2},
     {"gelu_tanh_grad", ElementwiseOp::gelu_tanh_grad, 2},
+    {"where", ElementwiseOp::where, 3},
 };
 
 /// x, b, :, $ and =: how many values each pops and pushes, and the largest index.
@@ -53,14 +59,19 @@ bool read_number(std::string_view text, T& number) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
-/// The arguments of dropout: p, key, and of several micro-batches the place of the batch.
-bool read_dropout(std::string_view text, ElementwiseToken& token) {
+std::vector<std::string_view> split_at_commas(std::string_view text) {
   std::vector<std::string_view> words;
   for (size_t comma = text.find(','); comma != std::string_view::npos; comma = text.find(',')) {
     words.push_back(text.substr(0, comma));
     text.remove_prefix(comma + 1);
   }
   words.push_back(text);
+  return words;
+}
+
+/// The arguments of dropout: p, key, and of several micro-batches the place of the batch.
+bool read_dropout(std::string_view text, ElementwiseToken& token) {
+  const std::vector<std::string_view> words = split_at_commas(text);
   if (words.size() != 2 && words.size() != 5) return false;
   if (!read_number(words[0], token.p) || !read_number(words[1], token.key)) return false;
   if (words.size() == 2) return true;
@@ -75,15 +86,50 @@ struct Effect {
   int takes = 0, leaves = 0;
 };
 
+/// As many numbers as `count`.
+bool read_parameters(std::string_view text, size_t count, UnaryParameters& to) {
+  if (count == 0) return text.empty();
+  const std::vector<std::string_view> words = split_at_commas(text);
+  return words.size() == count && read_number(words[0], to.a) && (count < 2 || read_number(words[1], to.b));
+}
+
+size_t number_of_parameters(const UnaryDef& def) {
+  return static_cast<size_t>(std::count_if(std::begin(def.parameters), std::end(def.parameters),
+                                           [](const auto& parameter) { return parameter.name != nullptr; }));
+}
+
+/// A function of one number or its gradient, masked_fill, or dropout: name, or name(arguments).
+std::optional<Effect> read_function(std::string_view text) {
+  const size_t bracket = text.find('(');
+  const std::string_view name = text.substr(0, bracket);
+  std::string_view arguments;
+  if (bracket != std::string_view::npos) {
+    if (!text.ends_with(')')) return std::nullopt;
+    arguments = text.substr(bracket + 1, text.size() - bracket - 2);
+  }
+  Effect effect{{.op = ElementwiseOp::dropout}, 1, 1};
+  if (name == "dropout") return read_dropout(arguments, effect.token) ? std::optional(effect) : std::nullopt;
+  size_t parameters = 2;
+  if (name == "masked_fill") {
+    effect = {{.op = ElementwiseOp::masked_fill}, 2, 1};
+  } else {
+    const auto* def = std::find_if(std::begin(kUnary), std::end(kUnary),
+                                   [&](const UnaryDef& each) { return name == each.name || name == each.grad_name; });
+    if (def == std::end(kUnary)) return std::nullopt;
+    effect = {{.op = ElementwiseOp::unary}, 1, 1};
+    if (name != def->name) effect = {{.op = ElementwiseOp::unary_grad}, 2, 1};
+    effect.token.function = static_cast<Unary>(def - std::begin(kUnary));
+    parameters = number_of_parameters(*def);
+  }
+  return read_parameters(arguments, parameters, effect.token.parameters) ? std::optional(effect) : std::nullopt;
+}
+
 std::optional<Effect> read_token(std::string_view text) {
   for (const Word& word : kWords) {
     if (word.text == text) return Effect{{.op = word.op}, word.operands, 1};
   }
+  if (const auto function = read_function(text)) return function;
   Effect effect;
-  if (text.starts_with("dropout(") && text.ends_with(")")) {
-    effect = {{.op = ElementwiseOp::dropout}, 1, 1};
-    return read_dropout(text.substr(8, text.size() - 9), effect.token) ? std::optional(effect) : std::nullopt;
-  }
   for (const Reference& r : kReferences) {
     if (text.empty() || text[0] != r.letter) continue;
     effect = {{.op = r.op}, r.takes, r.leaves};
@@ -121,6 +167,20 @@ std::vector<ElementwiseToken> parse_expression(std::string_view text) {
   const auto tokens = read_expression(text);
   check(tokens.has_value(), "not an element-wise expression: '" + std::string(text) + "'");
   return *tokens;
+}
+
+std::string unary_token(Unary function, bool grad, const Attrs& attrs) {
+  const UnaryDef& def = unary_def(function);
+  const UnaryParameters values = unary_parameters(function, attrs);
+  const std::string name = grad ? def.grad_name : def.name;
+  switch (number_of_parameters(def)) {
+    case 0:
+      return name;
+    case 1:
+      return fmt::format("{}({})", name, values.a);
+    default:
+      return fmt::format("{}({},{})", name, values.a, values.b);
+  }
 }
 
 bool is_expression(std::string_view text) { return read_expression(text).has_value(); }

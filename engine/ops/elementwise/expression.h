@@ -8,10 +8,14 @@
 //          | ":" k      name the top of the stack k; it stays there
 //          | "$" k      push what is named k
 //          | "=" k      pop, and write to output k (add to it, where the output accumulates)
-//          | "+" | "*"
+//          | "+" | "-" | "*" | "/"
 //          | "relu" | "sigmoid" | "tanh" | "gelu" | "gelu_tanh"
 //          | "relu_grad" | "sigmoid_grad" | "tanh_grad"      of dy and y, y on top
 //          | "gelu_grad" | "gelu_tanh_grad"                  of dy and x, x on top
+//          | unary | unary "(" a ["," b] ")"             a name of kUnary (ops/unary/unary.h) with its attrs, or the
+//                                                     grad_name of one: of dy and x, or of dy and y
+//          | "where"                                     of condition, a and b, b on top
+//          | "masked_fill(" value "," invert ")"         of x and the mask, the mask on top
 //          | "dropout(" p "," key ["," batch] ")"            as the op's attrs; element i of output 0 counts
 //   batch := micro_batches "," dim "," outer                   BatchPlace; absent if there is one micro-batch
 //
@@ -30,6 +34,7 @@
 #include <vector>
 
 #include "engine/ops/batch_index.h"
+#include "engine/ops/unary/unary.h"
 
 namespace trainctl {
 
@@ -40,7 +45,9 @@ enum class ElementwiseOp : uint8_t {
   named,   ///< $ k
   output,  ///< = k
   add,
+  sub,
   mul,
+  div,
   relu,
   sigmoid,
   tanh,
@@ -51,12 +58,18 @@ enum class ElementwiseOp : uint8_t {
   tanh_grad,
   gelu_grad,
   gelu_tanh_grad,
+  unary,        ///< token.function
+  unary_grad,   ///< of token.function
+  where,
+  masked_fill,  ///< parameters: the value, and 1 to fill where the mask is 0
   dropout,
 };
 
 struct ElementwiseToken {
   ElementwiseOp op = ElementwiseOp::add;
   int index = 0;          ///< of x, b, :, $ and =
+  Unary function = {};    ///< unary and unary_grad
+  UnaryParameters parameters = {};
   double p = 0;           ///< dropout
   int64_t key = 0;        ///< dropout
   BatchPlace batch = {};  ///< dropout
@@ -65,6 +78,9 @@ struct ElementwiseToken {
 /// The limits of an expression, so that a kernel can hold its state in registers and its tokens in arguments.
 inline constexpr int kMostElementwiseInputs = 8, kMostElementwiseOutputs = 4, kMostElementwiseNames = 2,
                      kMostElementwiseDepth = 4, kMostElementwiseTokens = 40;
+
+/// The token of a function, or of its gradient, with these attrs: "leaky_relu_grad(0.01)".
+std::string unary_token(Unary function, bool grad, const Attrs& attrs);
 
 /// Fails (check) if the text is not an expression or exceeds the limits.
 std::vector<ElementwiseToken> parse_expression(std::string_view text);

@@ -8,6 +8,7 @@
 #include "engine/ops/batch_index.h"
 #include "engine/ops/cpu/strided_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/unary/unary.h"
 
 namespace trainctl::cpu {
 
@@ -21,12 +22,21 @@ void gelu_span(const float* x, float* y, int64_t n);
 void gelu_tanh_span(const float* x, float* y, int64_t n);
 
 void add_span(const float* a, const float* b, float* y, int64_t n);
+void sub_span(const float* a, const float* b, float* y, int64_t n);
 void mul_span(const float* a, const float* b, float* y, int64_t n);
+void div_span(const float* a, const float* b, float* y, int64_t n);
 void relu_grad_span(const float* dy, const float* y, float* dx, int64_t n);
 void sigmoid_grad_span(const float* dy, const float* y, float* dx, int64_t n);
 void tanh_grad_span(const float* dy, const float* y, float* dx, int64_t n);
 void gelu_grad_span(const float* dy, const float* x, float* dx, int64_t n);
 void gelu_tanh_grad_span(const float* dy, const float* x, float* dx, int64_t n);
+
+void unary_span(Unary function, const float* x, float* y, int64_t n, UnaryParameters p);
+/// `at`: x, or y if kUnary says of_result.
+void unary_grad_span(Unary function, const float* dy, const float* at, float* dx, int64_t n, UnaryParameters p);
+void where_span(const float* condition, const float* a, const float* b, float* y, int64_t n);
+/// y = value where mask is not 0, or where it is 0 if `invert`; x elsewhere.
+void masked_fill_span(const float* x, const float* mask, float* y, int64_t n, float value, bool invert);
 
 /// Dropout of a tensor that may be a slice of a larger one.
 class Dropout {

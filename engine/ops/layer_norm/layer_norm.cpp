@@ -1,5 +1,7 @@
 // y = (x - mean) * rstd (* gamma + beta), mean and rstd = 1 / sqrt(var + eps) over the last dim.
 // x [.., d] -> y, mean [..], rstd [..]
+// If d is cut, ranks exchange two numbers a row: (mean, sum (x - mean)^2) of their part, which combine without
+// cancellation (Chan, Golub, LeVeque 1979), and in the backward pass (sum g, sum g * xhat), g = dy * gamma.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -9,6 +11,9 @@
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
+
+extern const OpDef layer_norm_op;
+
 namespace {
 
 Shape rows_of(const TensorInfo& x) { return Shape(x.shape.begin(), x.shape.end() - 1); }
@@ -21,7 +26,78 @@ void expect_layer_norm_grad(Infos in) {
   if (in.size() == 5) expect_shape(in[4], {in[0].shape.back()}, "gamma");
 }
 
+/// The two numbers of each row.
+Shape stats_shape(Infos in, const Attrs&) {
+  Shape shape = in[0].shape;
+  shape.back() = 2;
+  return shape;
+}
+std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
+  expect_ndim("layer_norm", in[0], 1);
+  return {{stats_shape(in, attrs)}};
+}
+
+const int64_t kParts = 4;  // of an example's row
+
 }  // namespace
+
+extern const KernelDef layer_norm_stats_kernel = {
+    .name = "layer_norm_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "(mean, sum (x - mean)^2) of each row's part", .inputs = {{kMatrix}}, .outputs = stats_of};
+        },
+};
+
+/// (x[, gamma, beta], stats [parts, .., 2]) -> y, mean, rstd
+extern const KernelDef layer_norm_apply_kernel = {
+    .name = "layer_norm_apply",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "y of a part, mean, rstd; inputs x(, gamma, beta), statistics of all parts",
+                               .inputs = {{kMatrix}, {kRow}, {kRow}, f32({kParts, kRows, 2})},
+                               .attrs = {{"eps", 1e-5}},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) {
+                                 expect(in.size() >= 2, "it takes x(, gamma, beta) and the statistics of all parts");
+                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 return layer_norm_op.infer(in.first(in.size() - 1), attrs);
+                               }};
+        },
+};
+
+extern const KernelDef layer_norm_grad_stats_kernel = {
+    .name = "layer_norm_grad_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "(sum g, sum g * xhat) of each row's part, g = dy * gamma; inputs dy, x, mean, rstd(, gamma)",
+              .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}},
+              .outputs = stats_of,
+              .expect = expect_layer_norm_grad};
+        },
+};
+
+/// (dy, x, mean, rstd[, gamma], stats [parts, .., 2]) -> dx
+extern const KernelDef layer_norm_grad_apply_kernel = {
+    .name = "layer_norm_grad_apply",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{
+              .what = "dx of a part; inputs dy, x, mean, rstd(, gamma), sums of all parts",
+              .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}, f32({kParts, kRows, 2})},
+              .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                expect(in.size() >= 5, "it takes dy, x, mean, rstd(, gamma) and the sums of all parts");
+                expect_layer_norm_grad(in.first(in.size() - 1));
+                expect_parts(in, in.size(), stats_shape(in, attrs));
+                return {in[0]};
+              }};
+        },
+};
 
 extern const OpDef layer_norm_op = {
     .name = "layer_norm",
@@ -38,7 +114,7 @@ extern const OpDef layer_norm_op = {
       const std::string rows = letters(in[0].shape.size() - 1, "d");
       std::string text = rows + "d";
       for (size_t i = 1; i < in.size(); ++i) text += ",d";
-      return {text + "->" + rows + "d," + rows + "," + rows, "d", "layer_norm needs the whole last dim on one rank"};
+      return {.text = text + "->" + rows + "d," + rows + "," + rows, .inner = "d"};
     },
     .backward =
         [](GradBuilder& g) {
@@ -56,6 +132,7 @@ extern const OpDef layer_norm_op = {
                                           .inputs = {{kMatrix}, {kRow}, {kRow}},
                                           .attrs = {{"eps", 1e-5}}};
                    }},
+    .inner_sum = InnerSum{&layer_norm_stats_kernel, stats_shape, &layer_norm_apply_kernel, 1},
 };
 
 /// (dy, x, mean, rstd[, gamma]) -> dx
@@ -74,6 +151,7 @@ extern const OpDef layer_norm_grad_op = {
                                           .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}},
                                           .expect = expect_layer_norm_grad};
                    }},
+    .inner_sum = InnerSum{&layer_norm_grad_stats_kernel, stats_shape, &layer_norm_grad_apply_kernel},
 };
 
 /// (dy, x, mean, rstd) -> dgamma, dbeta
@@ -118,6 +196,8 @@ extern const LayerDef layer_norm_layer = {
 };
 
 extern const OpFamily layer_norm_family = {.ops = {&layer_norm_op, &layer_norm_grad_op, &layer_norm_param_grad_op},
+                                           .kernels = {&layer_norm_stats_kernel, &layer_norm_apply_kernel,
+                                                       &layer_norm_grad_stats_kernel, &layer_norm_grad_apply_kernel},
                                            .layers = {&layer_norm_layer}};
 
 }  // namespace trainctl

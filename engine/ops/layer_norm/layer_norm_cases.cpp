@@ -25,22 +25,143 @@ Outputs layer_norm(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
+/// The row's numbers k, summed over parts: stats [parts, rows, 2].
+double sum_of_parts(const Tensor64& stats, int64_t row, int64_t k) {
+  const int64_t parts = stats.shape[0], rows = num_elements(stats.shape) / parts / 2;
+  double sum = 0;
+  for (int64_t p = 0; p < parts; ++p) sum += stats.values[(p * rows + row) * 2 + k];
+  return sum;
+}
+
+/// dy * gamma and xhat of element i: in is dy, x, mean, rstd(, gamma).
+struct Terms {
+  double g, xhat;
+
+  static Terms of(const Inputs& in, size_t with_gamma, int64_t i) {
+    const int64_t n = in[0].shape.back();
+    const double gamma = in.size() >= with_gamma ? in[4].values[i % n] : 1.0;
+    return {in[0].values[i] * gamma, (in[1].values[i] - in[2].values[i / n]) * in[3].values[i / n]};
+  }
+};
+
+Shape two_a_row(Shape shape) {
+  shape.back() = 2;
+  return shape;
+}
+
+Outputs stats(const NaiveCall& call) {
+  const Tensor64& x = call.in[0];
+  const int64_t n = x.shape.back();
+  Tensor64 out = zeros(two_a_row(x.shape));
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) out.values[i / n * 2] += x.values[i] / static_cast<double>(n);
+  for (int64_t i = 0; i < num_elements(x.shape); ++i)
+    out.values[i / n * 2 + 1] += std::pow(x.values[i] - out.values[i / n * 2], 2);
+  return {out};
+}
+
+/// Of the statistics alone: that they are those of x is shown by the rows, under each cut.
+Outputs apply(const NaiveCall& call) {
+  const Tensor64 &x = call.in[0], &of_parts = call.in.back();
+  const int64_t n = x.shape.back(), rows = num_elements(x.shape) / n, parts = of_parts.shape[0];
+  const Shape leading(x.shape.begin(), x.shape.end() - 1);
+  Outputs out{x, zeros(leading), zeros(leading)};
+  for (int64_t r = 0; r < rows; ++r) {
+    const double mean = sum_of_parts(of_parts, r, 0) / static_cast<double>(parts);
+    double squares = sum_of_parts(of_parts, r, 1);
+    for (int64_t p = 0; p < parts; ++p)
+      squares += static_cast<double>(n) * std::pow(of_parts.values[(p * rows + r) * 2] - mean, 2);
+    out[1].values[r] = mean;
+    out[2].values[r] = 1.0 / std::sqrt(squares / static_cast<double>(n * parts) + call.attrs.number("eps"));
+    for (int64_t i = r * n; i < (r + 1) * n; ++i) {
+      const double xhat = (x.values[i] - mean) * out[2].values[r];
+      out[0].values[i] = call.in.size() > 2 ? xhat * call.in[1].values[i - r * n] + call.in[2].values[i - r * n] : xhat;
+    }
+  }
+  return out;
+}
+
+Outputs grad_stats(const NaiveCall& call) {
+  const int64_t n = call.in[0].shape.back();
+  Tensor64 out = zeros(two_a_row(call.in[0].shape));
+  for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i) {
+    const Terms terms = Terms::of(call.in, 5, i);
+    out.values[i / n * 2] += terms.g;
+    out.values[i / n * 2 + 1] += terms.g * terms.xhat;
+  }
+  return {out};
+}
+
+Outputs grad_apply(const NaiveCall& call) {
+  const Tensor64& of_parts = call.in.back();
+  const int64_t n = call.in[0].shape.back();
+  const auto whole = static_cast<double>(n * of_parts.shape[0]);
+  Tensor64 dx = call.in[0];
+  for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
+    const Terms terms = Terms::of(call.in, 6, i);
+    const double of_g = sum_of_parts(of_parts, i / n, 0) / whole, of_product = sum_of_parts(of_parts, i / n, 1) / whole;
+    dx.values[i] = call.in[3].values[i / n] * (terms.g - of_g - terms.xhat * of_product);
+  }
+  return {dx};
+}
+
+/// Parts of rows of odd sizes, of one element, and long ones, with gamma and beta and without; two and three parts.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  using Fill = CaseOperand::Fill;
+  for (const Shape& shape : {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const bool affine : {true, false}) {
+        const bool bf16 = type == DType::bf16;
+        const Shape rows(shape.begin(), shape.end() - 1);
+        const CaseOperand x{.shape = shape, .dtype = type},
+            y = unwritten(shape, type), side{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
+        const auto stats_of = [&](int64_t parts) {
+          CaseOperand operand{two_a_row(shape), Fill::positive};
+          operand.shape.insert(operand.shape.begin(), parts);
+          return operand;
+        };
+        const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+          calls.push_back({kernel, std::move(in), std::move(out), {{"eps", 1e-5}}, bf16 ? 1e-2 : 5e-6});
+          calls.back().f32_on_cpu = bf16;
+        };
+        const auto with = [&](std::vector<CaseOperand> in, const std::vector<CaseOperand>& sides,
+                              const std::vector<CaseOperand>& last) {
+          if (affine) in.insert(in.end(), sides.begin(), sides.end());
+          in.insert(in.end(), last.begin(), last.end());
+          return in;
+        };
+        if (affine) add("layer_norm_stats", {x}, {unwritten(two_a_row(shape))});
+        add("layer_norm_apply", with({x}, {side, side}, {stats_of(2)}), {y, unwritten(rows), unwritten(rows)});
+        add("layer_norm_grad_stats", with({x, x, row, row}, {side}, {}), {unwritten(two_a_row(shape))});
+        add("layer_norm_grad_apply", with({x, x, row, row}, {side}, {stats_of(3)}), {y});
+      }
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 extern const OpCases layer_norm_cases = {
     .rows = {{"layer_norm", {{{6, 7}}, {{7}}, {{7}}}, {{"eps", 1e-5}}, {{6, 7}, {6}, {6}}, 5e-6},
              {"layer_norm", {{{4, 3, 37}}, {{37}}, {{37}}}, {{"eps", 1e-5}}, {{4, 3, 37}, {4, 3}, {4, 3}}, 5e-6},
-             {"layer_norm", {{{12, 8}}}, {{"eps", 1e-3}}, {{12, 8}, {12}, {12}}, 5e-6}},
+             {"layer_norm", {{{12, 8}}}, {{"eps", 1e-3}}, {{12, 8}, {12}, {12}}, 5e-6},
+             {"layer_norm", {{{2, 3, 36}}, {{36}}, {{36}}}, {{"eps", 1e-5}}, {{2, 3, 36}, {2, 3}, {2, 3}}, 5e-6}},
     .references = {{"layer_norm", layer_norm}},
-    .rules = {{{"layer_norm", {{{2, 3, 4}}}}, "abd->abd,ab,ab", "d", {{2, 3, 4}, {2, 3}, {2, 3}}},
-              {{"layer_norm", {{{2, 4}}, {{4}}, {{4}}}}, "ad,d,d->ad,a,a", "d", {{2, 4}, {2}, {2}}}},
+    .rules = {{{"layer_norm", {{{2, 3, 4}}}}, "abd->abd,ab,ab", "", {{2, 3, 4}, {2, 3}, {2, 3}}, "d"},
+              {{"layer_norm", {{{2, 4}}, {{4}}, {{4}}}}, "ad,d,d->ad,a,a", "", {{2, 4}, {2}, {2}}, "d"}},
     .gradients = {{{"layer_norm", {{{2, 4}}}},
                    {"layer_norm_grad ad,ad,a,a->ad"},
-                   "sums over d inside; d is uncuttable"},
+                   "its sums over d are inner ones: ranks exchange them"},
                   {{"layer_norm", {{{2, 4}}, {{4}}, {{4}}}},
                    {"layer_norm_param_grad ad,ad,a,a->d,d sums a sums a", "layer_norm_grad ad,ad,a,a,d->ad"},
                    "gamma and beta are used in every row a"}},
     .shape_errors = {{{"layer_norm", {{{2, 3}}, {{2}}, {{3}}}}, "layer_norm: the weight is [2], expected [3]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"layer_norm_stats", stats},
+                          {"layer_norm_apply", apply},
+                          {"layer_norm_grad_stats", grad_stats},
+                          {"layer_norm_grad_apply", grad_apply}},
     .layers = {{"layer_norm", "", {8, 12}}, {"layer_norm", ", affine: false", {8, 12}}},
 };
 

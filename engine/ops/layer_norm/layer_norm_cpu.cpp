@@ -64,6 +64,103 @@ CpuKernel prepare_layer_norm_grad(const KernelCall& call) {
   };
 }
 
+// Of a part of the rows' elements.
+
+CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = x0 + r * rows.n;
+      const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(rows.n);
+      stats[2 * r] = static_cast<float>(mean);
+      stats[2 * r + 1] = static_cast<float>(cpu::sum(rows.n, [=](int64_t i) { return (x[i] - mean) * (x[i] - mean); }));
+    }
+  };
+}
+
+/// The mean and the variance of row `row`, from those of its parts: stats [parts, rows, 2], parts of n elements.
+struct MeanAndVariance {
+  double mean = 0, var = 0;
+
+  static MeanAndVariance of(const float* stats, int64_t parts, int64_t rows, int64_t n, int64_t row) {
+    MeanAndVariance all;
+    const auto part = [=](int64_t p) { return stats + (p * rows + row) * 2; };
+    const auto ways = static_cast<double>(parts);
+    for (int64_t p = 0; p < parts; ++p) all.mean += double{part(p)[0]} / ways;
+    for (int64_t p = 0; p < parts; ++p) {
+      const double off = double{part(p)[0]} - all.mean;
+      all.var += (double{part(p)[1]} / static_cast<double>(n) + off * off) / ways;
+    }
+    return all;
+  }
+};
+
+CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
+  const bool affine = call.in.size() > 2;
+  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+          beta = affine ? call.in[2].as<float>() : nullptr, stats = call.in.back().as<float>(),
+          parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), means = call.out[1].as<float>(),
+          rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = x0 + r * rows.n;
+      float* y = y0 + r * rows.n;
+      const auto all = MeanAndVariance::of(stats, parts, rows.count, rows.n, r);
+      const auto m = means[r] = static_cast<float>(all.mean);
+      const auto rstd = rstds[r] = static_cast<float>(1.0 / std::sqrt(all.var + eps));
+      if (gamma != nullptr) {
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd * gamma[i] + beta[i];
+      } else {
+        for (int64_t i = 0; i < rows.n; ++i) y[i] = (x[i] - m) * rstd;
+      }
+    }
+  };
+}
+
+/// Calls f(g, x, row), g(i) the element i of dy * gamma in the row, for each row of (dy, x, mean, rstd(, gamma)).
+template <class F>
+void for_each_row(const Rows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
+  for (int64_t r = 0; r < rows.count; ++r) {
+    const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
+    if (gamma != nullptr) {
+      f([=](int64_t i) { return dy[i] * gamma[i]; }, x, r);
+    } else {
+      f([=](int64_t i) { return dy[i]; }, x, r);
+    }
+  }
+}
+
+CpuKernel prepare_layer_norm_grad_stats(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+          means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
+          gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, stats = call.out[0].as<float>()] {
+    for_each_row(rows, dy, x0, gamma, [&](auto g, const float* x, int64_t r) {
+      const float mean = means[r], rstd = rstds[r];
+      stats[2 * r] = static_cast<float>(cpu::sum(rows.n, [&](int64_t i) { return double{g(i)}; }));
+      stats[2 * r + 1] =
+          static_cast<float>(cpu::sum(rows.n, [&](int64_t i) { return double{g(i)} * ((x[i] - mean) * rstd); }));
+    });
+  };
+}
+
+CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+          means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
+          gamma = call.in.size() > 5 ? call.in[4].as<float>() : nullptr, stats = call.in.back().as<float>(),
+          parts = call.in.back().shape[0], dx0 = call.out[0].as<float>()] {
+    for_each_row(rows, dy, x0, gamma, [&](auto g, const float* x, int64_t r) {
+      const float mean = means[r], rstd = rstds[r];
+      double of_g = 0, of_product = 0;
+      for (int64_t p = 0; p < parts; ++p) {
+        of_g += stats[(p * rows.count + r) * 2];
+        of_product += stats[(p * rows.count + r) * 2 + 1];
+      }
+      const auto n = static_cast<double>(parts * rows.n);
+      const auto a = static_cast<float>(of_g / n), b = static_cast<float>(of_product / n);
+      float* dx = dx0 + r * rows.n;
+      for (int64_t i = 0; i < rows.n; ++i) dx[i] = rstd * (g(i) - a - (x[i] - mean) * rstd * b);
+    });
+  };
+}
+
 CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
@@ -94,6 +191,10 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
 
 extern const CpuKernels layer_norm_cpu = {{"layer_norm", prepare_layer_norm},
                                           {"layer_norm_grad", prepare_layer_norm_grad},
-                                          {"layer_norm_param_grad", prepare_layer_norm_param_grad}};
+                                          {"layer_norm_param_grad", prepare_layer_norm_param_grad},
+                                          {"layer_norm_stats", prepare_layer_norm_stats},
+                                          {"layer_norm_apply", prepare_layer_norm_apply},
+                                          {"layer_norm_grad_stats", prepare_layer_norm_grad_stats},
+                                          {"layer_norm_grad_apply", prepare_layer_norm_grad_apply}};
 
 }  // namespace trainctl

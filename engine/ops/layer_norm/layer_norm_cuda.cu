@@ -1,7 +1,7 @@
 // Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
 //   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
 #include "engine/ops/cuda/cuda_kernel.h"
-#include "engine/ops/cuda/rows_cuda.cuh"
+#include "engine/ops/cuda/norms_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl {
@@ -86,6 +86,136 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   });
 }
 
+// Of a part of the rows' elements. `stats` of all parts is [parts, rows, 2].
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+    layer_norm_stats_kernel(Rows rows, Ref<T> x, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    float sum = 0;
+    read_row(
+        part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
+    const float mean = group.sum(sum) / static_cast<float>(rows.n);
+    float squares = 0;
+    read_row_again(
+        part,
+        [&](int, const auto& a) {
+          float sum_of_squares = 0;
+          for (const float v : a.v) sum_of_squares += (v - mean) * (v - mean);
+          squares += sum_of_squares;
+        },
+        from);
+    squares = group.sum(squares);
+    if (!valid || group.lane() != 0) return;
+    stats[2 * row] = mean;
+    stats[2 * row + 1] = squares;
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kInRegisters>)
+    layer_norm_apply_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, RowSide<T> beta, const float* stats, int parts,
+                            Ref<T> y, Ref<float> means, Ref<float> rstds, float eps) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  RowSideOperand<V, T> scale(gamma), shift(beta);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    float mean = 0, squares = 0;
+    for (int p = 0; p < parts; ++p) mean += stats[(p * rows.count + row) * 2];
+    mean /= static_cast<float>(parts);
+    const auto n = static_cast<float>(rows.n);
+    for (int p = 0; p < parts; ++p) {
+      const float* of_part = stats + (p * rows.count + row) * 2;
+      squares += of_part[1] + n * (of_part[0] - mean) * (of_part[0] - mean);
+    }
+    const float rstd = 1.0f / sqrtf(squares / (n * static_cast<float>(parts)) + eps);
+    read_row(
+        part, [](int, const auto&) {}, from);
+    write_row(
+        part, valid, y,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& g, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] = (a.v[j] - mean) * rstd * g.v[j] + b.v[j];
+          return a;
+        },
+        from, scale, shift);
+    if (!valid || group.lane() != 0) return;
+    set(means, row, mean);
+    set(rstds, row, rstd);
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    layer_norm_grad_stats_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds, RowSide<T> gamma,
+                                 float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float mean = value(means, row), rstd = value(rstds, row);
+    float sums[2] = {};
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, Pack<W> b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) {
+            a.v[j] *= s.v[j];
+            b.v[j] = a.v[j] * ((b.v[j] - mean) * rstd);
+          }
+          sums[0] += sum_of_pack(a.v);
+          sums[1] += sum_of_pack(b.v);
+        },
+        grad, from, scale);
+    group.sum(sums);
+    if (!valid || group.lane() != 0) return;
+    stats[2 * row] = sums[0];
+    stats[2 * row + 1] = sums[1];
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    layer_norm_grad_apply_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> means, Ref<float> rstds, RowSide<T> gamma,
+                                 const float* stats, int parts, Ref<T> dx) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
+  const float share = 1.0f / (static_cast<float>(rows.n) * static_cast<float>(parts));
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float mean = value(means, row), rstd = value(rstds, row);
+    float of_g = 0, of_product = 0;
+    for (int p = 0; p < parts; ++p) {
+      of_g += stats[(p * rows.count + row) * 2];
+      of_product += stats[(p * rows.count + row) * 2 + 1];
+    }
+    of_g *= share, of_product *= share;
+    read_row(
+        part, [](int, const auto&, const auto&) {}, grad, from);
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
+          return a;
+        },
+        grad, from, scale);
+  });
+}
+
 /// dgamma and dbeta as sums over the rows.
 template <class T>
 struct ParameterTerm {
@@ -122,29 +252,13 @@ struct ParameterTerm {
 
 // Launchers
 
-/// gamma or beta; `otherwise` if absent.
-template <class T>
-RowSide<T> side(const TensorArg* arg, float otherwise, const Rows& rows, int pack) {
-  if (arg == nullptr) return {{}, otherwise};
-  return {ref<T>(*arg), 0, pack > 1 && rows.before == 0 && rows.n % pack == 0 && packs_are_aligned({arg})};
-}
-const TensorArg* input(const CudaKernelCall& call, size_t index) {
-  return index < call.in.size() ? &call.in[index] : nullptr;
-}
-Ref<float> statistic(const TensorArg& arg) {
-  check(arg.dtype == DType::f32, "means and rstds are f32");
-  return ref<float>(arg);
-}
-
-int64_t rows_of(const TensorArg& x) { return x.shape.back() == 0 ? 0 : x.size() / x.shape.back(); }
-
 CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
-  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = input(call, 1), *beta = input(call, 2);
+  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1), *beta = optional_input(call, 2);
   return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_kernel<pack, in_registers, T>, how, "layer_norm", how.rows, ref<T>(x),
-                         side<T>(gamma, 1.0f, how.rows, pack), side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
                          statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
@@ -153,13 +267,74 @@ CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
-  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = input(call, 4);
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
-                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]), side<T>(gamma, 1.0f, how.rows, pack),
-                         ref<T>(dx));
+                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_layer_norm_stats(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  float* const stats = statistic(call.out[0]).p;
+  return with_common_type({&x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_stats_kernel<pack, in_registers, T>, how, "layer_norm_stats", how.rows, ref<T>(x),
+                         stats);
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x}, 0, prepare);
+  });
+}
+
+CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
+  const bool affine = call.in.size() > 2;
+  const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(),
+                  *gamma = affine ? &call.in[1] : nullptr, *beta = affine ? &call.in[2] : nullptr;
+  const float* const stats = statistic(of_parts).p;
+  const int parts = static_cast<int>(of_parts.shape[0]);
+  return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_apply_kernel<pack, in_registers, T>, how, "layer_norm_apply", how.rows, ref<T>(x),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), stats,
+                         parts, ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
+                         static_cast<float>(call.attrs.number("eps", 1e-5)));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
+  });
+}
+
+CudaKernel prepare_layer_norm_grad_stats(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], *gamma = optional_input(call, 4);
+  float* const stats = statistic(call.out[0]).p;
+  return with_common_type({&dy, &x, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_grad_stats_kernel<pack, in_registers, T>, how, "layer_norm_grad_stats", how.rows,
+                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats);
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_layer_norm_grad_apply(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], &of_parts = call.in.back(),
+                  *gamma = call.in.size() > 5 ? &call.in[4] : nullptr;
+  const float* const stats = statistic(of_parts).p;
+  const int parts = static_cast<int>(of_parts.shape[0]);
+  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(layer_norm_grad_apply_kernel<pack, in_registers, T>, how, "layer_norm_grad_apply", how.rows,
+                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts, ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });
@@ -184,6 +359,10 @@ CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
 
 extern const CudaKernels layer_norm_cuda = {{"layer_norm", prepare_layer_norm},
                                             {"layer_norm_grad", prepare_layer_norm_grad},
-                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad}};
+                                            {"layer_norm_param_grad", prepare_layer_norm_param_grad},
+                                            {"layer_norm_stats", prepare_layer_norm_stats},
+                                            {"layer_norm_apply", prepare_layer_norm_apply},
+                                            {"layer_norm_grad_stats", prepare_layer_norm_grad_stats},
+                                            {"layer_norm_grad_apply", prepare_layer_norm_grad_apply}};
 
 }  // namespace trainctl

@@ -134,7 +134,7 @@ TensorId emit_matmul(LayerContext& layer) {
         "transpose_a");
   }
   const int64_t k = ta ? in[in.size() - 2] : in.back(), n = layer.attrs.integer("units");
-  const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k));
+  const TensorId w = layer.weight(tb ? Shape{n, k} : Shape{k, n}, linear_init(k), Fans{k, n});
   return layer.builder.emit("matmul", {layer.inputs[0], w}, transposes(ta, tb))[0];
 }
 
@@ -202,7 +202,7 @@ extern const LayerDef matmul_layer = {
     .name = "matmul",
     .doc = "x w with its own weight of [features, units], or the product of two inputs.",
     .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
-               flag("transpose_b", false, "Swap the last two dims of the second."), init_std_field()},
+               flag("transpose_b", false, "Swap the last two dims of the second."), init_field()},
     .min_inputs = 1,
     .max_inputs = 2,
     .weight_field = "units",

@@ -2,41 +2,15 @@
 #include "engine/ops/matmul/product_cpu.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <memory>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/ops/cpu/scratch_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
 
 namespace trainctl::cpu {
 namespace {
-
-/// Grows while kernels are prepared, so its address may change; each run looks it up.
-class Scratch {
- public:
-  ~Scratch() { std::free(data_); }
-  void reserve(int64_t floats) {
-    if (floats <= size_) return;
-    std::free(data_);
-    data_ = static_cast<float*>(std::aligned_alloc(64, static_cast<size_t>((floats + 15) / 16 * 64)));
-    check(data_ != nullptr, "out of memory for the scratch of matrix products");
-    size_ = floats;
-  }
-  float* data() const { return data_; }
-
- private:
-  float* data_ = nullptr;
-  int64_t size_ = 0;
-};
-
-/// Shared by all products that this thread prepares; lives as long as any of them.
-std::shared_ptr<Scratch> scratch_of_this_thread() {
-  static thread_local std::weak_ptr<Scratch> shared;
-  std::shared_ptr<Scratch> scratch = shared.lock();
-  if (scratch == nullptr) shared = scratch = std::make_shared<Scratch>();
-  return scratch;
-}
 
 const Tiles* tiles_of_this_processor() {
   static const Tiles* const tiles = tiles_avx512() != nullptr ? tiles_avx512() : tiles_avx2();
@@ -108,6 +82,11 @@ CpuKernel descend_with_onednn(Product product) {
 }
 
 }  // namespace
+
+const Tiles& tiles_for_blocks() {
+  const Tiles* tiles = tiles_of_this_processor();
+  return tiles != nullptr ? *tiles : tiles_of_fours();
+}
 
 CpuKernel prepare_product(const Product& product) {
   if (product.m == 0 || product.n == 0 || product.batch == 0) return [] {};

@@ -40,5 +40,11 @@ struct Tiles {
 /// Null if this processor or this build does not have the instructions.
 const Tiles* tiles_avx2();
 const Tiles* tiles_avx512();
+/// Vectors of four floats, which every processor has.
+const Tiles& tiles_of_fours();
+
+/// For a kernel that multiplies small matrices as a part of its work: the widest tiles that this processor has. The
+/// product has all of its row strides.
+const Tiles& tiles_for_blocks();
 
 }  // namespace trainctl::cpu

@@ -2,31 +2,16 @@
 // left, y is [1]. Backward spreads scale * dy over x's shape.
 #include <fmt/format.h>
 
-#include <algorithm>
-
-#include "engine/base/text.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/reduce_sum/reduced_dims.h"
 
 namespace trainctl {
 namespace {
-
-bool is_reduced(const Ints& dims, size_t dim) {
-  return std::find(dims.begin(), dims.end(), static_cast<int64_t>(dim)) != dims.end();
-}
-
-Shape reduced_shape(const Shape& shape, const Ints& dims, bool keep_dims) {
-  Shape out;
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (!is_reduced(dims, d)) out.push_back(shape[d]);
-    if (is_reduced(dims, d) && keep_dims) out.push_back(1);
-  }
-  return out.empty() ? Shape{1} : out;
-}
 
 /// Of images over their pixels: dims 2 and 3, which are 1 and 2 if the channels are last.
 std::optional<ChannelsLast> over_pixels(const Shape& images, const Attrs& attrs, unsigned inputs, unsigned outputs) {
@@ -38,18 +23,10 @@ std::optional<ChannelsLast> over_pixels(const Shape& images, const Attrs& attrs,
   return form;
 }
 
-std::vector<Field> reduction_fields() {
-  return {ints("dims", "Dims to sum over; negative ones count from the last.").required(),
-          flag("keep_dims", false, "Keep them, with size 1.")};
-}
-
 TensorId emit_reduction(LayerContext& layer, bool mean) {
-  Ints dims = layer.attrs.ints("dims");
+  const Ints dims = reduced_dims(layer);
   double count = 1;
-  for (int64_t& dim : dims) {
-    dim = layer.non_negative_dim(dim);
-    count *= static_cast<double>(layer.shape()[dim]);
-  }
+  for (int64_t dim : dims) count *= static_cast<double>(layer.shape()[dim]);
   Attrs attrs{{"dims", dims}, {"keep_dims", layer.attrs.flag("keep_dims")}};
   attrs.set("scale", mean ? 1.0 / count : 1.0);
   return layer.emit("reduce_sum", attrs);
@@ -59,29 +36,8 @@ TensorId emit_reduction(LayerContext& layer, bool mean) {
 
 extern const OpDef reduce_sum_op = {
     .name = "reduce_sum",
-    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
-      expect_inputs("reduce_sum", in, 1, 1);
-      expect_floats("reduce_sum", in);
-      const Ints dims = attrs.ints("dims");
-      for (size_t i = 0; i < dims.size(); ++i) {
-        const bool exists = dims[i] >= 0 && dims[i] < static_cast<int64_t>(in[0].shape.size());
-        const bool again = std::find(dims.begin(), dims.begin() + i, dims[i]) != dims.begin() + i;
-        if (exists && !again) continue;
-        shape_error(
-            fmt::format("reduce_sum: dims {} must be different dims of {}", format_list(dims), to_string(in[0])));
-      }
-      return {{reduced_shape(in[0].shape, dims, attrs.flag("keep_dims")), in[0].dtype}};
-    },
-    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
-      const Ints reduced = attrs.ints("dims");
-      const std::string dims = letters(in[0].shape.size());
-      std::string out;
-      for (size_t d = 0; d < dims.size(); ++d) {
-        if (!is_reduced(reduced, d)) out += dims[d];
-        if (is_reduced(reduced, d) && attrs.flag("keep_dims")) out += "()";
-      }
-      return {dims + "->" + (out.empty() ? "()" : out)};
-    },
+    .infer = [](Infos in, const Attrs& attrs) { return infer_reduction("reduce_sum", in, attrs); },
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {reduction_rule(in, attrs)}; },
     .backward =
         [](GradBuilder& g) {
           Attrs attrs{{"shape", g.shape(g.in(0))}, {"dims", g.attrs().ints("dims")}};

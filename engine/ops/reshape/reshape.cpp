@@ -182,6 +182,42 @@ extern const LayerDef reshape_layer = {
         },
 };
 
-extern const OpFamily reshape_family = {.ops = {&reshape_op}, .layers = {&flatten_layer, &reshape_layer}};
+extern const LayerDef squeeze_layer = {
+    .name = "squeeze",
+    .doc = "Removes a dim of size 1.",
+    .fields = {integer("dim", "Not the batch; -1 is the last.").required()},
+    .emit =
+        [](LayerContext& layer) {
+          const int64_t dim = layer.sample_dim(layer.attrs.integer("dim"));
+          Shape shape = layer.shape();
+          if (shape[dim] != 1) {
+            shape_error(fmt::format("dim {} of its input {} has size {}, only a dim of size 1 can be removed", dim,
+                                    to_string(shape), shape[dim]));
+          }
+          shape.erase(shape.begin() + dim);
+          return layer.emit("reshape", {{"shape", shape}});
+        },
+};
+
+extern const LayerDef unsqueeze_layer = {
+    .name = "unsqueeze",
+    .doc = "Inserts a dim of size 1.",
+    .fields = {integer("dim", "Where the new dim is afterwards, not before the batch; -1 is the last.").required()},
+    .emit =
+        [](LayerContext& layer) {
+          Shape shape = layer.shape();
+          const auto ndim = static_cast<int64_t>(shape.size());
+          const int64_t given = layer.attrs.integer("dim"), dim = given < 0 ? given + ndim + 1 : given;
+          if (dim < 1 || dim > ndim) {
+            shape_error(fmt::format("a new dim of its input {} can be at 1 to {}, or -1 to {}, not at {}",
+                                    to_string(shape), ndim, -ndim, given));
+          }
+          shape.insert(shape.begin() + dim, 1);
+          return layer.emit("reshape", {{"shape", shape}});
+        },
+};
+
+extern const OpFamily reshape_family = {.ops = {&reshape_op},
+                                        .layers = {&flatten_layer, &reshape_layer, &squeeze_layer, &unsqueeze_layer}};
 
 }  // namespace trainctl

@@ -26,7 +26,10 @@ extern const OpCases reshape_cases = {
     .shape_errors = {{{"reshape", {{{2, 3}}}, {{"shape", Ints{4}}}}, "reshape: [2, 3] has 6 elements, [4] has 4"}},
     .layers = {{"flatten", "", {8, 12}},
                {"reshape", ", shape: [3, -1]", {8, 3, 4}},
-               {"reshape", ", shape: [2, 2, 3]", {8, 2, 2, 3}}},
+               {"reshape", ", shape: [2, 2, 3]", {8, 2, 2, 3}},
+               {"unsqueeze", ", dim: 1", {8, 1, 12}},
+               {"unsqueeze", ", dim: -1", {8, 12, 1}},
+               {"squeeze", ", dim: -2, inputs: [one]", {8, 12}}},
 };
 
 }  // namespace trainctl

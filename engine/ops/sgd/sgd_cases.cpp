@@ -9,7 +9,7 @@ using namespace naive;
 /// out: weight, (momentum), (bf16 copy)
 Outputs sgd(const NaiveCall& call) {
   const double momentum = call.attrs.number("momentum", 0), decay = call.attrs.number("weight_decay", 0);
-  const double scale = clip_scale(call.in, call.attrs), rate = double{call.scalars.learning_rate};
+  const double scale = clip_scale(call.in, call.attrs), rate = learning_rate(call.scalars, call.attrs);
   Outputs out = call.before;
   for (size_t i = 0; i < out[0].values.size(); ++i) {
     double& w = out[0].values[i];

@@ -2,6 +2,7 @@
 // buf starts as 0, so the first step's buf is g.
 #include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
+#include "engine/ops/cpu/learning_rate_cpu.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -15,22 +16,22 @@ CpuKernel update_of(const KernelCall& call) {
   auto* w = call.out[0].as<float>();
   const int64_t n = call.out[0].size();
   const cpu::Clip clip = cpu::clip_of(call);
-  const StepScalars* scalars = call.scalars;
+  const cpu::LearningRate rate(call);
   if (momentum == 0.0f && decay == 0.0f) {
     return [=] {
-      const float step = scalars->learning_rate * clip.scale();
+      const float step = rate.now() * clip.scale();
       for (int64_t i = 0; i < n; ++i) w[i] -= step * g[i];
     };
   }
   if (momentum == 0.0f) {
     return [=] {
-      const float lr = scalars->learning_rate, scale = clip.scale();
+      const float lr = rate.now(), scale = clip.scale();
       for (int64_t i = 0; i < n; ++i) w[i] -= lr * (scale * g[i] + decay * w[i]);
     };
   }
   check(call.out.size() > 1, "sgd_update with momentum needs its buffer as second output");
   return [=, buf = call.out[1].as<float>()] {
-    const float lr = scalars->learning_rate, scale = clip.scale(), ahead = nesterov ? momentum : 0.0f;
+    const float lr = rate.now(), scale = clip.scale(), ahead = nesterov ? momentum : 0.0f;
     for (int64_t i = 0; i < n; ++i) {
       const float grad = scale * g[i] + decay * w[i];
       buf[i] = momentum * buf[i] + grad;

@@ -7,6 +7,7 @@
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/small_step/kernel_group_cuda.h"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl::cuda {
 
@@ -20,7 +21,7 @@ struct RowLoss {
   double scale = 1;
 };
 
-/// Null if the kernel is not a loss with gradient, or if its input is empty.
+/// Null if the kernel is not one of these losses with its gradient, or if its input is empty.
 inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
   const CudaKernelCall& call = kernel.call;
   RowLoss l;
@@ -28,7 +29,7 @@ inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
     l.kind = LossKind::mae;
   } else if (kernel.kernel == &mse_with_grad_kernel) {
     l.kind = LossKind::mse;
-  } else if (kernel.kernel == &softmax_cross_entropy_with_grad_kernel) {
+  } else if (kernel.kernel == &softmax_cross_entropy_with_grad_kernel && Targets::of(call.attrs).plain()) {
     l.kind = LossKind::softmax_cross_entropy;
   } else {
     return std::nullopt;

@@ -38,7 +38,8 @@ struct Exponentials {
     float high = top;
 #pragma unroll
     for (int j = 0; j < V; ++j) high = fmaxf(high, v[j]);
-    if (high > top) [[unlikely]] raise(high + kAhead);
+    if (high > top) [[unlikely]]
+      raise(high + kAhead);
     add_below_top(v);
   }
   /// Adds a pack without elements above the top.
@@ -52,9 +53,11 @@ struct Exponentials {
   __device__ void add_row(const RowPart<V>& part, Operand& row) {
     if constexpr (Operand::kInRegisters) {
       set_top(row.largest(part, top));
-      read_row(part, [&](int, const auto& a) { add_below_top(a.v); }, row);
+      read_row(
+          part, [&](int, const auto& a) { add_below_top(a.v); }, row);
     } else {
-      read_row(part, [&](int, const auto& a) { add(a.v); }, row);
+      read_row(
+          part, [&](int, const auto& a) { add(a.v); }, row);
     }
   }
   /// Combines the sums of a group's threads. `beside` becomes its sum over the group too.
@@ -67,6 +70,32 @@ struct Exponentials {
   __device__ void combine(RowGroup& group) {
     raise(group.max(top));
     sum = group.sum(sum);
+  }
+  /// Adds the sum of another part of the row, relative to e^its_top.
+  __device__ void add_part(float its_top, float its_sum) {
+    if (its_top > top) raise(its_top);
+    sum += its_sum * power_of_two(__fmul_rn(its_top, unit_) - top_in_units_);
+  }
+  /// Sums a row whose load was started, over a group. The top becomes the largest x itself: statistics do not depend on
+  /// how the row was divided among threads. `edit(place, pack)` may change a pack that is not in registers.
+  template <int V, class Operand, class Edit>
+  __device__ void sum_row(RowGroup& group, const RowPart<V>& part, Operand& row, Edit edit) {
+    if constexpr (Operand::kInRegisters) {
+      add_row(part, row);
+      combine(group);
+    } else {
+      float high = kLowest;
+      read_row(
+          part,
+          [&](int place, auto a) {
+            edit(place, a);
+            for (const float v : a.v) high = fmaxf(high, v);
+            add(a.v);
+          },
+          row);
+      combine(group);
+      raise(group.max(high));  // by at most kAhead downwards
+    }
   }
   /// Makes the sum relative to e^high, high >= top.
   __device__ void raise(float high) {
@@ -84,5 +113,16 @@ struct Exponentials {
 
   float unit_ = 1, top_in_units_ = kLowest;
 };
+
+/// The sum of row `row` from those of its parts: stats [parts, rows, numbers], of which the first two are (top, sum).
+__device__ inline Exponentials exponentials_of_parts(const float* stats, int parts, int64_t rows, int numbers,
+                                                     int64_t row) {
+  Exponentials all;
+  for (int p = 0; p < parts; ++p) {
+    const float* part = stats + (p * rows + row) * numbers;
+    all.add_part(part[0], part[1]);
+  }
+  return all;
+}
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
 // y = exp(x) / sum exp(x) along attr dim; dx = y * (dy - sum dy * y).
+// If dim is cut, ranks exchange for each row (top, sum of e^(x - top)), and sum dy * y.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -9,6 +10,91 @@
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
+
+extern const OpDef softmax_op;
+
+namespace {
+
+/// The dims other than attr dim, then `numbers`.
+template <int numbers>
+Shape of_rows(Infos in, const Attrs& attrs) {
+  Shape shape = in[0].shape;
+  shape.erase(shape.begin() + attrs.integer("dim"));
+  shape.push_back(numbers);
+  return shape;
+}
+
+const Attrs kAlongRows = {{"dim", int64_t{1}}};
+const int64_t kParts = 4;  // of an example's row
+
+/// `given`: x, or dy and y.
+template <int numbers, size_t given>
+std::vector<TensorInfo> stats_outputs(Infos in, const Attrs& attrs, DType) {
+  expect_inputs("softmax", in, given, given);
+  (void)softmax_op.infer(in.first(1), attrs);
+  return {{of_rows<numbers>(in, attrs)}};
+}
+template <int numbers, size_t given>
+std::vector<TensorInfo> apply_outputs(Infos in, const Attrs& attrs, DType) {
+  expect_inputs("softmax", in, given + 1, given + 1);
+  (void)softmax_op.infer(in.first(1), attrs);
+  example::expect_parts(in, given + 1, of_rows<numbers>(in, attrs));
+  return {in[0]};
+}
+
+}  // namespace
+
+extern const KernelDef softmax_stats_kernel = {
+    .name = "softmax_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "(top, sum e^(x - top)) of each row's part",
+                               .inputs = {{kMatrix}},
+                               .attrs = kAlongRows,
+                               .outputs = stats_outputs<2, 1>};
+        },
+};
+
+/// (x, stats [parts, .., 2]) -> y
+extern const KernelDef softmax_apply_kernel = {
+    .name = "softmax_apply",
+    .in_place = InPlace::first_on_first,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "y of a part; inputs x, (top, sum) of all parts",
+                               .inputs = {{kMatrix}, f32({kParts, kRows, 2})},
+                               .attrs = kAlongRows,
+                               .outputs = apply_outputs<2, 1>};
+        },
+};
+
+extern const KernelDef softmax_grad_stats_kernel = {
+    .name = "softmax_grad_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "sum dy * y of each row's part; inputs dy, y",
+                               .inputs = {{kMatrix}, {kMatrix}},
+                               .attrs = kAlongRows,
+                               .outputs = stats_outputs<1, 2>};
+        },
+};
+
+/// (dy, y, stats [parts, .., 1]) -> dx
+extern const KernelDef softmax_grad_apply_kernel = {
+    .name = "softmax_grad_apply",
+    .in_place = InPlace::first_on_first,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "dx of a part; inputs dy, y, sums of all parts",
+                               .inputs = {{kMatrix}, {kMatrix}, f32({kParts, kRows, 1})},
+                               .attrs = kAlongRows,
+                               .outputs = apply_outputs<1, 2>};
+        },
+};
 
 extern const OpDef softmax_op = {
     .name = "softmax",
@@ -24,7 +110,7 @@ extern const OpDef softmax_op = {
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const std::string dims = letters(in[0].shape.size());
       const std::string own(1, dims.at(attrs.integer("dim")));
-      return {dims + "->" + dims, own, "softmax needs its whole dim on one rank"};
+      return {.text = dims + "->" + dims, .inner = own};
     },
     .backward =
         [](GradBuilder& g) {
@@ -35,24 +121,25 @@ extern const OpDef softmax_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "y = exp(x) / sum exp(x) along dim",
-                                          .inputs = {{kMatrix}},
-                                          .attrs = {{"dim", int64_t{1}}}};
+                     return KernelExample{
+                         .what = "y = exp(x) / sum exp(x) along dim", .inputs = {{kMatrix}}, .attrs = kAlongRows};
                    }},
+    .inner_sum = InnerSum{&softmax_stats_kernel, of_rows<2>, &softmax_apply_kernel},
 };
 
 /// (dy, y) -> dx
 extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
-    .kernel = {.name = "softmax_grad",
-               .cost = elementwise_cost<4>,
-               .example =
-                   [] {
-                     using namespace example;
-                     return KernelExample{
-                         .what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = {{"dim", int64_t{1}}}};
-                   }},
+    .kernel =
+        {.name = "softmax_grad",
+         .cost = elementwise_cost<4>,
+         .example =
+             [] {
+               using namespace example;
+               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kAlongRows};
+             }},
+    .inner_sum = InnerSum{&softmax_grad_stats_kernel, of_rows<1>, &softmax_grad_apply_kernel},
 };
 
 extern const LayerDef softmax_layer = {
@@ -65,6 +152,9 @@ extern const LayerDef softmax_layer = {
         },
 };
 
-extern const OpFamily softmax_family = {.ops = {&softmax_op, &softmax_grad_op}, .layers = {&softmax_layer}};
+extern const OpFamily softmax_family = {
+    .ops = {&softmax_op, &softmax_grad_op},
+    .kernels = {&softmax_stats_kernel, &softmax_apply_kernel, &softmax_grad_stats_kernel, &softmax_grad_apply_kernel},
+    .layers = {&softmax_layer}};
 
 }  // namespace trainctl

@@ -19,6 +19,94 @@ Outputs softmax(const Inputs& in, const Attrs& attrs) {
 
 Attrs dim(int64_t d) { return {{"dim", d}}; }
 
+/// The rows around attr dim: f(row, n, element of the row and its index) for all elements.
+template <class F>
+void for_each_element(const Shape& shape, const Attrs& attrs, F f) {
+  const int64_t dim = attrs.integer("dim");
+  int64_t inner = 1;
+  for (size_t d = static_cast<size_t>(dim) + 1; d < shape.size(); ++d) inner *= shape[d];
+  for (int64_t i = 0; i < num_elements(shape); ++i) f(i / (shape[dim] * inner) * inner + i % inner, i);
+}
+
+Shape rows_of(Shape shape, const Attrs& attrs, int64_t numbers) {
+  shape.erase(shape.begin() + attrs.integer("dim"));
+  shape.push_back(numbers);
+  return shape;
+}
+
+Outputs stats(const NaiveCall& call) {
+  Tensor64 out = zeros(rows_of(call.in[0].shape, call.attrs, 2));
+  for (size_t i = 0; i < out.values.size(); i += 2) out.values[i] = -INFINITY;
+  const auto over = [&](auto f) { for_each_element(call.in[0].shape, call.attrs, f); };
+  over([&](int64_t row, int64_t i) { out.values[2 * row] = std::max(out.values[2 * row], call.in[0].values[i]); });
+  over(
+      [&](int64_t row, int64_t i) { out.values[2 * row + 1] += std::exp(call.in[0].values[i] - out.values[2 * row]); });
+  return {out};
+}
+
+Outputs apply(const NaiveCall& call) {
+  const Tensor64 &x = call.in[0], &stats = call.in[1];
+  const int64_t rows = num_elements(stats.shape) / stats.shape[0] / 2;
+  Tensor64 y = x;
+  for_each_element(x.shape, call.attrs, [&](int64_t row, int64_t i) {
+    double sum = 0;
+    for (int64_t p = 0; p < stats.shape[0]; ++p) {
+      const double* part = stats.values.data() + (p * rows + row) * 2;
+      sum += part[1] * std::exp(part[0] - x.values[i]);
+    }
+    y.values[i] = 1.0 / sum;
+  });
+  return {y};
+}
+
+Outputs grad_stats(const NaiveCall& call) {
+  Tensor64 out = zeros(rows_of(call.in[0].shape, call.attrs, 1));
+  for_each_element(call.in[0].shape, call.attrs,
+                   [&](int64_t row, int64_t i) { out.values[row] += call.in[0].values[i] * call.in[1].values[i]; });
+  return {out};
+}
+
+Outputs grad_apply(const NaiveCall& call) {
+  const Tensor64 &dy = call.in[0], &y = call.in[1], &stats = call.in[2];
+  const int64_t rows = num_elements(stats.shape) / stats.shape[0];
+  Tensor64 dx = dy;
+  for_each_element(dy.shape, call.attrs, [&](int64_t row, int64_t i) {
+    double sum = 0;
+    for (int64_t p = 0; p < stats.shape[0]; ++p) sum += stats.values[p * rows + row];
+    dx.values[i] = y.values[i] * (dy.values[i] - sum);
+  });
+  return {dx};
+}
+
+/// Parts of rows, along the last dim and along another: odd sizes, one element, long rows; two and three parts.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  using Fill = CaseOperand::Fill;
+  const std::pair<Shape, int64_t> shapes[] = {{{5, 7}, 1},    {{4, 1}, 1},     {{3, 1024}, 1},
+                                              {{3, 5001}, 1}, {{2, 6, 37}, 1}, {{3, 71}, 0}};
+  for (const auto& [shape, d] : shapes) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const bool bf16 = type == DType::bf16;
+      const auto stats_of = [&, d = d, shape = shape](int64_t parts, int64_t numbers) {
+        CaseOperand stats{rows_of(shape, dim(d), numbers), Fill::positive};
+        stats.shape.insert(stats.shape.begin(), parts);
+        return stats;
+      };
+      const CaseOperand x{.shape = shape, .dtype = type}, out = unwritten(shape, type);
+      const double tolerance = bf16 ? 1e-2 : 5e-6;
+      const auto add = [&, d = d](const char* kernel, std::vector<CaseOperand> in, CaseOperand result) {
+        calls.push_back({kernel, std::move(in), {std::move(result)}, dim(d), tolerance});
+        calls.back().f32_on_cpu = bf16;
+      };
+      add("softmax_stats", {x}, unwritten(rows_of(shape, dim(d), 2)));
+      add("softmax_apply", {x, stats_of(2, 2)}, out);
+      add("softmax_grad_stats", {x, x}, unwritten(rows_of(shape, dim(d), 1)));
+      add("softmax_grad_apply", {x, x, stats_of(3, 1)}, out);
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 extern const OpCases softmax_cases = {
@@ -26,13 +114,20 @@ extern const OpCases softmax_cases = {
              {"softmax", {{{4, 5, 6}}}, dim(1), {{4, 5, 6}}},
              {"softmax", {{{3, 71}}}, dim(0), {{3, 71}}},
              {"softmax", {{{4, 37}}}, dim(1), {{4, 37}}},
+             {"softmax", {{{2, 36}}}, dim(1), {{2, 36}}},
+             {"softmax", {{{12, 5}}}, dim(0), {{12, 5}}},
              {"softmax", {{{4, 1}}}, dim(1), {{4, 1}}}},
     .references = {{"softmax", softmax}},
-    .rules = {{{"softmax", {{{2, 3, 4}}}, dim(1)}, "abc->abc", "b", {{2, 3, 4}}}},
+    .rules = {{{"softmax", {{{2, 3, 4}}}, dim(1)}, "abc->abc", "", {{2, 3, 4}}, "b"}},
     .gradients = {{{"softmax", {{{2, 3}}}, dim(1)},
                    {"softmax_grad ab,ab->ab"},
-                   "the sum over b inside needs the whole row: b is uncuttable"}},
+                   "the sum over b is an inner one: ranks exchange it"}},
     .shape_errors = {{{"softmax", {{{2, 3}}}, dim(2)}, "softmax: there is no dim 2 in [2, 3]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"softmax_stats", stats},
+                          {"softmax_apply", apply},
+                          {"softmax_grad_stats", grad_stats},
+                          {"softmax_grad_apply", grad_apply}},
     .layers = {{"softmax", "", {8, 12}}, {"softmax", ", dim: 0", {8, 12}}},
 };
 

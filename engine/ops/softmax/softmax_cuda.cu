@@ -61,6 +61,106 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   });
 }
 
+// Of a part of the dim. `stats` of all parts is [parts, rows, numbers of a row].
+
+/// Waits for a row that is only written.
+template <int V, class... Operands>
+__device__ void wait_for_row(const RowPart<V>& part, Operands&... operands) {
+  read_row(
+      part, [](auto...) {}, operands...);
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>) softmax_stats_rows(Rows rows, Ref<T> x, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 0> from(x, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    Exponentials e;
+    e.sum_row(group, part, from, [](int, auto&) {});
+    if (!valid || group.lane() != 0) return;
+    stats[2 * row] = e.top;
+    stats[2 * row + 1] = e.sum;
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+    softmax_apply_rows(Rows rows, Ref<T> x, const float* stats, int parts, Ref<T> y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    const Exponentials e = exponentials_of_parts(stats, parts, rows.count, 2, row);
+    const float scale = 1.0f / e.sum;
+    wait_for_row(part, from);
+    write_row(
+        part, valid, y,
+        [&](int, auto a) {
+          for (float& v : a.v) v = e.of(v) * scale;
+          return a;
+        },
+        from);
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
+    softmax_grad_stats_rows(Rows rows, Ref<T> dy, Ref<T> y, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(y, rows, group, 1);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    float total = 0;
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] *= b.v[j];
+          total += sum_of_pack(a.v);
+        },
+        grad, from);
+    total = group.sum(total);
+    if (valid && group.lane() == 0) stats[row] = total;
+  });
+}
+
+__device__ float total_of_parts(const float* stats, int parts, int64_t rows, int64_t row) {
+  float total = 0;
+  for (int p = 0; p < parts; ++p) total += stats[p * rows + row];
+  return total;
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
+    softmax_grad_apply_rows(Rows rows, Ref<T> dy, Ref<T> y, const float* stats, int parts, Ref<T> dx) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(y, rows, group, 1);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float total = total_of_parts(stats, parts, rows.count, row);
+    wait_for_row(part, grad, from);
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+          for (int j = 0; j < W; ++j) a.v[j] = b.v[j] * (a.v[j] - total);
+          return a;
+        },
+        grad, from);
+  });
+}
+
+// Along another dim than the last.
+
 constexpr int kColumns = 32,
               kDown = 8;  // threads across columns, and down a column
 
@@ -82,6 +182,10 @@ struct Columns {
 
   __device__ int64_t column() const { return blockIdx.x % tiles * kColumns + threadIdx.x; }
   __device__ int64_t first() const { return blockIdx.x / tiles * n * inner + column(); }
+  __device__ int64_t row() const { return blockIdx.x / tiles * inner + column(); }
+  __device__ int64_t rows() const { return gridDim.x / tiles * inner; }
+  /// False for threads beside the tensor, and for all but one of a column.
+  __device__ bool writes() const { return threadIdx.y == 0 && column() < inner; }
 };
 
 __global__ void __launch_bounds__(kColumns* kDown) softmax_columns(Columns c, Ref<Mixed> x, Ref<Mixed> y) {
@@ -112,6 +216,65 @@ __global__ void __launch_bounds__(kColumns* kDown)
   total = down_the_column(total, [](float a, float b) { return a + b; });
   for (int64_t k = threadIdx.y; k < n; k += kDown) {
     const int64_t at = first + k * c.inner;
+    set(dx, at, value(y, at) * (value(dy, at) - total));
+  }
+}
+
+// Of a part of the dim.
+
+__global__ void __launch_bounds__(kColumns* kDown) softmax_stats_columns(Columns c, Ref<Mixed> x, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t n = c.column() < c.inner ? c.n : 0, first = c.first();
+  Exponentials e;
+  float high = kLowest;
+  for (int64_t k = threadIdx.y; k < n; k += kDown) {
+    const float v[1] = {value(x, first + k * c.inner)};
+    high = fmaxf(high, v[0]);
+    e.add(v);
+  }
+  const auto larger = [](float a, float b) { return fmaxf(a, b); };
+  e.raise(down_the_column(e.top, larger));
+  e.sum = down_the_column(e.sum, [](float a, float b) { return a + b; });
+  e.raise(down_the_column(high, larger));  // by at most kAhead downwards
+  if (!c.writes()) return;
+  stats[2 * c.row()] = e.top;
+  stats[2 * c.row() + 1] = e.sum;
+}
+
+__global__ void __launch_bounds__(kColumns* kDown)
+    softmax_apply_columns(Columns c, Ref<Mixed> x, const float* stats, int parts, Ref<Mixed> y) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (c.column() >= c.inner) return;
+  const Exponentials e = exponentials_of_parts(stats, parts, c.rows(), 2, c.row());
+  for (int64_t k = threadIdx.y; k < c.n; k += kDown) {
+    const int64_t at = c.first() + k * c.inner;
+    set(y, at, e.of(value(x, at)) / e.sum);
+  }
+}
+
+__global__ void __launch_bounds__(kColumns* kDown)
+    softmax_grad_stats_columns(Columns c, Ref<Mixed> dy, Ref<Mixed> y, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t n = c.column() < c.inner ? c.n : 0, first = c.first();
+  float total = 0;
+  for (int64_t k = threadIdx.y; k < n; k += kDown) {
+    total += value(dy, first + k * c.inner) * value(y, first + k * c.inner);
+  }
+  total = down_the_column(total, [](float a, float b) { return a + b; });
+  if (c.writes()) stats[c.row()] = total;
+}
+
+__global__ void __launch_bounds__(kColumns* kDown)
+    softmax_grad_apply_columns(Columns c, Ref<Mixed> dy, Ref<Mixed> y, const float* stats, int parts, Ref<Mixed> dx) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  if (c.column() >= c.inner) return;
+  const float total = total_of_parts(stats, parts, c.rows(), c.row());
+  for (int64_t k = threadIdx.y; k < c.n; k += kDown) {
+    const int64_t at = c.first() + k * c.inner;
     set(dx, at, value(y, at) * (value(dy, at) - total));
   }
 }
@@ -156,8 +319,83 @@ CudaKernel prepare_softmax_grad(const CudaKernelCall& call) {
   });
 }
 
+float* statistics(const TensorArg& arg) {
+  check(arg.dtype == DType::f32, "statistics are f32");
+  return arg.as<float>();
+}
+int parts_of(const TensorArg& stats) { return static_cast<int>(stats.shape[0]); }
+
+CudaKernel prepare_softmax_stats(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  float* const stats = statistics(call.out[0]);
+  const SoftmaxDim a = softmax_dim(call, x.shape);
+  if (a.inner != 1) return launch_columns(softmax_stats_columns, a, "softmax_stats", ref<Mixed>(x), stats);
+  return with_common_type({&x}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(a.outer, a.n, 0, {&x}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_stats_rows<pack, in_registers, T>, how, "softmax_stats", how.rows, ref<T>(x), stats);
+    });
+  });
+}
+
+CudaKernel prepare_softmax_apply(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0];
+  const float* const stats = statistics(call.in[1]);
+  const int parts = parts_of(call.in[1]);
+  const SoftmaxDim a = softmax_dim(call, x.shape);
+  if (a.inner != 1) {
+    return launch_columns(softmax_apply_columns, a, "softmax_apply", ref<Mixed>(x), stats, parts, ref<Mixed>(y));
+  }
+  return with_common_type({&x, &y}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_apply_rows<pack, in_registers, T>, how, "softmax_apply", how.rows, ref<T>(x), stats,
+                         parts, ref<T>(y));
+    });
+  });
+}
+
+CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &y = call.in[1];
+  float* const stats = statistics(call.out[0]);
+  const SoftmaxDim a = softmax_dim(call, y.shape);
+  if (a.inner != 1) {
+    return launch_columns(softmax_grad_stats_columns, a, "softmax_grad_stats", ref<Mixed>(dy), ref<Mixed>(y), stats);
+  }
+  return with_common_type({&dy, &y}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(a.outer, a.n, 2, {&dy, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_grad_stats_rows<pack, in_registers, T>, how, "softmax_grad_stats", how.rows,
+                         ref<T>(dy), ref<T>(y), stats);
+    });
+  });
+}
+
+CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &y = call.in[1], &dx = call.out[0];
+  const float* const stats = statistics(call.in[2]);
+  const int parts = parts_of(call.in[2]);
+  const SoftmaxDim a = softmax_dim(call, y.shape);
+  if (a.inner != 1) {
+    return launch_columns(softmax_grad_apply_columns, a, "softmax_grad_apply", ref<Mixed>(dy), ref<Mixed>(y), stats,
+                          parts, ref<Mixed>(dx));
+  }
+  return with_common_type({&dy, &y, &dx}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(softmax_grad_apply_rows<pack, in_registers, T>, how, "softmax_grad_apply", how.rows,
+                         ref<T>(dy), ref<T>(y), stats, parts, ref<T>(dx));
+    });
+  });
+}
+
 }  // namespace
 
-extern const CudaKernels softmax_cuda = {{"softmax", prepare_softmax}, {"softmax_grad", prepare_softmax_grad}};
+extern const CudaKernels softmax_cuda = {{"softmax", prepare_softmax},
+                                         {"softmax_grad", prepare_softmax_grad},
+                                         {"softmax_stats", prepare_softmax_stats},
+                                         {"softmax_apply", prepare_softmax_apply},
+                                         {"softmax_grad_stats", prepare_softmax_grad_stats},
+                                         {"softmax_grad_apply", prepare_softmax_grad_apply}};
 
 }  // namespace trainctl

@@ -9,8 +9,7 @@ struct SoftmaxDim {
   int64_t outer = 1, n = 1, inner = 1;
 };
 
-inline SoftmaxDim softmax_dim(const KernelCall& call) {
-  const Shape& shape = call.out[0].shape;
+inline SoftmaxDim softmax_dim(const KernelCall& call, const Shape& shape) {
   const auto ndim = static_cast<int64_t>(shape.size());
   int64_t dim = call.attrs.integer("dim", -1);
   if (dim < 0) dim += ndim;
@@ -21,5 +20,6 @@ inline SoftmaxDim softmax_dim(const KernelCall& call) {
   }
   return a;
 }
+inline SoftmaxDim softmax_dim(const KernelCall& call) { return softmax_dim(call, call.out[0].shape); }
 
 }  // namespace trainctl

@@ -1,5 +1,8 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
-// logits [.., c], labels i32 [..].
+// logits [.., c], labels i32 [..]. attrs label_smoothing, ignore_index: targets.h.
+// If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so
+// that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it. Label smoothing
+// adds the sum of the logits.
 #include <fmt/format.h>
 
 #include "engine/ops/elementwise.h"
@@ -21,9 +24,78 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
   if (in[1].dtype != DType::i32) shape_error(fmt::format("{}: the label is f32, expected i32", op));
 }
 
+/// The numbers of each row.
+Shape stats_shape(Infos in, const Attrs& attrs) {
+  Shape shape = in[0].shape;
+  shape.back() = attrs.number("label_smoothing", 0) > 0 ? 4 : 3;
+  return shape;
+}
+
+void expect_parts(Infos in, const Attrs& attrs) {
+  example::expect(in.size() == 3, "it takes logits, labels and the statistics of all parts");
+  expect_logits_and_labels("softmax_cross_entropy", in.first(2));
+  example::expect_parts(in, 3, stats_shape(in, attrs));
+}
+
 }  // namespace
 
 extern const OpDef softmax_cross_entropy_grad_op;
+
+extern const KernelDef softmax_cross_entropy_stats_kernel = {
+    .name = "softmax_cross_entropy_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "(top, sum, label's logit) of each row's part; inputs logits, labels",
+                               .inputs = {{kMatrix}, ids(kColumn)},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_logits_and_labels("softmax_cross_entropy", in);
+                                 return {{stats_shape(in, attrs)}};
+                               },
+                               .below = columns_of_first};
+        },
+};
+
+/// (logits, labels, stats [parts, ..]) -> loss; the logits are not read
+extern const KernelDef softmax_cross_entropy_apply_kernel = {
+    .name = "softmax_cross_entropy_apply",
+    .accumulates = 1,
+    .cost =
+        [](Infos in, Infos, const Attrs&) {
+          return Cost{.flops = 8.0 * static_cast<double>(num_elements(in[2].shape)),
+                      .bytes = static_cast<double>(bytes_of(in[2]))};
+        },
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "loss; inputs logits, labels, statistics of all parts",
+                               .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
+                               .attrs = {{"scale", 1e-6}},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_parts(in, attrs);
+                                 return {{{1}}};
+                               },
+                               .below = columns_of_first};
+        },
+};
+
+/// (logits, labels, stats [parts, ..]) -> dlogits
+extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
+    .name = "softmax_cross_entropy_grad_apply",
+    .in_place = InPlace::first_on_first,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "gradient of a part; inputs logits, labels, statistics of all parts",
+                               .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
+                               .attrs = {{"scale", 1e-6}},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect_parts(in, attrs);
+                                 return {in[0]};
+                               },
+                               .below = columns_of_first};
+        },
+};
 
 extern const KernelDef softmax_cross_entropy_with_grad_kernel = {
     .name = "softmax_cross_entropy_with_grad",
@@ -49,7 +121,7 @@ extern const OpDef softmax_cross_entropy_op = {
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
       const std::string rows = letters(in[1].shape.size(), "c");
-      return {rows + "c," + rows + "->()", "c", "softmax needs all classes on one rank"};
+      return {.text = rows + "c," + rows + "->()", .inner = "c"};
     },
     .backward =
         [](GradBuilder& g) {
@@ -73,6 +145,7 @@ extern const OpDef softmax_cross_entropy_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, stats_shape, &softmax_cross_entropy_apply_kernel},
 };
 
 /// (logits, label) -> dlogits
@@ -92,18 +165,28 @@ extern const OpDef softmax_cross_entropy_grad_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, stats_shape, &softmax_cross_entropy_grad_apply_kernel},
 };
 
 extern const LossDef softmax_cross_entropy_loss = {
     .name = "softmax_cross_entropy",
-    .doc = "over integer labels",
+    .doc = "mean over integer labels",
+    .fields = {number("label_smoothing", "Share of a row's target that all classes have alike.")
+                   .defaults(0.0)
+                   .at_least(0)
+                   .at_most(1),
+               integer("ignore_index",
+                       "Labels with this value do not count: the mean is over the others; 0 if there are none.")
+                   .at_least(-2147483648.0)
+                   .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
     .labels_are_classes = true,
 };
 
 extern const OpFamily softmax_cross_entropy_family = {
     .ops = {&softmax_cross_entropy_op, &softmax_cross_entropy_grad_op},
-    .kernels = {&softmax_cross_entropy_with_grad_kernel},
+    .kernels = {&softmax_cross_entropy_with_grad_kernel, &softmax_cross_entropy_stats_kernel,
+                &softmax_cross_entropy_apply_kernel, &softmax_cross_entropy_grad_apply_kernel},
     .losses = {&softmax_cross_entropy_loss}};
 
 }  // namespace trainctl

@@ -1,4 +1,5 @@
-// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)).
+// loss = scale * sum over rows of log(sum_c e^x[c]) - x[label].  dx = scale * (softmax(x) - onehot(label)). With other
+// targets than the label's class alone: targets.h.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -6,6 +7,8 @@
 #include "engine/base/error.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/softmax/exponentials_cpu.h"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl {
 namespace {
@@ -19,6 +22,17 @@ int64_t class_of(int32_t label, int64_t classes) {
   return label;
 }
 
+/// Which rows count, and the factor of a row's loss, which may change from step to step.
+struct Mean {
+  Targets targets;
+  double of_all;
+  const StepScalars* scalars;
+
+  explicit Mean(const KernelCall& call)
+      : targets(Targets::of(call.attrs)), of_all(call.attrs.number("scale", 1.0)), scalars(call.scalars) {}
+  double scale() const { return of_all * double{targets.weight(scalars)}; }
+};
+
 struct Rows {
   int64_t count, classes;
 };
@@ -28,37 +42,57 @@ Rows rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
+/// What label_smoothing e adds to a row's loss: e (x[label] - mean of x).
+double smoothed(const float* x, int64_t classes, int32_t label, const Targets& targets) {
+  if (targets.smoothing == 0) return 0;
+  const double mean = cpu::sum(classes, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(classes);
+  return double{targets.smoothing} * (x[class_of(label, classes)] - mean);
+}
+
 /// Writes a row's gradient, which may overwrite the row; returns the row's loss, unscaled.
-double write_grad(const float* x, int64_t classes, int32_t label, double scale, float* dx) {
+double write_grad(const float* x, int64_t classes, int32_t label, double scale, const Targets& targets, float* dx) {
+  if (!targets.counts(label)) {
+    std::fill_n(dx, classes, 0.0f);
+    return 0;
+  }
+  const double of_smoothing = smoothed(x, classes, label, targets);
   const float top = cpu::largest(x, classes);
   const float correct = x[class_of(label, classes)];
   for (int64_t i = 0; i < classes; ++i) dx[i] = cpu::exp(x[i] - top);
   const double sum = cpu::sum(classes, [dx](int64_t i) { return double{dx[i]}; });
   const auto share = static_cast<float>(scale / sum);
   for (int64_t i = 0; i < classes; ++i) dx[i] *= share;
-  dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0));
-  return std::log(sum) + (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
+  dx[label] = static_cast<float>(scale * (std::exp(double{correct} - top) / sum - 1.0 + double{targets.smoothing}));
+  if (targets.smoothing != 0) {
+    const auto of_each = static_cast<float>(scale * targets.smoothing / static_cast<double>(classes));
+    for (int64_t i = 0; i < classes; ++i) dx[i] -= of_each;
+  }
+  return of_smoothing + std::log(sum) +
+         (double{top} - correct);  // in this order: a top far from 0 would absorb log(sum)
 }
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          loss = call.out[0].as<float>(), add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0)] {
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
+      if (!mean.targets.counts(labels[r])) continue;
       const float* x = logits + r * rows.classes;
       const float top = cpu::largest(x, rows.classes);
       const double sum = cpu::sum(rows.classes, [=](int64_t i) { return double{cpu::exp(x[i] - top)}; });
-      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]);
+      total += std::log(sum) + (double{top} - x[class_of(labels[r], rows.classes)]) +
+               smoothed(x, rows.classes, labels[r], mean.targets);
     }
-    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+    *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
   };
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
-          dlogits = call.out[0].as<float>(), scale = call.attrs.number("scale", 1.0)] {
+          dlogits = call.out[0].as<float>(), mean = Mean(call)] {
+    const double scale = mean.scale();
     for (int64_t r = 0; r < rows.count; ++r) {
-      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
+      write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets, dlogits + r * rows.classes);
     }
   };
 }
@@ -66,12 +100,100 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
 CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
-          scale = call.attrs.number("scale", 1.0)] {
+          mean = Mean(call)] {
+    const double scale = mean.scale();
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
-      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, dlogits + r * rows.classes);
+      total += write_grad(logits + r * rows.classes, rows.classes, labels[r], scale, mean.targets,
+                          dlogits + r * rows.classes);
     }
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+// Of a part of the classes.
+
+/// The statistics of a row of all parts: stats [parts, rows, 3 or 4].
+struct RowOfParts {
+  cpu::Exponentials others;  ///< of the classes other than the label's
+  float correct = -INFINITY;
+  double mean = 0;  ///< of the logits; with label smoothing
+
+  /// `n`: classes of a part.
+  static RowOfParts of(const TensorArg& stats, int64_t row, int64_t n) {
+    const int64_t parts = stats.shape[0], numbers = stats.shape.back(), rows = stats.size() / (numbers * parts);
+    RowOfParts all{cpu::exponentials_of_parts(stats.as<float>(), parts, rows, numbers, row)};
+    for (int64_t p = 0; p < parts; ++p) {
+      const float* part = stats.as<float>() + (p * rows + row) * numbers;
+      if (part[2] != -INFINITY) all.correct = part[2];
+      if (numbers > 3) all.mean += double{part[3]} / static_cast<double>(parts * n);
+    }
+    return all;
+  }
+  float top() const { return std::max(others.top, correct); }
+  double power_of_label() const { return std::exp(double{correct} - top()); }
+  double sum_of_others() const { return others.scaled_to(top()); }
+  cpu::Exponentials all() const { return {top(), sum_of_others() + power_of_label()}; }
+  double loss(const Targets& targets) const {
+    const double of_smoothing = targets.smoothing == 0 ? 0 : double{targets.smoothing} * (correct - mean);
+    if (correct < others.top) return of_smoothing + std::log(all().sum) + (double{others.top} - correct);
+    return of_smoothing + std::log1p(sum_of_others() / power_of_label());  // the log of the sum would lose digits
+  }
+};
+
+CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(), stats = call.out[0].as<float>(),
+          numbers = call.out[0].shape.back(), targets = Targets::of(call.attrs)] {
+    const int64_t n = rows.classes;
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * n;
+      float* to = stats + numbers * r;
+      const int64_t label = targets.counts(labels[r]) ? class_of(labels[r], classes) - offset : -1;
+      const bool here = label >= 0 && label < n;
+      const auto others = here ? cpu::Exponentials::of(x, label) + cpu::Exponentials::of(x + label + 1, n - label - 1)
+                               : cpu::Exponentials::of(x, n);
+      to[0] = others.top;
+      to[1] = static_cast<float>(others.sum);
+      to[2] = here ? x[label] : -INFINITY;
+      if (numbers > 3) to[3] = static_cast<float>(cpu::sum(n, [x](int64_t i) { return double{x[i]}; }));
+    }
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), labels = call.in[1].as<int32_t>(), stats = call.in[2],
+          loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
+    double total = 0;
+    for (int64_t r = 0; r < rows.count; ++r) {
+      if (mean.targets.counts(labels[r])) total += RowOfParts::of(stats, r, rows.classes).loss(mean.targets);
+    }
+    *loss = static_cast<float>((add ? *loss : 0.0) + mean.scale() * total);
+  };
+}
+
+CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
+  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+          offset = call.in[0].offset.back(), stats = call.in[2], dlogits = call.out[0].as<float>(), mean = Mean(call)] {
+    const double scale = mean.scale(), of_smoothing = scale * mean.targets.smoothing;
+    const double of_each = of_smoothing / static_cast<double>(rows.classes * stats.shape[0]);
+    for (int64_t r = 0; r < rows.count; ++r) {
+      const float* x = logits + r * rows.classes;
+      float* dx = dlogits + r * rows.classes;
+      if (!mean.targets.counts(labels[r])) {
+        std::fill_n(dx, rows.classes, 0.0f);
+        continue;
+      }
+      const RowOfParts row = RowOfParts::of(stats, r, rows.classes);
+      const float top = row.top(), each = static_cast<float>(of_each);
+      const double reciprocal = row.all().reciprocal();
+      const auto share = static_cast<float>(scale * reciprocal);
+      const int64_t label = labels[r] - offset;
+      for (int64_t i = 0; i < rows.classes; ++i) dx[i] = cpu::exp(x[i] - top) * share - each;
+      if (label >= 0 && label < rows.classes) {
+        dx[label] = static_cast<float>(of_smoothing - of_each - scale * row.sum_of_others() * reciprocal);
+      }
+    }
   };
 }
 
@@ -80,6 +202,9 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
 extern const CpuKernels softmax_cross_entropy_cpu = {
     {"softmax_cross_entropy", prepare_softmax_cross_entropy},
     {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
 
 }  // namespace trainctl

@@ -3,6 +3,7 @@
 #include "engine/ops/cuda/data_check_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl {
 namespace {
@@ -11,6 +12,30 @@ constexpr float kLn2 = 0.6931471805599453f;
 
 // Kernels
 
+/// A row's loss from the exponentials of the classes other than the label's, and from the label's logit: `off` is its
+/// exponent relative to them, and of_label's power of two is power_of_label.
+__device__ double row_loss(const Exponentials& others, float of_label, float off, float power_of_label) {
+  // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
+  const bool far = others.far() || off < -1e30f;
+  const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
+  return power_of_label > others.sum ? log1pf(others.sum * power_of_two(-off))
+                                     : logf(others.sum + power_of_label) + below_top;
+}
+
+/// If a pack has element `label`, sets it to `by` and returns its old value, else 0.
+template <int W>
+__device__ float replace_label(int label, int place, Pack<W>& a, float by) {
+  float replaced = 0;
+  if (static_cast<unsigned>(label - place) >= W) return replaced;
+#pragma unroll
+  for (int j = 0; j < W; ++j) {
+    const float v = a.v[j];  // read unconditionally: else the compiler reads a.v[label - place] from local memory
+    replaced = j == label - place ? v : replaced;
+    a.v[j] = j == label - place ? by : v;
+  }
+  return replaced;
+}
+
 /// Most threads of a block. The loss of f32 rows in registers without a gradient is never launched with 768: the bound
 /// limits it to 80 registers, so that six blocks of 128 threads run at once.
 template <int V, bool kInRegisters, bool kGrad>
@@ -18,36 +43,43 @@ inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRo
 
 /// The loss, the gradient, or both in one pass over the logits, which the gradient may overwrite. The label's
 /// exponential is left out of the others' sum, so that a probability near 1 loses no digits.
-template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad>
+/// kPlain: the targets are the labels' classes alone; the code of others would take registers.
+template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad, bool kPlain>
 __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
-                float scale) {
+                float scale, Targets targets, const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
+  const float weight = kPlain ? 1.0f : targets.weight(scalars);
+  if constexpr (!kPlain) scale *= weight;
   RowGroup group(rows.group);
   RowOperand<V, T, kInRegisters, kGrad ? 1 : 0> x(logits, rows, group);
   double total = 0;
   int32_t label = 0;
+  bool counts = true;
   const auto start = [&](const RowPart<V>& part, int64_t row) {
     label = labels[row];
+    if constexpr (!kPlain) {
+      counts = targets.counts(label);
+      if (!counts) label = 0;
+    }
     x.start(part);  // before the first use of the label
   };
   over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
+    const bool counted = counts;  // go_on() reads the next row's label
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
-    const auto replace_label = [&]<int W>(int place, Pack<W>& a, float by) {
-      float replaced = 0;
-      if (static_cast<unsigned>(label - place) >= W) return replaced;
-#pragma unroll
-      for (int j = 0; j < W; ++j) {
-        const float v = a.v[j];  // read unconditionally: else the compiler reads a.v[label - place] from local memory
-        replaced = j == label - place ? v : replaced;
-        a.v[j] = j == label - place ? by : v;
-      }
-      return replaced;
-    };
     Exponentials others;
+    float mean = 0;  // of the logits; for label smoothing
+    const auto add_to_mean = [&](const auto& a) {
+      if constexpr (!kPlain) {
+        for (const float v : a.v) mean += v;
+      }
+    };
     float of_label = 0;  // taken from the thread that has it: a separate load would wait for the label
     if constexpr (kInRegisters) {
+      if constexpr (!kPlain)
+        read_row(
+            part, [&](int, const auto& a) { add_to_mean(a); }, x);
       of_label = x.exchange(part, label, -INFINITY);
       others.add_row(part, x);
       if constexpr (!kGrad) go_on();  // the next row loads during this one's reduction
@@ -55,28 +87,33 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
       read_row(
           part,
           [&](int place, auto a) {
-            of_label += replace_label(place, a, -INFINITY);
+            add_to_mean(a);
+            of_label += replace_label(label, place, a, -INFINITY);
             others.add(a.v);
           },
           x);
     }
     others.combine(group, of_label);
+    if constexpr (!kPlain) mean = group.sum(mean) / static_cast<float>(rows.n);
     if (of_label > others.top) others.raise(of_label);
     const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
-    if (kLoss && valid && group.lane() == 0) {
-      // No cancellation for a likely label. Far from 0, `off` is not a power of two's exponent, or is beyond f32.
-      const bool far = others.far() || off < -1e30f;
-      const double below_top = far ? double{others.top} - of_label : double{-off * kLn2};
-      total += power_of_label > sum_of_others ? log1pf(sum_of_others * power_of_two(-off))
-                                              : logf(sum_of_others + power_of_label) + below_top;
+    if (kLoss && valid && counted && group.lane() == 0) {
+      total += row_loss(others, of_label, off, power_of_label);
+      if constexpr (!kPlain) total += double{targets.smoothing} * (double{of_label} - mean);
     }
     if constexpr (kGrad) {
-      const float share = scale / (sum_of_others + power_of_label), at_label = -share * sum_of_others;
+      const float share = scale / (sum_of_others + power_of_label), of_others = -share * sum_of_others;
+      const float of_smoothing = kPlain ? 0.0f : scale * targets.smoothing,
+                  of_each = of_smoothing / static_cast<float>(rows.n);
+      const float at_label = kPlain ? of_others : counted ? of_others + (of_smoothing - of_each) : 0.0f;
       write_row(
           part, valid, dlogits,
           [&](int place, auto a) {
-            for (float& v : a.v) v = others.of(v) * share;
-            replace_label(place, a, at_label);
+            for (float& v : a.v) {
+              const float of_softmax = others.of(v) * share;
+              v = kPlain ? of_softmax : counted ? of_softmax - of_each : 0.0f;
+            }
+            replace_label(label, place, a, at_label);
             return a;
           },
           x);
@@ -90,13 +127,141 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     if (!ends_last(parts.tickets, gridDim.x)) return;
     total = sum_of_parts(parts);
   }
-  if (threadIdx.x == 0) loss.write(0, total);
+  if (threadIdx.x == 0) loss.write(0, kPlain ? total : total * weight);
+}
+
+// Of a part of the classes. `stats` of all parts is [parts, rows, 3 or, for label smoothing, 4].
+
+template <int V, bool kInRegisters, class T, bool kSmoothing>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
+    stats_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, int64_t classes, float* stats,
+                 Targets targets) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 0> x(logits, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    x.start(part);
+    const int64_t of_row = labels[row], in_part = of_row - offset;
+    const bool counts = targets.counts(labels[row]);
+    if (counts && (of_row < 0 || of_row >= classes))
+      data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+    const bool here = counts && in_part >= 0 && in_part < rows.n;
+    const int label = here ? static_cast<int>(in_part) : rows.n;  // the place of no element
+    float of_label = 0, total = 0;
+    const auto add_to_total = [&](const auto& a) {
+      if constexpr (kSmoothing) {
+        for (const float v : a.v) total += v;
+      }
+    };
+    if constexpr (kInRegisters) {
+      if constexpr (kSmoothing) {
+        read_row(
+            part, [&](int, const auto& a) { add_to_total(a); }, x);
+      }
+      of_label = x.exchange(part, label, -INFINITY);
+    }
+    Exponentials others;
+    others.sum_row(group, part, x, [&](int place, auto& a) {
+      add_to_total(a);
+      of_label += replace_label(label, place, a, -INFINITY);
+    });
+    float sums[2] = {of_label, total};
+    group.sum(sums);
+    if (!valid || group.lane() != 0) return;
+    float* const to = stats + (kSmoothing ? 4 : 3) * row;
+    to[0] = others.top;
+    to[1] = others.sum;
+    to[2] = here ? sums[0] : -INFINITY;
+    if constexpr (kSmoothing) to[3] = sums[1];
+  });
+}
+
+/// Of all parts.
+struct Statistics {
+  const float* memory;
+  int parts, numbers;
+  int64_t rows;
+  float share_of_class;  ///< 1 / classes
+};
+
+/// What a row's statistics say of it.
+struct RowOfParts {
+  Exponentials others;
+  float of_label = -INFINITY, mean = 0, off, power_of_label;
+
+  __device__ RowOfParts(const Statistics& stats, int64_t row)
+      : others(exponentials_of_parts(stats.memory, stats.parts, stats.rows, stats.numbers, row)) {
+    for (int p = 0; p < stats.parts; ++p) {
+      const float* const of_part = stats.memory + (p * stats.rows + row) * stats.numbers;
+      if (of_part[2] != -INFINITY) of_label = of_part[2];
+      if (stats.numbers > 3) mean += of_part[3] * stats.share_of_class;
+    }
+    if (of_label > others.top) others.raise(of_label);
+    off = others.exponent(of_label);
+    power_of_label = power_of_two(off);
+  }
+};
+
+constexpr int kApplyThreads = 128;
+
+__global__ void __launch_bounds__(kApplyThreads)
+    apply_kernel(Statistics stats, const int32_t* labels, SumOutput loss, Parts parts, Targets targets,
+                 const StepScalars* scalars) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  double total = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kApplyThreads;
+  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kApplyThreads + threadIdx.x; row < stats.rows; row += step) {
+    if (!targets.counts(labels[row])) continue;
+    const RowOfParts all(stats, row);
+    total += row_loss(all.others, all.of_label, all.off, all.power_of_label);
+    if (targets.smoothing != 0) total += double{targets.smoothing} * (double{all.of_label} - all.mean);
+  }
+  total = sum_of_group(total, kApplyThreads);
+  if (gridDim.x > 1) {
+    if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
+    if (!ends_last(parts.tickets, gridDim.x)) return;
+    total = sum_of_parts(parts);
+  }
+  if (threadIdx.x == 0) loss.write(0, total * targets.weight(scalars));
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
+    grad_apply_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, Statistics stats, Ref<T> dlogits,
+                      float scale, Targets targets, const StepScalars* scalars) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> x(logits, rows, group);
+  scale *= targets.weight(scalars);
+  const float of_smoothing = scale * targets.smoothing, of_each = of_smoothing * stats.share_of_class;
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    x.start(part);
+    const int64_t in_part = labels[row] - offset;
+    const bool counts = targets.counts(labels[row]);
+    const int label = in_part >= 0 && in_part < rows.n ? static_cast<int>(in_part) : rows.n;
+    const RowOfParts all(stats, row);
+    const float share = scale / (all.others.sum + all.power_of_label);
+    const float at_label = counts ? of_smoothing - of_each - share * all.others.sum : 0.0f;
+    read_row(
+        part, [](int, const auto&) {}, x);
+    write_row(
+        part, valid, dlogits,
+        [&](int place, auto a) {
+          for (float& v : a.v) v = counts ? all.others.of(v) * share - of_each : 0.0f;
+          replace_label(label, place, a, at_label);
+          return a;
+        },
+        x);
+  });
 }
 
 // Launchers
 
-template <bool kLoss, bool kGrad>
-CudaKernel prepare(const CudaKernelCall& call, const char* name) {
+template <bool kLoss, bool kGrad, bool kPlain>
+CudaKernel prepare_targets(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   const int64_t n = logits.shape.back();
   if (logits.size() == 0) {
@@ -112,7 +277,7 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
         how.blocks = 1;
         how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
       }
-      const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad>;
+      const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad, kPlain>;
       ask_for_shared(kernel, how.shared_bytes(), name);
       if (kLoss) {  // the last block adds all parts: no more blocks than run at once
         const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
@@ -120,13 +285,20 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
       }
       const Split split(call, kLoss ? how.blocks : 1, 1, 1);
       if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
-      return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>()](CudaStream stream) {
+      return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>(),
+                         targets = Targets::of(call.attrs), scalars = call.scalars](CudaStream stream) {
         launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
-               dx, static_cast<float>(scale));
+               dx, static_cast<float>(scale), targets, scalars);
       });
     };
     return with_rows<T>(logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
   });
+}
+
+template <bool kLoss, bool kGrad>
+CudaKernel prepare(const CudaKernelCall& call, const char* name) {
+  return Targets::of(call.attrs).plain() ? prepare_targets<kLoss, kGrad, true>(call, name)
+                                         : prepare_targets<kLoss, kGrad, false>(call, name);
 }
 
 CudaKernel prepare_softmax_cross_entropy(const CudaKernelCall& call) {
@@ -139,11 +311,64 @@ CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
   return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
 }
 
+Statistics statistics(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &stats = call.in[2];
+  check(stats.dtype == DType::f32, "statistics are f32");
+  const int64_t parts = stats.shape[0], numbers = stats.shape.back();
+  return {stats.as<float>(), static_cast<int>(parts), static_cast<int>(numbers), stats.size() / (parts * numbers),
+          1.0f / static_cast<float>(logits.shape.back() * parts)};
+}
+
+CudaKernel prepare_softmax_cross_entropy_stats(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &stats = call.out[0];
+  const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
+  check(stats.dtype == DType::f32, "statistics are f32");
+  return with_common_type({&logits}, [&](auto t) {
+    using T = decltype(t);
+    return with_rows<T>(count, n, 0, {&logits}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      const auto kernel = stats.shape.back() > 3 ? stats_kernel<pack, in_registers, T, true>
+                                                 : stats_kernel<pack, in_registers, T, false>;
+      return launch_rows(kernel, how, "softmax_cross_entropy_stats", how.rows, ref<T>(logits), labels.as<int32_t>(),
+                         logits.offset.back(), logits.global_shape.back(), stats.as<float>(), Targets::of(call.attrs));
+    });
+  });
+}
+
+CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
+  const char* const name = "softmax_cross_entropy_apply";
+  const Statistics stats = statistics(call);
+  const SumOutput loss = SumOutput::of(call, 0, call.attrs.number("scale", 1.0));
+  const int64_t at_once = blocks_at_once(apply_kernel, kApplyThreads, 0, name);
+  const Split split(call, std::clamp<int64_t>(ceil_div(stats.rows, kApplyThreads), 1, at_once), 1, 1);
+  return [=, labels = call.in[1].as<int32_t>(), targets = Targets::of(call.attrs),
+          scalars = call.scalars](CudaStream stream) {
+    launch(apply_kernel, static_cast<unsigned>(split.splits), kApplyThreads, 0, stream, name, stats, labels, loss,
+           split.parts(1), targets, scalars);
+  };
+}
+
+CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) {
+  const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = call.out[0];
+  const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
+  return with_common_type({&logits, &dlogits}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare_rows = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
+                         ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(call), ref<T>(dlogits),
+                         static_cast<float>(call.attrs.number("scale", 1.0)), Targets::of(call.attrs), call.scalars);
+    };
+    return with_rows<T>(count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
+  });
+}
+
 }  // namespace
 
 extern const CudaKernels softmax_cross_entropy_cuda = {
     {"softmax_cross_entropy", prepare_softmax_cross_entropy},
     {"softmax_cross_entropy_grad", prepare_softmax_cross_entropy_grad},
-    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad}};
+    {"softmax_cross_entropy_with_grad", prepare_softmax_cross_entropy_with_grad},
+    {"softmax_cross_entropy_stats", prepare_softmax_cross_entropy_stats},
+    {"softmax_cross_entropy_apply", prepare_softmax_cross_entropy_apply},
+    {"softmax_cross_entropy_grad_apply", prepare_softmax_cross_entropy_grad_apply}};
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 // channels for messages, and every rank's arena. It has no name in the file system, so a crash leaves nothing behind.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <compare>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/graph/graph.h"
 #include "engine/runtime/comm/step_gate.h"
 
 namespace trainctl {
@@ -32,6 +34,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> total_steps{0};     ///< of the job; 0: not known yet
   std::atomic<uint64_t> finished_steps{0};  ///< reported, with their loss
   std::atomic<float> loss{0};               ///< of the last finished step
+  std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< of that step, as in Program::metrics
   std::atomic<float> samples_per_second{0};
 };
 

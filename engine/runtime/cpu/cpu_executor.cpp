@@ -57,7 +57,7 @@ class CpuExecutor final : public Executor {
   CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena);
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
-  float finish_step() override;
+  float finish_step(std::span<float> metrics) override;
   int max_in_flight() const override { return 1; }
   HostBlock allocate_inputs(int64_t bytes) override;
   const InputLayout& inputs() const override { return inputs_; }
@@ -258,11 +258,15 @@ void CpuExecutor::rethrow(const CommError& error, const Instruction& instruction
   throw named;
 }
 
-float CpuExecutor::finish_step() {
+float CpuExecutor::finish_step(std::span<float> metrics) {
   check(started_, "only a started step can be finished");
   started_ = false;
   float loss = 0;
   if (program_.loss_offset >= 0) read(program_.loss_offset, &loss, sizeof(loss));
+  if (!metrics.empty()) {
+    check(metrics.size() == program_.metrics.size(), "there is room for all metrics of a step");
+    read(program_.loss_offset + byte_size(DType::f32), metrics.data(), static_cast<int64_t>(metrics.size_bytes()));
+  }
   return loss;
 }
 

@@ -58,7 +58,7 @@ class CudaExecutor final : public Executor {
   ~CudaExecutor() override;
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
-  float finish_step() override;
+  float finish_step(std::span<float> metrics) override;
   int max_in_flight() const override { return slots_; }
   HostBlock allocate_inputs(int64_t bytes) override;
   const InputLayout& inputs() const override { return inputs_; }
@@ -94,7 +94,7 @@ class CudaExecutor final : public Executor {
   const int slots_;
 
   DeviceMemory arena_, staging_, counter_, scratch_;
-  PinnedMemory finished_memory_, position_memory_, printed_memory_;
+  PinnedMemory finished_memory_, metrics_memory_, position_memory_, printed_memory_;
   const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
   InputBlocks blocks_;
@@ -155,7 +155,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   memory.staging.scalars = workspace_.scalars;
   memory.scratch = scratch_.get();
   memory.scratch_bytes = workspace_.scratch;
-  memory.finished = static_cast<FinishedWord*>(finished_memory_.get());
+  memory.finished = {static_cast<FinishedWord*>(finished_memory_.get()), static_cast<float*>(metrics_memory_.get())};
   if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
@@ -212,6 +212,7 @@ void CudaExecutor::allocate() {
   counter_ = make_device_memory(workspace_.counter);
   scratch_ = make_device_memory(workspace_.scratch);
   finished_memory_ = make_pinned_memory(static_cast<int64_t>(sizeof(FinishedWord)) * slots_);
+  metrics_memory_ = make_pinned_memory(int64_t{sizeof(float)} * kMostMetrics * slots_);
   position_memory_ = make_pinned_memory(sizeof(PositionWord));
   printed_memory_ = make_pinned_memory(StepProgram::printed_bytes(program_) * slots_);
   cuda_check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -314,13 +315,16 @@ void CudaExecutor::wait_for_inputs() {
   cuda_check(cudaStreamWaitEvent(step_->compute(), copied_.get()), "cudaStreamWaitEvent");
 }
 
-float CudaExecutor::finish_step() {
+float CudaExecutor::finish_step(std::span<float> metrics) {
   check(finished_ < started_, "only a started step can be finished");
   const int slot = static_cast<int>(finished_ % static_cast<uint64_t>(slots_));
   const uint32_t step = step_of_slot_[static_cast<size_t>(slot)];
   if (started_ - finished_ == static_cast<uint64_t>(waiting_)) at_step(step, [&] { enqueue_waiting(); });
   wait_for(finished_ + 1);
   const auto loss = std::bit_cast<float>(static_cast<uint32_t>(finished_slots_[slot]));
+  check(metrics.empty() || metrics.size() == program_.metrics.size(), "there is room for all metrics of a step");
+  const float* of_slot = static_cast<const float*>(metrics_memory_.get()) + slot * kMostMetrics;
+  std::copy(of_slot, of_slot + metrics.size(), metrics.begin());
   if (options_.print) print(slot);
   times_.finish(step);
   watchdog_->step_finished(step + 1);

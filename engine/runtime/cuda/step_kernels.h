@@ -4,6 +4,7 @@
 //
 //   staging (device)   [ slot 0: inputs | StepScalars ][ slot 1: … ]     filled by the copy stream
 //   finished (pinned)  [ slot 0: step, loss ][ slot 1: … ]               read by the host
+//   metrics (pinned)   [ slot 0: kMostMetrics ][ slot 1: … ]
 //
 // begin ─ step ─ begin ─ step ─ begin ─ step ─ end     one launch between two steps: it keeps the loss of the first
 //                                                      and loads the second one's data. `end` reports all to the host
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 
+#include "engine/graph/graph.h"
 #include "engine/ops/cuda/cuda_kernel.h"
 
 namespace trainctl::cuda {
@@ -25,10 +27,22 @@ using PositionWord = volatile uint64_t;
 /// Steps that are enqueued as one.
 inline constexpr int kMostStepsAtOnce = 32;
 
+/// What a program reports of a step: its loss, then its metrics.
+struct Reported {
+  const float* numbers = nullptr;  ///< device; null in a program without a loss
+  int metrics = 0;
+};
+
+/// Where the host reads it, in pinned memory.
+struct Finished {
+  FinishedWord* steps = nullptr;  ///< one a slot
+  float* metrics = nullptr;       ///< [slots, kMostMetrics], written before the word
+};
+
 /// In device memory: the progress of this process's steps.
 struct StepCounter {
-  uint64_t done;                   ///< steps reported to the host
-  float losses[kMostStepsAtOnce];  ///< of the steps since
+  uint64_t done;                                       ///< steps reported to the host
+  float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< of the steps since
 };
 
 /// How a step finds its slot.
@@ -59,16 +73,15 @@ struct FirstCopies {
   int count = 0;
 };
 
-/// Also keeps the loss of the previous step if staging.ahead > 0. `position` is null without a watchdog, `loss` in a
-/// program without one.
+/// Also keeps what the previous step reports if staging.ahead > 0. `position` is null without a watchdog.
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
-                        const float* loss, CudaStream stream);
+                        const Reported& reported, CudaStream stream);
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream);
 /// `to` is pinned memory with `stride` bytes a slot.
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream);
 void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream);
-/// Reports this step, and those `ahead` of it, as done: a word each.
-void enqueue_end_step(const Slots& slots, const float* loss, FinishedWord* finished, CudaStream stream);
+/// Reports this step, and those `ahead` of it, as done.
+void enqueue_end_step(const Slots& slots, const Reported& reported, const Finished& finished, CudaStream stream);
 
 }  // namespace trainctl::cuda

@@ -18,12 +18,14 @@ __device__ void move_units(std::byte* to, int64_t units, Get get, Wait wait) {
   if (i < units) ahead = get(i);
   wait();
   if (i < units) reinterpret_cast<Unit*>(to)[i] = ahead;
-  for (const int64_t step = gridDim.x * int64_t{kThreads}; (i += step) < units;) reinterpret_cast<Unit*>(to)[i] = get(i);
+  for (const int64_t step = gridDim.x * int64_t{kThreads}; (i += step) < units;)
+    reinterpret_cast<Unit*>(to)[i] = get(i);
 }
 
 template <class Unit, class Wait>
 __device__ void copy_units(const std::byte* from, std::byte* to, int64_t units, Wait wait) {
-  move_units<Unit>(to, units, [&](int64_t i) { return reinterpret_cast<const Unit*>(from)[i]; }, wait);
+  move_units<Unit>(
+      to, units, [&](int64_t i) { return reinterpret_cast<const Unit*>(from)[i]; }, wait);
 }
 
 template <class Wait>
@@ -63,7 +65,7 @@ __device__ void copy_input(const std::byte* slot, const InputCopy& copy, Wait wa
 /// Row y of the grid does copy y, the last row the scalars. Staged data does not change while earlier steps run, so a
 /// step that is `ahead` reads it before they end. Only the first step waits before it reads: for the count of steps.
 __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* scalars, PositionWord* position,
-                           const float* loss) {
+                           Reported reported) {
   let_next_kernel_start();
   if (staging.ahead == 0) wait_for_kernel_before();
   const auto wait = [&] {
@@ -76,7 +78,8 @@ __global__ void begin_step(Staging staging, FirstCopies copies, StepScalars* sca
   if (blockIdx.x != 0 || threadIdx.x != 0) return;
   *scalars = now;
   if (position != nullptr) *position = (now.step + uint64_t{1}) << 32;
-  if (staging.ahead > 0) staging.counter->losses[staging.ahead - 1] = loss == nullptr ? 0.0f : *loss;
+  if (staging.ahead == 0 || reported.numbers == nullptr) return;
+  for (int i = 0; i <= reported.metrics; ++i) staging.counter->reported[staging.ahead - 1][i] = reported.numbers[i];
 }
 
 __global__ void load(Staging staging, InputCopy copy) {
@@ -96,7 +99,7 @@ __global__ void write_position(const StepScalars* scalars, int instruction, Posi
 }
 
 /// One warp, a thread a step. Printed tensors are in host memory before the host sees the step as finished.
-__global__ void end_step(Slots slots, const float* loss, FinishedWord* finished) {
+__global__ void end_step(Slots slots, Reported reported, Finished finished) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t mine = threadIdx.x;
@@ -104,9 +107,12 @@ __global__ void end_step(Slots slots, const float* loss, FinishedWord* finished)
   __syncwarp();
   if (mine == slots.ahead) slots.counter->done = step + 1;
   if (mine > slots.ahead) return;
-  const float kept = mine < slots.ahead ? slots.counter->losses[mine] : loss == nullptr ? 0.0f : *loss;
+  const float* numbers = mine < slots.ahead ? slots.counter->reported[mine] : reported.numbers;
+  const float loss = reported.numbers == nullptr ? 0.0f : numbers[0];
+  const uint64_t slot = step % slots.slots;
+  for (int i = 0; i < reported.metrics; ++i) finished.metrics[slot * kMostMetrics + i] = numbers[1 + i];
   __threadfence_system();
-  finished[step % slots.slots] = (step + 1) << 32 | __float_as_uint(kept);
+  finished.steps[slot] = (step + 1) << 32 | __float_as_uint(loss);
 }
 
 unsigned blocks_for(int64_t bytes) {
@@ -116,11 +122,11 @@ unsigned blocks_for(int64_t bytes) {
 }  // namespace
 
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
-                        const float* loss, CudaStream stream) {
+                        const Reported& reported, CudaStream stream) {
   unsigned blocks = 1;
   for (int i = 0; i < copies.count; ++i) blocks = std::max(blocks, blocks_for(copies.list[i].bytes));
   const dim3 grid(blocks, static_cast<unsigned>(copies.count + 1));
-  launch(begin_step, grid, kThreads, 0, stream, "begin_step", staging, copies, scalars, position, loss);
+  launch(begin_step, grid, kThreads, 0, stream, "begin_step", staging, copies, scalars, position, reported);
 }
 
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream) {
@@ -138,11 +144,11 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
   cuda_check_launch("write_position");
 }
 
-void enqueue_end_step(const Slots& slots, const float* loss, FinishedWord* finished, CudaStream stream) {
+void enqueue_end_step(const Slots& slots, const Reported& reported, const Finished& finished, CudaStream stream) {
   constexpr unsigned kWarp = 32;
   static_assert(kMostStepsAtOnce <= kWarp);
-  check(slots.ahead < kMostStepsAtOnce, "a step's loss must have a place");
-  launch(end_step, 1, kWarp, 0, stream, "end_step", slots, loss, finished);
+  check(slots.ahead < kMostStepsAtOnce, "what a step reports must have a place");
+  launch(end_step, 1, kWarp, 0, stream, "end_step", slots, reported, finished);
 }
 
 }  // namespace trainctl::cuda

@@ -54,8 +54,10 @@ StepScalars* StepProgram::scalars() const {
   return reinterpret_cast<StepScalars*>(memory_.arena + program_.scalars_offset);
 }
 
-const float* StepProgram::loss() const {
-  return program_.loss_offset < 0 ? nullptr : reinterpret_cast<const float*>(memory_.arena + program_.loss_offset);
+Reported StepProgram::reported() const {
+  if (program_.loss_offset < 0) return {};
+  return {reinterpret_cast<const float*>(memory_.arena + program_.loss_offset),
+          static_cast<int>(program_.metrics.size())};
 }
 
 Staging StepProgram::staging_of(const Issue& how) const {
@@ -178,17 +180,17 @@ void StepProgram::issue(const Issue& how) {
 }
 
 void StepProgram::rehearse() {
-  enqueue_begin_step(memory_.staging, first_copies_, scalars(), memory_.position, nullptr, compute());
+  enqueue_begin_step(memory_.staging, first_copies_, scalars(), memory_.position, {}, compute());
   enqueue_position(scalars(), 0, memory_.position, compute());
   for (size_t i = 0; i < bound_.size(); ++i) {
     const Instruction& instruction = program_.instructions[i];
     if (!communicates(instruction.opcode)) enqueue_work(instruction, bound_[i], memory_.staging);
   }
-  enqueue_end_step(memory_.staging, nullptr, memory_.finished, compute());
+  enqueue_end_step(memory_.staging, {}, memory_.finished, compute());
 }
 
 void StepProgram::begin(const Staging& staging) {
-  enqueue_begin_step(staging, first_copies_, scalars(), memory_.position, loss(), compute());
+  enqueue_begin_step(staging, first_copies_, scalars(), memory_.position, reported(), compute());
   if (ends_.empty()) return;
   cuda_check(cudaEventRecord(begun_.get(), compute()), "cudaEventRecord");
   for (const auto& [stream, event] : ends_) {
@@ -201,7 +203,7 @@ void StepProgram::end(const Issue& how) {
     cuda_check(cudaEventRecord(event.get(), streams_.at(stream).get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(compute(), event.get()), "cudaStreamWaitEvent");
   }
-  if (how.at + 1 == how.steps) enqueue_end_step(staging_of(how), loss(), memory_.finished, compute());
+  if (how.at + 1 == how.steps) enqueue_end_step(staging_of(how), reported(), memory_.finished, compute());
 }
 
 void StepProgram::enqueue(int index, const Issue& how) {

@@ -28,7 +28,7 @@ namespace trainctl::cuda {
 struct StepMemory {
   std::byte* arena = nullptr;        ///< device
   Staging staging;                   ///< device
-  FinishedWord* finished = nullptr;  ///< pinned, one a slot
+  Finished finished;                 ///< pinned
   PositionWord* position = nullptr;  ///< pinned; null where the program does not communicate
   std::byte* printed = nullptr;      ///< pinned: the tensors of a slot one after another
   int64_t printed_stride = 0;
@@ -101,7 +101,7 @@ class StepProgram {
   void report_position(int index, Bound& bound, cudaStream_t stream);
 
   StepScalars* scalars() const;
-  const float* loss() const;
+  Reported reported() const;
   Staging staging_of(const Issue& how) const;
 
   const Program& program_;

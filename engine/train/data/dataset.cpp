@@ -13,6 +13,7 @@
 #include "engine/base/text.h"
 #include "engine/ops/random.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/token_set.h"
 #include "engine/train/data/transforms.h"
 
 namespace trainctl {
@@ -32,7 +33,7 @@ void write_number(double value, bool integer, int64_t count, void* out) {
 
 class Mnist final : public Dataset {
  public:
-  explicit Mnist(const DatasetSpec& spec) : set_(spec.path) {
+  explicit Mnist(const DatasetSpec& spec) : set_(spec.paths.front()) {
     shapes_ = {set_.sample_shape(), {}, false, label_is_integer(spec)};
   }
   int64_t size() const override { return set_.size(); }
@@ -44,6 +45,24 @@ class Mnist final : public Dataset {
 
  private:
   MnistSet set_;
+  DataShapes shapes_;
+};
+
+bool reads_tokens(const DatasetSpec& spec) { return spec.type == "tokens" || spec.type == "text"; }
+
+DataShapes token_shapes(const DatasetSpec& spec) { return {{spec.length}, {spec.length}, true, true}; }
+
+class Tokens final : public Dataset {
+ public:
+  explicit Tokens(const DatasetSpec& spec) : set_(spec), shapes_(token_shapes(spec)) {}
+  int64_t size() const override { return set_.size(); }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(DataTensor which, int64_t sample, void* out) override {
+    set_.read(sample, which == DataTensor::label ? 1 : 0, static_cast<int32_t*>(out));
+  }
+
+ private:
+  TokenSet set_;
   DataShapes shapes_;
 };
 
@@ -169,7 +188,8 @@ std::unique_ptr<Dataset> open_untransformed(const DatasetSpec& spec, uint64_t se
   if (spec.type == "mnist") return std::make_unique<Mnist>(spec);
   if (spec.type == "random") return std::make_unique<Random>(spec, seed);
   if (spec.type == "constant") return std::make_unique<Constant>(spec);
-  throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'", "mnist, random, constant");
+  throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'",
+                  "mnist, tokens, text, random, constant");
 }
 
 }  // namespace
@@ -187,6 +207,7 @@ int64_t most_cached_bytes() {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
+  if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // a copy of mapped memory: a cache would save nothing
   std::unique_ptr<Dataset> set = open_untransformed(spec, seed);
   Transforms transforms(spec.transforms, set->shapes().data);
   if (!spec.transforms.empty()) set = std::make_unique<Transformed>(std::move(set), std::move(transforms));
@@ -196,8 +217,10 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
 }
 
 DataShapes read_data_shapes(const DatasetSpec& spec) {
+  if (reads_tokens(spec)) return token_shapes(spec);
   DataShapes shapes = synthetic_shapes(spec);
-  if (spec.type == "mnist") shapes = {read_mnist_header(spec.path).sample_shape, {}, false, label_is_integer(spec)};
+  if (spec.type == "mnist")
+    shapes = {read_mnist_header(spec.paths.front()).sample_shape, {}, false, label_is_integer(spec)};
   const Transforms transforms(spec.transforms, shapes.data);
   shapes.data = transforms.shape();
   if (!spec.transforms.empty()) shapes.data_is_integer = transforms.to_integer();
@@ -205,11 +228,12 @@ DataShapes read_data_shapes(const DatasetSpec& spec) {
 }
 
 int64_t read_data_size(const DatasetSpec& spec) {
-  return spec.type == "mnist" ? read_mnist_header(spec.path).size : synthetic_size(spec);
+  if (reads_tokens(spec)) return read_token_index(spec).samples;
+  return spec.type == "mnist" ? read_mnist_header(spec.paths.front()).size : synthetic_size(spec);
 }
 
 void check_files(const DatasetSpec& spec) {
-  if (spec.type == "mnist") check_mnist_files(spec.path);
+  if (spec.type == "mnist") check_mnist_files(spec.paths.front());
 }
 
 int64_t data_set_bytes(const DatasetSpec& spec) {
@@ -217,7 +241,7 @@ int64_t data_set_bytes(const DatasetSpec& spec) {
   const auto word = static_cast<int64_t>(sizeof(int64_t));
   int64_t bytes = capped_product(spec.batch + (spec.shuffle ? samples : 0), word);
   if (spec.type != "mnist") return bytes;
-  const Shape image = read_mnist_header(spec.path).sample_shape;
+  const Shape image = read_mnist_header(spec.paths.front()).sample_shape;
   bytes = capped_sum(bytes, capped_product(samples, num_elements(image) + 1));
   if (spec.transforms.empty()) return bytes;
   return capped_sum(bytes, Transforms(spec.transforms, image).scratch_size() * int64_t{sizeof(float)});

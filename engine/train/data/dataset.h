@@ -43,8 +43,8 @@ DataShapes read_data_shapes(const DatasetSpec& spec);
 /// Reads compressed files to their end, where gzip's checksum is: SpecError (dataset.path) if one is damaged.
 void check_files(const DatasetSpec& spec);
 
-/// What each rank keeps of the set in the host's memory: its files' contents, the order of its samples, and scratch
-/// memory. Without the cache of most_cached_bytes(). Reads only the headers of files.
+/// What each rank keeps of the set in the host's memory: its files' contents (mapped ones are the system's), the order
+/// of its samples, and scratch memory. Without the cache of most_cached_bytes(). Reads only the headers of files.
 int64_t data_set_bytes(const DatasetSpec& spec);
 
 /// The size() of the opened set. Reads only the headers of files, too.

@@ -9,6 +9,7 @@
 #include "engine/model/index_uses.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/token_set.h"
 
 namespace trainctl {
 namespace {
@@ -19,14 +20,21 @@ struct Stray {
   std::string where;  ///< "sample 17 has the label 12"
 };
 
-bool in_range(int64_t value, int64_t below) { return value >= 0 && value < below; }
+/// Tokens that are read before a run: a second or less. Kernels check the rest as they meet it, and all that follows a
+/// token that is ignored.
+constexpr int64_t kMostTokensRead = int64_t{1} << 27;
 
 /// The first sample, in the set's order, with an element out of range.
-std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, int64_t below) {
+std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, const IndexUse& use) {
+  if (spec.dataset.type == "tokens" || spec.dataset.type == "text") {
+    const auto stray = TokenSet(spec.dataset).first_stray(use.below, kMostTokensRead);
+    if (!stray || use.accepts(stray->token)) return {};
+    return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
+  }
   if (which == DataTensor::label) {
-    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.path);
+    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front());
     for (size_t i = 0; i < labels.size(); ++i)
-      if (!in_range(labels[i], below)) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
+      if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};
   }
   const std::unique_ptr<Dataset> set = open_dataset(spec.dataset, spec.seed);
@@ -34,7 +42,7 @@ std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, int64_t 
   for (int64_t i = 0; i < set->size(); ++i) {
     set->read(which, i, sample.data());
     for (const int32_t value : sample)
-      if (!in_range(value, below)) return Stray{value, fmt::format("sample {} has the element {}", i, value)};
+      if (!use.accepts(value)) return Stray{value, fmt::format("sample {} has the element {}", i, value)};
   }
   return {};
 }
@@ -55,13 +63,13 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
   }
   if (set.type == "constant") {
     const double value = which == DataTensor::label ? set.label_value : set.value;
-    if (value >= 0 && value < static_cast<double>(use.below)) return {};
+    if (use.accepts(static_cast<int64_t>(value))) return {};
     return Diagnostic{{},
                       which == DataTensor::label ? "dataset.label_value" : "dataset.value",
                       fmt::format("{} are {}{}", plural(which), value, takes),
                       "a value in that range, or make the network take more"};
   }
-  const std::optional<Stray> stray = first_stray(spec, which, use.below);
+  const std::optional<Stray> stray = first_stray(spec, which, use);
   if (!stray) return {};
   return Diagnostic{{},
                     "dataset.path",

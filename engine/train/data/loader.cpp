@@ -72,6 +72,12 @@ std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
   return tables;
 }
 
+bool small_enough_to_keep(const std::vector<SampleTable>& tables) {
+  int64_t bytes = 0;
+  for (const SampleTable& table : tables) bytes += table.bytes();
+  return bytes <= most_cached_bytes();
+}
+
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
     : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
@@ -91,6 +97,8 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
   rows_.resize(static_cast<size_t>(most_rows_bytes));
   const auto allocate = options.allocate ? options.allocate : allocate_on_heap;
   for (int i = 0; i <= options.held; ++i) blocks_.push_back(allocate(layout.bytes));
+  label_weights_.resize(blocks_.size(), 1.0f);
+  if (options.ignored_label) labels_.resize(static_cast<size_t>(set_->elements(DataTensor::label)));
   thread_ = std::thread([this] { load_steps(); });
 }
 
@@ -147,7 +155,7 @@ void Loader::load_steps() {
         changed_.wait(lock, [&] { return stop_ || i - released_ < static_cast<int64_t>(blocks_.size()); });
         if (stop_) return;
       }
-      fill(blocks_[static_cast<size_t>(i) % blocks_.size()].get(), options_.first_step + i);
+      fill(static_cast<size_t>(i) % blocks_.size(), options_.first_step + i);
       const std::lock_guard lock(mutex_);
       filled_ = i + 1;
       changed_.notify_all();
@@ -159,9 +167,21 @@ void Loader::load_steps() {
   }
 }
 
-void Loader::fill(std::byte* block, int64_t step) {
+void Loader::fill(size_t block, int64_t step) {
   const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), step % steps_per_epoch());
-  for (const Part& part : parts_) fill_part(part, samples, block + part.offset);
+  for (const Part& part : parts_) fill_part(part, samples, blocks_[block].get() + part.offset);
+  if (options_.ignored_label) label_weights_[block] = weight_of_labels(samples);
+}
+
+float Loader::weight_of_labels(std::span<const int64_t> samples) {
+  int64_t counted = 0;
+  for (const int64_t sample : samples) {
+    set_->read(DataTensor::label, sample, labels_.data());
+    counted += std::count_if(labels_.begin(), labels_.end(),
+                             [ignored = *options_.ignored_label](int32_t label) { return label != ignored; });
+  }
+  const auto all = static_cast<double>(samples.size() * labels_.size());
+  return counted == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(counted));
 }
 
 void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out) {

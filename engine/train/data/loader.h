@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -27,6 +28,7 @@ struct LoaderOptions {
   int64_t num_steps = 0;   ///< in total
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   int held = 1;             ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
@@ -36,6 +38,10 @@ struct LoaderOptions {
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
 /// The same for an opened set, with `read`.
 std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
+
+/// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
+/// from the host, batch by batch.
+bool small_enough_to_keep(const std::vector<SampleTable>& tables);
 
 class Loader {
  public:
@@ -47,6 +53,9 @@ class Loader {
   /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
   /// until it is released. Rethrows what stopped the thread.
   const std::byte* next_step();
+  /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of
+  /// which every rank can read all, so it is the same on all ranks, under any plan.
+  float label_weight() const { return label_weights_[static_cast<size_t>(taken_ - 1) % label_weights_.size()]; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
 
@@ -66,19 +75,22 @@ class Loader {
 
   Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const;
   void load_steps();
-  void fill(std::byte* block, int64_t step);
+  void fill(size_t block, int64_t step);
+  float weight_of_labels(std::span<const int64_t> samples);
   void fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out);
 
   std::unique_ptr<Dataset> set_;
   SampleOrder order_;
   LoaderOptions options_;
   std::vector<Part> parts_;
+  std::vector<int32_t> labels_;  ///< the thread's scratch: the labels of one sample
   std::vector<std::byte> rows_;  ///< the thread's scratch: whole rows, before slicing
 
   // Batch i is in blocks_[i % size]: while the trainer holds some, the thread fills another.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<HostBlock> blocks_;
+  std::vector<float> label_weights_;  ///< of the batches in blocks_
   int64_t filled_ = 0;    ///< by the thread so far
   int64_t taken_ = 0;     ///< by the trainer so far
   int64_t released_ = 0;  ///< by the trainer so far, of those taken

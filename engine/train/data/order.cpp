@@ -25,7 +25,7 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
 void check_epoch(const DatasetSpec& spec, int64_t set_size) {
   check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "set size, batch and repeat must be positive");
   if (spec.shuffle && set_size > kMaxShuffledSamples) {
-    const bool is_made = spec.type != "mnist";
+    const bool is_made = spec.paths.empty();
     const char* path = !is_made ? "dataset.path" : spec.samples > 0 ? "dataset.samples" : "dataset.batch";
     throw SpecError({}, path,
                     fmt::format("a set of {} samples is too large to shuffle: {} is the most", with_commas(set_size),

@@ -29,7 +29,8 @@ Json job_json(const JobSpec& spec, int64_t steps) {
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.network) {
     layers.push_back(
-        {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"attrs", attrs_json(layer.attrs)}});
+        {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"outputs", layer.outputs},
+         {"attrs", attrs_json(layer.attrs)}});
   }
   const ScheduleSpec& rate = spec.optimizer.learning_rate;
   Json optimizer = attrs_json(Optimizer(spec.optimizer.type, spec.optimizer.attrs).settings);
@@ -42,8 +43,15 @@ Json job_json(const JobSpec& spec, int64_t steps) {
                                 {"step_size", rate.step_size},
                                 {"gamma", rate.gamma}};
   optimizer["clip_norm"] = spec.optimizer.clip_norm;
+  optimizer["groups"] = Json::array();
+  for (const ParameterGroup& group : spec.optimizer.groups) {
+    optimizer["groups"].push_back({{"patterns", group.patterns},
+                                   {"settings", attrs_json(group.attrs)},
+                                   {"learning_rate_scale", group.learning_rate_scale}});
+  }
   return {{"network", layers},
           {"loss", spec.loss->type},
+          {"loss_attrs", attrs_json(spec.loss->attrs)},
           {"loss_input", spec.loss->input},
           {"seed", spec.seed},
           {"micro_batches", spec.parallel.micro_batches},

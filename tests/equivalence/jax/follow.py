@@ -16,6 +16,8 @@ NESTEROV = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, nesterov: 
 CLIPPED = "optimizer={type: sgd, learning_rate: {type: cosine, base: 0.05, warmup_steps: 10}, momentum: 0.9, clip_norm: 0.3}"
 ADAM_DECAY = "optimizer={type: adam, learning_rate: 0.001, weight_decay: 0.01}"
 STEPS = "optimizer={type: adamw, learning_rate: {type: step, base: 0.002, step_size: 20, gamma: 0.5}, weight_decay: 0.05, clip_norm: 0.5}"
+SMOOTH = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}"
+IGNORED = "loss={type: softmax_cross_entropy, ignore_index: 5}"
 TWO, FOUR = "parallel.micro_batches=2", "parallel.micro_batches=4"
 
 
@@ -44,6 +46,15 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("language", [CLIPPED], cut(4, "{embed: [[2, 1], [2, 1]], fc1: [[2, 1, 1], [2, 1]]}")),
     ("attention", [], cut(4, "{q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]], out: [[2, 2], [1, 2]]}")),
     ("norms", ["train.epochs=2", TWO], cut(6, stages=3)),
+    ("functions", [], data_parallel(3)),
+    ("functions", ["loss=binary_cross_entropy", TWO], cut(4, "{fc1: [[1, 1], [4, 1]], fc3: [[1, 2], [2, 2]]}")),
+    ("classifier", [SMOOTH, "optimizer={type: sgd, learning_rate: 0.05}"], [*data_parallel(4), FOUR]),
+    ("language", [IGNORED, "optimizer={type: sgd, learning_rate: 0.1}", TWO], cut(6, "{loss: [[2, 3, 1], [2, 3]]}")),
+    ("shapes", [], data_parallel(4, 1)),
+    ("shapes", [TWO], cut(6, "{gn: [[2, 3, 1]], wide: [[1, 3, 2]], fc: [[1, 3, 2], [1, 2]], edge: [[2, 3, 1]], gate: [[1, 1, 3], [1, 1, 3]], top: [[2, 1, 3]]}")),
+    ("shapes", [CLIPPED], cut(6, "{position: [[1, 3, 2]], wide: [[2, 3, 1]], bn: [[2, 1, 3]], left: [[2, 1, 3]], middle: [[2, 3, 1, 1]]}")),
+    ("shapes", [TWO, STEPS], cut(4, "{fc: [[1, 1, 2], [1, 2]], left: [[1, 1, 2]], right: [[2, 1, 1]]}", 2)),
+    ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
 ]

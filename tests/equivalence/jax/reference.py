@@ -1,6 +1,7 @@
 """The training of a job in JAX, on one device and in float64: layers as formulas, gradients by jax.grad, optimizers as
 PyTorch defines them. It shares no code with the engine; from dump_job it takes initial weights and batches."""
 
+import fnmatch
 import functools
 import json
 import math
@@ -116,6 +117,54 @@ def pool2d(x, attrs, mean):
     return add(x, padding=around) / add(ones, padding=counted)
 
 
+def split_heads(x, attrs):
+    """q [b, t, heads, d], k and v [b, t, kv heads, d] of a packed input."""
+    heads, kv_heads = attrs["heads"], attrs.get("kv_heads") or attrs["heads"]
+    rows = x.reshape(*x.shape[:2], heads + 2 * kv_heads, -1)
+    if attrs["packing"] == "qkv":
+        return jnp.split(rows, [heads, heads + kv_heads], 2)
+    units = rows.reshape(*x.shape[:2], kv_heads, heads // kv_heads + 2, -1)
+    return units[:, :, :, :-2].reshape(*x.shape[:2], heads, -1), units[:, :, :, -2], units[:, :, :, -1]
+
+
+def attention(inputs, attrs):
+    heads, kv_heads = attrs["heads"], attrs.get("kv_heads") or attrs["heads"]
+    if len(inputs) <= 2:
+        q, k, v = split_heads(inputs[0], attrs)
+    else:
+        q, k, v = (x.reshape(*x.shape[:2], count, -1) for x, count in zip(inputs, (heads, kv_heads, kv_heads)))
+    k, v = (jnp.repeat(x, heads // kv_heads, 2) for x in (k, v))
+    score = jnp.einsum("bthd,bshd->bhts", q, k) * attrs.get("scale", q.shape[-1] ** -0.5)
+    seen = jnp.tril(jnp.ones(score.shape[-2:], bool)) if attrs["causal"] else jnp.ones(score.shape[-2:], bool)
+    if len(inputs) % 2 == 0:
+        seen = seen & (inputs[-1] != 0)[:, None, None]
+    p = jax.nn.softmax(jnp.where(seen, score, -1e30)) * seen.any(-1, keepdims=True)
+    return jnp.einsum("bhts,bshd->bthd", p, v).reshape(*inputs[0].shape[:2], -1)
+
+
+def turned(x, attrs):
+    """Rotary positions of x [b, t, heads, d]."""
+    half = x.shape[-1] // 2
+    angle = jnp.arange(x.shape[1])[:, None] * attrs["base"] ** (-jnp.arange(half) / half)
+    cosine, sine = jnp.cos(angle)[:, None], jnp.sin(angle)[:, None]
+    if attrs["pairs"] == "half":
+        a, b = x[..., :half], x[..., half:]
+        return jnp.concatenate([a * cosine - b * sine, b * cosine + a * sine], -1)
+    a, b = x[..., ::2], x[..., 1::2]
+    return jnp.stack([a * cosine - b * sine, b * cosine + a * sine], -1).reshape(x.shape)
+
+
+def rotary(x, attrs):
+    if attrs["packing"] == "none":
+        return turned(x.reshape(*x.shape[:2], attrs["heads"], -1), attrs).reshape(x.shape)
+    q, k, v = split_heads(x, attrs)
+    q, k = turned(q, attrs), turned(k, attrs)
+    if attrs["packing"] == "qkv":
+        return jnp.concatenate([q, k, v], 2).reshape(x.shape)
+    units = q.reshape(*k.shape[:3], -1, q.shape[-1])
+    return jnp.concatenate([units, k[:, :, :, None], v[:, :, :, None]], 3).reshape(x.shape)
+
+
 class Network:
     def __init__(self, job):
         self.job = job
@@ -129,18 +178,32 @@ class Network:
         except (TypeError, ValueError):
             pass
 
-    def loss(self, weights, data, label, step, micro_batch):
+    def loss(self, weights, data, label, step, micro_batch, label_weight=1):
+        """`label_weight`: all labels of the batch divided by those that count."""
         values = {"data": data, "label": label}
         for layer in self.job["network"]:
-            values[layer["name"]] = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
+            made = self.apply(layer, weights, [values[name] for name in layer["inputs"]], step, micro_batch)
+            if layer["outputs"]:
+                values.update((f"{layer['name']}.{output}", part) for output, part in zip(layer["outputs"], made))
+                continue
+            values[layer["name"]] = made
             if micro_batch is None:
                 self.whole[layer["name"]] = values[layer["name"]].shape
         prediction = values[self.job["loss_input"] or self.job["network"][-1]["name"]]
-        if self.job["loss"] == "softmax_cross_entropy":
-            log = jax.nn.log_softmax(prediction)
-            return -jnp.take_along_axis(log, label.astype(int).reshape(log.shape[:-1] + (1,)), -1).mean()
-        off = prediction - label.reshape(prediction.shape)
-        return {"mae": jnp.abs, "mse": jnp.square}[self.job["loss"]](off).mean()
+        kind, attrs = self.job["loss"], self.job["loss_attrs"]
+        if kind == "softmax_cross_entropy":
+            log, e = jax.nn.log_softmax(prediction), attrs["label_smoothing"]
+            counts = label.reshape(log.shape[:-1]) != attrs.get("ignore_index", math.nan)
+            at_label = jnp.take_along_axis(log, jnp.where(counts, label.reshape(counts.shape), 0).astype(int)[..., None], -1)[..., 0]
+            return -jnp.where(counts, (1 - e) * at_label + e * log.mean(-1), 0).mean() * label_weight
+        label = label.reshape(prediction.shape)
+        if kind == "binary_cross_entropy":
+            return -(label * jax.nn.log_sigmoid(prediction) + (1 - label) * jax.nn.log_sigmoid(-prediction)).mean()
+        off = prediction - label
+        if kind == "smooth_l1":
+            beta = attrs["beta"]
+            return jnp.where(jnp.abs(off) < beta, off * off / (2 * beta), jnp.abs(off) - beta / 2).mean()
+        return {"mae": jnp.abs, "mse": jnp.square}[kind](off).mean()
 
     def apply(self, layer, weights, inputs, step, micro_batch):
         kind, attrs, name, x = layer["type"], layer["attrs"], layer["name"], inputs[0]
@@ -157,6 +220,27 @@ class Network:
         if kind == "matmul":
             a, b = x, inputs[1] if len(inputs) > 1 else weight
             return (a.mT if attrs.get("transpose_a") else a) @ (b.mT if attrs.get("transpose_b") else b)
+        if kind in ("squeeze", "unsqueeze"):
+            return x.squeeze(attrs["dim"]) if kind == "squeeze" else jnp.expand_dims(x, attrs["dim"])
+        if kind == "slice":
+            return jax.lax.slice_in_dim(x, *slice(attrs["begin"], attrs.get("end")).indices(x.shape[attrs["dim"]])[:2], axis=attrs["dim"])
+        if kind == "pad":
+            around = [[0, 0] for _ in x.shape]
+            for side, counts in enumerate([attrs.get("before"), attrs.get("after")]):
+                for dim, count in zip(attrs["dims"], counts or []):
+                    around[dim][side] += count
+            return jnp.pad(x, around, constant_values=attrs["value"])
+        if kind == "one_hot":
+            return jax.nn.one_hot(x.astype(int), attrs["classes"], dtype=jnp.float64)
+        if kind == "position_embedding":
+            return x + weight[:x.shape[-2]]
+        if kind == "rms_norm":
+            return x / jnp.sqrt((x * x).mean(-1, keepdims=True) + attrs["eps"]) * (1 if weight is None else weight)
+        if kind == "group_norm":
+            grouped = x.reshape(len(x), attrs["groups"], -1)
+            centred = normalized(grouped, (2,), attrs["eps"], None, None, None).reshape(x.shape)
+            of_channel = (-1,) + (1,) * (x.ndim - 2)
+            return centred if weight is None else centred * weight.reshape(of_channel) + bias.reshape(of_channel)
         if kind == "conv2d":
             return conv2d(x, weight, bias, attrs)
         if kind in ("max_pool2d", "avg_pool2d"):
@@ -166,7 +250,12 @@ class Network:
         if kind == "layer_norm":
             return normalized(x, (-1,), attrs["eps"], weight, bias, x.ndim - 1)
         if kind == "batch_norm":
-            return normalized(x, tuple(dim for dim in range(x.ndim) if dim != 1), attrs["eps"], weight, bias, 1)
+            channel = attrs["dim"] % x.ndim
+            return normalized(x, tuple(dim for dim in range(x.ndim) if dim != channel), attrs["eps"], weight, bias, channel)
+        if kind == "attention":
+            return attention(inputs, attrs)
+        if kind == "rotary":
+            return rotary(x, attrs)
         if kind == "embedding":
             return weight[x.astype(int)]
         if kind == "gelu":
@@ -175,11 +264,32 @@ class Network:
             return jax.nn.softmax(x, attrs["dim"])
         if kind == "transpose":
             return x.transpose(attrs["perm"])
-        if kind in ("reduce_mean", "reduce_sum"):
+        if kind == "split":
+            sizes = attrs.get("sizes") or [x.shape[attrs["dim"]] // attrs["parts"]] * attrs["parts"]
+            return jnp.split(x, np.cumsum(sizes)[:-1].tolist(), attrs["dim"])
+        if kind == "concat":
+            return jnp.concatenate(inputs, attrs["dim"])
+        if kind in ("reduce_mean", "reduce_sum", "reduce_max"):
             return jnp.atleast_1d(getattr(x, kind[7:])(tuple(attrs["dims"]), keepdims=attrs["keep_dims"]))
-        if kind in ("add", "mul"):
-            return inputs[0] + inputs[1] if kind == "add" else inputs[0] * inputs[1]
-        return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh}[kind](x)
+        if kind in ("add", "sub", "mul", "div"):
+            return {"add": jnp.add, "sub": jnp.subtract, "mul": jnp.multiply, "div": jnp.divide}[kind](*inputs)
+        if kind == "where":
+            return jnp.where(inputs[0] != 0, inputs[1], inputs[2])
+        if kind == "masked_fill":
+            return jnp.where((inputs[1] != 0) != attrs["invert"], attrs["value"], x)
+        if kind == "leaky_relu":
+            return jax.nn.leaky_relu(x, attrs["negative_slope"])
+        if kind == "softplus":
+            t = attrs["beta"] * x
+            return jnp.where(t > attrs["threshold"], x, jax.nn.softplus(t) / attrs["beta"])
+        if kind == "clip":
+            return jnp.clip(x, attrs.get("min"), attrs.get("max"))
+        if kind == "pow":
+            return x ** int(attrs["exponent"]) if attrs["exponent"] == int(attrs["exponent"]) else x ** attrs["exponent"]
+        if kind == "scale":
+            return attrs["factor"] * x + attrs["shift"]
+        return {"relu": jax.nn.relu, "sigmoid": jax.nn.sigmoid, "tanh": jnp.tanh, "silu": jax.nn.silu, "abs": jnp.abs, "exp": jnp.exp,
+                "log": jnp.log, "sqrt": jnp.sqrt}[kind](x)
 
 
 # Its training.
@@ -198,8 +308,18 @@ def learning_rate(rate, step, steps):
     return rate["base"]
 
 
-def updated(o, w, g, slots, rate, step):
+def settings_of(o, name):
+    """The optimizer's settings of a parameter, and the factor of its learning rate: those of the first group that names it."""
+    for group in o["groups"]:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in group["patterns"]):
+            return {**o, **group["settings"]}, group["learning_rate_scale"]
+    return o, 1
+
+
+def updated(o, name, w, g, slots, rate, step):
     """A parameter after a step, and the optimizer's state of it."""
+    o, scale = settings_of(o, name)
+    rate = rate * scale
     decoupled = o["type"] == "adamw"
     if not decoupled:
         g = g + o["weight_decay"] * w
@@ -219,7 +339,9 @@ def make_step(job):
     def mean_loss(weights, data, label, step):
         network.find_shapes(weights, data, label, step)
         parts = zip(jnp.split(data, count), jnp.split(label, count))
-        return sum(network.loss(weights, *part, step, m) for m, part in enumerate(parts)) / count
+        counted = (label != job["loss_attrs"].get("ignore_index", math.nan)).sum()
+        label_weight = jnp.where(counted > 0, label.size / jnp.maximum(counted, 1), 0)
+        return sum(network.loss(weights, *part, step, m, label_weight) for m, part in enumerate(parts)) / count
 
     @jax.jit
     def run(weights, slots, data, label, rate, step):
@@ -227,7 +349,7 @@ def make_step(job):
         if o["clip_norm"] > 0:
             norm = jnp.sqrt(sum(jnp.sum(g * g) for g in gradients.values()))
             gradients = {name: g * jnp.minimum(1, o["clip_norm"] / (norm + 1e-6)) for name, g in gradients.items()}
-        after = {name: updated(o, w, gradients[name], slots[name], rate, step) for name, w in weights.items()}
+        after = {name: updated(o, name, w, gradients[name], slots[name], rate, step) for name, w in weights.items()}
         return loss, {name: w for name, (w, _) in after.items()}, {name: state for name, (_, state) in after.items()}
 
     return run

@@ -69,6 +69,7 @@ void add_rows(std::vector<OpCase>& rows) {
        }) {
     const int64_t n = x[1];
     rows.push_back({"layer_norm", {{x}, {{n}}, {{n}}}, eps, {x, {x[0]}, {x[0]}}});
+    rows.push_back({"rms_norm", {{x}, {{n}}}, eps, {x, {x[0]}}});
     rows.push_back({"softmax", {{x}}, dim(1), {x}});
     rows.push_back({"softmax_cross_entropy", {{x}, ids({x[0]}, n)}, {{"scale", 0.01}}, {{1}}});
   }
@@ -87,6 +88,37 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back(batch_norm_case({4099, 9}, true));
   rows.push_back(batch_norm_case({20011, 72}, false));
   rows.push_back(batch_norm_case({3, 2, 20000}, true));
+  rows.push_back(batch_norm_case({8, 15, 15, 64}, true, 3));  // channels last
+  rows.push_back(batch_norm_case({5, 7, 9, 37}, true, 3));
+  rows.push_back(batch_norm_case({40, 14, 6}, false, 2));
+  const auto group_norm = [&](const Shape& x, int64_t groups) {
+    const Shape of_group{x[0], groups};
+    rows.push_back(
+        {"group_norm", {{x}, {{x[1]}}, {{x[1]}}}, {{"eps", 1e-5}, {"groups", groups}}, {x, of_group, of_group}});
+  };
+  group_norm({3, 64, 28, 28}, 32);
+  group_norm({2, 6, 131, 127}, 2);  // rows in shared memory, with edges
+  group_norm({2, 4, 300, 100}, 1);
+  group_norm({64, 96, 1}, 8);
+  group_norm({33, 40, 7}, 5);  // channels shorter than a pack
+  const auto reduce_max = [&](const Shape& x, Ints dims, const Shape& y) {
+    rows.push_back({"reduce_max", {{x}}, {{"dims", std::move(dims)}}, {y}});
+  };
+  reduce_max({300, 1023}, {1}, {300});
+  reduce_max({2011, 65}, {0}, {65});
+  reduce_max({17, 129, 70}, {1}, {17, 70});
+  reduce_max({33, 24, 15, 16}, {2, 3}, {33, 24});
+  reduce_max({40011}, {0}, {1});
+  rows.push_back(
+      {"slice", {{{130, 9, 384}}}, {{"begin", Ints{0, 2, 128}}, {"size", Ints{130, 5, 256}}}, {{130, 5, 256}}});
+  rows.push_back({"slice", {{{1000, 131}}}, {{"begin", Ints{0, 1}}, {"size", Ints{1000, 129}}}, {{1000, 129}}});
+  rows.push_back({"pad",
+                  {{{16, 5, 56, 56}}},
+                  {{"before", Ints{0, 0, 1, 1}}, {"after", Ints{0, 0, 1, 1}}, {"value", -1.0}},
+                  {{16, 5, 58, 58}}});
+  rows.push_back({"one_hot", {ids({2011}, 1000)}, {{"classes", int64_t{1000}}}, {{2011, 1000}}});
+  rows.push_back({"one_hot", {ids({777}, 37)}, {{"classes", int64_t{37}}}, {{777, 37}}});
+  rows.push_back({"position_embedding", {{{9, 129, 72}}, {{200, 72}}}, {}, {{9, 129, 72}}});
   rows.push_back({"softmax", {{{3, 129, 70}}}, dim(1), {{3, 129, 70}}});
   rows.push_back({"mae", {{{513, 257}}, fixed({513, 257})}, {{"scale", 1e-4}}, {{1}}});
   rows.push_back({"mse", {{{512, 256}}, fixed({512, 256})}, {{"scale", 1e-4}}, {{1}}});

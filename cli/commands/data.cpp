@@ -1,0 +1,145 @@
+// trainctl data: makes files of tokens, and says what a file of tokens is.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands/commands.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/data/mapped_file.h"
+#include "engine/train/data/token_file.h"
+#include "engine/train/data/token_writer.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::vector<std::string> files;
+  std::string output;
+  std::string format = "llm.c";
+  std::string dtype = "uint16";
+  bool force = false;
+};
+
+/// A file that is open for reading; "-" is stdin.
+class Input {
+ public:
+  explicit Input(const std::string& path) : path_(path), fd_(0) {
+    if (path == "-") return;
+    fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (fd_ < 0) fail();
+  }
+  ~Input() {
+    if (fd_ > 0) close(fd_);
+  }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  /// 0 at the end.
+  size_t read(std::vector<uint8_t>& to) const {
+    ssize_t got = 0;
+    do got = ::read(fd_, to.data(), to.size());
+    while (got < 0 && errno == EINTR);
+    if (got < 0) fail();
+    return static_cast<size_t>(got);
+  }
+
+ private:
+  [[noreturn]] void fail() const {
+    throw EnvError((path_ == "-" ? "stdin" : path_) + ": cannot be read: " + std::strerror(errno));
+  }
+
+  std::string path_;
+  int fd_;
+};
+
+int write_tokens(const Options& options) {
+  if (std::count(options.files.begin(), options.files.end(), "-") > 1)
+    throw SpecError({}, "data tokens", "stdin can be read once, but '-' is given several times");
+  TokenWriter writer(options.output, options.format == "llm.c", options.force);
+  std::vector<uint8_t> bytes(size_t{1} << 20);
+  for (const std::string& file : options.files) {
+    const Input input(file);
+    while (const size_t count = input.read(bytes)) writer.write_bytes(std::span(bytes).first(count));
+  }
+  if (writer.count() == 0) throw EnvError("the input has no bytes, so " + options.output + " is not written");
+  writer.finish();
+  std::cout << options.output << ": " << with_commas(writer.count()) << " tokens of uint16, "
+            << (options.format == "llm.c" ? "with the header of llm.c" : "no header") << "\n";
+  return kExitDone;
+}
+
+std::string describe(const std::string& path, TokenType without_header) {
+  const MappedFile file(path);
+  const std::span<const uint8_t> bytes = file.bytes();
+  const auto size = static_cast<int64_t>(bytes.size());
+  const auto start = bytes.first(static_cast<size_t>(std::min(size, kTokenHeaderBytes)));
+  const TokenFormat format = parse_token_header(start, size, without_header, path);
+  const auto body = bytes.subspan(static_cast<size_t>(format.header_bytes()));
+  std::string text = fmt::format("{}: {} tokens of {}, {}", path, with_commas(format.count), to_string(format.type),
+                                 format.has_header ? "with the header of llm.c" : "no header");
+  if (const auto [least, most] = range_of(body, format.type); least <= most)
+    text += fmt::format(", from {} to {}", with_commas(least), with_commas(most));
+  return text + "\n";
+}
+
+int print_info(const Options& options) {
+  for (const std::string& file : options.files)
+    std::cout << describe(file, options.dtype == "int32" ? TokenType::i32 : TokenType::u16);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_data_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* data = app.add_subcommand("data", "Make files of tokens, or say what a file of tokens is");
+  data->require_subcommand(1);
+  data->footer(R"(Examples:
+  trainctl data tokens book.txt -o book.bin
+  trainctl data info book.bin
+
+A job reads them with dataset: {type: tokens, path: book.bin, length: 128}. The bytes of files need no such file:
+dataset: {type: text, path: book.txt, length: 128} reads them as they are.
+
+trainctl help data tokens says more about one of them.)");
+
+  auto* tokens = data->add_subcommand("tokens", "Write the bytes of files as tokens, 0 to 255");
+  tokens->add_option("FILE", options->files, "Files, in this order; - is stdin")->required();
+  tokens->add_option("-o,--output", options->output, "File to write")->required();
+  tokens->add_option("--format", options->format, "llm.c | raw")
+      ->check(CLI::IsMember({"llm.c", "raw"}))
+      ->capture_default_str();
+  tokens->add_flag("--force", options->force, "Replace the output file if it exists");
+  tokens->footer(
+      R"(The file is there whole or not at all. llm.c begins with its header of 1,024 bytes, then a uint16 a token; raw has the
+tokens alone, as nanoGPT. A job reads both.
+
+Examples:
+  trainctl data tokens book.txt -o book.bin
+  trainctl data tokens a.txt b.txt -o both.bin --force
+  zcat book.txt.gz | trainctl data tokens - -o book.bin --format raw)");
+  tokens->callback([&chosen, options] { chosen = [options] { return write_tokens(*options); }; });
+
+  auto* info = data->add_subcommand("info", "Say what files of tokens are: header, type, count, smallest and largest");
+  info->add_option("FILE", options->files, "Files of tokens")->required();
+  info->add_option("--token-dtype", options->dtype, "uint16 | int32")
+      ->check(CLI::IsMember({"uint16", "int32"}))
+      ->capture_default_str();
+  info->footer(R"(A file without the header of llm.c does not say what its tokens are: --token-dtype does.
+
+Examples:
+  trainctl data info data/*.bin)");
+  info->callback([&chosen, options] { chosen = [options] { return print_info(*options); }; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,16 @@
+// Which of optimizer.groups sets each parameter's optimizer.
+#pragma once
+
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/graph/graph.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Sets Update::group of all updates. A parameter belongs to the first group that has a pattern for it. Returns an error
+/// for each pattern that decides nothing: it matches no parameter, or only those of earlier groups.
+std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph);
+
+}  // namespace trainctl

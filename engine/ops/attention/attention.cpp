@@ -1,0 +1,222 @@
+// out = softmax(scale * q k^T) v, for each query head; no matrix of rows by keys is ever in memory.
+//   packed   x [b, t, (g, r + 2, d)]: for each of g kv heads the r query heads that use it, its key and its value;
+//            with attr packing: qkv, x [b, t, (all query heads, all keys, all values)]
+//   apart    q [b, t, (g, r, d)], k [b, s, (g, d)], v as k
+// and last, if given, a mask [b, s]: keys with 0 are left out. With attr causal row i of the queries sees keys 0 .. i.
+// Outputs: out [b, t, (g, r, d)], and for the backward pass the log of each row's sum of exponentials, [b, g, r, t].
+// A row that sees no key is 0, and so is its log.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/cuda/cuda_scratch.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kMostHeadDim = 256;
+
+bool is_packed(Infos in) { return in.size() <= 2; }
+bool has_mask(Infos in) { return in.size() % 2 == 0; }
+bool side_by_side(const Attrs& attrs) { return attrs.text("packing", "heads") == "qkv"; }
+
+/// Checks the inputs, and returns the sizes.
+AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
+  expect_inputs(op, in, 1, 4);
+  const bool packed = is_packed(in);
+  expect_floats(op, in.first(packed ? 1 : 3));
+  for (const TensorInfo& each : in.first(packed ? 1 : 3)) {
+    if (each.shape.size() != 3)
+      shape_error(fmt::format("{} takes [batch, rows, features], but got {}", op, to_string(each)));
+  }
+  const Shape& x = in[0].shape;
+  const int64_t d = attrs.integer("head_dim");
+  if (d < 1 || d > kMostHeadDim)
+    shape_error(fmt::format("{}: the heads have {} numbers, expected 1 to {}", op, d, kMostHeadDim));
+  AttentionSize size{.b = x[0], .t = x[1], .d = d};
+  if (packed) {
+    size.s = size.t;
+    size.r = attrs.integer("group", 1);
+    const int64_t unit = (size.r + 2) * d;
+    if (size.r < 1 || x[2] % unit != 0)
+      shape_error(fmt::format("{}: the last dim of {} is no multiple of {}: {} query heads, a key and a value of {}", op,
+                              to_string(in[0]), unit, size.r, d));
+    size.g = x[2] / unit;
+  } else {
+    size.s = in[1].shape[1];
+    size.g = in[1].shape[2] / d;
+    if (in[1].shape[0] != size.b || in[1].shape[2] % d != 0)
+      shape_error(fmt::format("{}: the keys are {}, expected [{}, rows, heads x {}]", op, to_string(in[1]), size.b, d));
+    expect_shape(op, "the values", in[2], in[1].shape);
+    if (x[2] % in[1].shape[2] != 0)
+      shape_error(fmt::format("{}: the queries are {}, expected a multiple of the {} features of the keys", op,
+                              to_string(in[0]), in[1].shape[2]));
+    size.r = x[2] / in[1].shape[2];
+  }
+  if (has_mask(in)) expect_shape(op, "the mask", in.back(), {size.b, size.s});
+  return size;
+}
+
+RuleText rule(Infos in, const Attrs& attrs) {
+  const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
+  const std::string whole_keys = "attention needs all keys and whole heads on one rank";
+  if (!is_packed(in)) {
+    // Of several kv heads, those are cut, with the query heads that use them.
+    const bool one = in[1].shape[2] == attrs.integer("head_dim");
+    return {"bt(grd),bs(gd),bs(gd)" + mask + "->bt(grd),bgrt", one ? "sd" : "sdr", whole_keys};
+  }
+  if (side_by_side(attrs))
+    return {"btn" + mask + "->btm,bgrt", "tnmgr",
+            "attention needs all keys on one rank, and packing: qkv has the heads in three places"};
+  return {"bt(gn)" + mask + "->bt(gm),bgrt", "tnmr",
+          whole_keys + "; rows of queries can be cut if q, k and v are three inputs"};
+}
+
+/// (dy, inputs, out, logs) -> the gradient of each input but the mask
+void backward(GradBuilder& g) {
+  std::vector<TensorId> inputs = {g.out_grad()};
+  for (int i = 0; i < g.num_inputs(); ++i) inputs.push_back(g.in(i));
+  inputs.push_back(g.out(0));
+  inputs.push_back(g.out(1));
+  const std::vector<int> which = g.num_inputs() <= 2 ? std::vector<int>{0} : std::vector<int>{0, 1, 2};
+  g.set_in_grads(which, "attention_grad", std::move(inputs), g.attrs());
+}
+
+/// `products`: of rows by keys, or with them.
+Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, double products) {
+  const AttentionSize size = size_of("attention", in, attrs);
+  Cost cost = traffic_cost(operands_in, out, 0);
+  const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
+  cost.flops = scores * (2.0 * products * static_cast<double>(size.d) + 8.0) * (attrs.flag("causal") ? 0.5 : 1.0);
+  return cost;
+}
+
+/// The forward inputs among those of the gradient.
+Infos forward_inputs(Infos in) { return in.subspan(1, in.size() - 3); }
+
+void expect_grad(Infos in) {
+  using namespace example;
+  expect(in.size() >= 4 && in.size() <= 7, "it takes dy, the inputs of attention, its output and the rows' logs");
+  expect_shape(in[in.size() - 2], in[0].shape, "the output");
+}
+
+/// The library's workspace; of the engine's own kernels, sum dy * out of each row.
+int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
+  const Shape& logs = inputs.back();
+  AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};
+  n.d = inputs[0][2] / n.heads();
+  if (outputs.size() == 3) n.s = outputs[1][1];
+  int64_t most = 4 * num_elements(logs);
+  for (const bool all_heads : {false, true}) {
+    const AttentionSlice slice = grad_slice(n, all_heads);
+    if (slice.b > 0) most = std::max(most, grad_workspace(n, slice));
+  }
+  return most;
+}
+
+Attrs example_attrs() {
+  return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}};
+}
+
+}  // namespace
+
+extern const OpDef attention_op = {
+    .name = "attention",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      const AttentionSize a = size_of("attention", in, attrs);
+      return {{{a.b, a.t, a.g * a.r * a.d}, in[0].dtype}, {{a.b, a.g, a.r, a.t}}};
+    },
+    .rule = rule,
+    .backward = backward,
+    .kernel = {.name = "attention",
+               .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(in, in, out, attrs, 2); },
+               .example =
+                   [] {
+                     return KernelExample{.what = "out, log of sums; packed q, k and v, or three inputs(, mask)",
+                                          .inputs = {{{4, 1024, 2304}}},
+                                          .attrs = example_attrs(),
+                                          .optional = {{"packing", std::string("heads")}}};
+                   }},
+};
+
+/// (dy, inputs, out, logs) -> dx, or dq, dk, dv
+extern const OpDef attention_grad_op = {
+    .name = "attention_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("attention_grad", in, 4, 7);
+      if (is_packed(forward_inputs(in))) return {in[1]};
+      return {in[1], in[2], in[3]};
+    },
+    .kernel = {.name = "attention_grad",
+               .cost = [](Infos in, Infos out,
+                          const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5); },
+               .most_cuda_scratch = most_grad_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
+                         .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
+                         .attrs = example_attrs(),
+                         .optional = {{"packing", std::string("heads")}},
+                         .expect = expect_grad};
+                   }},
+};
+
+extern const LayerDef attention_layer = {
+    .name = "attention",
+    .doc = "Softmax attention of query heads, from q, k and v in one input or three; a last input masks keys with 0.",
+    .fields = {integer("heads", "Query heads.").required().at_least(1).at_most(kMaxSize),
+               integer("kv_heads", "Heads of keys and values, which divide the query heads; default: as many.")
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               flag("causal", false, "Row i attends to rows 0 to i alone."),
+               number("scale", "Of the scores; default: 1 / sqrt(features of a head).").above(0),
+               text("packing",
+                    "Of one input. heads: for each kv head its query heads, k, v, which can be cut; qkv: all heads of q, "
+                    "then k, then v, as GPT-2 has them.")
+                   .one_of({"heads", "qkv"})
+                   .defaults(std::string("heads"))},
+    .min_inputs = 1,
+    .max_inputs = 4,
+    .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
+      const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
+      if (kv_heads < 1 || heads % kv_heads == 0) return {};
+      return {{"kv_heads", fmt::format("{} kv heads do not divide {} query heads", kv_heads, heads), ""}};
+    },
+    .emit =
+        [](LayerContext& layer) {
+          const int64_t heads = layer.attrs.integer("heads"), kv_heads = layer.attrs.integer("kv_heads", heads);
+          const bool packed = layer.inputs.size() <= 2;
+          const int64_t features = layer.shape().back(), parts = packed ? heads + 2 * kv_heads : heads;
+          if (features % parts != 0)
+            throw ShapeError(fmt::format("attention: the {} features of {} are not {} heads of the same size", features,
+                                         to_string(layer.shape()), parts),
+                             "heads");
+          const int64_t head_dim = features / parts;
+          if (!packed && layer.shape(1).back() != kv_heads * head_dim)
+            throw ShapeError(fmt::format("attention: the keys are {}, expected {} kv heads of {} features",
+                                         to_string(layer.shape(1)), kv_heads, head_dim),
+                             "heads");
+          Attrs attrs{{"head_dim", head_dim},
+                      {"causal", layer.attrs.flag("causal")},
+                      {"scale", layer.attrs.number("scale", 1.0 / std::sqrt(static_cast<double>(head_dim)))}};
+          if (packed) {
+            attrs.set("group", heads / kv_heads);
+            attrs.set("packing", layer.attrs.text("packing"));
+          }
+          return layer.emit("attention", std::move(attrs));
+        },
+};
+
+extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op}, .layers = {&attention_layer}};
+
+}  // namespace trainctl

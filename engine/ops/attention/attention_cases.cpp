@@ -1,0 +1,221 @@
+#include <cmath>
+
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+/// The features of each head by index, wherever the inputs have them.
+struct NaiveHeads {
+  const Inputs& in;
+  int64_t t, s, g, r, d;
+  bool packed, side_by_side;
+
+  NaiveHeads(const Inputs& inputs, const Attrs& attrs) : in(inputs), d(attrs.integer("head_dim")) {
+    packed = in.size() <= 2;
+    side_by_side = attrs.text("packing", "heads") == "qkv";
+    t = in[0].shape[1];
+    s = packed ? t : in[1].shape[1];
+    r = packed ? attrs.integer("group", 1) : in[0].shape[2] / in[1].shape[2];
+    g = packed ? in[0].shape[2] / d / (r + 2) : in[1].shape[2] / d;
+  }
+
+  double q(int64_t b, int64_t i, int64_t head, int64_t e) const {
+    const int64_t block = packed && !side_by_side ? head / r * (r + 2) + head % r : head;
+    return of(0, b, i, block * d + e);
+  }
+  double k(int64_t b, int64_t j, int64_t head, int64_t e) const { return key(1, b, j, head / r, e); }
+  double v(int64_t b, int64_t j, int64_t head, int64_t e) const { return key(2, b, j, head / r, e); }
+  bool sees(int64_t b, int64_t i, int64_t j, bool causal) const {
+    if (causal && j > i) return false;
+    return in.size() % 2 == 1 || in.back().values[b * s + j] != 0;
+  }
+
+ private:
+  double of(size_t input, int64_t b, int64_t row, int64_t feature) const {
+    const Shape& shape = in[input].shape;
+    return in[input].values[(b * shape[1] + row) * shape[2] + feature];
+  }
+  /// which: 1 of the keys, 2 of the values
+  double key(int64_t which, int64_t b, int64_t j, int64_t head, int64_t e) const {
+    if (!packed) return of(static_cast<size_t>(which), b, j, head * d + e);
+    const int64_t block = side_by_side ? g * r + (which - 1) * g + head : head * (r + 2) + r + which - 1;
+    return of(0, b, j, block * d + e);
+  }
+};
+
+Outputs attention(const Inputs& in, const Attrs& attrs) {
+  const NaiveHeads n(in, attrs);
+  const int64_t batch = in[0].shape[0], heads = n.g * n.r;
+  const bool causal = attrs.flag("causal");
+  const double scale = attrs.number("scale", 1.0);
+  Outputs out{zeros({batch, n.t, heads * n.d}), zeros({batch, n.g, n.r, n.t})};
+  std::vector<double> p(n.s);
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t i = 0; i < n.t; ++i) {
+        double top = -INFINITY, total = 0;
+        for (int64_t j = 0; j < n.s; ++j) {
+          p[j] = 0;
+          for (int64_t e = 0; e < n.d; ++e) p[j] += scale * n.q(b, i, h, e) * n.k(b, j, h, e);
+          if (n.sees(b, i, j, causal)) top = std::max(top, p[j]);
+        }
+        for (int64_t j = 0; j < n.s; ++j) total += p[j] = n.sees(b, i, j, causal) ? std::exp(p[j] - top) : 0.0;
+        if (total == 0) continue;
+        out[1].values[(b * heads + h) * n.t + i] = top + std::log(total);
+        for (int64_t j = 0; j < n.s; ++j) {
+          for (int64_t e = 0; e < n.d; ++e)
+            out[0].values[((b * n.t + i) * heads + h) * n.d + e] += p[j] / total * n.v(b, j, h, e);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+Outputs attention_call(const NaiveCall& call) { return attention(call.in, call.attrs); }
+
+/// Of calls in which no row sees a key.
+Outputs unseen_grad(const NaiveCall& call) {
+  Outputs out;
+  for (const Tensor64& before : call.before) out.push_back(zeros(before.shape));
+  return out;
+}
+
+Attrs of(int64_t head_dim, int64_t group = 1, bool causal = false, double scale = 0.5) {
+  return {{"head_dim", head_dim}, {"group", group}, {"causal", causal}, {"scale", scale}};
+}
+Attrs side_by_side(Attrs attrs) {
+  attrs.set("packing", std::string("qkv"));
+  return attrs;
+}
+
+/// x [b, t, ..] packed.
+OpCase packed(int64_t b, int64_t t, int64_t kv_heads, int64_t d, int64_t group, bool causal, double scale = 0.5) {
+  OpCase row{"attention", {{{b, t, kv_heads * (group + 2) * d}}}, of(d, group, causal, scale)};
+  row.outputs = {{b, t, kv_heads * group * d}, {b, kv_heads, group, t}};
+  row.tolerance = 5e-6;
+  return row;
+}
+
+OpCase with_mask(OpCase row) {
+  const Shape& keys = row.inputs.size() == 1 ? row.inputs[0].shape : row.inputs[1].shape;
+  row.inputs.push_back(ids({keys[0], keys[1]}, 2));
+  return row;
+}
+
+OpCase apart(int64_t b, int64_t t, int64_t s, int64_t kv_heads, int64_t group, int64_t d, bool causal) {
+  const Shape keys{b, s, kv_heads * d};
+  OpCase row{"attention", {{{b, t, kv_heads * group * d}}, {keys}, {keys}}, of(d, 1, causal)};
+  row.attrs.erase("group");
+  row.outputs = {{b, t, kv_heads * group * d}, {b, kv_heads, group, t}};
+  row.tolerance = 5e-6;
+  return row;
+}
+
+std::vector<OpCase> rows() {
+  std::vector<OpCase> rows;
+  for (const bool causal : {false, true}) {
+    rows.push_back(packed(1, 1, 1, 2, 1, causal));
+    rows.push_back(packed(4, 17, 3, 4, 1, causal));
+    rows.push_back(packed(2, 33, 1, 3, 3, causal));
+    rows.push_back(packed(1, 64, 2, 2, 1, causal));
+    rows.push_back(packed(1, 100, 1, 2, 1, causal));
+    rows.push_back(packed(1, 150, 1, 2, 1, causal));  // more than one block of keys
+    rows.push_back(packed(2, 6, 4, 5, 2, causal));
+    rows.push_back(packed(1, 33, 1, 3, 1, causal, 20.0));  // scores from -200 to 200
+    rows.push_back(packed(1, 5, 1, 40, 1, causal));
+    rows.push_back(apart(2, 12, 12, 4, 1, 2, causal));
+    rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
+    rows.push_back(apart(1, 4, 9, 2, 1, 2, causal));
+    rows.push_back(apart(2, 6, 6, 1, 4, 2, causal));  // query heads are cut
+    rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
+    rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
+    rows.push_back(with_mask(apart(2, 12, 10, 2, 1, 2, causal)));
+  }
+  OpCase floats = packed(2, 7, 2, 3, 1, false);
+  floats.inputs.push_back(fixed({2, 7}));
+  rows.push_back(floats);
+  OpCase gpt = packed(2, 9, 3, 2, 1, true), grouped = packed(2, 9, 2, 2, 3, true);
+  gpt.attrs = side_by_side(gpt.attrs);
+  grouped.attrs = side_by_side(grouped.attrs);
+  rows.push_back(gpt);
+  rows.push_back(grouped);
+  return rows;
+}
+
+CaseOperand filled(Shape shape, double number, DType dtype = DType::f32) {
+  return {std::move(shape), CaseOperand::Fill::number, dtype, false, number};
+}
+
+std::vector<KernelCase> kernels() {
+  const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
+  std::vector<KernelCase> calls;
+  for (const double mask : {0.0, 1.0}) {
+    // Scores of -9000 in every place: no exponential may vanish because of their size.
+    calls.push_back({"attention",
+                     {filled(out, 30), filled(out, -30), {out}, filled({2, 70}, mask)},
+                     {unwritten(out), unwritten(logs)},
+                     {{"head_dim", int64_t{3}}, {"causal", true}, {"scale", 10.0 / 3}},
+                     1e-5});
+  }
+  calls.push_back({"attention", {{x}, filled({2, 70}, 0)}, {unwritten(out), unwritten(logs)}, of(3), 1e-6});
+  calls.push_back({"attention_grad",
+                   {{out}, {x}, filled({2, 70}, 0), filled(out, 0), filled(logs, 0)},
+                   {unwritten(x)},
+                   of(3),
+                   1e-6});
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases attention_cases = {
+    .rows = rows(),
+    .references = {{"attention", attention}},
+    .rules = {{{"attention", {{{2, 3, 36}}}, of(2, 4)}, "bt(gn)->bt(gm),bgrt", "tnmr", {{2, 3, 24}, {2, 3, 4, 3}}},
+              {{"attention", {{{2, 3, 36}}, {{2, 3}, DType::i32}}, of(2, 4)},
+               "bt(gn),bt->bt(gm),bgrt",
+               "tnmr",
+               {{2, 3, 24}, {2, 3, 4, 3}}},
+              {{"attention", {{{2, 3, 36}}}, side_by_side(of(2, 4))},
+               "btn->btm,bgrt",
+               "tnmgr",
+               {{2, 3, 24}, {2, 3, 4, 3}}},
+              {{"attention", {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 4}}}, of(2)},
+               "bt(grd),bs(gd),bs(gd)->bt(grd),bgrt",
+               "sdr",
+               {{2, 3, 12}, {2, 2, 3, 3}}},
+              {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 2}}, {{2, 5}}}, of(2)},
+               "bt(grd),bs(gd),bs(gd),bs->bt(grd),bgrt",
+               "sd",
+               {{2, 3, 12}, {2, 1, 6, 3}}}},
+    .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
+                   {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn)"},
+                   "whole heads of whole samples"},
+                  {{"attention", {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}}, of(2)},
+                   {"attention_grad bt(grd),bt(grd),bs(gd),bs(gd),bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums t sums t"},
+                   "dk and dv add up over the rows of queries, and over the query heads of a kv head"}},
+    .shape_errors =
+        {{{"attention", {{{2, 3}}}, of(2)}, "attention takes [batch, rows, features], but got [2, 3]"},
+         {{"attention", {{{2, 3, 8}}}, of(2)},
+          "attention: the last dim of [2, 3, 8] is no multiple of 6: 1 query heads, a key and a value of 2"},
+         {{"attention", {{{2, 3, 8}}}, of(300)}, "attention: the heads have 300 numbers, expected 1 to 256"},
+         {{"attention", {{{2, 3, 8}}, {{1, 3, 8}}, {{2, 3, 8}}}, of(2)},
+          "attention: the keys are [1, 3, 8], expected [2, rows, heads x 2]"},
+         {{"attention", {{{2, 3, 8}}, {{2, 3, 8}}, {{2, 4, 8}}}, of(2)},
+          "attention: the values is [2, 4, 8], expected [2, 3, 8]"},
+         {{"attention", {{{2, 3, 8}}, {{2, 3, 6}}, {{2, 3, 6}}}, of(2)},
+          "attention: the queries are [2, 3, 8], expected a multiple of the 6 features of the keys"},
+         {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"attention", attention_call}, {"attention_grad", unseen_grad}},
+    .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
+               {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},
+               {"attention", ", heads: 1, packing: qkv", {8, 4, 1}, false, {4, 3}},
+               {"attention", ", heads: 3, inputs: [shaped, shaped, shaped]", {8, 2, 6}, false, {2, 6}}},
+};
+
+}  // namespace trainctl

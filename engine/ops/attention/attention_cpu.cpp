@@ -1,0 +1,325 @@
+// A block of queries meets the keys block by block; scores are transposed, [keys, queries], so that the softmax of a
+// block is vectors of queries and every product reads its matrices along their rows:
+//   S = K Q^T    P = e^(S - log)    out += P^T V
+//   backward: S and P again, R = V dy^T, G = scale * P * (R - sum dy * out); dv += P dy, dk += G q, dq += G^T k
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/scratch_cpu.h"
+#include "engine/ops/cpu/threads_cpu.h"
+#include "engine/ops/matmul/product_cpu.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
+constexpr int64_t kLanes = 16;                 // of queries: what a loop keeps in registers
+/// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
+constexpr float kUnseen = -std::numeric_limits<float>::max();
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+/// A block of one head's queries: rows [first, first + count), in `width` columns of the transposed matrices. Columns
+/// beyond count hold numbers that nothing reads.
+struct Block {
+  int64_t b, g, r, first, count, width;
+};
+
+struct KeyBlock {
+  int64_t first, count;
+};
+
+/// Of a product c[m,n] = a[m,k] b[k,n].
+struct ProductSize {
+  int64_t m, n, k;
+};
+
+/// The memory of one thread.
+struct Buffers {
+  float *queries, *slopes;  ///< [d, kQueries]: q and dy, transposed
+  float *scores, *rates;    ///< [kKeys, kQueries]: S and P; R and G
+  float *top, *total, *factor;  ///< [kQueries]
+  float* product;               ///< scratch of the tiles
+};
+
+class AttentionKernel {
+ public:
+  AttentionKernel(const AttentionCall& shape, const KernelCall& call)
+      : n_(shape.size),
+        a_(shape),
+        tiles_(cpu::tiles_for_blocks()),
+        scratch_(cpu::scratch_of_this_thread()),
+        q_(call.in[shape.q_at].as<float>()),
+        k_(call.in[shape.k_at].as<float>()),
+        v_(call.in[shape.v_at].as<float>()) {
+    if (!a_.masked) return;
+    const TensorArg& mask = call.in[a_.mask_at];
+    check(mask.dtype != DType::bf16, "a CPU has no bf16");
+    mask_ids_ = mask.dtype == DType::i32 ? mask.as<int32_t>() : nullptr;
+    mask_floats_ = mask.dtype == DType::f32 ? mask.as<float>() : nullptr;
+  }
+
+ protected:
+  void split(int64_t tasks, int threads) {
+    const double scores = static_cast<double>(n_.b * n_.heads() * n_.t) * static_cast<double>(n_.s);
+    const auto worth = static_cast<int64_t>(scores * static_cast<double>(n_.d) / (1 << 19)) + 1;
+    tasks_ = tasks;
+    parts_ = static_cast<int>(std::max<int64_t>(1, std::min({int64_t{threads}, worth, tasks})));
+    int64_t floats = 0;
+    for (const bool transposed : {false, true}) {
+      cpu::Product p{.m = kKeys, .n = std::max(n_.d, kQueries), .k = std::max(n_.d, kKeys)};
+      p.transpose_a = transposed;
+      floats = std::max(floats, tiles_.scratch_floats(p));
+    }
+    product_floats_ = round_up(floats, kLanes);
+    floats_ = 2 * round_up(n_.d, kLanes) * kQueries + 2 * kKeys * kQueries + 3 * kQueries + product_floats_;
+    scratch_->reserve(floats_ * parts_);
+    cpu::start_workers(parts_);
+  }
+
+  /// Calls f(task, buffers) for each task; each thread takes consecutive ones.
+  template <class F>
+  void for_each_task(const F& f) const {
+    cpu::run_parts(parts_, [&](int part) {
+      const Buffers buffers = buffers_of(part);
+      for (int64_t task = tasks_ * part / parts_; task < tasks_ * (part + 1) / parts_; ++task) f(task, buffers);
+    });
+  }
+
+  Block block(int64_t b, int64_t head, int64_t first) const {
+    const int64_t count = std::min(kQueries, n_.t - first);
+    return {b, head / n_.r, head % n_.r, first, count, round_up(count, kLanes)};
+  }
+
+  /// Calls f(keys) for the blocks of keys that some query of the block sees.
+  template <class F>
+  void for_each_keys(const Block& block, const F& f) const {
+    const int64_t end = a_.keys_of(block.first + block.count);
+    for (int64_t first = 0; first < end; first += kKeys) f(KeyBlock{first, std::min(kKeys, end - first)});
+  }
+
+  /// to[d, width] = scale * rows^T, with zeros in the columns beyond the block.
+  void turn(const float* rows, int64_t row_step, const Block& block, float scale, float* to) const {
+    for (int64_t c = 0; c < block.count; ++c) {
+      for (int64_t e = 0; e < n_.d; ++e) to[e * kQueries + c] = scale * rows[c * row_step + e];
+    }
+    for (int64_t c = block.count; c < block.width; ++c) {
+      for (int64_t e = 0; e < n_.d; ++e) to[e * kQueries + c] = 0;
+    }
+  }
+
+  /// c[m,n] (+)= a[m,k] b[k,n]; transposed: a[k,m]
+  void multiply(const float* a, int64_t a_row, bool transposed, const float* b, int64_t b_row, float* c, int64_t c_row,
+                ProductSize size, bool add, const Buffers& buffers) const {
+    cpu::Product p{.m = size.m, .n = size.n, .k = size.k, .a = a, .b = b, .c = c, .transpose_a = transposed};
+    p.accumulate = add;
+    p.a_row = a_row, p.b_row = b_row, p.c_row = c_row;
+    tiles_.run(p, buffers.product);
+  }
+
+  /// scores[key, query] = k . (scale * q), or kUnseen.
+  void score(const Block& block, const KeyBlock& keys, const Buffers& buffers) const {
+    multiply(k_ + offset_of(a_.k, block.b, block.g, 0, keys.first), a_.k.row, false, buffers.queries, kQueries,
+             buffers.scores, kQueries, {keys.count, block.width, n_.d}, false, buffers);
+    const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
+    for (int64_t j = 0; j < keys.count; ++j) {
+      const int64_t hidden = !sees(block.b, keys.first + j) ? block.width
+                             : a_.causal                   ? std::min(block.width, keys.first + j - row)
+                                                           : 0;
+      if (hidden > 0) std::fill_n(buffers.scores + j * kQueries, hidden, kUnseen);
+    }
+  }
+
+  const AttentionSize n_;
+  const AttentionCall a_;
+
+ private:
+  bool sees(int64_t b, int64_t key) const {
+    if (mask_ids_ != nullptr) return mask_ids_[b * n_.s + key] != 0;
+    return mask_floats_ == nullptr || mask_floats_[b * n_.s + key] != 0.0f;
+  }
+
+  Buffers buffers_of(int part) const {
+    const int64_t turned = round_up(n_.d, kLanes) * kQueries, square = kKeys * kQueries;
+    float* at = scratch_->data() + part * floats_;
+    const auto take = [&](int64_t floats) { return std::exchange(at, at + floats); };
+    Buffers all{};
+    all.queries = take(turned), all.slopes = take(turned);
+    all.scores = take(square), all.rates = take(square);
+    all.top = take(kQueries), all.total = take(kQueries), all.factor = take(kQueries);
+    all.product = at;
+    return all;
+  }
+
+  const cpu::Tiles& tiles_;
+  std::shared_ptr<cpu::Scratch> scratch_;
+  const int32_t* mask_ids_ = nullptr;
+  const float* mask_floats_ = nullptr;
+  int64_t tasks_ = 0, product_floats_ = 0, floats_ = 0;
+  int parts_ = 1;
+
+ protected:
+  const float *q_, *k_, *v_;
+};
+
+class Forward : public AttentionKernel {
+ public:
+  explicit Forward(const KernelCall& call)
+      : AttentionKernel(attention_of(call), call), out_(call.out[0].as<float>()), logs_(call.out[1].as<float>()) {
+    blocks_ = (n_.t + kQueries - 1) / kQueries;
+    split(n_.b * n_.heads() * blocks_, call.threads);
+  }
+
+  void operator()() const {
+    for_each_task([this](int64_t task, const Buffers& buffers) {
+      const int64_t head = task / blocks_;
+      run(block(head / n_.heads(), head % n_.heads(), task % blocks_ * kQueries), buffers);
+    });
+  }
+
+ private:
+  void run(const Block& block, const Buffers& buffers) const {
+    float* const out = out_ + offset_of(a_.out, block.b, block.g, block.r, block.first);
+    turn(q_ + offset_of(a_.q, block.b, block.g, block.r, block.first), a_.q.row, block, a_.scale, buffers.queries);
+    std::fill_n(buffers.top, block.width, kUnseen);
+    std::fill_n(buffers.total, block.width, 0.0f);
+    for_each_keys(block, [&](const KeyBlock& keys) {
+      score(block, keys, buffers);
+      for (int64_t c = 0; c < block.width; c += kLanes) exponentials(keys.count, c, buffers);
+      if (keys.first > 0) scale_rows(out, block, buffers.factor);
+      multiply(buffers.scores, kQueries, true, v_ + offset_of(a_.v, block.b, block.g, 0, keys.first), a_.v.row, out,
+               a_.out.row, {block.count, n_.d, keys.count}, keys.first > 0, buffers);
+    });
+    float* const logs = logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first;
+    for (int64_t c = 0; c < block.count; ++c) {
+      const float total = buffers.total[c];
+      logs[c] = total > 0 || std::isnan(total) ? buffers.top[c] + std::log(total) : 0.0f;
+      buffers.factor[c] = total > 0 || std::isnan(total) ? 1.0f / total : 0.0f;
+    }
+    scale_rows(out, block, buffers.factor);
+  }
+
+  /// Of kLanes queries: scores become e^(score - top) with the top so far; `factor` is what brings earlier sums to it.
+  static void exponentials(int64_t count, int64_t column, const Buffers& buffers) {
+    float top[kLanes], sum[kLanes] = {};
+    float* const before = buffers.top + column;
+    float* const scores = buffers.scores + column;
+    std::copy_n(before, kLanes, top);
+    for (int64_t j = 0; j < count; ++j) {
+      const float* row = scores + j * kQueries;
+      for (int l = 0; l < kLanes; ++l) top[l] = cpu::at_least(row[l], top[l]);
+    }
+    for (int64_t j = 0; j < count; ++j) {
+      float* row = scores + j * kQueries;
+      for (int l = 0; l < kLanes; ++l) {
+        const float p = cpu::exp(row[l] - top[l]);
+        row[l] = row[l] == kUnseen ? 0.0f : p;
+        sum[l] += row[l];
+      }
+    }
+    for (int l = 0; l < kLanes; ++l) {
+      const float factor = cpu::exp(before[l] - top[l]);
+      buffers.total[column + l] = buffers.total[column + l] * factor + sum[l];
+      buffers.factor[column + l] = factor;
+      before[l] = top[l];
+    }
+  }
+
+  void scale_rows(float* out, const Block& block, const float* factor) const {
+    for (int64_t c = 0; c < block.count; ++c) {
+      float* row = out + c * a_.out.row;
+      for (int64_t e = 0; e < n_.d; ++e) row[e] *= factor[c];
+    }
+  }
+
+  float *out_, *logs_;
+  int64_t blocks_ = 0;
+};
+
+/// A task is a kv head of one sample: it alone writes its dk and dv, always in the same order.
+class Backward : public AttentionKernel {
+ public:
+  explicit Backward(const KernelCall& call)
+      : AttentionKernel(attention_of_grad(call), call),
+        dy_(call.in[0].as<float>()),
+        y_(call.in[call.in.size() - 2].as<float>()),
+        logs_(call.in.back().as<float>()),
+        dq_(call.out[0].as<float>()),
+        dk_(call.out[a_.packed ? 0 : 1].as<float>()),
+        dv_(call.out[a_.packed ? 0 : 2].as<float>()) {
+    split(n_.b * n_.g, call.threads);
+  }
+
+  void operator()() const {
+    for_each_task([this](int64_t task, const Buffers& buffers) {
+      const int64_t b = task / n_.g, g = task % n_.g;
+      for (int64_t j = 0; j < n_.s; ++j) {
+        std::fill_n(dk_ + offset_of(a_.k, b, g, 0, j), n_.d, 0.0f);
+        std::fill_n(dv_ + offset_of(a_.v, b, g, 0, j), n_.d, 0.0f);
+      }
+      for (int64_t r = 0; r < n_.r; ++r) {
+        for (int64_t first = 0; first < n_.t; first += kQueries) run(block(b, g * n_.r + r, first), buffers);
+      }
+    });
+  }
+
+ private:
+  void run(const Block& block, const Buffers& buffers) const {
+    const int64_t at_q = offset_of(a_.q, block.b, block.g, block.r, block.first);
+    const int64_t at_y = offset_of(a_.out, block.b, block.g, block.r, block.first);
+    turn(q_ + at_q, a_.q.row, block, a_.scale, buffers.queries);
+    turn(dy_ + at_y, a_.out.row, block, 1.0f, buffers.slopes);
+    std::fill_n(buffers.total, block.width, 0.0f);
+    std::fill_n(buffers.top, block.width, 0.0f);
+    std::copy_n(logs_ + ((block.b * n_.g + block.g) * n_.r + block.r) * n_.t + block.first, block.count, buffers.top);
+    for (int64_t c = 0; c < block.count; ++c) {
+      const float *dy = dy_ + at_y + c * a_.out.row, *y = y_ + at_y + c * a_.out.row;
+      buffers.total[c] = static_cast<float>(cpu::sum(n_.d, [=](int64_t e) { return double{dy[e]} * y[e]; }));
+    }
+    for_each_keys(block, [&](const KeyBlock& keys) {
+      const int64_t at_k = offset_of(a_.k, block.b, block.g, 0, keys.first);
+      const int64_t at_v = offset_of(a_.v, block.b, block.g, 0, keys.first);
+      score(block, keys, buffers);
+      multiply(v_ + at_v, a_.v.row, false, buffers.slopes, kQueries, buffers.rates, kQueries,
+               {keys.count, block.width, n_.d}, false, buffers);
+      for (int64_t c = 0; c < block.width; c += kLanes) slopes(keys.count, c, buffers);
+      multiply(buffers.scores, kQueries, false, dy_ + at_y, a_.out.row, dv_ + at_v, a_.v.row,
+               {keys.count, n_.d, block.count}, true, buffers);
+      multiply(buffers.rates, kQueries, false, q_ + at_q, a_.q.row, dk_ + at_k, a_.k.row,
+               {keys.count, n_.d, block.count}, true, buffers);
+      multiply(buffers.rates, kQueries, true, k_ + at_k, a_.k.row, dq_ + at_q, a_.q.row,
+               {block.count, n_.d, keys.count}, keys.first > 0, buffers);
+    });
+  }
+
+  /// Of kLanes queries: scores become P, rates become G.
+  void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
+    float log[kLanes], mean[kLanes];
+    std::copy_n(buffers.top + column, kLanes, log);
+    std::copy_n(buffers.total + column, kLanes, mean);
+    for (int64_t j = 0; j < count; ++j) {
+      float *p = buffers.scores + j * kQueries + column, *rate = buffers.rates + j * kQueries + column;
+      for (int l = 0; l < kLanes; ++l) {
+        const float e = cpu::exp(p[l] - log[l]);
+        p[l] = p[l] == kUnseen ? 0.0f : e;
+        rate[l] = a_.scale * p[l] * (rate[l] - mean[l]);
+      }
+    }
+  }
+
+  const float *dy_, *y_, *logs_;
+  float *dq_, *dk_, *dv_;
+};
+
+CpuKernel prepare_attention(const KernelCall& call) { return Forward(call); }
+CpuKernel prepare_attention_grad(const KernelCall& call) { return Backward(call); }
+
+}  // namespace
+
+extern const CpuKernels attention_cpu = {{"attention", prepare_attention}, {"attention_grad", prepare_attention_grad}};
+
+}  // namespace trainctl

@@ -1,0 +1,117 @@
+// cuDNN computes bf16 where it can; else the engine's own tiles, chosen for the size of the heads.
+#include "engine/ops/attention/attention_cudnn_cuda.h"
+#include "engine/ops/attention/attention_tiles_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/rows_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+using namespace attention;
+
+MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
+  if (!a.masked) return MaskType::none;
+  switch (call.in[a.mask_at].dtype) {
+    case DType::i32: return MaskType::ints;
+    case DType::f32: return MaskType::floats;
+    case DType::bf16: return MaskType::halves;
+  }
+  return MaskType::none;
+}
+
+template <class T>
+Operands<T> operands_of(const KernelCall& call, const AttentionCall& a) {
+  return {a.size,
+          a.q,
+          a.k,
+          a.v,
+          a.out,
+          call.in[a.q_at].as<T>(),
+          call.in[a.k_at].as<T>(),
+          call.in[a.v_at].as<T>(),
+          a.masked ? call.in[a.mask_at].data : nullptr,
+          mask_type(call, a),
+          a.causal,
+          a.first_row,
+          a.scale};
+}
+
+template <int N>
+using Int = std::integral_constant<int, N>;
+
+/// Calls run(the features that a tile has room for).
+template <class Run>
+auto with_features(int64_t d, Run run) {
+  if (d <= 32) return run(Int<32>{});
+  if (d <= 64) return run(Int<64>{});
+  if (d <= 128) return run(Int<128>{});
+  check(d <= 256, "attention takes heads of up to 256 features");
+  return run(Int<256>{});
+}
+
+/// Rows of a tile, such that its floats fit into the shared memory of a block.
+template <int D>
+inline constexpr int kForwardTile = D <= 128 ? 64 : 32;
+template <int D>
+inline constexpr int kBackwardTile = D <= 64 ? 64 : D <= 128 ? 32 : 16;
+
+unsigned blocks(int64_t count) {
+  check(count <= INT32_MAX, "attention: too many blocks for one launch");
+  return static_cast<unsigned>(count);
+}
+
+CudaKernel prepare_attention(const CudaKernelCall& call) {
+  const AttentionCall a = attention_of(call);
+  if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
+  return with_float_type(call.out[0].dtype, [&](auto type) {
+    using T = decltype(type);
+    return with_features(a.size.d, [&](auto features) -> CudaKernel {
+      constexpr int kD = features, kB = kForwardTile<kD>;
+      constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
+      ask_for_shared(forward_kernel<kB, kD, T>, kBytes, "attention");
+      return [n = a.size, operands = operands_of<T>(call, a), out = call.out[0].as<T>(),
+              logs = call.out[1].as<float>()](CudaStream stream) {
+        const int64_t tiles = ceil_div(n.t, kB);
+        launch(forward_kernel<kB, kD, T>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream, "attention",
+               operands, out, logs, tiles);
+      };
+    });
+  });
+}
+
+CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
+  const AttentionCall a = attention_of_grad(call);
+  if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
+  const int64_t rows = a.size.b * a.size.heads() * a.size.t;
+  call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
+  return with_float_type(call.out[0].dtype, [&](auto type) {
+    using T = decltype(type);
+    return with_features(a.size.d, [&](auto features) -> CudaKernel {
+      constexpr int kD = features, kB = kBackwardTile<kD>;
+      constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
+      ask_for_shared(keys_grad_kernel<kB, kD, T>, kBytes, "attention_grad");
+      ask_for_shared(queries_grad_kernel<kB, kD, T>, kBytes, "attention_grad");
+      return [n = a.size, operands = operands_of<T>(call, a), dy = call.in[0].as<T>(),
+              y = call.in[call.in.size() - 2].as<T>(), logs = call.in.back().as<float>(), dq = call.out[0].as<T>(),
+              dk = call.out[a.packed ? 0 : 1].as<T>(), dv = call.out[a.packed ? 0 : 2].as<T>(), rows,
+              scratch = call.scratch](CudaStream stream) {
+        auto* const means = static_cast<float*>(scratch->memory());
+        const GradOperands<T> grad{dy, logs, means};
+        const int64_t key_tiles = ceil_div(n.s, kB), tiles = ceil_div(n.t, kB);
+        launch(means_kernel<T>, blocks(ceil_div(rows, kThreads / 32)), kThreads, 0, stream, "attention_grad", operands,
+               dy, y, means);
+        launch(keys_grad_kernel<kB, kD, T>, blocks(n.b * n.g * key_tiles), kThreads, kBytes, stream, "attention_grad",
+               operands, grad, dk, dv, key_tiles);
+        launch(queries_grad_kernel<kB, kD, T>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream,
+               "attention_grad", operands, grad, dq, tiles);
+      };
+    });
+  });
+}
+
+}  // namespace
+
+extern const CudaKernels attention_cuda = {{"attention", prepare_attention},
+                                           {"attention_grad", prepare_attention_grad}};
+
+}  // namespace trainctl

@@ -1,0 +1,13 @@
+// Attention in bf16 by cuDNN, which reads packed heads in place.
+#pragma once
+
+#include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+
+namespace trainctl {
+
+/// Null if the library is not there or has no engine for the call: a mask, other types, odd sizes.
+CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a);
+CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a);
+
+}  // namespace trainctl

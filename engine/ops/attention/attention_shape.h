@@ -1,0 +1,93 @@
+// The sizes of one attention, and where its heads are in memory: both kernels and the library read q, k and v in place
+// by strides, packed or apart.
+#pragma once
+
+#include "engine/base/error.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+
+struct AttentionSize {
+  int64_t b = 0;         ///< batch
+  int64_t t = 0, s = 0;  ///< rows of queries, and of keys
+  int64_t g = 0, r = 1;  ///< kv heads, and query heads of each
+  int64_t d = 0;         ///< features of a head
+
+  int64_t heads() const { return g * r; }
+};
+
+/// The heads of one operand: where they start, and the elements from one index to the next.
+struct Heads {
+  int64_t first = 0, batch = 0, row = 0, group = 0, head = 0;
+};
+
+constexpr int64_t offset_of(const Heads& x, int64_t b, int64_t g, int64_t r, int64_t row) {
+  return x.first + b * x.batch + g * x.group + r * x.head + row * x.row;
+}
+
+/// One call, of this rank's part.
+struct AttentionCall {
+  AttentionSize size;
+  bool packed = false;
+  Heads q, k, v, out;  ///< of dq, dk, dv and dy too
+  size_t q_at = 0, k_at = 0, v_at = 0;  ///< the inputs that hold them
+  bool masked = false;
+  size_t mask_at = 0;  ///< [b, s], if masked
+  bool causal = false;
+  int64_t first_row = 0;  ///< of the queries, in the whole
+  float scale = 1;
+
+  /// Keys that rows before `end` (of this rank) see.
+  int64_t keys_of(int64_t end) const {
+    const int64_t seen = first_row + end;
+    return causal && seen < size.s ? seen : size.s;
+  }
+};
+
+/// `first`: the input that holds q; `count`: how many inputs of the forward op there are.
+inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t count) {
+  AttentionCall a;
+  const TensorArg& x = call.in[first];
+  AttentionSize& n = a.size;
+  a.packed = count <= 2;
+  n.b = x.shape[0], n.t = n.s = x.shape[1], n.d = call.attrs.integer("head_dim");
+  const int64_t width = x.shape[2];
+  a.q_at = a.k_at = a.v_at = first;
+  if (!a.packed) {
+    const TensorArg& k = call.in[first + 1];
+    a.k_at = first + 1, a.v_at = first + 2;
+    n.s = k.shape[1];
+    n.g = k.shape[2] / n.d;
+    n.r = width / k.shape[2];
+    a.q = {0, n.t * width, width, n.r * n.d, n.d};
+    a.k = a.v = {0, n.s * k.shape[2], k.shape[2], n.d, 0};
+  } else {
+    n.r = call.attrs.integer("group", 1);
+    n.g = width / ((n.r + 2) * n.d);
+    const int64_t group = (n.r + 2) * n.d, batch = n.t * width;
+    if (call.attrs.text("packing", "heads") == "heads") {
+      a.q = {0, batch, width, group, n.d};
+      a.k = {n.r * n.d, batch, width, group, 0};
+      a.v = {(n.r + 1) * n.d, batch, width, group, 0};
+    } else {
+      const int64_t queries = n.heads() * n.d;
+      a.q = {0, batch, width, n.r * n.d, n.d};
+      a.k = {queries, batch, width, n.d, 0};
+      a.v = {queries + n.g * n.d, batch, width, n.d, 0};
+    }
+  }
+  const int64_t features = n.heads() * n.d;
+  a.out = {0, n.t * features, features, n.r * n.d, n.d};
+  a.masked = count % 2 == 0;
+  a.mask_at = first + count - 1;
+  a.causal = call.attrs.flag("causal");
+  a.first_row = x.offset.size() == 3 ? x.offset[1] : 0;
+  a.scale = static_cast<float>(call.attrs.number("scale", 1.0));
+  return a;
+}
+
+inline AttentionCall attention_of(const KernelCall& call) { return attention_of(call, 0, call.in.size()); }
+/// Of the gradient: its inputs are dy, those of the forward op, its output and the rows' logs.
+inline AttentionCall attention_of_grad(const KernelCall& call) { return attention_of(call, 1, call.in.size() - 3); }
+
+}  // namespace trainctl

@@ -1,0 +1,337 @@
+// The engine's own attention, for any head, type and mask: tiles of B queries by B keys in shared memory, arithmetic
+// in f32, sums in a fixed order. 256 threads are 16 x 16; a thread has every 16th row and column of a tile.
+//   forward   a block for each tile of queries, over the tiles of keys; the softmax is kept up to date on the way
+//   backward  a block for each tile of keys (dk, dv) over all queries that see it, then one for each tile of queries
+//             (dq) over its keys; both compute the scores again from q, k and the rows' logs
+#pragma once
+
+#include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/cuda/launch_cuda.h"
+
+namespace trainctl::attention {
+
+inline constexpr int kSide = 16, kThreads = kSide * kSide;
+
+enum class MaskType : uint8_t { none, ints, floats, halves };
+
+/// What all kernels of one call read.
+template <class T>
+struct Operands {
+  AttentionSize n;
+  Heads q, k, v, out;
+  const T *q_data, *k_data, *v_data;
+  const void* mask;
+  MaskType mask_type;
+  bool causal;
+  int64_t first_row;
+  float scale;
+
+  __device__ bool mask_at(int64_t b, int64_t key) const {
+    const int64_t at = b * n.s + key;
+    switch (mask_type) {
+      case MaskType::ints: return static_cast<const int32_t*>(mask)[at] != 0;
+      case MaskType::floats: return static_cast<const float*>(mask)[at] != 0.0f;
+      case MaskType::halves: return to_f32(static_cast<const bf16*>(mask)[at]) != 0.0f;
+      case MaskType::none: break;
+    }
+    return true;
+  }
+  __device__ bool sees(int64_t b, int64_t row, int64_t key) const {
+    return row < n.t && key < n.s && (!causal || key <= first_row + row) && mask_at(b, key);
+  }
+  /// The keys that rows before `end` see are before this one.
+  __device__ int64_t keys_of(int64_t end) const {
+    const int64_t last = first_row + (end < n.t ? end : n.t);
+    return causal && last < n.s ? last : n.s;
+  }
+};
+
+/// A tile of rows with D features: B of them, apart by kPitch floats, which no two threads' rows share a bank with.
+template <int D>
+inline constexpr int kPitch = D + 4;
+
+template <int B, int D, class T>
+__device__ void load_tile(float* to, const T* from, int64_t row_step, int64_t rows, int64_t features) {
+  for (int i = threadIdx.x; i < B * D; i += kThreads) {
+    const int row = i / D, e = i % D;
+    to[row * kPitch<D> + e] = row < rows && e < features ? to_f32(from[row * row_step + e]) : 0.0f;
+  }
+}
+
+__device__ inline int row_of(int i) { return static_cast<int>(threadIdx.x) / kSide + kSide * i; }
+__device__ inline int column_of(int j) { return static_cast<int>(threadIdx.x) % kSide + kSide * j; }
+
+/// acc[i][j] = a[row i] . b[column j]
+template <int B, int D>
+__device__ void dots(const float* a, const float* b, float (&acc)[B / kSide][B / kSide]) {
+  constexpr int kR = B / kSide;
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+#pragma unroll
+    for (int j = 0; j < kR; ++j) acc[i][j] = 0;
+  }
+#pragma unroll 4
+  for (int e = 0; e < D; e += 4) {
+    float4 left[kR], right[kR];
+#pragma unroll
+    for (int i = 0; i < kR; ++i) left[i] = *reinterpret_cast<const float4*>(a + row_of(i) * kPitch<D> + e);
+#pragma unroll
+    for (int j = 0; j < kR; ++j) right[j] = *reinterpret_cast<const float4*>(b + column_of(j) * kPitch<D> + e);
+#pragma unroll
+    for (int i = 0; i < kR; ++i) {
+#pragma unroll
+      for (int j = 0; j < kR; ++j) {
+        acc[i][j] += left[i].x * right[j].x;
+        acc[i][j] += left[i].y * right[j].y;
+        acc[i][j] += left[i].z * right[j].z;
+        acc[i][j] += left[i].w * right[j].w;
+      }
+    }
+  }
+}
+
+/// acc[i][c] += sum over k of s[row i, k] * rows[k, column c], or of s[k, row i] if transposed
+template <int B, int D, bool kTransposed>
+__device__ void add_product(const float* s, const float* rows, float (&acc)[B / kSide][D / kSide]) {
+#pragma unroll 4
+  for (int k = 0; k < B; ++k) {
+    float right[D / kSide];
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) right[c] = rows[k * kPitch<D> + column_of(c)];
+#pragma unroll
+    for (int i = 0; i < B / kSide; ++i) {
+      const float left = kTransposed ? s[k * (B + 1) + row_of(i)] : s[row_of(i) * (B + 1) + k];
+#pragma unroll
+      for (int c = 0; c < D / kSide; ++c) acc[i][c] += left * right[c];
+    }
+  }
+}
+
+template <int B>
+__device__ void store_square(float* to, const float (&v)[B / kSide][B / kSide]) {
+#pragma unroll
+  for (int i = 0; i < B / kSide; ++i) {
+#pragma unroll
+    for (int j = 0; j < B / kSide; ++j) to[row_of(i) * (B + 1) + column_of(j)] = v[i][j];
+  }
+}
+
+template <int B, int D, class T>
+__device__ void write_tile(T* to, int64_t row_step, int64_t rows, int64_t features,
+                           const float (&v)[B / kSide][D / kSide]) {
+#pragma unroll
+  for (int i = 0; i < B / kSide; ++i) {
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) {
+      if (row_of(i) < rows && column_of(c) < features) to[row_of(i) * row_step + column_of(c)] = from_f32<T>(v[i][c]);
+    }
+  }
+}
+
+/// The same in all 16 threads of a row.
+__device__ inline float row_max(float v) {
+#pragma unroll
+  for (int by = kSide / 2; by > 0; by /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, by));
+  return v;
+}
+__device__ inline float row_sum(float v) {
+#pragma unroll
+  for (int by = kSide / 2; by > 0; by /= 2) v += __shfl_xor_sync(~0u, v, by);
+  return v;
+}
+
+/// One head of one sample, and the first row of the block's tile.
+struct Place {
+  int64_t b, g, r, first;
+};
+/// Blocks in the order (sample, head, tile), the last tile first: with causal its work is the longest.
+__device__ inline Place place_of(int64_t heads, int64_t group, int64_t tiles, int tile_rows) {
+  const int64_t head = blockIdx.x / tiles, tile = tiles - 1 - blockIdx.x % tiles;
+  return {head / heads, head % heads / group, head % heads % group, tile * tile_rows};
+}
+
+template <class T>
+__device__ int64_t log_at(const Operands<T>& a, int64_t b, int64_t g, int64_t r, int64_t row) {
+  return ((b * a.n.g + g) * a.n.r + r) * a.n.t + row;
+}
+
+template <int B, int D>
+inline constexpr int kForwardFloats = 2 * B * kPitch<D> + B * (B + 1);
+template <int B, int D>
+inline constexpr int kBackwardFloats = 4 * B * kPitch<D> + B * (B + 1);
+
+template <int B, int D, class T>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out, float* logs, int64_t tiles) {
+  constexpr int kR = B / kSide;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  extern __shared__ float4 attention_shared[];
+  float* const queries = reinterpret_cast<float*>(attention_shared);
+  float* const keys = queries + B * kPitch<D>;  // and the values
+  float* const square = keys + B * kPitch<D>;
+  const Place at = place_of(a.n.g * a.n.r, a.n.r, tiles, B);
+  load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, at.first), a.q.row, a.n.t - at.first, a.n.d);
+  float sums[kR][D / kSide] = {}, top[kR], total[kR] = {};
+#pragma unroll
+  for (int i = 0; i < kR; ++i) top[i] = -INFINITY;
+  const int64_t end = a.keys_of(at.first + B);
+  for (int64_t first = 0; first < end; first += B) {
+    __syncthreads();
+    load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, first), a.k.row, a.n.s - first, a.n.d);
+    __syncthreads();
+    float score[kR][kR];
+    dots<B, D>(queries, keys, score);
+#pragma unroll
+    for (int i = 0; i < kR; ++i) {
+      float highest = top[i];
+#pragma unroll
+      for (int j = 0; j < kR; ++j) {
+        const bool seen = a.sees(at.b, at.first + row_of(i), first + column_of(j));
+        score[i][j] = seen ? a.scale * score[i][j] : -INFINITY;
+        highest = fmaxf(highest, score[i][j]);
+      }
+      highest = row_max(highest);
+      const float by = highest == -INFINITY ? 0.0f : highest;  // a row that has seen no key: every exponential is 0
+      const float factor = expf(top[i] - by);
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < kR; ++j) sum += score[i][j] = expf(score[i][j] - by);
+      total[i] = total[i] * factor + row_sum(sum);
+      top[i] = highest;
+#pragma unroll
+      for (int c = 0; c < D / kSide; ++c) sums[i][c] *= factor;
+    }
+    store_square<B>(square, score);
+    __syncthreads();
+    load_tile<B, D>(keys, a.v_data + offset_of(a.v, at.b, at.g, 0, first), a.v.row, a.n.s - first, a.n.d);
+    __syncthreads();
+    add_product<B, D, false>(square, keys, sums);
+  }
+#pragma unroll
+  for (int i = 0; i < kR; ++i) {
+    const bool none = total[i] == 0.0f;
+    const int64_t row = at.first + row_of(i);
+    if (row < a.n.t && column_of(0) == 0)
+      logs[log_at(a, at.b, at.g, at.r, row)] = none ? 0.0f : top[i] + logf(total[i]);
+#pragma unroll
+    for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
+  }
+  write_tile<B, D>(out + offset_of(a.out, at.b, at.g, at.r, at.first), a.out.row, a.n.t - at.first, a.n.d, sums);
+}
+
+/// means[row] = sum dy * out over the head: one warp a row.
+template <class T>
+__global__ void __launch_bounds__(kThreads) means_kernel(Operands<T> a, const T* dy, const T* out, float* means) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (row >= a.n.b * a.n.g * a.n.r * a.n.t) return;
+  const int64_t t = row % a.n.t, head = row / a.n.t;
+  const int64_t at = offset_of(a.out, head / (a.n.g * a.n.r), head / a.n.r % a.n.g, head % a.n.r, t);
+  float sum = 0;
+  for (int64_t e = lane; e < a.n.d; e += 32) sum += to_f32(dy[at + e]) * to_f32(out[at + e]);
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  if (lane == 0) means[row] = sum;
+}
+
+/// What the gradients read beside the operands.
+template <class T>
+struct GradOperands {
+  const T* dy;
+  const float *logs, *means;
+};
+
+/// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g, of one thread's elements.
+template <int B, int D, class T>
+__device__ void slopes(const Operands<T>& a, const GradOperands<T>& grad, const Place& at, int64_t row0, int64_t key0,
+                       const float* queries, const float* keys, const float* dys, const float* values,
+                       float (&p)[B / kSide][B / kSide], float (&g)[B / kSide][B / kSide]) {
+  dots<B, D>(queries, keys, p);
+  dots<B, D>(dys, values, g);
+#pragma unroll
+  for (int i = 0; i < B / kSide; ++i) {
+    const int64_t row = row0 + row_of(i);
+    const int64_t at_log = log_at(a, at.b, at.g, at.r, row < a.n.t ? row : 0);
+    const float log = grad.logs[at_log], mean = grad.means[at_log];
+#pragma unroll
+    for (int j = 0; j < B / kSide; ++j) {
+      p[i][j] = a.sees(at.b, row, key0 + column_of(j)) ? expf(a.scale * p[i][j] - log) : 0.0f;
+      g[i][j] = a.scale * p[i][j] * (g[i][j] - mean);
+    }
+  }
+}
+
+template <int B, int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    keys_grad_kernel(Operands<T> a, GradOperands<T> grad, T* dk, T* dv, int64_t tiles) {
+  constexpr int kR = B / kSide;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  extern __shared__ float4 attention_shared[];
+  float* const keys = reinterpret_cast<float*>(attention_shared);
+  float* const values = keys + B * kPitch<D>;
+  float* const queries = values + B * kPitch<D>;
+  float* const dys = queries + B * kPitch<D>;
+  float* const square = dys + B * kPitch<D>;
+  Place at = place_of(a.n.g, 1, tiles, B);
+  const int64_t key0 = at.first;
+  load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d);
+  load_tile<B, D>(values, a.v_data + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d);
+  float to_k[kR][D / kSide] = {}, to_v[kR][D / kSide] = {};
+  // With causal, rows before the tile's first key see none of it.
+  const int64_t before = a.causal && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
+  for (at.r = 0; at.r < a.n.r; ++at.r) {
+    for (int64_t row0 = before; row0 < a.n.t; row0 += B) {
+      __syncthreads();
+      load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d);
+      load_tile<B, D>(dys, grad.dy + offset_of(a.out, at.b, at.g, at.r, row0), a.out.row, a.n.t - row0, a.n.d);
+      __syncthreads();
+      float p[kR][kR], g[kR][kR];
+      slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
+      store_square<B>(square, p);
+      __syncthreads();
+      add_product<B, D, true>(square, dys, to_v);
+      __syncthreads();
+      store_square<B>(square, g);
+      __syncthreads();
+      add_product<B, D, true>(square, queries, to_k);
+    }
+  }
+  write_tile<B, D>(dk + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d, to_k);
+  write_tile<B, D>(dv + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d, to_v);
+}
+
+template <int B, int D, class T>
+__global__ void __launch_bounds__(kThreads)
+    queries_grad_kernel(Operands<T> a, GradOperands<T> grad, T* dq, int64_t tiles) {
+  constexpr int kR = B / kSide;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  extern __shared__ float4 attention_shared[];
+  float* const keys = reinterpret_cast<float*>(attention_shared);
+  float* const values = keys + B * kPitch<D>;
+  float* const queries = values + B * kPitch<D>;
+  float* const dys = queries + B * kPitch<D>;
+  float* const square = dys + B * kPitch<D>;
+  const Place at = place_of(a.n.g * a.n.r, a.n.r, tiles, B);
+  const int64_t row0 = at.first;
+  load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d);
+  load_tile<B, D>(dys, grad.dy + offset_of(a.out, at.b, at.g, at.r, row0), a.out.row, a.n.t - row0, a.n.d);
+  float to_q[kR][D / kSide] = {};
+  const int64_t end = a.keys_of(row0 + B);
+  for (int64_t key0 = 0; key0 < end; key0 += B) {
+    __syncthreads();
+    load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d);
+    load_tile<B, D>(values, a.v_data + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d);
+    __syncthreads();
+    float p[kR][kR], g[kR][kR];
+    slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
+    store_square<B>(square, g);
+    __syncthreads();
+    add_product<B, D, false>(square, keys, to_q);
+  }
+  write_tile<B, D>(dq + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d, to_q);
+}
+
+}  // namespace trainctl::attention

@@ -1,0 +1,129 @@
+// c = a + b, a - b, a * b and a / b with numpy broadcasting. A gradient is summed to the shape of its operand.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+/// The gradient of input i is `whole`, which has the output's shape, summed where the input is repeated.
+void pass_broadcast_grad(GradBuilder& g, int i, TensorId whole) {
+  const Shape shape = g.shape(g.in(i));
+  if (shape == g.shape(g.out())) {
+    g.pass_in_grad(i, whole);
+  } else {
+    g.set_in_grad(i, "sum_to", {whole}, {{"shape", shape}});
+  }
+}
+
+/// da = dy / b, db = -dy / b * y
+void backward_of_div(GradBuilder& g) {
+  if (!g.needs_in_grad(0) && !g.needs_in_grad(1)) return;
+  const TensorId quotient = g.emit("div", {g.out_grad(), g.in(1)}, {}, {g.out()}, "quotient")[0];
+  if (g.needs_in_grad(0)) pass_broadcast_grad(g, 0, quotient);
+  if (!g.needs_in_grad(1)) return;
+  const TensorId product = g.emit("mul", {quotient, g.out()}, {}, {g.out()}, "product")[0];
+  set_broadcast_grad(g, 1, "scale", {product}, {{"factor", -1.0}});
+}
+
+KernelExample example_of(const char* what) { return {.what = what, .inputs = {{example::kMatrix}, {example::kMatrix}}}; }
+
+}  // namespace
+
+extern const OpDef add_op = {
+    .name = "add",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("add", in, 2); },
+    .rule = broadcast_rule,
+    .backward =
+        [](GradBuilder& g) {
+          for (int i = 0; i < 2; ++i) pass_broadcast_grad(g, i, g.out_grad());
+        },
+    .kernel = {.name = "add",
+               .element = [](const Attrs&) -> std::string { return "+"; },
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<1>,
+               .example = [] { return example_of("c = a + b, broadcast"); }},
+};
+
+extern const OpDef sub_op = {
+    .name = "sub",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("sub", in, 2); },
+    .rule = broadcast_rule,
+    .backward =
+        [](GradBuilder& g) {
+          pass_broadcast_grad(g, 0, g.out_grad());
+          set_broadcast_grad(g, 1, "scale", {g.out_grad()}, {{"factor", -1.0}});
+        },
+    .kernel = {.name = "sub",
+               .element = [](const Attrs&) -> std::string { return "-"; },
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<1>,
+               .example = [] { return example_of("c = a - b, broadcast"); }},
+};
+
+extern const OpDef mul_op = {
+    .name = "mul",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("mul", in, 2); },
+    .rule = broadcast_rule,
+    .backward =
+        [](GradBuilder& g) {
+          for (int i = 0; i < 2; ++i) set_broadcast_grad(g, i, "mul", {g.out_grad(), g.in(1 - i)});
+        },
+    .kernel = {.name = "mul",
+               .element = [](const Attrs&) -> std::string { return "*"; },
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<1>,
+               .example = [] { return example_of("c = a * b, broadcast"); }},
+};
+
+extern const OpDef div_op = {
+    .name = "div",
+    .infer = [](Infos in, const Attrs&) { return infer_broadcast("div", in, 2); },
+    .rule = broadcast_rule,
+    .backward = backward_of_div,
+    .kernel = {.name = "div",
+               .element = [](const Attrs&) -> std::string { return "/"; },
+               .channels_last = elementwise_images,
+               .cost = elementwise_cost<4>,
+               .example = [] { return example_of("c = a / b, broadcast"); }},
+};
+
+extern const LayerDef add_layer = {
+    .name = "add",
+    .doc = "Sum of two inputs, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("add"); },
+};
+
+extern const LayerDef sub_layer = {
+    .name = "sub",
+    .doc = "The first input minus the second, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("sub"); },
+};
+
+extern const LayerDef mul_layer = {
+    .name = "mul",
+    .doc = "Product of two inputs, element by element, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("mul"); },
+};
+
+extern const LayerDef div_layer = {
+    .name = "div",
+    .doc = "The first input divided by the second, element by element, broadcast as in numpy.",
+    .min_inputs = 2,
+    .max_inputs = 2,
+    .emit = [](LayerContext& layer) { return layer.emit("div"); },
+};
+
+extern const OpFamily binary_family = {.ops = {&add_op, &sub_op, &mul_op, &div_op},
+                                       .layers = {&add_layer, &sub_layer, &mul_layer, &div_layer}};
+
+}  // namespace trainctl

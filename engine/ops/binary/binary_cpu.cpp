@@ -1,0 +1,33 @@
+// c = a + b, a - b, a * b and a / b with numpy broadcasting.
+#include <functional>
+
+#include "engine/ops/cpu/broadcast_cpu.h"
+#include "engine/ops/elementwise/spans_cpu.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+namespace {
+
+template <class F>
+void span(const float* a, const float* b, float* y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = F{}(a[i], b[i]);
+}
+
+template <class F>
+CpuKernel prepare(const KernelCall& call) {
+  return cpu::broadcast_map(call, F{});
+}
+
+}  // namespace
+
+void cpu::add_span(const float* a, const float* b, float* y, int64_t n) { span<std::plus<>>(a, b, y, n); }
+void cpu::sub_span(const float* a, const float* b, float* y, int64_t n) { span<std::minus<>>(a, b, y, n); }
+void cpu::mul_span(const float* a, const float* b, float* y, int64_t n) { span<std::multiplies<>>(a, b, y, n); }
+void cpu::div_span(const float* a, const float* b, float* y, int64_t n) { span<std::divides<>>(a, b, y, n); }
+
+extern const CpuKernels binary_cpu = {{"add", prepare<std::plus<>>},
+                                      {"sub", prepare<std::minus<>>},
+                                      {"mul", prepare<std::multiplies<>>},
+                                      {"div", prepare<std::divides<>>}};
+
+}  // namespace trainctl

@@ -1,0 +1,61 @@
+// Attention and convolutions of cuDNN, opened at first use. A plan is built once for each signature in a process, 20 to
+// 40 ms each, and shared by equal layers. Engines that are not deterministic are never taken.
+// Needs neither cuDNN nor CUDA headers: cudnn_plans_cuda.cpp alone includes NVIDIA's front end; a program that was
+// built without it has no_cudnn_plans_cuda.cpp.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/ops/cuda/cuda_kernel.h"
+
+namespace trainctl::cuda {
+
+/// The most workspace that a plan may need.
+inline constexpr int64_t kMostCudnnWorkspace = int64_t{256} << 20;
+
+/// Sizes, and elements from one index to the next. Images are in the order n, c, h, w, whatever their format in memory.
+struct CudnnTensor {
+  Shape dims, strides;
+};
+
+class CudnnPlan {
+ public:
+  virtual ~CudnnPlan() = default;
+  /// Bytes of CudaScratch that run() needs.
+  virtual int64_t workspace() const = 0;
+  /// Enqueues it; can be captured. `tensors` in the order of the signature, aligned to 16 bytes.
+  virtual void run(CudaStream stream, const std::vector<const void*>& tensors, void* workspace) const = 0;
+};
+using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
+
+/// Softmax attention in bf16. q and out are [b, heads, t, d], k and v [b, kv heads, s, d], the logs of sums
+/// [b, heads, t, 1] in f32. Tensors: q, k, v, out, logs; with backward also dy, dq, dk, dv, with the strides of out, q, k
+/// and v.
+struct CudnnAttention {
+  CudnnTensor q, k, v, out, logs = {};
+  bool causal = false;  ///< the last row sees all keys
+  float scale = 1;
+  bool backward = false;
+};
+
+/// y = x * w by image, or a gradient of it. Tensors: forward x, w, y; data dy, w, dx; weight dy, x, dw.
+struct CudnnConvolution {
+  enum class Kind : uint8_t { forward, data, weight };
+  Kind kind = Kind::forward;
+  CudnnTensor x, w, y;  ///< w: [outputs, inputs of a group, height, width]
+  Shape padding, stride, dilation;
+  DType dtype = DType::bf16;
+  DType w_dtype = DType::bf16;  ///< f32 for a gradient that is kept in it
+  bool tf32 = false;            ///< of f32: the products may round their operands
+};
+
+/// Why there is no cuDNN to use; "" if there is. The first call opens it.
+const std::string& cudnn_fault();
+
+/// Null if the library has no engine for it. Only after cudnn_fault() is "".
+CudnnPlanPtr cudnn_plan(const CudnnAttention& attention);
+CudnnPlanPtr cudnn_plan(const CudnnConvolution& convolution);
+
+}  // namespace trainctl::cuda

@@ -1,0 +1,180 @@
+// The one file that includes NVIDIA's front end, which takes a minute to compile.
+#include <cudnn_frontend.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+
+#include "engine/base/error.h"
+#include "engine/ops/cuda/cudnn_library_cuda.h"
+#include "engine/ops/cuda/cudnn_plans.h"
+
+namespace trainctl::cuda {
+namespace {
+
+namespace fe = cudnn_frontend;
+using fe::graph::Graph;
+using fe::graph::Tensor_attributes;
+using Tensor = std::shared_ptr<Tensor_attributes>;
+
+fe::DataType_t type_of(DType dtype) {
+  return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT;
+}
+
+class Plan : public CudnnPlan {
+ public:
+  Plan(std::shared_ptr<Graph> graph, int64_t workspace) : graph_(std::move(graph)), workspace_(workspace) {}
+
+  int64_t workspace() const override { return workspace_; }
+
+  void run(CudaStream stream, const std::vector<const void*>& tensors, void* workspace) const override {
+    static std::mutex mutex;  // a handle has one stream at a time
+    const std::lock_guard lock(mutex);
+    std::unordered_map<int64_t, void*> pointers;
+    for (size_t i = 0; i < tensors.size(); ++i) pointers[static_cast<int64_t>(i) + 1] = const_cast<void*>(tensors[i]);
+    const cudnnHandle_t handle = cudnn_handle();
+    if (cudnnSetStream(handle, stream) != CUDNN_STATUS_SUCCESS) throw EnvError("cudnnSetStream failed");
+    fe::error_t status = graph_->execute(handle, pointers, workspace);
+    if (status.is_bad()) throw EnvError("cuDNN: " + status.get_message());
+  }
+
+ private:
+  std::shared_ptr<Graph> graph_;
+  int64_t workspace_;
+};
+
+/// Ids count from 1 in the order of the signature.
+Tensor input(Graph& graph, const CudnnTensor& tensor, int64_t id, fe::DataType_t type) {
+  return graph.tensor(
+      Tensor_attributes().set_uid(id).set_dim(tensor.dims).set_stride(tensor.strides).set_data_type(type));
+}
+
+void set_output(const Tensor& to, const CudnnTensor& tensor, int64_t id, fe::DataType_t type) {
+  to->set_output(true).set_uid(id).set_dim(tensor.dims).set_stride(tensor.strides).set_data_type(type);
+}
+
+/// Null if the library has no engine that is permitted.
+CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::NumericalNote_t>& refused) {
+  const cudnnHandle_t handle = cudnn_handle();
+  if (graph->validate().is_bad() || graph->build_operation_graph(handle).is_bad()) return nullptr;
+  if (graph->create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return nullptr;
+  graph->deselect_numeric_notes(refused);
+  graph->deselect_workspace_greater_than(kMostCudnnWorkspace);
+  if (graph->check_support().is_bad() || graph->build_plans().is_bad()) return nullptr;
+  int64_t workspace = 0;
+  if (graph->get_workspace_size(workspace).is_bad() || workspace > kMostCudnnWorkspace) return nullptr;
+  return std::make_shared<Plan>(std::move(graph), workspace);
+}
+
+/// One plan for each signature and device; also remembers that there is none.
+template <class Make>
+CudnnPlanPtr shared(const std::string& signature, const Make& make) {
+  static std::mutex mutex;
+  static std::map<std::string, CudnnPlanPtr> plans;
+  const std::lock_guard lock(mutex);
+  int device = 0;
+  cudaGetDevice(&device);
+  const auto [at, is_new] = plans.try_emplace(std::to_string(device) + " " + signature);
+  if (is_new) at->second = make();
+  return at->second;
+}
+
+std::string text_of(const CudnnTensor& tensor) { return to_string(tensor.dims) + to_string(tensor.strides); }
+
+template <class Options>
+void set_mask(Options& options, bool causal) {
+  if (!causal) return;
+  options.set_diagonal_alignment(fe::DiagonalAlignment_t::BOTTOM_RIGHT);
+  options.set_diagonal_band_right_bound(0);
+}
+
+CudnnPlanPtr make(const CudnnAttention& a) {
+  const auto graph = std::make_shared<Graph>();
+  const fe::DataType_t type = fe::DataType_t::BFLOAT16, floats = fe::DataType_t::FLOAT;
+  graph->set_io_data_type(type).set_intermediate_data_type(floats).set_compute_data_type(floats);
+  const Tensor q = input(*graph, a.q, 1, type), k = input(*graph, a.k, 2, type), v = input(*graph, a.v, 3, type);
+  if (!a.backward) {
+    fe::graph::SDPA_attributes options;
+    options.set_name("attention").set_generate_stats(true).set_attn_scale(a.scale);
+    set_mask(options, a.causal);
+    const auto [out, stats] = graph->sdpa(q, k, v, options);
+    set_output(out, a.out, 4, type);
+    set_output(stats, a.logs, 5, floats);
+  } else {
+    fe::graph::SDPA_backward_attributes options;
+    options.set_name("attention_grad").set_attn_scale(a.scale).set_deterministic_algorithm(true);
+    set_mask(options, a.causal);
+    const Tensor out = input(*graph, a.out, 4, type), stats = input(*graph, a.logs, 5, floats);
+    const Tensor dy = input(*graph, a.out, 6, type);
+    const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dy, stats, options);
+    set_output(dq, a.q, 7, type);
+    set_output(dk, a.k, 8, type);
+    set_output(dv, a.v, 9, type);
+  }
+  return build(graph, {fe::NumericalNote_t::NONDETERMINISTIC});
+}
+
+CudnnPlanPtr make(const CudnnConvolution& c) {
+  const auto graph = std::make_shared<Graph>();
+  const fe::DataType_t type = type_of(c.dtype), floats = fe::DataType_t::FLOAT;
+  graph->set_io_data_type(type).set_intermediate_data_type(floats).set_compute_data_type(floats);
+  const auto with_shape = [&](auto options) {
+    options.set_pre_padding(c.padding).set_post_padding(c.padding).set_stride(c.stride).set_dilation(c.dilation);
+    return options;
+  };
+  switch (c.kind) {
+    case CudnnConvolution::Kind::forward: {
+      const Tensor x = input(*graph, c.x, 1, type), w = input(*graph, c.w, 2, type);
+      set_output(graph->conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())), c.y, 3, type);
+      break;
+    }
+    case CudnnConvolution::Kind::data: {
+      const Tensor dy = input(*graph, c.y, 1, type), w = input(*graph, c.w, 2, type);
+      set_output(graph->conv_dgrad(dy, w, with_shape(fe::graph::Conv_dgrad_attributes())), c.x, 3, type);
+      break;
+    }
+    case CudnnConvolution::Kind::weight: {
+      const Tensor dy = input(*graph, c.y, 1, type), x = input(*graph, c.x, 2, type);
+      set_output(graph->conv_wgrad(dy, x, with_shape(fe::graph::Conv_wgrad_attributes())), c.w, 3,
+                 type_of(c.w_dtype));
+      break;
+    }
+  }
+  std::vector<fe::NumericalNote_t> refused = {fe::NumericalNote_t::NONDETERMINISTIC};
+  if (c.dtype == DType::f32 && !c.tf32) refused.push_back(fe::NumericalNote_t::TENSOR_CORE);
+  return build(graph, refused);
+}
+
+}  // namespace
+
+const std::string& cudnn_fault() {
+  static const std::string fault = []() -> std::string {
+    try {
+      open_cudnn();
+      cudnn_handle();
+      return "";
+    } catch (const EnvError& error) {
+      return error.what();
+    }
+  }();
+  return fault;
+}
+
+CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
+  std::ostringstream signature;
+  signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
+            << a.causal << a.backward
+            << " " << std::hexfloat << a.scale;
+  return shared(signature.str(), [&] { return make(a); });
+}
+
+CudnnPlanPtr cudnn_plan(const CudnnConvolution& c) {
+  std::ostringstream signature;
+  signature << "convolution " << static_cast<int>(c.kind) << text_of(c.x) << text_of(c.w) << text_of(c.y)
+            << to_string(c.padding) << to_string(c.stride) << to_string(c.dilation) << to_string(c.dtype)
+            << to_string(c.w_dtype) << c.tf32;
+  return shared(signature.str(), [&] { return make(c); });
+}
+
+}  // namespace trainctl::cuda

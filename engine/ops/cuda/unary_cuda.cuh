@@ -1,0 +1,30 @@
+// The functions of ops/unary on a GPU, for stand-alone kernels and for fused chains.
+#pragma once
+
+#include "engine/ops/unary/functions.h"
+
+namespace trainctl {
+
+struct CudaMaths {
+  __device__ static float exp(float x) { return expf(x); }
+  __device__ static float log(float x) { return logf(x); }
+  __device__ static float log1p(float x) { return log1pf(x); }
+  __device__ static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+  __device__ static float sqrt(float x) { return sqrtf(x); }
+  __device__ static float abs(float x) { return fabsf(x); }
+  __device__ static float pow(float x, float exponent) { return powf(x, exponent); }
+};
+
+template <Unary kFunction>
+struct UnaryValue {
+  UnaryParameters p;
+  __device__ float operator()(float x) const { return UnaryFunction<kFunction, CudaMaths>::value(x, p); }
+};
+
+template <Unary kFunction>
+struct UnaryGrad {
+  UnaryParameters p;
+  __device__ float operator()(float dy, float at) const { return UnaryFunction<kFunction, CudaMaths>::grad(dy, at, p); }
+};
+
+}  // namespace trainctl

@@ -1,0 +1,139 @@
+// y = (x - mean) * rstd (* gamma + beta), per sample and group of channels (Wu and He 2018). x [n, c, ..] with
+// c = groups * k -> y, mean [n, groups], rstd [n, groups]; gamma, beta [c]
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+// A batch of 32 images of 128 channels, 32 x 32, in 32 groups.
+const Shape kImages = {32, 128, 32, 32}, kChannels = {128}, kGroups = {32, 32};
+
+void expect_group_norm_grad(Infos in) {
+  using namespace example;
+  expect(in.size() >= 4 && in.size() <= 5 && in[0].shape.size() >= 2, "it takes dy, x [n, c, ..], mean, rstd");
+  expect_shape(in[1], in[0].shape, "x");
+  expect(in[2].shape.size() == 2 && in[2].shape[0] == in[0].shape[0] && in[0].shape[1] % in[2].shape[1] == 0,
+         "mean is [n, groups]");
+  expect_shape(in[3], in[2].shape, "rstd");
+  if (in.size() == 5) expect_shape(in[4], {in[0].shape[1]}, "gamma");
+}
+
+}  // namespace
+
+extern const OpDef group_norm_op = {
+    .name = "group_norm",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("group_norm", in, 1, 3);
+      expect_floats("group_norm", in);
+      expect_ndim("group_norm", in[0], 2);
+      const int64_t channels = in[0].shape[1], groups = attrs.integer("groups");
+      if (groups < 1 || channels % groups != 0) {
+        shape_error(fmt::format("group_norm: the {} channels in dim 1 of {} do not divide into {} groups", channels,
+                                to_string(in[0]), groups));
+      }
+      for (size_t i = 1; i < in.size(); ++i)
+        expect_shape("group_norm", i == 1 ? "the weight" : "the bias", in[i], {channels});
+      const TensorInfo of_group{{in[0].shape[0], groups}};
+      return {in[0], of_group, of_group};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string others = letters(in[0].shape.size() - 2, "ngk"), x = "n(gk)" + others;
+      std::string text = x;
+      for (size_t i = 1; i < in.size(); ++i) text += ",(gk)";
+      return {text + "->" + x + ",ng,ng", "k" + others,
+              "group_norm needs all channels of a group, with every dim after them, on one rank"};
+    },
+    .backward =
+        [](GradBuilder& g) {
+          std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.out(1), g.out(2)};
+          if (g.num_inputs() == 3) g.set_in_grads({1, 2}, "group_norm_param_grad", inputs);
+          if (g.num_inputs() == 3) inputs.push_back(g.in(1));
+          g.set_in_grad(0, "group_norm_grad", inputs);
+        },
+    .kernel = {.name = "group_norm",
+               .cost = elementwise_cost<8>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "inputs x [n, c, ..](, gamma, beta)",
+                                          .inputs = {{kImages}, {kChannels}, {kChannels}},
+                                          .attrs = {{"eps", 1e-5}, {"groups", int64_t{32}}}};
+                   }},
+};
+
+/// (dy, x, mean, rstd[, gamma]) -> dx
+extern const OpDef group_norm_grad_op = {
+    .name = "group_norm_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("group_norm_grad", in, 4, 5);
+      return {in[1]};
+    },
+    .kernel = {.name = "group_norm_grad",
+               .cost = elementwise_cost<12>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x, mean, rstd(, gamma)",
+                                          .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups), {kChannels}},
+                                          .expect = expect_group_norm_grad};
+                   }},
+};
+
+/// (dy, x, mean, rstd) -> dgamma, dbeta
+extern const OpDef group_norm_param_grad_op = {
+    .name = "group_norm_param_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("group_norm_param_grad", in, 4, 4);
+      expect_ndim("group_norm_param_grad", in[1], 2);
+      const TensorInfo of_channel{{in[1].shape[1]}};
+      return {of_channel, of_channel};
+    },
+    .kernel = {.name = "group_norm_param_grad",
+               .accumulates = 3,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = 4.0 * static_cast<double>(num_elements(in[1].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dgamma, dbeta; inputs dy, x, mean, rstd",
+                                          .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups)},
+                                          .expect = expect_group_norm_grad};
+                   }},
+};
+
+extern const LayerDef group_norm_layer = {
+    .name = "group_norm",
+    .doc = "Normalises each group of channels (dim 1) of a sample.",
+    .fields = {integer("groups", "Number of groups; divides the channels.").required().at_least(1).at_most(kMaxSize),
+               eps_field(), affine_field()},
+    .emit =
+        [](LayerContext& layer) {
+          if (layer.shape().size() < 2) {
+            shape_error(fmt::format("group_norm needs channels in dim 1, its input is {}", to_string(layer.shape())));
+          }
+          std::vector<TensorId> inputs = {layer.inputs[0]};
+          if (layer.attrs.flag("affine")) {
+            inputs.push_back(layer.builder.parameter("weight", {layer.shape()[1]}, constant_init(1)));
+            inputs.push_back(layer.builder.parameter("bias", {layer.shape()[1]}, constant_init(0)));
+          }
+          return layer.builder.emit("group_norm", inputs,
+                                    {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
+        },
+};
+
+extern const OpFamily group_norm_family = {.ops = {&group_norm_op, &group_norm_grad_op, &group_norm_param_grad_op},
+                                           .layers = {&group_norm_layer}};
+
+}  // namespace trainctl

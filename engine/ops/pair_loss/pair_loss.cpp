@@ -1,0 +1,136 @@
+// The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy. functions.h has
+// the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of the
+// prediction's type.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/loss_def.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/pair_loss/functions.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+std::vector<TensorInfo> infer_grad(std::string_view op, Infos in) {
+  expect_inputs(op, in, 2, 2);
+  for (const TensorInfo& input : in) expect_floats(op, {&input, 1});
+  expect_shape(op, "input 1", in[1], in[0].shape);
+  return {in[0]};
+}
+
+std::vector<TensorInfo> infer_loss(std::string_view op, Infos in) {
+  infer_grad(op, in);
+  return {{{1}}};
+}
+
+RuleText rule(Infos in, const Attrs&) {
+  const std::string dims = letters(in[0].shape.size());
+  return {dims + "," + dims + "->()"};
+}
+
+template <int kFlops>
+Cost cost(Infos in, Infos out, const Attrs&) {
+  Cost cost = traffic_cost(in, out, 0);
+  cost.flops = double{kFlops} * static_cast<double>(num_elements(in[0].shape));
+  return cost;
+}
+
+KernelExample example_of(const char* what, bool has_beta) {
+  KernelExample shown{
+      .what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
+  if (has_beta) shown.attrs.set("beta", 1.0);
+  return shown;
+}
+
+template <class Loss>
+constexpr bool kHasBeta = std::is_same_v<Loss, SmoothL1>;
+
+template <class Loss>
+constexpr KernelDef with_grad_of() {
+  return {.name = Loss::kWithGrad,
+          .accumulates = 1,
+          .in_place = InPlace::last_on_first,
+          .launch_role = LaunchRole::loss,
+          .example = [] {
+            KernelExample shown = example_of("loss and gradient in one pass", kHasBeta<Loss>);
+            shown.outputs = example::loss_and_gradient;
+            return shown;
+          }};
+}
+
+template <class Loss, int kFlops>
+constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
+  return {.name = Loss::kName,
+          .infer = [](Infos in, const Attrs&) { return infer_loss(Loss::kName, in); },
+          .rule = rule,
+          .backward =
+              [](GradBuilder& g) {
+                g.set_in_grad(0, Loss::kGrad, {g.in(0), g.in(1)}, g.attrs());
+              },
+          .kernel = {.name = Loss::kName,
+                     .accumulates = 1,
+                     .loss_grad = &grad.kernel,
+                     .loss_with_grad = &with_grad,
+                     .cost = cost<kFlops>,
+                     .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
+}
+
+/// (p, label) -> dp
+template <class Loss, int kFlops>
+constexpr OpDef grad_of() {
+  return {.name = Loss::kGrad,
+          .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
+          .kernel = {.name = Loss::kGrad,
+                     .cost = elementwise_cost<kFlops>,
+                     .example = [] { return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
+}
+
+}  // namespace
+
+extern const KernelDef mae_with_grad_kernel = with_grad_of<Mae>(), mse_with_grad_kernel = with_grad_of<Mse>(),
+                       smooth_l1_with_grad_kernel = with_grad_of<SmoothL1>(),
+                       binary_cross_entropy_with_grad_kernel = with_grad_of<BinaryCrossEntropy>();
+
+extern const OpDef mae_grad_op = grad_of<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
+extern const OpDef mse_grad_op = grad_of<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
+extern const OpDef smooth_l1_grad_op = grad_of<SmoothL1, 5>(),
+                   smooth_l1_op = loss_of<SmoothL1, 6>(smooth_l1_grad_op, smooth_l1_with_grad_kernel);
+extern const OpDef binary_cross_entropy_grad_op = grad_of<BinaryCrossEntropy, 12>(),
+                   binary_cross_entropy_op = loss_of<BinaryCrossEntropy, 25>(binary_cross_entropy_grad_op,
+                                                                             binary_cross_entropy_with_grad_kernel);
+
+extern const LossDef mae_loss = {
+    .name = "mae",
+    .doc = "mean |p - l|",
+    .op = &mae_op,
+};
+
+extern const LossDef mse_loss = {
+    .name = "mse",
+    .doc = "mean (p - l)^2",
+    .op = &mse_op,
+};
+
+extern const LossDef smooth_l1_loss = {
+    .name = "smooth_l1",
+    .doc = "mean of (p - l)^2 / (2 beta) where |p - l| < beta, else of |p - l| - beta / 2",
+    .fields = {number("beta", "Where the parabola ends; 0: as mae.").defaults(1.0).at_least(0)},
+    .op = &smooth_l1_op,
+};
+
+extern const LossDef binary_cross_entropy_loss = {
+    .name = "binary_cross_entropy",
+    .doc = "mean -l log s - (1 - l) log(1 - s), s = sigmoid(p): the prediction is a logit",
+    .op = &binary_cross_entropy_op,
+};
+
+extern const OpFamily pair_loss_family = {
+    .ops = {&mae_op, &mae_grad_op, &mse_op, &mse_grad_op, &smooth_l1_op, &smooth_l1_grad_op, &binary_cross_entropy_op,
+            &binary_cross_entropy_grad_op},
+    .kernels = {&mae_with_grad_kernel, &mse_with_grad_kernel, &smooth_l1_with_grad_kernel,
+                &binary_cross_entropy_with_grad_kernel},
+    .losses = {&mae_loss, &mse_loss, &smooth_l1_loss, &binary_cross_entropy_loss}};
+
+}  // namespace trainctl

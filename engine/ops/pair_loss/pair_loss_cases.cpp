@@ -1,0 +1,124 @@
+#include <cmath>
+
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+double mae(double p, double l, const Attrs&) { return std::fabs(p - l); }
+double mae_slope(double p, double l, const Attrs&) { return p > l ? 1 : p < l ? -1 : 0; }
+
+double mse(double p, double l, const Attrs&) { return (p - l) * (p - l); }
+double mse_slope(double p, double l, const Attrs&) { return 2 * (p - l); }
+
+double smooth_l1(double p, double l, const Attrs& attrs) {
+  const double beta = attrs.number("beta", 1), off = std::fabs(p - l);
+  return off < beta ? 0.5 * off * off / beta : off - 0.5 * beta;
+}
+double smooth_l1_slope(double p, double l, const Attrs& attrs) {
+  const double beta = attrs.number("beta", 1);
+  return std::fabs(p - l) < beta ? (p - l) / beta : mae_slope(p, l, attrs);
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double binary_cross_entropy(double p, double l, const Attrs&) {
+  return -l * std::log(sigmoid(p)) - (1 - l) * std::log(1 - sigmoid(p));
+}
+double binary_cross_entropy_slope(double p, double l, const Attrs&) { return sigmoid(p) - l; }
+
+struct Loss {
+  const char* name;
+  Attrs attrs = {};
+};
+
+const std::vector<Loss>& losses() {
+  static const std::vector<Loss> all = {{"mae"},
+                                        {"mse"},
+                                        {"smooth_l1"},
+                                        {"smooth_l1", {{"beta", 0.25}}},
+                                        {"smooth_l1", {{"beta", 0.0}}},
+                                        {"binary_cross_entropy"}};
+  return all;
+}
+
+Attrs with_scale(Attrs attrs, double scale) {
+  attrs.set("scale", scale);
+  return attrs;
+}
+
+std::vector<OpCase> rows() {
+  std::vector<OpCase> rows;
+  for (const Loss& loss : losses()) {
+    rows.push_back({loss.name, {{{6, 1}}, fixed({6, 1})}, with_scale(loss.attrs, 1.0 / 6), {{1}}});
+    rows.push_back({loss.name, {{{4, 3, 7}}, fixed({4, 3, 7})}, with_scale(loss.attrs, 0.01), {{1}}});
+    rows.push_back({loss.name, {{{1, 1}}, fixed({1, 1})}, with_scale(loss.attrs, 1.0), {{1}}});
+  }
+  return rows;
+}
+
+template <naive::PairLoss kLoss>
+naive::Outputs sum(const naive::Inputs& in, const Attrs& attrs) {
+  return naive::sum_of_pairs(in, attrs, kLoss);
+}
+
+template <naive::PairLoss kLoss, naive::PairLoss kSlope>
+naive::Outputs sum_and_slopes(const NaiveCall& call) {
+  return naive::sum_with_slopes(call.in, call.attrs, kLoss, kSlope);
+}
+
+std::vector<RuleCase> rules() {
+  std::vector<RuleCase> rules;
+  for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"})
+    rules.push_back({{name, {{{2, 3}}, {{2, 3}}}}, "ab,ab->()", "", {{1}}});
+  return rules;
+}
+
+std::vector<GradientCase> gradients() {
+  std::vector<GradientCase> gradients;
+  for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"}) {
+    gradients.push_back({{name, {{{2, 3}}, {{2, 3}}}},
+                         {std::string(name) + "_grad ab,ab->ab"},
+                         "element by element; the scale is of the whole batch"});
+  }
+  return gradients;
+}
+
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const Loss& loss : losses()) {
+    const std::string kernel = std::string(loss.name) + "_with_grad";
+    const Attrs attrs = with_scale(loss.attrs, 0.01);
+    for (const int64_t n : {1, 7, 37, 4096, 70001}) {
+      const CaseOperand x{{n}}, bf16{.shape = {n}, .dtype = DType::bf16};
+      const CaseOperand total{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
+      calls.push_back({kernel, {x, x}, {unwritten({1}), unwritten({n})}, attrs, 2e-6});
+      calls.push_back({kernel, {x, x}, {total, unwritten({n})}, attrs, 2e-6});
+      calls.push_back({kernel, {bf16, x}, {unwritten({1}), unwritten({n}, DType::bf16)}, attrs, 1e-2});
+      calls.back().f32_on_cpu = true;
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases pair_loss_cases = {
+    .rows = rows(),
+    .references = {{"mae", sum<mae>},
+                   {"mse", sum<mse>},
+                   {"smooth_l1", sum<smooth_l1>},
+                   {"binary_cross_entropy", sum<binary_cross_entropy>}},
+    .rules = rules(),
+    .gradients = gradients(),
+    .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"},
+                     {{"binary_cross_entropy", {{{2, 3}}, {{2}}}},
+                      "binary_cross_entropy: input 1 is [2], expected [2, 3]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"mae_with_grad", sum_and_slopes<mae, mae_slope>},
+                          {"mse_with_grad", sum_and_slopes<mse, mse_slope>},
+                          {"smooth_l1_with_grad", sum_and_slopes<smooth_l1, smooth_l1_slope>},
+                          {"binary_cross_entropy_with_grad",
+                           sum_and_slopes<binary_cross_entropy, binary_cross_entropy_slope>}},
+};
+
+}  // namespace trainctl

@@ -1,0 +1,60 @@
+// loss = scale * sum of loss(p, l), summed in double.  dp = scale * slope(p, l).
+#include <cmath>
+
+#include "engine/ops/cpu/loss_with_grad_cpu.h"
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/pair_loss/functions.h"
+
+namespace trainctl {
+namespace {
+
+struct CpuMaths {
+  template <class Number>
+  static Number abs(Number x) {
+    return std::fabs(x);
+  }
+  static float exp(float x) { return cpu::exp(x); }
+  static float log1p(float x) { return cpu::log1p(x); }
+  static float sigmoid(float x) { return cpu::sigmoid(x); }
+};
+
+template <class Loss>
+CpuKernel prepare(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
+          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0), f = Loss(call.attrs)] {
+    const double total =
+        cpu::sum(n, [=](int64_t i) { return f.template loss<CpuMaths>(double{p[i]}, double{l[i]}); });
+    *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
+  };
+}
+
+template <class Loss>
+CpuKernel prepare_grad(const KernelCall& call) {
+  return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
+          scale = static_cast<float>(call.attrs.number("scale", 1.0)), f = Loss(call.attrs)] {
+    for (int64_t i = 0; i < n; ++i) dp[i] = scale * f.template slope<CpuMaths>(p[i], l[i]);
+  };
+}
+
+template <class Loss>
+CpuKernel prepare_with_grad(const KernelCall& call) {
+  return cpu::loss_with_grad(call, prepare<Loss>, prepare_grad<Loss>);
+}
+
+}  // namespace
+
+extern const CpuKernels pair_loss_cpu = {{"mae", prepare<Mae>},
+                                         {"mae_grad", prepare_grad<Mae>},
+                                         {"mae_with_grad", prepare_with_grad<Mae>},
+                                         {"mse", prepare<Mse>},
+                                         {"mse_grad", prepare_grad<Mse>},
+                                         {"mse_with_grad", prepare_with_grad<Mse>},
+                                         {"smooth_l1", prepare<SmoothL1>},
+                                         {"smooth_l1_grad", prepare_grad<SmoothL1>},
+                                         {"smooth_l1_with_grad", prepare_with_grad<SmoothL1>},
+                                         {"binary_cross_entropy", prepare<BinaryCrossEntropy>},
+                                         {"binary_cross_entropy_grad", prepare_grad<BinaryCrossEntropy>},
+                                         {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>}};
+
+}  // namespace trainctl

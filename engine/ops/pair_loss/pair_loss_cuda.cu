@@ -1,0 +1,50 @@
+// loss = scale * sum of loss(p, l).  dp = scale * slope(p, l).
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/unary_cuda.cuh"
+#include "engine/ops/pair_loss/functions.h"
+#include "engine/ops/pair_loss/pair_term_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+template <class Loss>
+struct Scaled {
+  Loss f;
+  float scale;
+  explicit Scaled(const CudaKernelCall& call)
+      : f(call.attrs), scale(static_cast<float>(call.attrs.number("scale", 1.0))) {}
+
+  __device__ float loss(float p, float l) const { return f.template loss<CudaMaths>(p, l); }
+  __device__ float grad(float p, float l) const { return scale * f.template slope<CudaMaths>(p, l); }
+  __device__ float operator()(float p, float l) const { return grad(p, l); }
+};
+
+template <class Loss>
+CudaKernel prepare(const CudaKernelCall& call) {
+  return prepare_pair_loss<false>(call, Scaled<Loss>(call), Loss::kName);
+}
+template <class Loss>
+CudaKernel prepare_grad(const CudaKernelCall& call) {
+  return map_binary(call, Scaled<Loss>(call), Loss::kGrad);
+}
+template <class Loss>
+CudaKernel prepare_with_grad(const CudaKernelCall& call) {
+  return prepare_pair_loss<true>(call, Scaled<Loss>(call), Loss::kWithGrad);
+}
+
+}  // namespace
+
+extern const CudaKernels pair_loss_cuda = {{"mae", prepare<Mae>},
+                                           {"mae_grad", prepare_grad<Mae>},
+                                           {"mae_with_grad", prepare_with_grad<Mae>},
+                                           {"mse", prepare<Mse>},
+                                           {"mse_grad", prepare_grad<Mse>},
+                                           {"mse_with_grad", prepare_with_grad<Mse>},
+                                           {"smooth_l1", prepare<SmoothL1>},
+                                           {"smooth_l1_grad", prepare_grad<SmoothL1>},
+                                           {"smooth_l1_with_grad", prepare_with_grad<SmoothL1>},
+                                           {"binary_cross_entropy", prepare<BinaryCrossEntropy>},
+                                           {"binary_cross_entropy_grad", prepare_grad<BinaryCrossEntropy>},
+                                           {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>}};
+
+}  // namespace trainctl

@@ -1,0 +1,111 @@
+// y[.., t, d] = x[.., t, d] + table[t, d]: the row of each position. The table has a row for each of max_length
+// positions, of which the first T are used.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+
+extern const OpDef position_embedding_op = {
+    .name = "position_embedding",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("position_embedding", in, 2, 2);
+      expect_floats("position_embedding", in);
+      expect_ndim("position_embedding", in[0], 2);
+      const Shape &x = in[0].shape, &table = in[1].shape;
+      if (table.size() != 2 || table[1] != x.back()) {
+        shape_error(
+            fmt::format("position_embedding: the table is {}, expected [max_length, {}]", to_string(in[1]), x.back()));
+      }
+      if (x[x.size() - 2] > table[0]) {
+        shape_error(fmt::format("position_embedding: {} has {} positions, but max_length is {}", to_string(in[0]),
+                                x[x.size() - 2], table[0]));
+      }
+      return {in[0]};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string x = letters(in[0].shape.size() - 2, "tdp") + "td";
+      return {x + ",pd->" + x, "p",
+              "position_embedding adds rows to the positions that a rank has, so it needs all rows of its table"};
+    },
+    .backward =
+        [](GradBuilder& g) {
+          g.pass_in_grad(0, g.out_grad());
+          g.set_in_grad(1, "position_embedding_grad", {g.out_grad()}, {{"max_length", g.shape(g.in(1))[0]}});
+        },
+    // Only the rows of positions that occur are read.
+    .kernel = {.name = "position_embedding",
+               .in_place = InPlace::first_on_first,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in.first(1), out, 1);
+                     const Shape& x = in[0].shape;
+                     cost.bytes += static_cast<double>(x[x.size() - 2] * x.back() * byte_size(in[1].dtype));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x + table[position]; inputs x [.., t, d], table",
+                                          .inputs = {{{8, 512, kCols}}, {{kCols, kCols}}}};
+                   }},
+};
+
+/// dy -> dtable; rows of positions that do not occur are 0.
+extern const OpDef position_embedding_grad_op = {
+    .name = "position_embedding_grad",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("position_embedding_grad", in, 1, 1);
+      expect_ndim("position_embedding_grad", in[0], 2);
+      const Shape& dy = in[0].shape;
+      if (dy[dy.size() - 2] > attrs.integer("max_length")) {
+        shape_error(fmt::format("position_embedding_grad: {} has more positions than max_length {}", to_string(in[0]),
+                                attrs.integer("max_length")));
+      }
+      return {{{attrs.integer("max_length"), dy.back()}}};
+    },
+    .kernel = {.name = "position_embedding_grad",
+               .accumulates = 1,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = static_cast<double>(num_elements(in[0].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dtable; input dy [.., t, d]",
+                                          .inputs = {{{8, 512, kCols}}},
+                                          .attrs = {{"max_length", kCols}}};
+                   }},
+};
+
+extern const LayerDef position_embedding_layer = {
+    .name = "position_embedding",
+    .doc = "Adds a trained row for each position, the last dim but one.",
+    .fields = {integer("max_length", "Rows of the table.").required().at_least(1).at_most(kMaxSize), share_field(),
+               init_std_field()},
+    .emit =
+        [](LayerContext& layer) {
+          if (layer.shape().size() < 2) {
+            shape_error(fmt::format("position_embedding needs positions of features, its input is {}",
+                                    to_string(layer.shape())));
+          }
+          layer.sample_dim(-2);
+          const Shape table{layer.attrs.integer("max_length"), layer.shape().back()};
+          return layer.builder.emit("position_embedding",
+                                    {layer.inputs[0], layer.weight(table, {Init::Kind::normal, 1.0})})[0];
+        },
+};
+
+extern const OpFamily position_embedding_family = {.ops = {&position_embedding_op, &position_embedding_grad_op},
+                                                   .layers = {&position_embedding_layer}};
+
+}  // namespace trainctl

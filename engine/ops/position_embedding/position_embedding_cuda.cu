@@ -1,0 +1,57 @@
+// y[b, t, :] = x[b, t, :] + table[t, :]; dtable[t, :] = sum over b of dy[b, t, :], 0 for positions that do not occur.
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/sums_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+struct Plus {
+  __device__ float operator()(std::array<float, 1> x, std::array<float, 1> row) const { return x[0] + row[0]; }
+};
+
+/// The rows of `table` that belong to the positions of `x`, from the first one on.
+TensorArg rows_of_positions(const TensorArg& table, const TensorArg& x) {
+  TensorArg rows = table;
+  const size_t t = x.shape.size() - 2;
+  rows.data = table.as<std::byte>() + x.offset[t] * table.shape[1] * byte_size(table.dtype);
+  rows.shape[0] = x.shape[t];
+  return rows;
+}
+
+/// The strides of [positions, d] along x [.., positions, d].
+Shape strides_of_rows(const TensorArg& x) {
+  Shape strides(x.shape.size());
+  strides[x.shape.size() - 2] = x.shape.back();
+  strides.back() = 1;
+  return strides;
+}
+
+CudaKernel prepare_position_embedding(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], rows = rows_of_positions(call.in[1], x);
+  return map_strided<1, 1>({&x}, {&rows}, call.out[0], x.shape, {strides_of_rows(x)}, Plus{}, "position_embedding");
+}
+
+CudaKernel prepare_position_embedding_grad(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &table = call.out[0];
+  CudaKernelCall of_positions = call;
+  of_positions.out[0] = rows_of_positions(table, dy);
+  const CudaKernel sum = prepare_plain_sum(of_positions, strides_of_rows(dy), 1.0, "position_embedding_grad");
+  if (table.accumulate) return sum;
+  const int64_t element = byte_size(table.dtype);
+  auto* const first = of_positions.out[0].as<std::byte>();
+  auto* const end = first + of_positions.out[0].size() * element;
+  const auto before = static_cast<size_t>(first - table.as<std::byte>());
+  const auto after = static_cast<size_t>(table.as<std::byte>() + table.size() * element - end);
+  return [=, all = table.data](CudaStream stream) {
+    if (before > 0) cuda_check(cudaMemsetAsync(all, 0, before, stream), "position_embedding_grad");
+    if (after > 0) cuda_check(cudaMemsetAsync(end, 0, after, stream), "position_embedding_grad");
+    sum(stream);
+  };
+}
+
+}  // namespace
+
+extern const CudaKernels position_embedding_cuda = {{"position_embedding", prepare_position_embedding},
+                                                    {"position_embedding_grad", prepare_position_embedding_grad}};
+
+}  // namespace trainctl

@@ -1,0 +1,190 @@
+// y = x * rstd (* gamma), rstd = 1 / sqrt(mean(x^2) + eps) over the last dim (Zhang and Sennrich 2019).
+// x [.., d] -> y, rstd [..]
+// If d is cut, ranks exchange one number a row: the sum x^2 of their part, and in the backward pass sum g * xhat,
+// g = dy * gamma.
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/layer_fields.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+
+extern const OpDef rms_norm_op;
+
+namespace {
+
+void expect_rms_norm_grad(Infos in) {
+  using namespace example;
+  expect(in.size() >= 3 && in.size() <= 4, "it takes dy, x, rstd");
+  expect_shape(in[1], in[0].shape, "x");
+  expect_shape(in[2], leading(in[0]), "a number of each row");
+  if (in.size() == 4) expect_shape(in[3], {in[0].shape.back()}, "gamma");
+}
+
+/// The number of each row.
+Shape stats_shape(Infos in, const Attrs&) {
+  Shape shape = in[0].shape;
+  shape.back() = 1;
+  return shape;
+}
+std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
+  expect_ndim("rms_norm", in[0], 1);
+  return {{stats_shape(in, attrs)}};
+}
+
+const int64_t kParts = 4;  // of an example's row
+
+}  // namespace
+
+extern const KernelDef rms_norm_stats_kernel = {
+    .name = "rms_norm_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "sum x^2 of each row's part", .inputs = {{kMatrix}}, .outputs = stats_of};
+        },
+};
+
+/// (x[, gamma], stats [parts, .., 1]) -> y, rstd
+extern const KernelDef rms_norm_apply_kernel = {
+    .name = "rms_norm_apply",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "y of a part, rstd; inputs x(, gamma), sums of all parts",
+                               .inputs = {{kMatrix}, {kRow}, f32({kParts, kRows, 1})},
+                               .attrs = {{"eps", 1e-5}},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) {
+                                 expect(in.size() >= 2, "it takes x(, gamma) and the sums of all parts");
+                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 return rms_norm_op.infer(in.first(in.size() - 1), attrs);
+                               }};
+        },
+};
+
+extern const KernelDef rms_norm_grad_stats_kernel = {
+    .name = "rms_norm_grad_stats",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "sum g * xhat of each row's part, g = dy * gamma; inputs dy, x, rstd(, gamma)",
+                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
+                               .outputs = stats_of,
+                               .expect = expect_rms_norm_grad};
+        },
+};
+
+/// (dy, x, rstd[, gamma], stats [parts, .., 1]) -> dx
+extern const KernelDef rms_norm_grad_apply_kernel = {
+    .name = "rms_norm_grad_apply",
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "dx of a part; inputs dy, x, rstd(, gamma), sums of all parts",
+                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kParts, kRows, 1})},
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 expect(in.size() >= 4, "it takes dy, x, rstd(, gamma) and the sums of all parts");
+                                 expect_rms_norm_grad(in.first(in.size() - 1));
+                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 return {in[0]};
+                               }};
+        },
+};
+
+extern const OpDef rms_norm_op = {
+    .name = "rms_norm",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("rms_norm", in, 1, 2);
+      expect_floats("rms_norm", in);
+      expect_ndim("rms_norm", in[0], 2);
+      if (in.size() == 2) expect_shape("rms_norm", "the weight", in[1], {in[0].shape.back()});
+      return {in[0], {example::leading(in[0])}};
+    },
+    .rule = [](Infos in, const Attrs&) -> RuleText {
+      const std::string rows = letters(in[0].shape.size() - 1, "d");
+      return {.text = rows + "d" + (in.size() == 2 ? ",d" : "") + "->" + rows + "d," + rows, .inner = "d"};
+    },
+    .backward =
+        [](GradBuilder& g) {
+          std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.out(1)};
+          if (g.num_inputs() == 2) g.set_in_grad(1, "rms_norm_param_grad", inputs);
+          if (g.num_inputs() == 2) inputs.push_back(g.in(1));
+          g.set_in_grad(0, "rms_norm_grad", inputs);
+        },
+    .kernel = {.name = "rms_norm",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs x(, gamma)", .inputs = {{kMatrix}, {kRow}}, .attrs = {{"eps", 1e-5}}};
+                   }},
+    .inner_sum = InnerSum{&rms_norm_stats_kernel, stats_shape, &rms_norm_apply_kernel, 1},
+};
+
+/// (dy, x, rstd[, gamma]) -> dx
+extern const OpDef rms_norm_grad_op = {
+    .name = "rms_norm_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("rms_norm_grad", in, 3, 4);
+      return {in[1]};
+    },
+    .kernel = {.name = "rms_norm_grad",
+               .cost = elementwise_cost<8>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dx; inputs dy, x, rstd(, gamma)",
+                                          .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
+                                          .expect = expect_rms_norm_grad};
+                   }},
+    .inner_sum = InnerSum{&rms_norm_grad_stats_kernel, stats_shape, &rms_norm_grad_apply_kernel},
+};
+
+/// (dy, x, rstd) -> dgamma
+extern const OpDef rms_norm_param_grad_op = {
+    .name = "rms_norm_param_grad",
+    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+      expect_inputs("rms_norm_param_grad", in, 3, 3);
+      expect_ndim("rms_norm_param_grad", in[1], 1);
+      return {{{in[1].shape.back()}}};
+    },
+    .kernel = {.name = "rms_norm_param_grad",
+               .accumulates = 1,
+               .cost =
+                   [](Infos in, Infos out, const Attrs&) {
+                     Cost cost = traffic_cost(in, out, 0);
+                     cost.flops = 3.0 * static_cast<double>(num_elements(in[1].shape));
+                     return cost;
+                   },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "dgamma; inputs dy, x, rstd",
+                                          .inputs = {{kMatrix}, {kMatrix}, f32(kColumn)},
+                                          .expect = expect_rms_norm_grad};
+                   }},
+};
+
+extern const LayerDef rms_norm_layer = {
+    .name = "rms_norm",
+    .doc = "Divides the last dim by its root mean square.",
+    .fields = {eps_field(), flag("affine", true, "Learn a scale.")},
+    .emit =
+        [](LayerContext& layer) {
+          std::vector<TensorId> inputs = {layer.inputs[0]};
+          if (layer.attrs.flag("affine"))
+            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
+          return layer.builder.emit("rms_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+        },
+};
+
+extern const OpFamily rms_norm_family = {.ops = {&rms_norm_op, &rms_norm_grad_op, &rms_norm_param_grad_op},
+                                         .kernels = {&rms_norm_stats_kernel, &rms_norm_apply_kernel,
+                                                     &rms_norm_grad_stats_kernel, &rms_norm_grad_apply_kernel},
+                                         .layers = {&rms_norm_layer}};
+
+}  // namespace trainctl

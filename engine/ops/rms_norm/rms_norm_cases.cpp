@@ -1,0 +1,136 @@
+#include <cmath>
+
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+using namespace naive;
+
+Outputs rms_norm(const Inputs& in, const Attrs& attrs) {
+  const int64_t n = in[0].shape.back(), rows = num_elements(in[0].shape) / n;
+  Outputs out{in[0], zeros(Shape(in[0].shape.begin(), in[0].shape.end() - 1))};
+  for (int64_t r = 0; r < rows; ++r) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; ++i) squares += in[0].values[r * n + i] * in[0].values[r * n + i];
+    const double rstd = out[1].values[r] =
+        1.0 / std::sqrt(squares / static_cast<double>(n) + attrs.number("eps", 1e-5));
+    for (int64_t i = 0; i < n; ++i)
+      out[0].values[r * n + i] = in[0].values[r * n + i] * rstd * (in.size() > 1 ? in[1].values[i] : 1.0);
+  }
+  return out;
+}
+
+Shape one_a_row(Shape shape) {
+  shape.back() = 1;
+  return shape;
+}
+
+/// The mean over all parts' elements: stats [parts, rows, 1], parts of n elements.
+double mean_of_parts(const Tensor64& stats, int64_t row, int64_t n) {
+  const int64_t parts = stats.shape[0], rows = num_elements(stats.shape) / parts;
+  double sum = 0;
+  for (int64_t p = 0; p < parts; ++p) sum += stats.values[p * rows + row];
+  return sum / static_cast<double>(parts * n);
+}
+
+Outputs stats(const NaiveCall& call) {
+  const Tensor64& x = call.in[0];
+  Tensor64 out = zeros(one_a_row(x.shape));
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) out.values[i / x.shape.back()] += x.values[i] * x.values[i];
+  return {out};
+}
+
+Outputs apply(const NaiveCall& call) {
+  const Tensor64& x = call.in[0];
+  const int64_t n = x.shape.back();
+  Outputs out{x, zeros(Shape(x.shape.begin(), x.shape.end() - 1))};
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
+    out[1].values[i / n] = 1.0 / std::sqrt(mean_of_parts(call.in.back(), i / n, n) + call.attrs.number("eps"));
+    out[0].values[i] *= out[1].values[i / n] * (call.in.size() > 2 ? call.in[1].values[i % n] : 1.0);
+  }
+  return out;
+}
+
+/// dy * gamma of element i: in is dy, x, rstd(, gamma).
+double g_of(const Inputs& in, size_t with_gamma, int64_t i) {
+  return in[0].values[i] * (in.size() >= with_gamma ? in[3].values[i % in[0].shape.back()] : 1.0);
+}
+
+Outputs grad_stats(const NaiveCall& call) {
+  const int64_t n = call.in[0].shape.back();
+  Tensor64 out = zeros(one_a_row(call.in[0].shape));
+  for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i)
+    out.values[i / n] += g_of(call.in, 4, i) * call.in[1].values[i] * call.in[2].values[i / n];
+  return {out};
+}
+
+Outputs grad_apply(const NaiveCall& call) {
+  const int64_t n = call.in[0].shape.back();
+  Tensor64 dx = call.in[0];
+  for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
+    const double rstd = call.in[2].values[i / n], xhat = call.in[1].values[i] * rstd;
+    dx.values[i] = rstd * (g_of(call.in, 5, i) - xhat * mean_of_parts(call.in.back(), i / n, n));
+  }
+  return {dx};
+}
+
+/// Parts of rows of odd sizes, of one element, and long ones, with gamma and without; two and three parts.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  using Fill = CaseOperand::Fill;
+  for (const Shape& shape : {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const bool bf16 = type == DType::bf16;
+      const Shape rows(shape.begin(), shape.end() - 1);
+      const CaseOperand x{.shape = shape, .dtype = type},
+          y = unwritten(shape, type), gamma{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
+      const auto stats_of = [&](int64_t parts) {
+        CaseOperand operand{one_a_row(shape), Fill::positive};
+        operand.shape.insert(operand.shape.begin(), parts);
+        return operand;
+      };
+      const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+        calls.push_back({kernel, std::move(in), std::move(out), {{"eps", 1e-2}}, bf16 ? 1e-2 : 5e-6});
+        calls.back().f32_on_cpu = bf16;
+      };
+      add("rms_norm_stats", {x}, {unwritten(one_a_row(shape))});
+      add("rms_norm_apply", {x, stats_of(2)}, {y, unwritten(rows)});
+      add("rms_norm_apply", {x, gamma, stats_of(3)}, {y, unwritten(rows)});
+      add("rms_norm_grad_stats", {x, x, row}, {unwritten(one_a_row(shape))});
+      add("rms_norm_grad_stats", {x, x, row, gamma}, {unwritten(one_a_row(shape))});
+      add("rms_norm_grad_apply", {x, x, row, stats_of(2)}, {y});
+      add("rms_norm_grad_apply", {x, x, row, gamma, stats_of(3)}, {y});
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+extern const OpCases rms_norm_cases = {
+    .rows = {{"rms_norm", {{{6, 7}}, {{7}}}, {{"eps", 1e-5}}, {{6, 7}, {6}}, 5e-6},
+             {"rms_norm", {{{4, 3, 37}}, {{37}}}, {{"eps", 1e-6}}, {{4, 3, 37}, {4, 3}}, 5e-6},
+             {"rms_norm", {{{3, 1}}, {{1}}}, {{"eps", 1e-2}}, {{3, 1}, {3}}, 5e-6},
+             {"rms_norm", {{{1, 130}}, {{130}}}, {{"eps", 1e-5}}, {{1, 130}, {1}}, 5e-6},
+             {"rms_norm", {{{12, 8}}}, {{"eps", 1e-3}}, {{12, 8}, {12}}, 5e-6},
+             {"rms_norm", {{{2, 3, 36}}, {{36}}}, {{"eps", 1e-5}}, {{2, 3, 36}, {2, 3}}, 5e-6}},
+    .references = {{"rms_norm", rms_norm}},
+    .rules = {{{"rms_norm", {{{2, 3, 4}}}}, "abd->abd,ab", "", {{2, 3, 4}, {2, 3}}, "d"},
+              {{"rms_norm", {{{2, 4}}, {{4}}}}, "ad,d->ad,a", "", {{2, 4}, {2}}, "d"}},
+    .gradients = {{{"rms_norm", {{{2, 4}}}},
+                   {"rms_norm_grad ad,ad,a->ad"},
+                   "its sum over d is an inner one: ranks exchange it"},
+                  {{"rms_norm", {{{2, 4}}, {{4}}}},
+                   {"rms_norm_param_grad ad,ad,a->d sums a", "rms_norm_grad ad,ad,a,d->ad"},
+                   "gamma is used in every row a"}},
+    .shape_errors = {{{"rms_norm", {{{2, 3}}, {{2}}}}, "rms_norm: the weight is [2], expected [3]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"rms_norm_stats", stats},
+                          {"rms_norm_apply", apply},
+                          {"rms_norm_grad_stats", grad_stats},
+                          {"rms_norm_grad_apply", grad_apply}},
+    .layers = {{"rms_norm", "", {8, 12}}, {"rms_norm", ", affine: false, eps: 1e-6", {8, 12}}},
+};
+
+}  // namespace trainctl

@@ -1,0 +1,313 @@
+// Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd.
+//   g = dy * gamma    dx = rstd * (g - xhat * mean(g * xhat))    dgamma = sum dy * xhat
+#include "engine/ops/cuda/norms_cuda.cuh"
+#include "engine/ops/cuda/sums_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+// Kernels
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, kRowBlocks<V, kInRegisters>)
+    rms_norm_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, Ref<T> y, Ref<float> rstds, float eps) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  RowSideOperand<V, T> scale(gamma);
+  const float share = 1.0f / static_cast<float>(rows.n);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    float squares = 0;
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a) {
+          for (float& v : a.v) v *= v;
+          squares += sum_of_pack(a.v);
+        },
+        from);
+    const float rstd = 1.0f / sqrtf(group.sum(squares) * share + eps);
+    write_row(
+        part, valid, y,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& g) {
+          for (int j = 0; j < W; ++j) a.v[j] = a.v[j] * rstd * g.v[j];
+          return a;
+        },
+        from, scale);
+    if (valid && group.lane() == 0) set(rstds, row, rstd);
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    rms_norm_grad_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> rstds, RowSide<T> gamma, Ref<T> dx) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
+  const float share = 1.0f / static_cast<float>(rows.n);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float rstd = value(rstds, row);
+    float along = 0;
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) a.v[j] *= s.v[j] * (b.v[j] * rstd);
+          along += sum_of_pack(a.v);
+        },
+        grad, from, scale);
+    const float mean = group.sum(along) * share;
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - b.v[j] * rstd * mean);
+          return a;
+        },
+        grad, from, scale);
+  });
+}
+
+// Of a part of the rows' elements. `stats` of all parts is [parts, rows, 1].
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
+    rms_norm_stats_kernel(Rows rows, Ref<T> x, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 0> from(x, rows, group);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    float squares = 0;
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a) {
+          for (float& v : a.v) v *= v;
+          squares += sum_of_pack(a.v);
+        },
+        from);
+    squares = group.sum(squares);
+    if (valid && group.lane() == 0) stats[row] = squares;
+  });
+}
+
+__device__ float mean_of_parts(const float* stats, int parts, const Rows& rows, int64_t row) {
+  float total = 0;
+  for (int p = 0; p < parts; ++p) total += stats[p * rows.count + row];
+  return total / (static_cast<float>(rows.n) * static_cast<float>(parts));
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, kRowBlocks<V, kInRegisters>)
+    rms_norm_apply_kernel(Rows rows, Ref<T> x, RowSide<T> gamma, const float* stats, int parts, Ref<T> y,
+                          Ref<float> rstds, float eps) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters> from(x, rows, group);
+  RowSideOperand<V, T> scale(gamma);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    from.start(part);
+    const float rstd = 1.0f / sqrtf(mean_of_parts(stats, parts, rows, row) + eps);
+    read_row(
+        part, [](int, const auto&) {}, from);
+    write_row(
+        part, valid, y,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& g) {
+          for (int j = 0; j < W; ++j) a.v[j] = a.v[j] * rstd * g.v[j];
+          return a;
+        },
+        from, scale);
+    if (valid && group.lane() == 0) set(rstds, row, rstd);
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    rms_norm_grad_stats_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> rstds, RowSide<T> gamma, float* stats) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float rstd = value(rstds, row);
+    float along = 0;
+    read_row(
+        part,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) a.v[j] *= s.v[j] * (b.v[j] * rstd);
+          along += sum_of_pack(a.v);
+        },
+        grad, from, scale);
+    along = group.sum(along);
+    if (valid && group.lane() == 0) stats[row] = along;
+  });
+}
+
+template <int V, bool kInRegisters, class T>
+__global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
+    rms_norm_grad_apply_kernel(Rows rows, Ref<T> dy, Ref<T> x, Ref<float> rstds, RowSide<T> gamma, const float* stats,
+                               int parts, Ref<T> dx) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  RowGroup group(rows.group);
+  RowOperand<V, T, kInRegisters, 2> grad(dy, rows, group, 0), from(x, rows, group, 1);
+  RowSideOperand<V, T> scale(gamma);
+  over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
+    grad.start(part);
+    from.start(part);
+    const float rstd = value(rstds, row), mean = mean_of_parts(stats, parts, rows, row);
+    read_row(
+        part, [](int, const auto&, const auto&) {}, grad, from);
+    write_row(
+        part, valid, dx,
+        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - b.v[j] * rstd * mean);
+          return a;
+        },
+        grad, from, scale);
+  });
+}
+
+/// dgamma as a sum over the rows.
+template <class T>
+struct ParameterTerm {
+  static constexpr int kSums = 1;
+  Ref<T> dy, x;
+  Ref<float> rstds;
+  SumOutput dgamma;
+
+  template <int V>
+  __device__ int begin(int64_t) const {
+    return 0;
+  }
+  template <int V>
+  struct Fetched {
+    Raw<T, V> dy, x;
+    float rstd;
+  };
+  template <int V>
+  __device__ Fetched<V> fetch(int64_t at, uint32_t row) const {
+    return {trainctl::fetch<V>(dy, at), trainctl::fetch<V>(x, at), value(rstds, row)};
+  }
+  template <int V>
+  __device__ void terms(int64_t, const Fetched<V>& f, int, float (&v)[1][V]) const {
+    float g[V];
+    unpack(f.x, v[0]);
+    unpack(f.dy, g);
+#pragma unroll
+    for (int j = 0; j < V; ++j) v[0][j] = g[j] * (v[0][j] * f.rstd);
+  }
+  __device__ void finish(int64_t k, const double (&total)[1]) const { dgamma.write(k, total[0]); }
+};
+
+// Launchers
+
+CudaKernel prepare_rms_norm(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1);
+  return with_common_type({&x, &y, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_kernel<pack, in_registers, T>, how, "rms_norm", how.rows, ref<T>(x),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(y), statistic(call.out[1]),
+                         static_cast<float>(call.attrs.number("eps", 1e-5)));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_grad(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 3);
+  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_grad_kernel<pack, in_registers, T>, how, "rms_norm_grad", how.rows, ref<T>(dy),
+                         ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_stats(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  float* const stats = statistic(call.out[0]).p;
+  return with_common_type({&x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_stats_kernel<pack, in_registers, T>, how, "rms_norm_stats", how.rows, ref<T>(x),
+                         stats);
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 0, {&x}, 0, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_apply(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(),
+                  *gamma = call.in.size() > 2 ? &call.in[1] : nullptr;
+  const float* const stats = statistic(of_parts).p;
+  return with_common_type({&x, &y, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_apply_kernel<pack, in_registers, T>, how, "rms_norm_apply", how.rows, ref<T>(x),
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, static_cast<int>(of_parts.shape[0]),
+                         ref<T>(y), statistic(call.out[1]), static_cast<float>(call.attrs.number("eps", 1e-5)));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_grad_stats(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], *gamma = optional_input(call, 3);
+  float* const stats = statistic(call.out[0]).p;
+  return with_common_type({&dy, &x, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_grad_stats_kernel<pack, in_registers, T>, how, "rms_norm_grad_stats", how.rows,
+                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), stats);
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_grad_apply(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], &of_parts = call.in.back(),
+                  *gamma = call.in.size() > 4 ? &call.in[3] : nullptr;
+  const float* const stats = statistic(of_parts).p;
+  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
+    using T = decltype(t);
+    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
+      return launch_rows(rms_norm_grad_apply_kernel<pack, in_registers, T>, how, "rms_norm_grad_apply", how.rows,
+                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), stats,
+                         static_cast<int>(of_parts.shape[0]), ref<T>(dx));
+    };
+    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
+  });
+}
+
+CudaKernel prepare_rms_norm_param_grad(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &x = call.in[1];
+  return with_common_type({&dy, &x}, [&](auto t) {
+    using T = decltype(t);
+    const ParameterTerm<T> term{ref<T>(dy), ref<T>(x), statistic(call.in[2]), SumOutput::of(call, 0, 1.0)};
+    return prepare_column_sums<kPack<T>>(call, rows_of(x), x.shape.back(), {&dy, &x}, term, "rms_norm_param_grad");
+  });
+}
+
+}  // namespace
+
+extern const CudaKernels rms_norm_cuda = {{"rms_norm", prepare_rms_norm},
+                                          {"rms_norm_grad", prepare_rms_norm_grad},
+                                          {"rms_norm_param_grad", prepare_rms_norm_param_grad},
+                                          {"rms_norm_stats", prepare_rms_norm_stats},
+                                          {"rms_norm_apply", prepare_rms_norm_apply},
+                                          {"rms_norm_grad_stats", prepare_rms_norm_grad_stats},
+                                          {"rms_norm_grad_apply", prepare_rms_norm_grad_apply}};
+
+}  // namespace trainctl

@@ -1,0 +1,121 @@
+// Rotates pairs of features by an angle that grows with the row: pair i of a head with d features, of row p, by
+// p * base^(-2i / d). The pairs are i and i + d/2 (Llama), or 2i and 2i + 1 (attr interleaved, GPT-J).
+//   x [b, t, (units, heads, d)] -> y, with the first attr `rotated` heads of each unit turned, the others copied
+// The gradient is the inverse rotation of dy.
+#include <fmt/format.h>
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+#include "engine/ops/rotary/rotary_shape.h"
+
+namespace trainctl {
+namespace {
+
+Attrs inverse_of(Attrs attrs) {
+  attrs.set("inverse", !attrs.flag("inverse"));
+  return attrs;
+}
+
+/// The heads of an input, as the layer attention has them.
+struct Units {
+  int64_t count = 1;  ///< that can be cut
+  int64_t heads = 1, rotated = 1;
+};
+
+Units units_of(const Attrs& attrs) {
+  const int64_t heads = attrs.integer("heads"), kv_heads = attrs.integer("kv_heads", heads), group = heads / kv_heads;
+  const std::string packing = attrs.text("packing");
+  if (packing == "heads") return {kv_heads, group + 2, group + 1};
+  if (packing == "qkv") return {1, heads + 2 * kv_heads, heads + kv_heads};
+  return {heads, 1, 1};
+}
+
+std::vector<FieldFault> faults(const Attrs& attrs) {
+  const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
+  if (attrs.has("kv_heads") && attrs.text("packing", "none") == "none")
+    return {{"kv_heads", "kv_heads is of an input that packs q, k and v", "set packing, or heads alone"}};
+  if (kv_heads >= 1 && heads % kv_heads != 0)
+    return {{"kv_heads", fmt::format("{} kv heads do not divide {} query heads", kv_heads, heads), ""}};
+  return {};
+}
+
+}  // namespace
+
+extern const OpDef rotary_op = {
+    .name = "rotary",
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
+      expect_inputs("rotary", in, 1, 1);
+      expect_floats("rotary", in);
+      if (in[0].shape.size() != 3)
+        shape_error(fmt::format("rotary takes [batch, rows, features], but got {}", to_string(in[0])));
+      const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1);
+      if (d < 2 || d % 2 != 0) shape_error(fmt::format("rotary turns pairs, but the heads have {} features", d));
+      if (d > 2 * kMostRotaryPairs)
+        shape_error(fmt::format("rotary: the heads have {} features, expected at most {}", d, 2 * kMostRotaryPairs));
+      if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
+        shape_error(fmt::format("rotary: the last dim of {} is no multiple of {} heads of {}", to_string(in[0]), heads, d));
+      return {in[0]};
+    },
+    .rule = [](Infos, const Attrs& attrs) -> RuleText {
+      return {"bt(gd)->bt(gd)",
+              "d",
+              "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
+              {{'d', attrs.integer("heads", 1) * attrs.integer("head_dim")}}};
+    },
+    .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
+    .kernel = {.name = "rotary",
+               .in_place = InPlace::first_on_first,
+               .cost = elementwise_cost<3>,
+               .example =
+                   [] {
+                     return KernelExample{
+                         .what = "pairs of features, turned by the row",
+                         .inputs = {{{4, 1024, 1024}}},
+                         .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
+                         .optional = {{"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"interleaved", true}, {"inverse", true}}};
+                   }},
+};
+
+extern const LayerDef rotary_layer = {
+    .name = "rotary",
+    .doc = "Rotary position embedding: turns pairs of each head's features by the row's position.",
+    .fields = {integer("heads", "Heads of the input; of a packed one, query heads.")
+                   .required()
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               integer("kv_heads", "Of a packed input: heads of keys and values; default: as many.")
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               text("packing", "heads or qkv: the input is packed as attention's, and its v is left as it is.")
+                   .one_of({"none", "heads", "qkv"})
+                   .defaults(std::string("none")),
+               number("base", "Of the angles.").defaults(10000.0).above(0),
+               text("pairs", "half: features i and i + d/2, as Llama; interleaved: 2i and 2i + 1, as GPT-J.")
+                   .one_of({"half", "interleaved"})
+                   .defaults(std::string("half"))},
+    .faults = faults,
+    .emit =
+        [](LayerContext& layer) {
+          const Shape shape = layer.shape();
+          const Units units = units_of(layer.attrs);
+          if (shape.size() != 3)
+            shape_error(fmt::format("rotary takes [batch, rows, features], but got {}", to_string(shape)));
+          if (shape[2] % (units.count * units.heads) != 0)
+            throw ShapeError(fmt::format("rotary: the {} features of {} are not {} heads of the same size", shape[2],
+                                         to_string(shape), units.count * units.heads),
+                             "heads");
+          return layer.emit("rotary", {{"head_dim", shape[2] / (units.count * units.heads)},
+                                       {"heads", units.heads},
+                                       {"rotated", units.rotated},
+                                       {"base", layer.attrs.number("base")},
+                                       {"interleaved", layer.attrs.text("pairs") == "interleaved"}});
+        },
+};
+
+extern const OpFamily rotary_family = {.ops = {&rotary_op}, .layers = {&rotary_layer}};
+
+}  // namespace trainctl

@@ -1,0 +1,72 @@
+// The sines of all rows are made once, and shared by the layers that turn by the same angles.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "engine/ops/kernel.h"
+#include "engine/ops/rotary/rotary_shape.h"
+
+namespace trainctl {
+namespace {
+
+/// [t, pairs] each.
+struct Turns {
+  std::vector<float> cosines, sines;
+};
+
+std::shared_ptr<const Turns> turns_of(const RotaryCall& r) {
+  static thread_local std::map<std::tuple<std::vector<double>, int64_t, int64_t, bool>, std::weak_ptr<const Turns>> all;
+  std::weak_ptr<const Turns>& known = all[{r.rates, r.first_row, r.t, r.inverse}];
+  if (auto turns = known.lock()) return turns;
+  auto turns = std::make_shared<Turns>();
+  for (int64_t row = 0; row < r.t; ++row) {
+    for (const double rate : r.rates) {
+      const double angle = static_cast<double>(r.first_row + row) * rate;
+      turns->cosines.push_back(static_cast<float>(std::cos(angle)));
+      turns->sines.push_back(static_cast<float>(r.inverse ? -std::sin(angle) : std::sin(angle)));
+    }
+  }
+  known = turns;
+  return turns;
+}
+
+/// x and y may be the same.
+void turn_halves(const float* x, float* y, const float* cosines, const float* sines, int64_t pairs) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float a = x[i], b = x[i + pairs];
+    y[i] = a * cosines[i] - b * sines[i];
+    y[i + pairs] = b * cosines[i] + a * sines[i];
+  }
+}
+
+void turn_neighbours(const float* x, float* y, const float* cosines, const float* sines, int64_t pairs) {
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1];
+    y[2 * i] = a * cosines[i] - b * sines[i];
+    y[2 * i + 1] = b * cosines[i] + a * sines[i];
+  }
+}
+
+CpuKernel prepare_rotary(const KernelCall& call) {
+  const RotaryCall r = rotary_of(call);
+  return [r, turns = turns_of(r), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
+    const auto turn = r.interleaved ? turn_neighbours : turn_halves;
+    const int64_t turned = r.rotated * r.head_dim, pairs = r.pairs();
+    for (int64_t unit = 0; unit < r.b * r.t * r.units; ++unit) {
+      const int64_t row = unit / r.units % r.t;
+      const float *x = x0 + unit * r.features, *cosines = turns->cosines.data() + row * pairs,
+                  *sines = turns->sines.data() + row * pairs;
+      float* y = y0 + unit * r.features;
+      for (int64_t at = 0; at < turned; at += r.head_dim) turn(x + at, y + at, cosines, sines, pairs);
+      if (x != y) std::copy(x + turned, x + r.features, y + turned);
+    }
+  };
+}
+
+}  // namespace
+
+extern const CpuKernels rotary_cpu = {{"rotary", prepare_rotary}};
+
+}  // namespace trainctl

@@ -1,0 +1,76 @@
+// A thread turns one pair of features of all heads of a row: its angle is computed once. Angles are exact to f32 for
+// any row, for they are reduced to half a turn in double.
+#include <array>
+
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/vector_cuda.cuh"
+#include "engine/ops/rotary/rotary_shape.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr double kTurn = 6.283185307179586;
+
+struct Turning {
+  int64_t rows, t, units, features, head_dim, rotated, first_row;
+  bool interleaved;
+  float direction;
+  std::array<double, kMostRotaryPairs> rates;  ///< turns a row, of each pair
+};
+
+/// Threads of a row: one for each pair, then one for each feature that is copied.
+template <class T>
+__global__ void __launch_bounds__(kThreads) rotary_kernel(Turning r, const T* x, T* y, int64_t row_threads) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t row = thread / row_threads, of_row = thread % row_threads, pairs = r.head_dim / 2;
+  if (row >= r.rows) return;
+  const int64_t start = row * r.units * r.features;
+  if (of_row >= pairs) {
+    const int64_t feature = r.rotated * r.head_dim + of_row - pairs;
+    for (int64_t unit = 0; unit < r.units; ++unit) {
+      const int64_t at = start + unit * r.features + feature;
+      y[at] = x[at];
+    }
+    return;
+  }
+  const double turns = static_cast<double>(r.first_row + row % r.t) * r.rates[of_row];
+  const auto half_turns = static_cast<float>(2.0 * (turns - rint(turns)));
+  const float cosine = cospif(half_turns), sine = r.direction * sinpif(half_turns);
+  const int64_t apart = r.interleaved ? 1 : pairs, feature = r.interleaved ? 2 * of_row : of_row;
+  for (int64_t unit = 0; unit < r.units; ++unit) {
+    for (int64_t head = 0; head < r.rotated; ++head) {
+      const int64_t at = start + unit * r.features + head * r.head_dim + feature;
+      const float a = to_f32(x[at]), b = to_f32(x[at + apart]);
+      y[at] = from_f32<T>(a * cosine - b * sine);
+      y[at + apart] = from_f32<T>(b * cosine + a * sine);
+    }
+  }
+}
+
+CudaKernel prepare_rotary(const CudaKernelCall& call) {
+  const RotaryCall r = rotary_of(call);
+  Turning turning{r.b * r.t, r.t,         r.units,       r.features,                r.head_dim,
+                  r.rotated, r.first_row, r.interleaved, r.inverse ? -1.0f : 1.0f, {}};
+  for (size_t i = 0; i < r.rates.size(); ++i) turning.rates.at(i) = r.rates[i] / kTurn;
+  // In place, the features that are not turned are there already.
+  const bool in_place = call.in[0].data == call.out[0].data;
+  const int64_t copied = in_place ? 0 : r.features - r.rotated * r.head_dim, row_threads = r.pairs() + copied;
+  const int64_t threads = turning.rows * row_threads;
+  return with_float_type(call.out[0].dtype, [&](auto type) -> CudaKernel {
+    using T = decltype(type);
+    return [=, x = call.in[0].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
+      if (threads == 0) return;
+      launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kThreads)), kThreads, 0, stream, "rotary",
+             turning, x, y, row_threads);
+    };
+  });
+}
+
+}  // namespace
+
+extern const CudaKernels rotary_cuda = {{"rotary", prepare_rotary}};
+
+}  // namespace trainctl

@@ -1,0 +1,190 @@
+// slice: y = the elements of x from attr begin on, attr size of them, in each dim. pad: y = x with attr before and
+// after elements of attr value around it. Each is the gradient of the other.
+//
+// Both are products with a matrix that selects: y[o] = sum over i of S[o, i] x[i]. So a changed dim has one letter in x
+// and another in y, and both may be cut. A rank moves what its part of x has of its part of y and leaves 0 elsewhere;
+// where x is cut, y is the sum of the ranks, which for a slice moves less than x whole would. Integers and paddings
+// other than 0 cannot be summed, so their x is whole.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/base/text.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+/// One letter for each dim of x, and for each dim of y the same one or, where the sizes differ, one of its own.
+/// `why_whole`: why ranks cannot sum; empty if they can.
+RuleText selection_rule(const TensorInfo& x, const Shape& y, const std::string& why_whole) {
+  const std::string from = letters(x.shape.size()), own = letters(2 * x.shape.size()).substr(x.shape.size());
+  std::string to = from, changed;
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (x.shape[d] == y[d]) continue;
+    changed += from[d];
+    to[d] = own[d];
+  }
+  if (why_whole.empty()) return {from + "->" + to};
+  return {from + "->" + to, changed, why_whole};
+}
+
+std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
+  expect_inputs("slice", in, 1, 1);
+  const Ints begin = attrs.ints("begin"), size = attrs.ints("size");
+  const Shape& x = in[0].shape;
+  bool fits = begin.size() == x.size() && size.size() == x.size();
+  for (size_t d = 0; fits && d < x.size(); ++d)
+    fits = begin[d] >= 0 && size[d] >= 1 && begin[d] <= x[d] && size[d] <= x[d] - begin[d];
+  if (!fits) {
+    shape_error(fmt::format("slice: begin {} and size {} are not a part of {}", format_list(begin), format_list(size),
+                            to_string(in[0])));
+  }
+  return {{size, in[0].dtype}};
+}
+
+std::vector<TensorInfo> infer_pad(Infos in, const Attrs& attrs) {
+  expect_inputs("pad", in, 1, 1);
+  expect_floats("pad", in);
+  const Ints before = attrs.ints("before"), after = attrs.ints("after");
+  TensorInfo out = in[0];
+  bool fits = before.size() == out.shape.size() && after.size() == out.shape.size();
+  for (size_t d = 0; fits && d < out.shape.size(); ++d) {
+    fits = before[d] >= 0 && after[d] >= 0 && before[d] <= kMaxElements && after[d] <= kMaxElements;
+    if (fits) out.shape[d] += before[d] + after[d];
+  }
+  if (!fits) {
+    shape_error(fmt::format("pad: before {} and after {} must be numbers of elements for each dim of {}",
+                            format_list(before), format_list(after), to_string(in[0])));
+  }
+  return {out};
+}
+
+/// Where a layer counts from the end with negative numbers.
+int64_t from_end(int64_t place, int64_t size) { return place < 0 ? place + size : place; }
+
+TensorId emit_slice(LayerContext& layer) {
+  const int64_t dim = layer.sample_dim(layer.attrs.integer("dim"));
+  const int64_t size = layer.shape()[dim];
+  const int64_t begin = from_end(layer.attrs.integer("begin"), size);
+  const int64_t end = layer.attrs.has("end") ? from_end(layer.attrs.integer("end"), size) : size;
+  if (begin < 0 || begin >= end || end > size) {
+    shape_error(fmt::format("elements {} to {} are not a part of dim {} of its input {}, which has {}", begin, end, dim,
+                            to_string(layer.shape()), size));
+  }
+  Ints begins(layer.shape().size()), sizes = layer.shape();
+  begins[dim] = begin;
+  sizes[dim] = end - begin;
+  return layer.emit("slice", {{"begin", begins}, {"size", sizes}});
+}
+
+std::vector<FieldFault> pad_faults(const Attrs& attrs) {
+  std::vector<FieldFault> faults;
+  const size_t dims = attrs.ints("dims").size();
+  for (const char* side : {"before", "after"}) {
+    const size_t given = attrs.ints(side).size();
+    if (given != 0 && given != dims)
+      faults.push_back(
+          {side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
+  }
+  return faults;
+}
+
+TensorId emit_pad(LayerContext& layer) {
+  const Ints dims = layer.attrs.ints("dims");
+  Attrs attrs{{"value", layer.attrs.number("value")}};
+  for (const char* side : {"before", "after"}) {
+    const Ints given = layer.attrs.ints(side);
+    Ints of_dims(layer.shape().size());
+    for (size_t i = 0; i < given.size(); ++i) of_dims[layer.sample_dim(dims[i])] += given[i];
+    attrs.set(side, of_dims);
+  }
+  return layer.emit("pad", attrs);
+}
+
+}  // namespace
+
+extern const OpDef slice_op = {
+    .name = "slice",
+    .infer = infer_slice,
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = in[0].dtype != DType::i32;
+          return selection_rule(in[0], attrs.ints("size"),
+                                sums ? "" : "slice needs this dim of integers on one rank: ranks do not sum integers");
+        },
+    .backward =
+        [](GradBuilder& g) {
+          const Ints begin = g.attrs().ints("begin"), size = g.attrs().ints("size");
+          Ints after = g.shape(g.in(0));
+          for (size_t d = 0; d < after.size(); ++d) after[d] -= begin[d] + size[d];
+          g.set_in_grad(0, "pad", {g.out_grad()}, {{"before", begin}, {"after", after}, {"value", 0.0}});
+        },
+    // Only the part is read.
+    .kernel = {.name = "slice",
+               .cost = [](Infos, Infos out,
+                          const Attrs&) { return Cost{.bytes = 2.0 * static_cast<double>(bytes_of(out[0]))}; },
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = a part of x",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"begin", Ints{0, 256}}, {"size", Ints{kRows, 512}}}};
+                   }},
+};
+
+extern const OpDef pad_op = {
+    .name = "pad",
+    .infer = infer_pad,
+    .rule =
+        [](Infos in, const Attrs& attrs) {
+          const bool sums = attrs.number("value") == 0;
+          return selection_rule(in[0], infer_pad(in, attrs)[0].shape,
+                                sums ? ""
+                                     : "pad needs this dim on one rank: ranks that have parts of it are summed, and so "
+                                       "would the value be");
+        },
+    .backward =
+        [](GradBuilder& g) {
+          g.set_in_grad(0, "slice", {g.out_grad()}, {{"begin", g.attrs().ints("before")}, {"size", g.shape(g.in(0))}});
+        },
+    .kernel = {.name = "pad",
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "y = x with elements of a value around it",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
+                   }},
+};
+
+extern const LayerDef slice_layer = {
+    .name = "slice",
+    .doc = "The elements begin to end - 1 of a dim.",
+    .fields = {integer("dim", "Not the batch; -1 is the last.").required(),
+               integer("begin", "The first element; a negative one counts from the end.").defaults(int64_t{0}),
+               integer("end",
+                       "The element after the last; a negative one counts from the end; default: all that follow.")},
+    .emit = emit_slice,
+};
+
+extern const LayerDef pad_layer = {
+    .name = "pad",
+    .doc = "Elements of one value around its input.",
+    .fields = {ints("dims", "Dims to pad, not the batch; -1 is the last.").required(),
+               ints("before", "Elements before each of them; default: none.").at_least(0).at_most(kMaxSize),
+               ints("after", "Elements after each of them; default: none.").at_least(0).at_most(kMaxSize),
+               number("value", "Of the added elements.").defaults(0.0)},
+    .faults = pad_faults,
+    .emit = emit_pad,
+};
+
+extern const OpFamily slice_family = {.ops = {&slice_op, &pad_op}, .layers = {&slice_layer, &pad_layer}};
+
+}  // namespace trainctl

@@ -1,0 +1,290 @@
+// split: the outputs are consecutive parts of x along attr dim, of attr sizes. concat: the inputs joined along dim.
+// Each is the other's backward pass, and there parts may be missing: with attr offsets a part begins there, a split
+// leaves the rest of x out, and a concat, with attr size the size of the whole, writes zeros between its parts.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "engine/base/text.h"
+#include "engine/ops/elementwise.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+/// A layer has at most 52 letters: dims, and a letter for each size of a part.
+constexpr const char* kWhy = "its parts begin and end within other ranks' parts of it";
+
+size_t dim_of(const Attrs& attrs, const char* op, const TensorInfo& x) {
+  const int64_t dim = attrs.integer("dim");
+  if (dim < 0 || dim >= static_cast<int64_t>(x.shape.size()))
+    shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(x)));
+  return static_cast<size_t>(dim);
+}
+
+/// Where each part begins.
+Ints offsets_of(const Attrs& attrs, const Ints& sizes) {
+  if (attrs.has("offsets")) return attrs.ints("offsets");
+  Ints offsets(sizes.size());
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
+  return offsets;
+}
+
+/// Parts of a dim of `whole`, in order, that do not overlap.
+void expect_parts(const char* op, const Ints& offsets, const Ints& sizes, int64_t whole) {
+  bool fits = offsets.size() == sizes.size();
+  int64_t end = 0;
+  for (size_t i = 0; fits && i < sizes.size(); ++i) {
+    fits = sizes[i] > 0 && offsets[i] >= end && offsets[i] + sizes[i] <= whole;
+    end = offsets[i] + sizes[i];
+  }
+  if (!fits)
+    shape_error(fmt::format("{}: parts of {} at {} do not fit a dim of {}", op, format_list(sizes),
+                            format_list(offsets), whole));
+}
+
+std::vector<TensorInfo> infer_split(Infos in, const Attrs& attrs) {
+  expect_inputs("split", in, 1, 1);
+  const size_t dim = dim_of(attrs, "split", in[0]);
+  const Ints sizes = attrs.ints("sizes");
+  if (!attrs.has("offsets") && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != in[0].shape[dim])
+    shape_error(fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
+  expect_parts("split", offsets_of(attrs, sizes), sizes, in[0].shape[dim]);
+  std::vector<TensorInfo> parts(sizes.size(), in[0]);
+  for (size_t i = 0; i < sizes.size(); ++i) parts[i].shape[dim] = sizes[i];
+  return parts;
+}
+
+Ints sizes_along(Infos parts, size_t dim) {
+  Ints sizes;
+  for (const TensorInfo& part : parts) sizes.push_back(part.shape[dim]);
+  return sizes;
+}
+
+std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
+  expect_inputs("concat", in, 1, kMaxLayerOutputs);
+  const size_t dim = dim_of(attrs, "concat", in[0]);
+  for (size_t i = 1; i < in.size(); ++i) {
+    Shape alike = in[i].shape;
+    if (alike.size() == in[0].shape.size()) alike[dim] = in[0].shape[dim];
+    if (alike != in[0].shape)
+      shape_error(fmt::format("concat: input {} is {}, but input 0 is {}; they may differ in dim {} alone", i,
+                              to_string(in[i]), to_string(in[0]), dim));
+    if (in[i].dtype != in[0].dtype)
+      shape_error(fmt::format("concat: input {} is {}, but input 0 is {}", i, to_string(in[i].dtype),
+                              to_string(in[0].dtype)));
+  }
+  const Ints sizes = sizes_along(in, dim);
+  TensorInfo whole = in[0];
+  whole.shape[dim] = attrs.has("size") ? attrs.integer("size") : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  expect_parts("concat", offsets_of(attrs, sizes), sizes, whole.shape[dim]);
+  return {whole};
+}
+
+/// One letter for each size of the dim, none of which may be cut.
+struct PartLetters {
+  std::string dims, whole, of_parts;  ///< all dims; the letter of the whole; the other letters
+  std::map<int64_t, char> of_size;
+  size_t dim;
+
+  PartLetters(const Shape& shape, size_t along, int64_t whole_size, const Ints& sizes) : dim(along) {
+    dims = letters(shape.size());
+    whole = dims.substr(dim, 1);
+    of_size[whole_size] = whole[0];
+    for (const int64_t size : sizes)
+      if (of_size.emplace(size, '?').second) of_size[size] = letters(dims.size() + of_size.size() - 1).back();
+    for (const auto& [size, letter] : of_size)
+      if (letter != whole[0]) of_parts += letter;
+  }
+  std::string part(int64_t size) const {
+    std::string text = dims;
+    text[dim] = of_size.at(size);
+    return text;
+  }
+  std::string parts(const Ints& sizes) const {
+    std::vector<std::string> all;
+    for (const int64_t size : sizes) all.push_back(part(size));
+    return join(all, ",");
+  }
+};
+
+RuleText split_rule(Infos in, const Attrs& attrs) {
+  const auto dim = static_cast<size_t>(attrs.integer("dim"));
+  const Ints sizes = attrs.ints("sizes");
+  const PartLetters letters_of(in[0].shape, dim, in[0].shape[dim], sizes);
+  return {letters_of.dims + "->" + letters_of.parts(sizes), letters_of.whole + letters_of.of_parts,
+          std::string("split needs the whole dim on one rank: ") + kWhy};
+}
+
+RuleText concat_rule(Infos in, const Attrs& attrs) {
+  const auto dim = static_cast<size_t>(attrs.integer("dim"));
+  const Ints sizes = sizes_along(in, dim);
+  const PartLetters letters_of(in[0].shape, dim, infer_concat(in, attrs)[0].shape[dim], sizes);
+  return {letters_of.parts(sizes) + "->" + letters_of.dims, letters_of.whole + letters_of.of_parts,
+          std::string("concat needs the whole dim on one rank: ") + kWhy};
+}
+
+/// dx = the gradients of the parts joined; zeros for parts that the loss does not depend on.
+void split_backward(GradBuilder& g) {
+  const Ints sizes = g.attrs().ints("sizes"), offsets = offsets_of(g.attrs(), sizes);
+  std::vector<TensorId> given;
+  Ints given_offsets;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!g.has_out_grad(static_cast<int>(i))) continue;
+    given.push_back(g.out_grad(static_cast<int>(i)));
+    given_offsets.push_back(offsets[i]);
+  }
+  const int64_t dim = g.attrs().integer("dim");
+  Attrs attrs = {{"dim", dim}};
+  if (given.size() < sizes.size() || g.attrs().has("offsets")) {
+    attrs.set("offsets", given_offsets);
+    attrs.set("size", g.shape(g.in(0))[static_cast<size_t>(dim)]);
+  }
+  g.set_in_grad(0, "concat", given, attrs);
+}
+
+/// The gradients of the inputs are parts of dy; those of inputs that need none are left out.
+void concat_backward(GradBuilder& g) {
+  const int64_t dim = g.attrs().integer("dim");
+  Ints sizes;
+  for (int i = 0; i < g.num_inputs(); ++i) sizes.push_back(g.shape(g.in(i))[static_cast<size_t>(dim)]);
+  const Ints offsets = offsets_of(g.attrs(), sizes);
+  std::vector<int> which;
+  Ints wanted_sizes, wanted_offsets;
+  for (int i = 0; i < g.num_inputs(); ++i) {
+    if (!g.needs_in_grad(i)) continue;
+    which.push_back(i);
+    wanted_sizes.push_back(sizes[static_cast<size_t>(i)]);
+    wanted_offsets.push_back(offsets[static_cast<size_t>(i)]);
+  }
+  Attrs attrs = {{"dim", dim}, {"sizes", wanted_sizes}};
+  if (wanted_sizes.size() < sizes.size() || g.attrs().has("offsets")) attrs.set("offsets", wanted_offsets);
+  g.set_in_grads(which, "split", {g.out_grad()}, attrs);
+}
+
+const Attrs& part_places() {
+  static const Attrs attrs = {{"offsets", Ints{0}}, {"size", int64_t{1}}};
+  return attrs;
+}
+
+}  // namespace
+
+extern const OpDef split_op = {
+    .name = "split",
+    .infer = infer_split,
+    .rule = split_rule,
+    .backward = split_backward,
+    .kernel = {.name = "split",
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "parts of x along dim, of the given sizes",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = {{"dim", int64_t{1}}, {"sizes", Ints{256, 256, 512}}},
+                                          .optional = {{"offsets", Ints{0, 256, 512}}}};
+                   }},
+};
+
+extern const OpDef concat_op = {
+    .name = "concat",
+    .infer = infer_concat,
+    .rule = concat_rule,
+    .backward = concat_backward,
+    .kernel = {.name = "concat",
+               .cost = elementwise_cost<0>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{.what = "inputs joined along dim",
+                                          .inputs = {{kMatrix}, {kMatrix}},
+                                          .attrs = {{"dim", int64_t{1}}},
+                                          .optional = part_places()};
+                   }},
+};
+
+namespace {
+
+Field dim_field() {
+  return integer("dim", "The dim along which; -1 is the last.").defaults(int64_t{-1}).at_least(-kMaxDims).at_most(kMaxDims);
+}
+
+/// A layer sees one micro-batch at a time, so the size of a part of the batch is not what the job says.
+void refuse_batch(const LayerContext& layer, size_t dim) {
+  for (size_t i = 0; i < layer.inputs.size(); ++i)
+    if (layer.batch(static_cast<int>(i)).is_sized(dim))
+      throw ShapeError(fmt::format("{}: dim {} of {} depends on the batch, of which a layer sees one micro-batch at a time",
+                                   layer.def.name, dim, to_string(layer.shape(static_cast<int>(i)))),
+                       "dim");
+}
+
+std::vector<FieldFault> split_faults(const Attrs& attrs) {
+  const bool parts = attrs.has("parts"), sizes = attrs.has("sizes");
+  if (parts && sizes) return {{"sizes", "a split has either 'parts' or 'sizes', not both", "remove one of them"}};
+  if (!parts && !sizes) return {{"type", "split needs 'parts' or 'sizes'", "e.g. parts: 3, or sizes: [768, 64, 64]"}};
+  if (!sizes) return {};
+  const size_t count = attrs.ints("sizes").size();
+  if (count < 2) return {{"sizes", fmt::format("split needs at least 2 sizes, not {}", count), ""}};
+  if (count > static_cast<size_t>(kMaxLayerOutputs))
+    return {{"sizes", fmt::format("split makes at most {} parts, not {}", kMaxLayerOutputs, count), ""}};
+  return {};
+}
+
+int count_parts(const Attrs& attrs) {
+  const auto count = attrs.has("sizes") ? static_cast<int64_t>(attrs.ints("sizes").size()) : attrs.integer("parts", 1);
+  return static_cast<int>(std::clamp<int64_t>(count, 1, kMaxLayerOutputs));
+}
+
+LayerOutputs emit_split(LayerContext& layer) {
+  const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
+  refuse_batch(layer, static_cast<size_t>(dim));
+  const int64_t whole = layer.shape()[static_cast<size_t>(dim)];
+  Ints sizes;
+  if (layer.attrs.has("sizes")) {
+    sizes = layer.attrs.ints("sizes");
+  } else {
+    const int64_t parts = layer.attrs.integer("parts");
+    if (whole % parts != 0)
+      throw ShapeError(fmt::format("split: dim {} of {} does not divide into {} equal parts", dim,
+                                   to_string(layer.shape()), parts),
+                       "parts");
+    sizes.assign(static_cast<size_t>(parts), whole / parts);
+  }
+  return layer.emit_all("split", {{"dim", dim}, {"sizes", sizes}});
+}
+
+}  // namespace
+
+extern const LayerDef split_layer = {
+    .name = "split",
+    .doc = "Its input cut along one dim into `parts` equal parts or parts of `sizes`: that many outputs.",
+    .fields = {integer("parts", "Equal parts.").at_least(2).at_most(kMaxLayerOutputs),
+               ints("sizes", "In place of parts: the size of each.").at_least(1).at_most(kMaxSize), dim_field()},
+    .faults = split_faults,
+    .num_outputs = count_parts,
+    .emit = emit_split,
+};
+
+extern const LayerDef concat_layer = {
+    .name = "concat",
+    .doc = "Its inputs joined along one dim.",
+    .fields = {dim_field()},
+    .min_inputs = 2,
+    .max_inputs = kMaxLayerOutputs,
+    .emit =
+        [](LayerContext& layer) {
+          const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
+          refuse_batch(layer, static_cast<size_t>(dim));
+          return layer.emit("concat", {{"dim", dim}});
+        },
+};
+
+extern const OpFamily split_family = {.ops = {&split_op, &concat_op}, .layers = {&split_layer, &concat_layer}};
+
+}  // namespace trainctl

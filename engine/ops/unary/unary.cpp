@@ -1,0 +1,143 @@
+// The element-wise functions of one number: silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale. A row of
+// kUnary (unary.h) and the formulas of functions.h give the ops, their kernels and their tokens.
+#include "engine/ops/unary/unary.h"
+
+#include "engine/ops/elementwise.h"
+#include "engine/ops/elementwise/expression.h"
+#include "engine/ops/examples.h"
+#include "engine/ops/expect.h"
+#include "engine/ops/grad_builder.h"
+#include "engine/ops/layer_def.h"
+#include "engine/ops/op_family.h"
+
+namespace trainctl {
+namespace {
+
+template <Unary kFunction>
+KernelExample example_of(const char* what, size_t inputs) {
+  KernelExample shown{.what = what, .inputs = std::vector<KernelExample::Input>(inputs, {example::kMatrix})};
+  for (const auto& parameter : unary_def(kFunction).parameters) {
+    if (parameter.name != nullptr) shown.attrs.set(parameter.name, parameter.example);
+  }
+  return shown;
+}
+
+/// scale's needs neither x nor y.
+template <Unary kFunction>
+void backward(GradBuilder& g) {
+  constexpr const UnaryDef& def = unary_def(kFunction);
+  if (kFunction == Unary::scale) {
+    g.set_in_grad(0, def.name, {g.out_grad()}, {{"factor", g.attrs().number("factor", 1)}});
+  } else {
+    g.set_in_grad(0, def.grad_name, {g.out_grad(), def.of_result ? g.out() : g.in(0)}, g.attrs());
+  }
+}
+
+template <Unary kFunction>
+constexpr OpDef op_of() {
+  return {.name = unary_def(kFunction).name,
+          .infer = [](Infos in, const Attrs&) { return infer_elementwise(unary_def(kFunction).name, in, 1); },
+          .rule = elementwise_rule,
+          .backward = backward<kFunction>,
+          .kernel = {.name = unary_def(kFunction).name,
+                     .in_place = InPlace::first_on_first,
+                     .element = [](const Attrs& attrs) { return unary_token(kFunction, false, attrs); },
+                     .channels_last = elementwise_images,
+                     .cost = elementwise_cost<unary_def(kFunction).flops>,
+                     .example = [] { return example_of<kFunction>(unary_def(kFunction).formula, 1); }}};
+}
+
+/// (dy, x) -> dx, or (dy, y) -> dx
+template <Unary kFunction>
+constexpr OpDef grad_of() {
+  return {.name = unary_def(kFunction).grad_name,
+          .infer = [](Infos in, const Attrs&) { return infer_elementwise(unary_def(kFunction).grad_name, in, 2); },
+          .rule = elementwise_rule,
+          .kernel = {.name = unary_def(kFunction).grad_name,
+                     .in_place = InPlace::first_on_first,
+                     .element = [](const Attrs& attrs) { return unary_token(kFunction, true, attrs); },
+                     .channels_last = elementwise_images,
+                     .cost = elementwise_cost<unary_def(kFunction).flops + 2>,
+                     .example =
+                         [] {
+                           return example_of<kFunction>(
+                               unary_def(kFunction).of_result ? "inputs dy, y" : "inputs dy, x", 2);
+                         }}};
+}
+
+template <Unary kFunction>
+TensorId emit(LayerContext& layer) {
+  return layer.emit(unary_def(kFunction).name, layer.attrs);
+}
+
+std::vector<FieldFault> faults_of_clip(const Attrs& attrs) {
+  if (!attrs.has("min") && !attrs.has("max")) return {{"min", "clip needs min, max or both", "min: 0"}};
+  if (attrs.number("min", -kNoBound) <= attrs.number("max", kNoBound)) return {};
+  return {{"min", "min is above max", ""}};
+}
+
+}  // namespace
+
+extern const OpDef silu_op = op_of<Unary::silu>(), silu_grad_op = grad_of<Unary::silu>();
+extern const OpDef leaky_relu_op = op_of<Unary::leaky_relu>(), leaky_relu_grad_op = grad_of<Unary::leaky_relu>();
+extern const OpDef softplus_op = op_of<Unary::softplus>(), softplus_grad_op = grad_of<Unary::softplus>();
+extern const OpDef clip_op = op_of<Unary::clip>(), clip_grad_op = grad_of<Unary::clip>();
+extern const OpDef abs_op = op_of<Unary::abs>(), abs_grad_op = grad_of<Unary::abs>();
+extern const OpDef exp_op = op_of<Unary::exp>(), exp_grad_op = grad_of<Unary::exp>();
+extern const OpDef log_op = op_of<Unary::log>(), log_grad_op = grad_of<Unary::log>();
+extern const OpDef sqrt_op = op_of<Unary::sqrt>(), sqrt_grad_op = grad_of<Unary::sqrt>();
+extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = grad_of<Unary::pow>();
+extern const OpDef scale_op = op_of<Unary::scale>();
+
+extern const LayerDef silu_layer = {.name = "silu", .doc = "x sigmoid(x).", .emit = emit<Unary::silu>};
+
+extern const LayerDef leaky_relu_layer = {
+    .name = "leaky_relu",
+    .doc = "x where x > 0, else negative_slope times x.",
+    .fields = {number("negative_slope", "Of the negative side.").defaults(0.01)},
+    .emit = emit<Unary::leaky_relu>,
+};
+
+extern const LayerDef softplus_layer = {
+    .name = "softplus",
+    .doc = "log(1 + e^(beta x)) / beta.",
+    .fields = {number("beta", "Larger: nearer to relu.").defaults(1.0).above(0),
+               number("threshold", "Where beta x is above it, the result is x.").defaults(20.0)},
+    .emit = emit<Unary::softplus>,
+};
+
+extern const LayerDef clip_layer = {
+    .name = "clip",
+    .doc = "The nearest number between min and max; its gradient is 0 outside.",
+    .fields = {number("min", "Absent: no lower bound."), number("max", "Absent: no upper bound.")},
+    .faults = faults_of_clip,
+    .emit = emit<Unary::clip>,
+};
+
+extern const LayerDef abs_layer = {.name = "abs", .doc = "|x|.", .emit = emit<Unary::abs>};
+extern const LayerDef exp_layer = {.name = "exp", .doc = "e^x.", .emit = emit<Unary::exp>};
+extern const LayerDef log_layer = {.name = "log", .doc = "The natural logarithm.", .emit = emit<Unary::log>};
+extern const LayerDef sqrt_layer = {.name = "sqrt", .doc = "The square root.", .emit = emit<Unary::sqrt>};
+
+extern const LayerDef pow_layer = {
+    .name = "pow",
+    .doc = "x^exponent.",
+    .fields = {number("exponent", "Of any sign.").required()},
+    .emit = emit<Unary::pow>,
+};
+
+extern const LayerDef scale_layer = {
+    .name = "scale",
+    .doc = "factor x + shift, of two constants.",
+    .fields = {number("factor", "Multiplies.").defaults(1.0), number("shift", "Is added then.").defaults(0.0)},
+    .emit = emit<Unary::scale>,
+};
+
+extern const OpFamily unary_family = {
+    .ops = {&silu_op, &silu_grad_op, &leaky_relu_op, &leaky_relu_grad_op, &softplus_op, &softplus_grad_op, &clip_op,
+            &clip_grad_op, &abs_op,  &abs_grad_op,   &exp_op,             &exp_grad_op, &log_op,           &log_grad_op,
+            &sqrt_op, &sqrt_grad_op, &pow_op,        &pow_grad_op,        &scale_op},
+    .layers = {&silu_layer, &leaky_relu_layer, &softplus_layer, &clip_layer, &abs_layer, &exp_layer, &log_layer,
+               &sqrt_layer, &pow_layer, &scale_layer}};
+
+}  // namespace trainctl

@@ -1,0 +1,60 @@
+// The element-wise functions of one number: what the ops, their kernels and the tokens of element-wise chains share. The
+// formulas: functions.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <limits>
+
+#include "engine/base/attrs.h"
+
+namespace trainctl {
+
+/// In the order of kUnary.
+enum class Unary : uint8_t { silu, leaky_relu, softplus, clip, abs, exp, log, sqrt, pow, scale };
+
+/// Values of kUnary's attrs, in that order.
+struct UnaryParameters {
+  float a = 0, b = 0;
+};
+
+struct UnaryDef {
+  struct Parameter {
+    const char* name = nullptr;  ///< of the attr; null: there is none
+    double otherwise = 0;        ///< if the attr is absent
+    double example = 0;          ///< for KernelExample
+  };
+
+  const char* name;       ///< of the layer, the op and the token
+  const char* grad_name;  ///< of the op of its gradient, from dy and x, or dy and y
+  const char* formula;
+  Parameter parameters[2] = {};
+  bool of_result = false;  ///< the gradient reads y, else x
+  int flops = 1;
+};
+
+inline constexpr double kNoBound = std::numeric_limits<double>::infinity();
+
+inline constexpr UnaryDef kUnary[] = {
+    {"silu", "silu_grad", "y = x sigmoid(x)", {}, false, 12},
+    {"leaky_relu", "leaky_relu_grad", "y = x where x > 0, else negative_slope x", {{"negative_slope", 0.01, 0.01}}},
+    {"softplus", "softplus_grad", "y = log(1 + e^(beta x)) / beta", {{"beta", 1, 1}, {"threshold", 20, 20}}, false, 25},
+    {"clip", "clip_grad", "y = min(max(x, low), high)", {{"min", -kNoBound, -1}, {"max", kNoBound, 1}}},
+    {"abs", "abs_grad", "y = |x|"},
+    {"exp", "exp_grad", "y = e^x", {}, true, 10},
+    {"log", "log_grad", "y = ln x", {}, false, 12},
+    {"sqrt", "sqrt_grad", "y = the square root of x", {}, true, 2},
+    {"pow", "pow_grad", "y = x^exponent", {{"exponent", 2, 2}}, false, 20},
+    {"scale", "scale", "y = factor x + shift", {{"factor", 1, 2}, {"shift", 0, 1}}},
+};
+
+constexpr const UnaryDef& unary_def(Unary function) { return kUnary[static_cast<size_t>(function)]; }
+
+inline UnaryParameters unary_parameters(Unary function, const Attrs& attrs) {
+  const auto& [a, b] = unary_def(function).parameters;
+  return {a.name == nullptr ? 0.0f : static_cast<float>(attrs.number(a.name, a.otherwise)),
+          b.name == nullptr ? 0.0f : static_cast<float>(attrs.number(b.name, b.otherwise))};
+}
+
+}  // namespace trainctl

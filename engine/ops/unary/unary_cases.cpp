@@ -1,0 +1,81 @@
+#include "engine/ops/unary/unary.h"
+#include "tests/op_cases/op_cases.h"
+
+namespace trainctl {
+namespace {
+
+template <Unary kFunction>
+naive::Outputs reference(const naive::Inputs& in, const Attrs& attrs) {
+  return naive::map(in, [&](double x) { return naive::unary(unary_def(kFunction).name, attrs, x); });
+}
+
+std::vector<OpCase> rows() {
+  const std::vector<std::pair<const char*, Attrs>> functions = {{"silu", {}},
+                                                                {"leaky_relu", {}},
+                                                                {"leaky_relu", {{"negative_slope", 0.2}}},
+                                                                {"softplus", {}},
+                                                                {"softplus", {{"beta", 2.5}, {"threshold", 1.5}}},
+                                                                {"clip", {{"min", -0.5}, {"max", 0.75}}},
+                                                                {"clip", {{"max", 0.25}}},
+                                                                {"abs", {}},
+                                                                {"exp", {}},
+                                                                {"scale", {{"factor", -2.5}, {"shift", 0.5}}}};
+  std::vector<OpCase> rows;
+  for (const Shape& shape : {Shape{1}, Shape{6, 7}, Shape{4, 3, 31}}) {
+    for (const auto& [op, attrs] : functions) rows.push_back({op, {{shape}}, attrs, {shape}});
+    for (const char* op : {"log", "sqrt"}) rows.push_back({op, {positive(shape)}, {}, {shape}});
+    for (const double exponent : {2.0, 3.0, 4.0, 0.0, 1.0})
+      rows.push_back({"pow", {{shape}}, {{"exponent", exponent}}, {shape}});
+    for (const double exponent : {0.5, 1.5, -0.5, -1.0, -2.0, 2.7})
+      rows.push_back({"pow", {positive(shape)}, {{"exponent", exponent}}, {shape}});
+  }
+  return rows;
+}
+
+std::vector<Reference> references() {
+  return {{"silu", reference<Unary::silu>}, {"leaky_relu", reference<Unary::leaky_relu>},
+          {"softplus", reference<Unary::softplus>}, {"clip", reference<Unary::clip>},
+          {"abs", reference<Unary::abs>}, {"exp", reference<Unary::exp>},
+          {"log", reference<Unary::log>}, {"sqrt", reference<Unary::sqrt>},
+          {"pow", reference<Unary::pow>}, {"scale", reference<Unary::scale>}};
+}
+
+std::vector<RuleCase> rules() {
+  std::vector<RuleCase> rules;
+  for (const UnaryDef& def : kUnary) rules.push_back({{def.name, {{{2, 3}}}}, "ab->ab", "", {{2, 3}}});
+  return rules;
+}
+
+std::vector<GradientCase> gradients() {
+  std::vector<GradientCase> gradients;
+  for (const UnaryDef& def : kUnary) {
+    const bool of_dy = def.name == std::string("scale");
+    gradients.push_back({{def.name, {{{2, 3}}}},
+                         {std::string(def.grad_name) + (of_dy ? " ab->ab" : " ab,ab->ab")},
+                         of_dy ? "a multiple of dy" : "element by element"});
+  }
+  return gradients;
+}
+
+}  // namespace
+
+extern const OpCases unary_cases = {
+    .rows = rows(),
+    .references = references(),
+    .rules = rules(),
+    .gradients = gradients(),
+    .shape_errors = {{{"silu", {{{2}, DType::i32}}}, "silu takes f32, but got [2] i32"},
+                     {{"pow", {{{2}}, {{2}}}}, "pow takes 1 input, but got 2"}},
+    .layers = {{"silu", "", {8, 12}},
+               {"leaky_relu", ", negative_slope: 0.2", {8, 12}},
+               {"softplus", ", beta: 2", {8, 12}},
+               {"clip", ", min: 0, max: 6", {8, 12}},
+               {"abs", "", {8, 12}},
+               {"exp", "", {8, 12}},
+               {"log", "", {8, 12}},
+               {"sqrt", "", {8, 12}},
+               {"pow", ", exponent: 2", {8, 12}},
+               {"scale", ", factor: 0.125", {8, 12}}},
+};
+
+}  // namespace trainctl

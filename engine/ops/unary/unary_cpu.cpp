@@ -1,0 +1,74 @@
+// The functions of functions.h as loops that are vectorised, except for pow with an unusual exponent.
+#include <cmath>
+
+#include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/elementwise/spans_cpu.h"
+#include "engine/ops/kernel.h"
+#include "engine/ops/unary/functions.h"
+
+namespace trainctl {
+namespace {
+
+struct CpuMaths {
+  static float exp(float x) { return cpu::exp(x); }
+  static float log(float x) { return cpu::log(x); }
+  static float log1p(float x) { return cpu::log1p(x); }
+  static float sigmoid(float x) { return cpu::sigmoid(x); }
+  static float sqrt(float x) { return std::sqrt(x); }
+  static float abs(float x) { return std::fabs(x); }
+  static float pow(float x, float exponent) { return std::pow(x, exponent); }
+};
+
+template <Unary kFunction>
+void value_span(const float* x, float* y, int64_t n, UnaryParameters p) {
+  for (int64_t i = 0; i < n; ++i) y[i] = UnaryFunction<kFunction, CpuMaths>::value(x[i], p);
+}
+
+template <Unary kFunction>
+void grad_span(const float* dy, const float* at, float* dx, int64_t n, UnaryParameters p) {
+  for (int64_t i = 0; i < n; ++i) dx[i] = UnaryFunction<kFunction, CpuMaths>::grad(dy[i], at[i], p);
+}
+
+template <Unary kFunction>
+CpuKernel prepare(const KernelCall& call) {
+  return [p = unary_parameters(kFunction, call.attrs), x = call.in[0].as<float>(), y = call.out[0].as<float>(),
+          n = call.out[0].size()] { value_span<kFunction>(x, y, n, p); };
+}
+
+template <Unary kFunction>
+CpuKernel prepare_grad(const KernelCall& call) {
+  return [p = unary_parameters(kFunction, call.attrs), dy = call.in[0].as<float>(), at = call.in[1].as<float>(),
+          dx = call.out[0].as<float>(), n = call.out[0].size()] { grad_span<kFunction>(dy, at, dx, n, p); };
+}
+
+}  // namespace
+
+void cpu::unary_span(Unary function, const float* x, float* y, int64_t n, UnaryParameters p) {
+  with_unary(function, [&](auto f) { value_span<f.value>(x, y, n, p); });
+}
+
+void cpu::unary_grad_span(Unary function, const float* dy, const float* at, float* dx, int64_t n, UnaryParameters p) {
+  with_unary(function, [&](auto f) { grad_span<f.value>(dy, at, dx, n, p); });
+}
+
+extern const CpuKernels unary_cpu = {{"silu", prepare<Unary::silu>},
+                                     {"silu_grad", prepare_grad<Unary::silu>},
+                                     {"leaky_relu", prepare<Unary::leaky_relu>},
+                                     {"leaky_relu_grad", prepare_grad<Unary::leaky_relu>},
+                                     {"softplus", prepare<Unary::softplus>},
+                                     {"softplus_grad", prepare_grad<Unary::softplus>},
+                                     {"clip", prepare<Unary::clip>},
+                                     {"clip_grad", prepare_grad<Unary::clip>},
+                                     {"abs", prepare<Unary::abs>},
+                                     {"abs_grad", prepare_grad<Unary::abs>},
+                                     {"exp", prepare<Unary::exp>},
+                                     {"exp_grad", prepare_grad<Unary::exp>},
+                                     {"log", prepare<Unary::log>},
+                                     {"log_grad", prepare_grad<Unary::log>},
+                                     {"sqrt", prepare<Unary::sqrt>},
+                                     {"sqrt_grad", prepare_grad<Unary::sqrt>},
+                                     {"pow", prepare<Unary::pow>},
+                                     {"pow_grad", prepare_grad<Unary::pow>},
+                                     {"scale", prepare<Unary::scale>}};
+
+}  // namespace trainctl

@@ -1,0 +1,42 @@
+// The functions of functions.h over packs.
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/map_cuda.cuh"
+#include "engine/ops/cuda/unary_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+template <Unary kFunction>
+CudaKernel prepare(const CudaKernelCall& call) {
+  return map_unary(call, UnaryValue<kFunction>{unary_parameters(kFunction, call.attrs)}, unary_def(kFunction).name);
+}
+
+template <Unary kFunction>
+CudaKernel prepare_grad(const CudaKernelCall& call) {
+  const UnaryGrad<kFunction> grad{unary_parameters(kFunction, call.attrs)};
+  return map_binary(call, grad, unary_def(kFunction).grad_name);
+}
+
+}  // namespace
+
+extern const CudaKernels unary_cuda = {{"silu", prepare<Unary::silu>},
+                                       {"silu_grad", prepare_grad<Unary::silu>},
+                                       {"leaky_relu", prepare<Unary::leaky_relu>},
+                                       {"leaky_relu_grad", prepare_grad<Unary::leaky_relu>},
+                                       {"softplus", prepare<Unary::softplus>},
+                                       {"softplus_grad", prepare_grad<Unary::softplus>},
+                                       {"clip", prepare<Unary::clip>},
+                                       {"clip_grad", prepare_grad<Unary::clip>},
+                                       {"abs", prepare<Unary::abs>},
+                                       {"abs_grad", prepare_grad<Unary::abs>},
+                                       {"exp", prepare<Unary::exp>},
+                                       {"exp_grad", prepare_grad<Unary::exp>},
+                                       {"log", prepare<Unary::log>},
+                                       {"log_grad", prepare_grad<Unary::log>},
+                                       {"sqrt", prepare<Unary::sqrt>},
+                                       {"sqrt_grad", prepare_grad<Unary::sqrt>},
+                                       {"pow", prepare<Unary::pow>},
+                                       {"pow_grad", prepare_grad<Unary::pow>},
+                                       {"scale", prepare<Unary::scale>}};
+
+}  // namespace trainctl

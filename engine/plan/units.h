@@ -1,0 +1,28 @@
+// What the planner chooses axes for: a layer, or the nodes of a layer that finish what its contraction made. While the
+// contraction is cut, those nodes (the bias of a dense layer) would wait for the whole sum; they may as well compute in
+// the layout in which the output is read, after a reduce_scatter.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+
+namespace trainctl {
+
+struct Unit {
+  LayerId layer = -1;
+  std::vector<NodeId> finishing;  ///< the forward nodes that finish the layer; empty: this is all other nodes of it
+
+  bool finishes() const { return !finishing.empty(); }
+};
+
+struct Units {
+  std::vector<Unit> all;             ///< in the order of the nodes: a layer, then what finishes it
+  std::vector<int> of_layer;         ///< the unit of all other nodes of the layer, forward and backward
+  std::vector<int> finish_of_layer;  ///< -1: the layer has none
+  std::vector<int> of_node;
+};
+
+Units find_units(const Graph& graph);
+
+}  // namespace trainctl

@@ -1,0 +1,63 @@
+// The expressions of a job, ${4*d}: numbers, texts, names, and what is computed from them.
+//
+//   or         := and ("or" and)*
+//   and        := not ("and" not)*
+//   not        := "not" not | comparison
+//   comparison := sum (("==" | "!=" | "<" | "<=" | ">" | ">=") sum)?
+//   sum        := product (("+" | "-") product)*
+//   product    := sign (("*" | "/" | "//" | "%") sign)*
+//   sign       := "-" sign | primary
+//   primary    := 12 | 0.5 | 1e-3 | 'text' | true | false | name | "(" or ")"
+//
+// As in Python, / gives a float, // and % round down. Integers have 64 bits, and what does not fit is an error.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+
+namespace trainctl {
+
+/// The value of a var, an argument or an expression.
+using Constant = std::variant<bool, int64_t, double, std::string>;
+
+using Names = std::map<std::string, Constant, std::less<>>;
+
+/// What is wrong with a text: where in it, in bytes.
+struct ExpressionError {
+  size_t at = 0;
+  std::string message, hint;
+  std::string unknown = {};  ///< the name that is not known; "" for other errors
+};
+
+/// "64", "0.5", "true", or the text itself.
+std::string to_text(const Constant& value);
+/// "a number", "text", "true or false".
+std::string kind_of(const Constant& value);
+/// The constant that an unquoted YAML scalar is.
+Constant constant_of(const std::string& scalar);
+
+/// Letters, digits and '_', no digit first, and no word of the language.
+bool is_var_name(std::string_view name);
+/// The same as a regular expression, for the schema.
+std::string var_name_pattern();
+
+/// True if there is an expression in it. "$${" is no expression: it stands for "${".
+bool has_expression(std::string_view text);
+
+/// The text with its expressions replaced; the value itself if the text is just one expression. Throws
+/// ExpressionError.
+Constant expand_text(std::string_view text, const Names& names);
+/// Throws ExpressionError unless all its expressions can be read. Names are not looked up.
+void check_syntax(std::string_view text);
+
+/// "${" -> "$${": a text that stays as it is when it is read again.
+std::string escape_expressions(std::string_view text);
+
+/// The length of the expression that `text` begins with, "${…}"; 0 if it is not closed on its line.
+size_t expression_length(std::string_view text);
+
+}  // namespace trainctl

@@ -1,0 +1,64 @@
+// See the header.
+#include "engine/train/data/file_patterns.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Search {
+ public:
+  explicit Search(const fs::path& pattern) {
+    for (const fs::path& part : pattern.relative_path()) parts_.push_back(part.string());
+  }
+
+  std::vector<std::string> run(const fs::path& start) {
+    look_in(start, 0);
+    std::sort(found_.begin(), found_.end());
+    found_.erase(std::unique(found_.begin(), found_.end()), found_.end());  // `**/**` comes to a folder twice
+    return std::move(found_);
+  }
+
+ private:
+  /// `folder` matches the parts before `part`.
+  void look_in(const fs::path& folder, size_t part) {
+    if (part == parts_.size()) return;
+    const std::string& wanted = parts_[part];
+    if (!is_glob(wanted)) return take(folder / wanted, part);
+    const bool any_depth = wanted == "**";
+    if (any_depth) look_in(folder, part + 1);
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with('.') && !wanted.starts_with('.')) continue;
+      if (any_depth) {
+        if (entry.is_directory(ignored) && !entry.is_symlink(ignored)) look_in(folder / name, part);
+      } else if (glob_match(wanted, name)) {
+        take(folder / name, part);
+      }
+    }
+  }
+
+  void take(const fs::path& path, size_t part) {
+    std::error_code ignored;
+    if (part + 1 < parts_.size())
+      look_in(path, part + 1);
+    else if (fs::is_regular_file(path, ignored))
+      found_.push_back(path.string());
+  }
+
+  std::vector<std::string> parts_, found_;
+};
+
+}  // namespace
+
+std::vector<std::string> files_matching(const std::string& pattern) {
+  return Search(pattern).run(fs::path(pattern).root_path());
+}
+
+}  // namespace trainctl

@@ -1,0 +1,44 @@
+// See the header.
+#include "engine/train/data/mapped_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+MappedFile::MappedFile(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  struct stat file {};
+  int error = fd < 0 || fstat(fd, &file) != 0 ? errno : 0;
+  if (error == 0 && file.st_size > 0) {  // an empty file has no mapping
+    void* memory = mmap(nullptr, static_cast<size_t>(file.st_size), PROT_READ, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+      error = errno;
+    else
+      bytes_ = {static_cast<const uint8_t*>(memory), static_cast<size_t>(file.st_size)};
+  }
+  if (fd >= 0) close(fd);
+  if (error != 0) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<uint8_t*>(bytes_.data()), bytes_.size());
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,187 @@
+// See the header for the grammar.
+#include "engine/train/data/token_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token files are little-endian");
+
+struct Kind {
+  int32_t magic, version;
+  TokenType type;
+};
+constexpr Kind kKinds[] = {{20240520, 1, TokenType::u16}, {20240801, 7, TokenType::i32}};
+
+[[noreturn]] void fail(const std::string& file, const std::string& what) { throw EnvError(file + ": " + what); }
+
+int32_t word(std::span<const uint8_t> bytes, size_t index) {
+  int32_t value = 0;
+  if (bytes.size() >= (index + 1) * sizeof(value)) std::memcpy(&value, &bytes[index * sizeof(value)], sizeof(value));
+  return value;
+}
+
+const Kind* kind_of(int32_t magic) {
+  const auto* kind =
+      std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return k.magic == magic; });
+  return kind == std::end(kKinds) ? nullptr : kind;
+}
+
+/// llm.c's magic numbers are the days on which a format was made. As tokens they would be 308 and one above 54,000,
+/// which GPT-2 does not have, followed by a version and 0.
+bool is_other_file_of_llm_c(std::span<const uint8_t> start) {
+  const int32_t magic = word(start, 0), version = word(start, 1);
+  return magic > 20240100 && magic < 20260000 && version > 0 && version < 100 && kind_of(magic) == nullptr;
+}
+
+bool is_numpy(std::span<const uint8_t> start) {
+  constexpr uint8_t kMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+  return start.size() >= sizeof(kMagic) && std::equal(std::begin(kMagic), std::end(kMagic), start.begin());
+}
+
+TokenFormat parse_header(std::span<const uint8_t> start, int64_t file_bytes, const Kind& kind,
+                         const std::string& file) {
+  if (file_bytes < kTokenHeaderBytes)
+    fail(file, fmt::format("begins as a file of llm.c ({}), but has {} bytes, less than its header of {}; get the file "
+                           "again",
+                           kind.magic, with_commas(file_bytes), with_commas(kTokenHeaderBytes)));
+  const int64_t version = word(start, 1), count = word(start, 2), width = byte_size(kind.type);
+  if (version != kind.version)
+    fail(file, fmt::format("byte 4: expected version {} of llm.c's token files ({}), found {}; write it again with "
+                           "llm.c's dev/data, or trainctl data tokens",
+                           kind.version, kind.magic, version));
+  const int64_t expected = kTokenHeaderBytes + count * width;
+  if (count < 0 || file_bytes != expected)
+    fail(file, fmt::format("byte 8: the header counts {} tokens of {} bytes, which with it are {} bytes, but the file "
+                           "has {}; get the file again",
+                           with_commas(count), width, with_commas(expected), with_commas(file_bytes)));
+  return {kind.type, true, count};
+}
+
+template <class T>
+void convert(const uint8_t* from, int64_t count, int32_t* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, from + i * int64_t{sizeof(T)}, sizeof(T));
+    out[i] = token;
+  }
+}
+
+template <class T>
+TokenRange range_as(std::span<const uint8_t> body) {
+  const auto count = static_cast<int64_t>(body.size() / sizeof(T));
+  if (count == 0) return {};
+  T least = std::numeric_limits<T>::max(), most = std::numeric_limits<T>::lowest();
+  for (int64_t i = 0; i < count; ++i) {
+    T token;
+    std::memcpy(&token, body.data() + i * int64_t{sizeof(T)}, sizeof(T));
+    least = std::min(least, token);
+    most = std::max(most, token);
+  }
+  return {least, most};
+}
+
+template <class T>
+std::optional<int64_t> first_outside_as(std::span<const uint8_t> body, int64_t below) {
+  constexpr int64_t kBlock = 4096;  // its largest is found without branches
+  const auto count = static_cast<int64_t>(body.size() / sizeof(T));
+  if (below > int64_t{std::numeric_limits<T>::max()}) return {};
+  const auto at = [&](int64_t i) {
+    T token;
+    std::memcpy(&token, body.data() + i * int64_t{sizeof(T)}, sizeof(T));
+    return token;
+  };
+  for (int64_t start = 0; start < count; start += kBlock) {
+    const int64_t end = std::min(count, start + kBlock);
+    T largest = 0;
+    for (int64_t i = start; i < end; ++i) largest = std::max(largest, at(i));
+    if (largest < below) continue;
+    for (int64_t i = start;; ++i)
+      if (at(i) >= below) return i;
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t byte_size(TokenType type) { return type == TokenType::u8 ? 1 : type == TokenType::u16 ? 2 : 4; }
+
+std::string_view to_string(TokenType type) {
+  return type == TokenType::u8 ? "uint8" : type == TokenType::u16 ? "uint16" : "int32";
+}
+
+TokenFormat parse_token_header(std::span<const uint8_t> start, int64_t file_bytes, TokenType without_header,
+                               const std::string& file) {
+  if (file_bytes == 0) fail(file, "has no bytes; expected tokens");
+  if (const Kind* kind = kind_of(word(start, 0))) return parse_header(start, file_bytes, *kind, file);
+  if (is_other_file_of_llm_c(start))
+    fail(file, fmt::format("byte 0: {} is the magic number of a file of llm.c, but not of tokens: those have {} or {}",
+                           word(start, 0), kKinds[0].magic, kKinds[1].magic));
+  if (is_numpy(start))
+    fail(file, fmt::format("is NumPy's .npy; expected tokens alone, which array.astype('{}').tofile(...) writes",
+                           to_string(without_header)));
+  const int64_t width = byte_size(without_header);
+  if (file_bytes % width != 0)
+    fail(file, fmt::format("{} bytes are no whole number of {} tokens of {} bytes; get the file again, or look at "
+                           "dataset.token_dtype",
+                           with_commas(file_bytes), to_string(without_header), width));
+  return {without_header, false, file_bytes / width};
+}
+
+std::array<uint8_t, kTokenHeaderBytes> token_header(TokenType type, int64_t count) {
+  const Kind& kind = kKinds[type == TokenType::u16 ? 0 : 1];
+  check(kind.type == type, "llm.c has tokens of uint16 and uint32");
+  check(count >= 0 && count <= std::numeric_limits<int32_t>::max(), "llm.c counts tokens in an int32");
+  const int32_t words[] = {kind.magic, kind.version, static_cast<int32_t>(count)};
+  std::array<uint8_t, kTokenHeaderBytes> header{};
+  std::memcpy(header.data(), words, sizeof(words));
+  return header;
+}
+
+void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, int64_t count, int32_t* out) {
+  const uint8_t* from = body.data() + first * byte_size(type);
+  switch (type) {
+    case TokenType::u8:
+      return convert<uint8_t>(from, count, out);
+    case TokenType::u16:
+      return convert<uint16_t>(from, count, out);
+    case TokenType::i32:
+      std::memcpy(out, from, static_cast<size_t>(count) * sizeof(int32_t));
+  }
+}
+
+TokenRange range_of(std::span<const uint8_t> body, TokenType type) {
+  switch (type) {
+    case TokenType::u8:
+      return range_as<uint8_t>(body);
+    case TokenType::u16:
+      return range_as<uint16_t>(body);
+    case TokenType::i32:
+      break;
+  }
+  return range_as<int32_t>(body);
+}
+
+std::optional<int64_t> first_outside(std::span<const uint8_t> body, TokenType type, int64_t below) {
+  switch (type) {
+    case TokenType::u8:
+      return first_outside_as<uint8_t>(body, below);
+    case TokenType::u16:
+      return first_outside_as<uint16_t>(body, below);
+    case TokenType::i32:
+      break;
+  }
+  // A negative token is a large one.
+  return first_outside_as<uint32_t>(body, std::min<int64_t>(below, int64_t{1} << 31));
+}
+
+}  // namespace trainctl

@@ -1,0 +1,90 @@
+// See the header. The tokens go to `<path>.<pid>.part`, which then gets its name in one step.
+#include "engine/train/data/token_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/train/data/token_file.h"
+
+namespace trainctl {
+namespace {
+
+[[noreturn]] void exists(const std::string& path) {
+  throw EnvError(path + " already exists; --force replaces it, or choose another name with -o");
+}
+
+}  // namespace
+
+TokenWriter::TokenWriter(std::string path, bool header, bool replace)
+    : path_(std::move(path)), part_(fmt::format("{}.{}.part", path_, getpid())), header_(header), replace_(replace) {
+  std::error_code ignored;
+  if (!replace_ && std::filesystem::exists(path_, ignored)) exists(path_);
+  if (std::filesystem::is_directory(path_, ignored)) throw EnvError("cannot write " + path_ + ": it is a folder");
+  fd_ = open(part_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail("cannot write");
+  try {
+    if (header_) write(token_header(TokenType::u16, 0).data(), kTokenHeaderBytes);
+  } catch (...) {
+    close(fd_);
+    unlink(part_.c_str());
+    throw;
+  }
+}
+
+TokenWriter::~TokenWriter() {
+  if (fd_ < 0) return;
+  close(fd_);
+  unlink(part_.c_str());
+}
+
+void TokenWriter::fail(const char* what) const {
+  throw EnvError(fmt::format("{} {}: {}", what, path_, std::strerror(errno)));
+}
+
+void TokenWriter::write(const void* data, size_t bytes) {
+  const auto* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(fd_, from, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("cannot write");
+    from += written;
+    bytes -= static_cast<size_t>(written);
+  }
+}
+
+void TokenWriter::write_bytes(std::span<const uint8_t> bytes) {
+  count_ += static_cast<int64_t>(bytes.size());
+  if (header_ && count_ > std::numeric_limits<int32_t>::max())
+    throw EnvError("the header of llm.c counts at most 2,147,483,647 tokens; write several files, or --format raw");
+  tokens_.assign(bytes.begin(), bytes.end());
+  write(tokens_.data(), tokens_.size() * sizeof(uint16_t));
+}
+
+void TokenWriter::finish() {
+  if (header_) {
+    const auto header = token_header(TokenType::u16, count_);
+    if (pwrite(fd_, header.data(), header.size(), 0) != static_cast<ssize_t>(header.size())) fail("cannot write");
+  }
+  if (fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) fail("cannot write");
+  if (replace_) {
+    if (rename(part_.c_str(), path_.c_str()) != 0) fail("cannot write");
+  } else {
+    if (link(part_.c_str(), path_.c_str()) != 0) {  // unlike rename it replaces nothing
+      if (errno == EEXIST) exists(path_);
+      fail("cannot write");
+    }
+    unlink(part_.c_str());
+  }
+  close(std::exchange(fd_, -1));
+}
+
+}  // namespace trainctl
