@@ -139,7 +139,7 @@ TensorId emit_conv2d(LayerContext& layer) {
   const TensorId w = layer.weight(shape, init);
   const TensorId product = b.emit("conv2d", {layer.inputs[0], w}, attrs, bias ? "conv2d" : "")[0];
   if (!bias) return product;
-  return b.emit("add_bias", {product, b.parameter("bias", {channels}, init)}, {{"dim", int64_t{1}}})[0];
+  return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
 // 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.
@@ -251,7 +251,7 @@ extern const LayerDef conv2d_layer = {
              .defaults(int64_t{1})
              .at_least(1)
              .at_most(kMaxSize),
-         flag("bias", true, "Add a bias."), share_field(), init_std_field()},
+         flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv2d,
 };
 

@@ -192,7 +192,7 @@ extern const OpCases conv2d_cases = {
                 false,
                 {3, 4, 3}},
                {"conv2d",
-                ", channels: 4, kernel: 2, stride: [2, 1], padding: [1, 0, 0, 2], dilation: [1, 2], init_std: 0.1",
+                ", channels: 4, kernel: 2, stride: [2, 1], padding: [1, 0, 0, 2], dilation: [1, 2], init: {type: normal, std: 0.1}",
                 {8, 4, 2, 3},
                 false,
                 {3, 4, 3}}},

@@ -91,7 +91,7 @@ extern const LayerDef position_embedding_layer = {
     .name = "position_embedding",
     .doc = "Adds a trained row for each position, the last dim but one.",
     .fields = {integer("max_length", "Rows of the table.").required().at_least(1).at_most(kMaxSize), share_field(),
-               init_std_field()},
+               init_field()},
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {

@@ -61,10 +61,10 @@ extern const OpDef rotary_op = {
       return {in[0]};
     },
     .rule = [](Infos, const Attrs& attrs) -> RuleText {
-      return {"bt(gd)->bt(gd)",
-              "d",
-              "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
-              {{'d', attrs.integer("heads", 1) * attrs.integer("head_dim")}}};
+      return {.text = "bt(gd)->bt(gd)",
+              .uncuttable = "d",
+              .why_not = "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
+              .sizes = {{'d', attrs.integer("heads", 1) * attrs.integer("head_dim")}}};
     },
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
     .kernel = {.name = "rotary",
