@@ -44,6 +44,7 @@ Json describe(const RegisteredRun& run) {
                {"log_dir", run.log_dir},  {"job", run.job},
                {"launcher", run.launcher}};
   if (status.loss) put_loss(json, *status.loss);
+  put_metrics(json, status.metrics);
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   json["rank_states"] = Json::object();
   for (const RankGroup& group : status.ranks) json["rank_states"][group.ranks] = group.doing;
@@ -57,6 +58,7 @@ void add_end(const RunEnd& end, Json& json) {
   json["step"] = end.result.step;
   json["steps"] = end.result.steps;
   if (end.result.loss) put_loss(json, *end.result.loss);
+  put_metrics(json, end.result.metrics);
 }
 
 /// Adds the ended runs of a log directory.

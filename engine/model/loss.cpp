@@ -56,8 +56,10 @@ void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId predictio
     const MetricDef* def = find_metric(spec.type);
     check(def != nullptr, "the job file has only metrics that there are");
     const std::string name = def->reported_as(spec.attrs);
+    Attrs attrs = spec.attrs;
+    if (const Value* ignored = c.spec.loss->attrs.find("ignore_index")) attrs.set("ignore_index", *ignored);
     try {
-      const TensorId sum = builder.emit(def->op->name, {prediction, label}, spec.attrs, name)[0];
+      const TensorId sum = builder.emit(def->op->name, {prediction, label}, attrs, name)[0];
       c.graph.metrics.push_back({name, sum, 1.0 / (static_cast<double>(rows) * c.shares)});
     } catch (const ShapeError& problem) {
       const std::string path = spec.path + (problem.field.empty() ? "" : "." + problem.field);

@@ -131,8 +131,9 @@ StepReport Trainer::finish_step() {
   std::array<float, kMostMetrics> sums{};
   report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
   report.metrics.of = program_.metrics;
+  const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
-    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale;
+    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
   if (finished_ == 0) finish_start_up();
   loader_->release_step();
   ++finished_;

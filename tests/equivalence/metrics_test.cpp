@@ -59,6 +59,15 @@ TEST_CASE("metrics count rows of the global batch, whatever the plan") {
   }
 }
 
+TEST_CASE("rows that the loss ignores do not count in a metric, whatever the plan") {
+  const char* const ignored = "loss={type: softmax_cross_entropy, ignore_index: 3}";
+  const RunResult all = run_job("classifier", short_run({})), one = run_job("classifier", short_run({ignored}));
+  CHECK(one.metrics.at("top_3") != all.metrics.at("top_3"));
+  for (const double top_3 : one.metrics.at("top_3")) CHECK((top_3 >= 0 && top_3 <= 1.000001));
+  for (const char* plan : {"launch.ranks=2", "parallel.micro_batches=3", "launch.ranks=6"})
+    CHECK(run_job("classifier", short_run({ignored, plan, "parallel.mode=data_parallel"})).metrics == one.metrics);
+}
+
 TEST_CASE("the loss and all metrics are one collective of a step, with metrics as without") {
   const auto of_loss = [](const std::vector<std::string>& overrides) {
     const PlannedJob job = plan_job(job_spec("classifier", overrides));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
@@ -13,7 +14,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
-constexpr int64_t kTile = 64;              ///< features whose values fit the registers or the first cache
+constexpr int64_t kTile = 256;             ///< features whose values fit the first cache
 
 struct Dims {
   int64_t n = 1, c = 1, s = 1;  ///< product of the dims before, features, product of the dims after
@@ -26,6 +27,8 @@ struct Dims {
     c = shape[dim];
     for (size_t d = dim + 1; d < shape.size(); ++d) s *= shape[d];
   }
+  /// Features of a tile where they are last: as many as a thread's part has, in whole cache lines.
+  int64_t tile() const { return std::clamp<int64_t>((c / threads + 15) / 16 * 16, 16, kTile); }
   int64_t least(int64_t elements) const { return kLeastElements / std::max<int64_t>(1, elements); }
 };
 
@@ -36,10 +39,10 @@ using Sums = std::array<double, N>;
 template <size_t N, class F, class Finish>
 void sum_per_feature(const Dims& d, const F& f, const Finish& finish) {
   if (d.s == 1) {
-    const int64_t tiles = (d.c + kTile - 1) / kTile;
-    cpu::over_range(d.threads, tiles, d.least(d.n * kTile), [&](int64_t begin, int64_t end) {
-      for (int64_t first = begin * kTile; first < std::min(end * kTile, d.c); first += kTile) {
-        const int64_t count = std::min(kTile, d.c - first);
+    const int64_t tile = d.tile(), tiles = (d.c + tile - 1) / tile;
+    cpu::over_range(d.threads, tiles, d.least(d.n * tile), [&](int64_t begin, int64_t end) {
+      for (int64_t first = begin * tile; first < std::min(end * tile, d.c); first += tile) {
+        const int64_t count = std::min(tile, d.c - first);
         double total[N][kTile] = {};
         for (int64_t n = 0; n < d.n; ++n) {
           const int64_t row = n * d.c + first;
@@ -62,7 +65,11 @@ void sum_per_feature(const Dims& d, const F& f, const Finish& finish) {
       Sums<N> total{};
       for (int64_t n = 0; n < d.n; ++n) {
         const int64_t row = (n * d.c + c) * d.s;
-        for (size_t k = 0; k < N; ++k) total[k] += cpu::sum(d.s, [&](int64_t i) { return f(row + i, c)[k]; });
+        // The other sums' terms are dropped once k is a constant; the second pass reads the row from the cache.
+        const auto add = [&]<size_t... k>(std::index_sequence<k...>) {
+          ((total[k] += cpu::sum(d.s, [&](int64_t i) { return f(row + i, c)[k]; })), ...);
+        };
+        add(std::make_index_sequence<N>());
       }
       finish(c, total);
     }
@@ -83,6 +90,7 @@ void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) 
         }
         for (int64_t n = begin; n < end; ++n) {
           const int64_t row = n * d.c + first;
+#pragma GCC ivdep
           for (int64_t i = 0; i < count; ++i) {
             std::array<float, N> v;
             for (size_t k = 0; k < N; ++k) v[k] = of[k][i];

@@ -1,5 +1,6 @@
 // correct[1] = number of rows whose label is among the k largest of the row's predictions; of equal predictions the
-// lower class is the larger one. prediction [.., c], labels i32 [..].
+// lower class is the larger one. prediction [.., c], labels i32 [..]. Rows whose label is attr ignore_index are not
+// right.
 #include <fmt/format.h>
 
 #include "engine/ops/examples.h"
@@ -42,6 +43,7 @@ extern const OpDef top_k_correct_op = {
                      return KernelExample{.what = "inputs predictions, labels",
                                           .inputs = {{kMatrix}, ids(kColumn)},
                                           .attrs = {{"k", int64_t{5}}},
+                                          .optional = {{"ignore_index", int64_t{0}}},
                                           .below = columns_of_first};
                    }},
 };

@@ -12,6 +12,7 @@ Tensor64 count(const Inputs& in, const Attrs& attrs) {
   const int64_t classes = in[0].shape.back(), k = attrs.integer("k", 1);
   double correct = 0;
   for (size_t r = 0; r < in[1].values.size(); ++r) {
+    if (attrs.has("ignore_index") && in[1].values[r] == static_cast<double>(attrs.integer("ignore_index", 0))) continue;
     const double* x = in[0].values.data() + static_cast<int64_t>(r) * classes;
     std::vector<int64_t> order(static_cast<size_t>(classes));
     for (int64_t i = 0; i < classes; ++i) order[static_cast<size_t>(i)] = i;
@@ -36,6 +37,7 @@ std::vector<KernelCase> kernels() {
     calls.push_back({"top_k_correct", {x, label}, {unwritten({1})}, top(k), 0});
     calls.push_back({"top_k_correct", {x, label}, {sum}, top(1), 0});
     calls.push_back({"top_k_correct", {tied, label}, {unwritten({1})}, top(k), 0});
+    calls.push_back({"top_k_correct", {x, label}, {sum}, {{"k", k}, {"ignore_index", int64_t{0}}}, 0});
     calls.push_back({"top_k_correct", {bf16, label}, {unwritten({1})}, top(k), 0});
     calls.back().f32_on_cpu = true;
   }

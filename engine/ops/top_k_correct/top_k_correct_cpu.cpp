@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/ops/cpu/threads_cpu.h"
 #include "engine/ops/kernel.h"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl {
 namespace {
@@ -36,13 +37,14 @@ CpuKernel prepare_top_k_correct(const KernelCall& call) {
   const int64_t wanted = std::max<int64_t>(1, call.in[0].size() / kElementsAThread);
   const int threads = static_cast<int>(std::min({int64_t{call.threads}, int64_t{kMostThreads}, wanted}));
   return [=, x = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(), correct = call.out[0].as<float>(),
-          add = call.out[0].accumulate, k = call.attrs.integer("k", 1)] {
-    for (int64_t r = 0; r < rows; ++r) class_of(labels[r], classes);  // threads must not throw
+          add = call.out[0].accumulate, k = call.attrs.integer("k", 1), targets = Targets::of(call.attrs)] {
+    for (int64_t r = 0; r < rows; ++r)
+      if (targets.counts(labels[r])) class_of(labels[r], classes);  // threads must not throw
     std::array<int64_t, kMostThreads> counts{};
     cpu::run_parts(threads, [&](int part) {
       int64_t count = 0;
       for (int64_t r = rows * part / threads; r < rows * (part + 1) / threads; ++r)
-        count += ahead(x + r * classes, classes, labels[r]) < k;
+        if (targets.counts(labels[r])) count += ahead(x + r * classes, classes, labels[r]) < k;
       counts[static_cast<size_t>(part)] = count;
     });
     int64_t total = 0;

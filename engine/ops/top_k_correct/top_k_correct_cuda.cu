@@ -3,6 +3,7 @@
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/data_check_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
+#include "engine/ops/softmax_cross_entropy/targets.h"
 
 namespace trainctl {
 namespace {
@@ -15,7 +16,7 @@ constexpr int kTopKThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kTopKThreads)
     top_k_correct_kernel(Ref<T> x, const int32_t* labels, int64_t rows, int classes, int group, int64_t k,
-                         SumOutput correct, Parts parts) {
+                         Targets targets, SumOutput correct, Parts parts) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int lane = static_cast<int>(threadIdx.x) % group, groups = kTopKThreads / group;
@@ -24,8 +25,9 @@ __global__ void __launch_bounds__(kTopKThreads)
   for (int64_t first = int64_t{blockIdx.x} * groups; first < rows; first += int64_t{gridDim.x} * groups) {
     const int64_t row = first + threadIdx.x / group;
     double ahead = 0;
-    if (row < rows) {
-      const int label = labels[row];
+    const int label = row < rows ? labels[row] : 0;
+    const bool counts = row < rows && targets.counts(label);
+    if (counts) {
       if (label < 0 || label >= classes) data_is_wrong("top_k_correct: a label is not a class of the predictions");
       const int64_t start = row * classes;
       const float own = value(x, start + label);
@@ -37,7 +39,7 @@ __global__ void __launch_bounds__(kTopKThreads)
       ahead = count;
     }
     ahead = sum_of_group(ahead, group);
-    if (lane == 0 && row < rows && ahead < static_cast<double>(k)) total += 1;
+    if (lane == 0 && counts && ahead < static_cast<double>(k)) total += 1;
   }
   total = sum_of_group(total, kTopKThreads);
   if (gridDim.x > 1) {
@@ -66,9 +68,9 @@ CudaKernel prepare_top_k_correct(const CudaKernelCall& call) {
     const int64_t wanted = std::min<int64_t>(at_once, ceil_div(rows * group, kTopKThreads));
     const Split split(call, wanted, 1, 1);
     return CudaKernel([=, in = ref<T>(x), ids = labels.as<int32_t>(), k = call.attrs.integer("k", 1),
-                       correct = SumOutput::of(call, 0, 1.0)](CudaStream stream) {
+                       targets = Targets::of(call.attrs), correct = SumOutput::of(call, 0, 1.0)](CudaStream stream) {
       launch(kernel, static_cast<unsigned>(split.splits), kTopKThreads, 0, stream, "top_k_correct", in, ids, rows,
-             static_cast<int>(classes), group, k, correct, split.parts(1));
+             static_cast<int>(classes), group, k, targets, correct, split.parts(1));
     });
   });
 }

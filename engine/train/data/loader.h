@@ -28,8 +28,8 @@ struct LoaderOptions {
   int64_t num_steps = 0;   ///< in total
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
-  std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
-  int held = 1;             ///< batches that may be taken and not yet released
+  std::optional<int64_t> ignored_label;              ///< the loss's ignore_index
+  int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
 };
@@ -56,6 +56,8 @@ class Loader {
   /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of
   /// which every rank can read all, so it is the same on all ranks, under any plan.
   float label_weight() const { return label_weights_[static_cast<size_t>(taken_ - 1) % label_weights_.size()]; }
+  /// The same of the batch that release_step releases next.
+  float oldest_label_weight() const { return label_weights_[static_cast<size_t>(released_) % label_weights_.size()]; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
 
@@ -91,9 +93,9 @@ class Loader {
   std::condition_variable changed_;
   std::vector<HostBlock> blocks_;
   std::vector<float> label_weights_;  ///< of the batches in blocks_
-  int64_t filled_ = 0;    ///< by the thread so far
-  int64_t taken_ = 0;     ///< by the trainer so far
-  int64_t released_ = 0;  ///< by the trainer so far, of those taken
+  int64_t filled_ = 0;                ///< by the thread so far
+  int64_t taken_ = 0;                 ///< by the trainer so far
+  int64_t released_ = 0;              ///< by the trainer so far, of those taken
   bool stop_ = false;
   std::exception_ptr error_;
   std::thread thread_;
