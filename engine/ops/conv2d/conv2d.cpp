@@ -141,7 +141,6 @@ TensorId emit_conv2d(LayerContext& layer) {
   const TensorId product = b.emit("conv2d", {layer.inputs[0], w}, attrs, bias ? "conv2d" : "")[0];
   if (!bias) return product;
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
-<<<<<<< HEAD
 }
 
 /// cuDNN's workspace, and the weights or their gradient in another order.
@@ -150,8 +149,6 @@ int64_t weight_scratch(const std::vector<Shape>& inputs, const std::vector<Shape
 }
 int64_t weight_grad_scratch(const std::vector<Shape>&, const std::vector<Shape>& outputs) {
   return kMostCudnnWorkspace + 4 * num_elements(outputs[0]) + 256;
-=======
->>>>>>> merge
 }
 
 // 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.
