@@ -109,13 +109,13 @@ Located held_value(Lowering& l, TensorId tensor, Format format) {
 /// The same part of an image in another format.
 View transposed(Lowering& l, TensorId tensor, const Located& from, Format format) {
   const View& image = from.view;
-  View to = l.new_tensor(tensor, from.layout, format);
   if (same_in_both_formats(image.operand.shape, image.operand.format)) {
-    to.buffer = image.buffer;
-    to.operand.offset = image.operand.offset;
-    to.operand.tensor = image.operand.tensor;
-    return to;
+    View same{image.buffer, l.c.operand(tensor, l.layout(from.layout), format)};
+    same.operand.offset = image.operand.offset;
+    same.operand.tensor = image.operand.tensor;
+    return same;
   }
+  const View to = l.new_tensor(tensor, from.layout, format);
   const Ints perm = format == Format::channels_last ? Ints{0, 2, 3, 1} : Ints{0, 3, 1, 2};
   l.emit_kernel("transpose " + to.operand.tensor, transpose_op.kernel, {{"perm", perm}}, {image}, {to});
   return to;

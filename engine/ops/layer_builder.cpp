@@ -88,21 +88,25 @@ TensorId LayerBuilder::state(std::string_view name, Shape shape, double value) {
   return add_tensor(std::move(tensor));
 }
 
-std::map<char, int> LayerBuilder::known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const {
-  std::map<char, int> factor_of;
+std::map<char, DimRule> LayerBuilder::known_letters(const std::vector<TensorId>& inputs,
+                                                    const RuleLetters& dims) const {
+  std::map<char, DimRule> factors_of;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const auto known = rules_.find(inputs[i]);
     if (known == rules_.end()) continue;
     for (size_t d = 0; d < dims.inputs[i].size(); ++d) {
       const std::string& dim = dims.inputs[i][d];
-      check(dim.size() == known->second[d].size(), "nodes of a layer agree on the factors of a dim");
+      const DimRule& factors = known->second[d];
+      const bool as_one = dim.size() == 1 && factors.size() > 1;
+      check(as_one || dim.size() == factors.size(), "nodes of a layer agree on the factors of a dim");
       for (size_t k = 0; k < dim.size(); ++k) {
-        const auto [it, added] = factor_of.emplace(dim[k], known->second[d][k]);
-        check(added || it->second == known->second[d][k], "nodes of a layer agree on the factors of a tensor");
+        const DimRule of_letter = as_one ? factors : DimRule{factors[k]};
+        const auto [it, added] = factors_of.emplace(dim[k], of_letter);
+        check(added || it->second == of_letter, "nodes of a layer agree on the factors of a tensor");
       }
     }
   }
-  return factor_of;
+  return factors_of;
 }
 
 Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
@@ -120,20 +124,22 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   const auto sizes = letter_sizes(operands, text.sizes);
 
   Layer& layer = graph_.layers[layer_];
-  std::map<char, int> factor_of = known_letters(inputs, dims);
+  std::map<char, DimRule> factors_of = known_letters(inputs, dims);
   const auto rule_from = [&](const Dims& letters_of_dims) {
     TensorRule rule;
     for (const std::string& dim : letters_of_dims) {
       rule.emplace_back();
       for (char letter : dim) {
-        const auto [it, added] = factor_of.emplace(letter, static_cast<int>(layer.factors.size()));
+        const auto [it, added] = factors_of.emplace(letter, DimRule{static_cast<int>(layer.factors.size())});
         if (added) layer.factors.push_back({free_name(layer, letter), sizes.at(letter)});
-        Factor& factor = layer.factors[it->second];
-        if (factor.cuttable && text.uncuttable.find(letter) != std::string::npos) {
-          factor.cuttable = false;
-          factor.why_not = text.why_not;
+        for (int of_letter : it->second) {
+          Factor& factor = layer.factors[of_letter];
+          if (factor.cuttable && text.uncuttable.find(letter) != std::string::npos) {
+            factor.cuttable = false;
+            factor.why_not = text.why_not;
+          }
+          rule.back().push_back(of_letter);
         }
-        rule.back().push_back(it->second);
       }
     }
     return rule;
@@ -141,7 +147,10 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
   Rule rule;
   for (const Dims& input : dims.inputs) rule.inputs.push_back(rule_from(input));
   for (const Dims& output : dims.outputs) rule.outputs.push_back(rule_from(output));
-  for (char letter : text.inner) rule.inner.push_back(factor_of.at(letter));
+  for (char letter : text.inner) {
+    const DimRule& factors = factors_of.at(letter);
+    rule.inner.insert(rule.inner.end(), factors.begin(), factors.end());
+  }
   check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters says how it sums over them");
   return rule;
 }

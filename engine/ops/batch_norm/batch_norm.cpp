@@ -37,6 +37,15 @@ int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_
   return channels;
 }
 
+/// Of images, over dim 1, which is dim 3 if the channels are last; x, or dy and x, are the first inputs.
+template <unsigned kFirst, unsigned kOutputs>
+std::optional<ChannelsLast> channels_last(Infos in, const Attrs& attrs) {
+  if (in[0].shape.size() != 4 || channel_dim(attrs) != 1) return {};
+  ChannelsLast form{attrs, (1u << kFirst) - 1, kOutputs};
+  form.attrs.set("dim", int64_t{3});
+  return form;
+}
+
 Cost reduce_cost(Infos in, Infos out, const Attrs&) {
   Cost cost = traffic_cost(in, out, 0);
   cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
@@ -98,6 +107,7 @@ extern const OpDef batch_norm_mean_op = {
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + "->c"}; },
     .kernel = {.name = "batch_norm_mean",
+               .channels_last = channels_last<1, 0>,
                .cost = reduce_cost,
                .example =
                    [] {
@@ -115,6 +125,7 @@ extern const OpDef batch_norm_var_op = {
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + ",c->c"}; },
     .kernel = {.name = "batch_norm_var",
+               .channels_last = channels_last<1, 0>,
                .cost = reduce_cost,
                .example =
                    [] {
@@ -160,6 +171,7 @@ extern const OpDef batch_norm_op = {
     },
     .backward = backward,
     .kernel = {.name = "batch_norm",
+               .channels_last = channels_last<1, 1>,
                .cost = elementwise_cost<4>,
                .example =
                    [] {
@@ -179,6 +191,7 @@ extern const OpDef batch_norm_grad_stats_op = {
       return {in[2], in[2]};
     },
     .kernel = {.name = "batch_norm_grad_stats",
+               .channels_last = channels_last<2, 0>,
                .cost = reduce_cost,
                .example =
                    [] {
@@ -197,6 +210,7 @@ extern const OpDef batch_norm_grad_op = {
       return {in[1]};
     },
     .kernel = {.name = "batch_norm_grad",
+               .channels_last = channels_last<2, 1>,
                .cost = elementwise_cost<8>,
                .example =
                    [] {

@@ -4,6 +4,7 @@
 // axes. A bias is an op of its own (add_bias) in the dim of the channels, since a partial sum has none.
 #include <fmt/format.h>
 
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/grad_builder.h"
@@ -142,6 +143,14 @@ TensorId emit_conv2d(LayerContext& layer) {
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
+/// cuDNN's workspace, and the weights or their gradient in another order.
+int64_t weight_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
+  return kMostCudnnWorkspace + 4 * num_elements(inputs[1]) + 256;
+}
+int64_t weight_grad_scratch(const std::vector<Shape>&, const std::vector<Shape>& outputs) {
+  return kMostCudnnWorkspace + 4 * num_elements(outputs[0]) + 256;
+}
+
 // 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.
 const Shape kX = {32, 64, 56, 56}, kWeight = {64, 64, 3, 3};
 const Attrs kSame = {{"padding", Ints{1, 1, 1, 1}}};
@@ -167,6 +176,7 @@ extern const OpDef conv2d_op = {
                .prefers_channels_last = true,
                .is_product = true,
                .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(in[1], out[0])); },
+               .most_cuda_scratch = weight_scratch,
                .example =
                    [] {
                      using namespace example;
@@ -195,6 +205,7 @@ extern const OpDef conv2d_input_grad_op = {
                .prefers_channels_last = true,
                .is_product = true,
                .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(in[1], in[0])); },
+               .most_cuda_scratch = weight_scratch,
                .example =
                    [] {
                      using namespace example;
@@ -227,6 +238,7 @@ extern const OpDef conv2d_weight_grad_op = {
                .prefers_channels_last = true,
                .is_product = true,
                .cost = [](Infos in, Infos out, const Attrs&) { return cost_with(in, out, flops(out[0], in[1])); },
+               .most_cuda_scratch = weight_grad_scratch,
                .example =
                    [] {
                      using namespace example;

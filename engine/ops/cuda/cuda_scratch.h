@@ -17,4 +17,7 @@ inline int64_t most_cuda_scratch(const KernelDef& kernel, const std::vector<Shap
   return kernel.most_cuda_scratch != nullptr ? kernel.most_cuda_scratch(inputs, outputs) : kSumsScratch;
 }
 
+/// The most workspace that a plan of cuDNN may need.
+inline constexpr int64_t kMostCudnnWorkspace = int64_t{256} << 20;
+
 }  // namespace trainctl

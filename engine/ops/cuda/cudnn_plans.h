@@ -9,11 +9,9 @@
 #include <vector>
 
 #include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/cuda_scratch.h"
 
 namespace trainctl::cuda {
-
-/// The most workspace that a plan may need.
-inline constexpr int64_t kMostCudnnWorkspace = int64_t{256} << 20;
 
 /// Sizes, and elements from one index to the next. Images are in the order n, c, h, w, whatever their format in memory.
 struct CudnnTensor {
@@ -31,8 +29,8 @@ class CudnnPlan {
 using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
 
 /// Softmax attention in bf16. q and out are [b, heads, t, d], k and v [b, kv heads, s, d], the logs of sums
-/// [b, heads, t, 1] in f32. Tensors: q, k, v, out, logs; with backward also dy, dq, dk, dv, with the strides of out, q, k
-/// and v.
+/// [b, heads, t, 1] in f32. Tensors: q, k, v, out, logs; with backward also dy, dq, dk, dv, with the strides of out, q,
+/// k and v.
 struct CudnnAttention {
   CudnnTensor q, k, v, out, logs = {};
   bool causal = false;  ///< the last row sees all keys
@@ -45,7 +43,8 @@ struct CudnnConvolution {
   enum class Kind : uint8_t { forward, data, weight };
   Kind kind = Kind::forward;
   CudnnTensor x, w, y;  ///< w: [outputs, inputs of a group, height, width]
-  Shape padding, stride, dilation;
+  Shape before, after;  ///< padding: top and left, bottom and right
+  Shape stride, dilation;
   DType dtype = DType::bf16;
   DType w_dtype = DType::bf16;  ///< f32 for a gradient that is kept in it
   bool tf32 = false;            ///< of f32: the products may round their operands

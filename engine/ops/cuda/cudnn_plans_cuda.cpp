@@ -64,9 +64,7 @@ using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-fe::DataType_t type_of(DType dtype) {
-  return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT;
-}
+fe::DataType_t type_of(DType dtype) { return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT; }
 
 class Plan : public CudnnPlan {
  public:
@@ -167,7 +165,7 @@ CudnnPlanPtr make(const CudnnConvolution& c) {
   const fe::DataType_t type = type_of(c.dtype), floats = fe::DataType_t::FLOAT;
   graph->set_io_data_type(type).set_intermediate_data_type(floats).set_compute_data_type(floats);
   const auto with_shape = [&](auto options) {
-    options.set_pre_padding(c.padding).set_post_padding(c.padding).set_stride(c.stride).set_dilation(c.dilation);
+    options.set_pre_padding(c.before).set_post_padding(c.after).set_stride(c.stride).set_dilation(c.dilation);
     return options;
   };
   switch (c.kind) {
@@ -183,8 +181,7 @@ CudnnPlanPtr make(const CudnnConvolution& c) {
     }
     case CudnnConvolution::Kind::weight: {
       const Tensor dy = input(*graph, c.y, 1, type), x = input(*graph, c.x, 2, type);
-      set_output(graph->conv_wgrad(dy, x, with_shape(fe::graph::Conv_wgrad_attributes())), c.w, 3,
-                 type_of(c.w_dtype));
+      set_output(graph->conv_wgrad(dy, x, with_shape(fe::graph::Conv_wgrad_attributes())), c.w, 3, type_of(c.w_dtype));
       break;
     }
   }
@@ -211,16 +208,15 @@ const std::string& cudnn_fault() {
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
   signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
-            << a.causal << a.backward
-            << " " << std::hexfloat << a.scale;
+            << a.causal << a.backward << " " << std::hexfloat << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }
 
 CudnnPlanPtr cudnn_plan(const CudnnConvolution& c) {
   std::ostringstream signature;
   signature << "convolution " << static_cast<int>(c.kind) << text_of(c.x) << text_of(c.w) << text_of(c.y)
-            << to_string(c.padding) << to_string(c.stride) << to_string(c.dilation) << to_string(c.dtype)
-            << to_string(c.w_dtype) << c.tf32;
+            << to_string(c.before) << to_string(c.after) << to_string(c.stride) << to_string(c.dilation)
+            << to_string(c.dtype) << to_string(c.w_dtype) << c.tf32;
   return shared(signature.str(), [&] { return make(c); });
 }
 
