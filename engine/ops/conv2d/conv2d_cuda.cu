@@ -46,7 +46,11 @@ CudnnTensor weights(const ConvShape& s) { return images({s.y.c, s.x.c / s.groups
 
 CudnnPlanPtr plan_of(const CudaKernelCall& call, const ConvShape& s, CudnnConvolution::Kind kind, DType type) {
   if (!cuda::cudnn_fault().empty()) throw EnvError("conv2d on a GPU needs cuDNN: " + cuda::cudnn_fault());
-  CudnnConvolution c{kind, images(s.x, s.channels_last), weights(s), images(s.y, s.channels_last)};
+  CudnnConvolution c;
+  c.kind = kind;
+  c.x = images(s.x, s.channels_last);
+  c.w = weights(s);
+  c.y = images(s.y, s.channels_last);
   c.before = {s.window.before[0], s.window.before[1]};
   for (size_t d = 0; d < 2; ++d)  // what the last window leaves over is no padding
     c.after.push_back((s.y.size[d] - 1) * s.window.stride[d] + s.window.reach(d) - s.x.size[d] - s.window.before[d]);
