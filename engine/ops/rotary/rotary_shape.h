@@ -15,7 +15,7 @@ struct RotaryCall {
   int64_t head_dim = 0, rotated = 0;
   int64_t first_row = 0;  ///< in the whole
   bool interleaved = false, inverse = false;
-  std::vector<double> rates;  ///< of each pair: radians a row
+  std::vector<double> rates = {};  ///< of each pair: radians a row
 
   int64_t pairs() const { return head_dim / 2; }
   /// The features of pair i in a head: these two are this far apart.
