@@ -34,9 +34,11 @@ inline Window window_of(const TensorArg& in, const TensorArg& out, const Ints& s
       continue;
     }
     WindowDim& outer = window.dims.back();  // rows of whole dims are contiguous
-    for (int64_t WindowDim::*size :
-         {&WindowDim::in, &WindowDim::out, &WindowDim::in_begin, &WindowDim::out_begin, &WindowDim::count})
-      outer.*size *= dim.count;
+    outer.in *= dim.count;
+    outer.out *= dim.count;
+    outer.in_begin *= dim.count;
+    outer.out_begin *= dim.count;
+    outer.count *= dim.count;
   }
   return window;
 }

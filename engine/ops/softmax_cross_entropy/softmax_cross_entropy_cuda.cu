@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     const bool counted = counts;  // go_on() reads the next row's label
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
     Exponentials others;
-    float mean = 0;  // of the logits; for label smoothing
+    [[maybe_unused]] float mean = 0;  // of the logits; for label smoothing
     const auto add_to_mean = [&](const auto& a) {
       if constexpr (!kPlain) {
         for (const float v : a.v) mean += v;
@@ -96,13 +96,13 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     others.combine(group, of_label);
     if constexpr (!kPlain) mean = group.sum(mean) / static_cast<float>(rows.n);
     if (of_label > others.top) others.raise(of_label);
-    const float sum_of_others = others.sum, off = others.exponent(of_label), power_of_label = power_of_two(off);
+    const float off = others.exponent(of_label), power_of_label = power_of_two(off);
     if (kLoss && valid && counted && group.lane() == 0) {
       total += row_loss(others, of_label, off, power_of_label);
       if constexpr (!kPlain) total += double{targets.smoothing} * (double{of_label} - mean);
     }
     if constexpr (kGrad) {
-      const float share = scale / (sum_of_others + power_of_label), of_others = -share * sum_of_others;
+      const float share = scale / (others.sum + power_of_label), of_others = -share * others.sum;
       const float of_smoothing = kPlain ? 0.0f : scale * targets.smoothing,
                   of_each = of_smoothing / static_cast<float>(rows.n);
       const float at_label = kPlain ? of_others : counted ? of_others + (of_smoothing - of_each) : 0.0f;
