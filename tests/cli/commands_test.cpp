@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 
@@ -139,6 +140,35 @@ TEST_CASE("init writes a valid job, and never overwrites a file") {
   const CommandResult unknown = trainctl_command(scratch.path(), {"init", "mpl"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "did you mean 'mlp'?"));
+}
+
+TEST_CASE("each template of init is a job that check and plan take as it is") {
+  const Scratch scratch;
+  const std::vector<std::string> templates = {"classifier", "command", "gpt2", "llama", "mlp", "resnet50"};
+  CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
+  for (const std::string& name : templates) {
+    CAPTURE(name);
+    const std::string file = name + ".yaml";
+    REQUIRE(trainctl_command(scratch.path(), {"init", name, "-o", file}).exit_code == kExitDone);
+    CHECK(trainctl_command(scratch.path(), {"check", file}).exit_code == kExitDone);
+    const CommandResult plan = trainctl_command(scratch.path(), {"plan", file});
+    CHECK(plan.exit_code == kExitDone);
+    CHECK(plan.err == "");
+  }
+}
+
+TEST_CASE("the templates' networks have as many parameters as the models of their names") {
+  const Scratch scratch;
+  const auto parameters = [&](const std::string& name, const std::vector<std::string>& overrides) {
+    REQUIRE(trainctl_command(scratch.path(), {"init", name, "-o", name + ".yaml"}).exit_code == kExitDone);
+    std::vector<std::string> words = {"plan", name + ".yaml", "--json"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    const auto plan = nlohmann::json::parse(trainctl_command(scratch.path(), words).out, nullptr, false);
+    REQUIRE(plan.is_object());
+    return plan["parameters"].get<long>();
+  };
+  CHECK(parameters("resnet50", {}) == 25'557'032);                 // torchvision's resnet50
+  CHECK(parameters("gpt2", {"vars.vocab=50257"}) == 124'439'808);  // Hugging Face's gpt2
 }
 
 TEST_CASE("without a terminal nothing is coloured") {

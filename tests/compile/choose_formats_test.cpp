@@ -43,7 +43,7 @@ constexpr const char* kTwoConvolutions =
 
 }  // namespace
 
-TEST_CASE("images between convolutions are channels last; data and what is flattened are transposed") {
+TEST_CASE("images between convolutions are channels last, and data and what is flattened are transposed") {
   const Program program = programs("[3, 8, 8]", kTwoConvolutions)[0];
   CHECK(names_of(program, "transpose") == Names{"transpose data", "transpose b", "transpose grad.b"});
   const Operand& y = output(program, "conv2d");

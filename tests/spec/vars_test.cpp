@@ -182,7 +182,7 @@ TEST_CASE("what is left out is not computed") {
   CHECK(flat(job) == Lines{"relu <- data", "tanh <- relu"});
 }
 
-TEST_CASE("a module may have several inputs by name; in a repeat the first is the copy before") {
+TEST_CASE("a module may have several inputs by name, and in a repeat the first is the copy before") {
   const JobSpec job = parse_job(kData +
                                     "modules:\n"
                                     "  join: {inputs: [x, memory], layers: [{type: relu}, {type: add, inputs: [relu, memory]}, "
