@@ -52,8 +52,13 @@ CudnnPlanPtr plan_of(const CudaKernelCall& call, const ConvShape& s, CudnnConvol
   c.w = weights(s);
   c.y = images(s.y, s.channels_last);
   c.before = {s.window.before[0], s.window.before[1]};
-  for (size_t d = 0; d < 2; ++d)  // what the last window leaves over is no padding
-    c.after.push_back((s.y.size[d] - 1) * s.window.stride[d] + s.window.reach(d) - s.x.size[d] - s.window.before[d]);
+  for (size_t d = 0; d < 2; ++d) {
+    // As much after the image as before it if that gives the same windows, since engines are made for that; else just
+    // what the last window needs.
+    const int64_t before = s.window.before[d], stride = s.window.stride[d], reach = s.window.reach(d);
+    const bool even = (s.x.size[d] + 2 * before - reach) / stride + 1 == s.y.size[d];
+    c.after.push_back(even ? before : (s.y.size[d] - 1) * stride + reach - s.x.size[d] - before);
+  }
   c.stride = {s.window.stride[0], s.window.stride[1]};
   c.dilation = {s.window.dilation[0], s.window.dilation[1]};
   c.dtype = type;

@@ -45,7 +45,7 @@ TEST_CASE("cuDNN has a deterministic attention, forward and backward, for packed
           CAPTURE(backward);
           const auto plan = cuda::cudnn_plan(packed(2, 4, t, d, causal, backward));
           REQUIRE(plan != nullptr);
-          CHECK(plan->workspace() <= cuda::kMostCudnnWorkspace);
+          CHECK(plan->workspace() <= kMostCudnnWorkspace);
           CHECK(plan == cuda::cudnn_plan(packed(2, 4, t, d, causal, backward)));
         }
       }
@@ -62,8 +62,10 @@ TEST_CASE("cuDNN has deterministic convolutions of channels-last images in bf16,
     for (const bool tf32 : {false, true}) {
       using Kind = cuda::CudnnConvolution::Kind;
       for (const Kind kind : {Kind::forward, Kind::data, Kind::weight}) {
-        cuda::CudnnConvolution c{kind, image(4, 64, 28, 28), image(128, 64, 3, 3), image(4, 128, 14, 14)};
-        c.padding = {1, 1}, c.stride = {2, 2}, c.dilation = {1, 1};
+        cuda::CudnnConvolution c;
+        c.kind = kind;
+        c.x = image(4, 64, 28, 28), c.w = image(128, 64, 3, 3), c.y = image(4, 128, 14, 14);
+        c.before = c.after = {1, 1}, c.stride = {2, 2}, c.dilation = {1, 1};
         c.dtype = c.w_dtype = dtype;
         c.tf32 = tf32;
         CAPTURE(static_cast<int>(kind));
