@@ -114,6 +114,13 @@ std::string kind_text(const Field& field) {
   return text;
 }
 
+std::string in_words(std::vector<std::string> words, const std::string& last_separator) {
+  if (words.size() < 2) return join(words);
+  const std::string last = words.back();
+  words.pop_back();
+  return join(words) + last_separator + last;
+}
+
 std::string scope_text(const Field& field) {
   if (!field.only.empty()) return "For " + join(field.only, ", ") + ".";
   if (field.job == JobKind::any) return "";

@@ -71,6 +71,9 @@ Field cuts_field();
 std::optional<Value> value_of(const Field& field, const void* object);
 void set_value(const Field& field, void* object, Value value);
 
+/// "a, b and c".
+std::string in_words(std::vector<std::string> words, const std::string& last_separator);
+
 /// What a field applies to, if not to everything: "For sgd." or "For jobs with a network."; else "".
 std::string scope_text(const Field& field);
 

@@ -128,7 +128,7 @@ class JobReader {
   void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
                     const std::string& where) {
     problems_.add(pos, where,
-                  "'" + field.name + "' is for " + join(field.only, " and ") + ", not for " + type_of(section, object));
+                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
   }
 
   /// Reports a field of the other kind of job.

@@ -131,14 +131,6 @@ std::vector<Field> operator+(std::vector<Field> a, const std::vector<Field>& b) 
   return a;
 }
 
-/// "a, b and c".
-std::string in_words(std::vector<std::string> words, const std::string& last_separator) {
-  if (words.size() < 2) return join(words);
-  const std::string last = words.back();
-  words.pop_back();
-  return join(words) + last_separator + last;
-}
-
 /// "mae and mse want f32, softmax_cross_entropy i32."
 std::string label_types() {
   std::vector<std::string> numbers, classes;

@@ -22,15 +22,15 @@ inline std::string tensor_parallel(int ways, const std::vector<std::string>& mor
 
 /// Everything between the products whole on every rank.
 inline std::string whole_norms(int ways) {
-  return tensor_parallel(ways, {"wte: [[1, 1]]", "h.*.ln?: [[1, 1, 1]]", "h.*.drop?: [[1, 1, 1]]",
-                                "h.*.sum?: [[1, 1, 1]]", "ln: [[1, 1, 1]]", "head: [[1, 1, 1]]"});
+  return tensor_parallel(ways, {"wte: [[1, 1]]", "'h.*.ln?': [[1, 1, 1]]", "'h.*.drop?': [[1, 1, 1]]",
+                                "'h.*.sum?': [[1, 1, 1]]", "ln: [[1, 1, 1]]", "head: [[1, 1, 1]]"});
 }
 
 /// Norms by rows of the sequence; dropout and residuals follow.
 inline std::string sequence_norms(int ways) {
   const std::string rows = fmt::format("[[1, {}, 1]]", ways);
   return tensor_parallel(ways,
-                         {fmt::format("wte: [[1, {}]]", ways), "h.*.ln?: " + rows, "ln: " + rows, "head: " + rows});
+                         {fmt::format("wte: [[1, {}]]", ways), "'h.*.ln?': " + rows, "ln: " + rows, "head: " + rows});
 }
 
 inline const std::string kStages = "parallel.stages=2";

@@ -271,7 +271,7 @@ class Layers:
             return False
         length = self.shape[-2] + self.rng.choice([0, 0, 1, 3, 8])
         rule = ([self.letters(self.shape[:-2], "tdp") + "td", "pd"], "p")
-        self.put("position_embedding", self.shape, rule, max_length=length, **({"init_std": 0.3} if self.rng.random() < 0.7 else {}))
+        self.put("position_embedding", self.shape, rule, max_length=length, **({"init": {"type": "normal", "std": 0.3}} if self.rng.random() < 0.7 else {}))
         return True
 
     def images(self):

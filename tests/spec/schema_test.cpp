@@ -41,13 +41,15 @@ TEST_CASE("the schema is JSON of draft 2020-12 and has every field with its mean
   CHECK(schema["properties"]["parallel"]["properties"]["schedule"]["anyOf"][0]["enum"] == Json{"gpipe", "1f1b"});
 }
 
-TEST_CASE("the schema has one shape for each layer type and for the use of a module") {
+TEST_CASE("the schema has one shape for each layer type, for the use of a module and for a type that is an expression") {
   const Json schema = Json::parse(job_schema());
+  const size_t types = layer_types().size();
   const Json& shapes = schema["$defs"]["layer"]["oneOf"];
-  REQUIRE(shapes.size() == layer_types().size() + 2);
-  for (size_t i = 0; i < layer_types().size(); ++i) {
+  REQUIRE(shapes.size() == types + 2);
+  for (size_t i = 0; i < types; ++i) {
     CHECK(shapes[i]["properties"]["type"]["const"] == layer_types()[i].name);
     for (const Field& field : layer_types()[i].fields) CHECK(shapes[i]["properties"].contains(field.name));
   }
-  CHECK(shapes.back()["properties"].contains("repeat"));
+  CHECK(shapes[types]["properties"].contains("repeat"));
+  CHECK(shapes[types + 1]["properties"]["type"] == Json{{"$ref", "#/$defs/expression"}});
 }

@@ -50,14 +50,14 @@ extern const OpDef top_k_correct_op = {
 
 extern const MetricDef accuracy_metric = {
     .name = "accuracy",
-    .doc = "share of the rows whose largest prediction is the label",
+    .doc = "Share of the rows whose largest prediction is the label.",
     .op = &top_k_correct_op,
     .reported_as = [](const Attrs&) { return std::string("accuracy"); },
 };
 
 extern const MetricDef top_k_metric = {
     .name = "top_k",
-    .doc = "share of the rows whose label is among the k largest predictions",
+    .doc = "Share of the rows whose label is among the k largest predictions.",
     .fields = {integer("k", "Predictions that count.").required().at_least(1).at_most(kMaxSize)},
     .op = &top_k_correct_op,
     .reported_as = [](const Attrs& fields) { return fmt::format("top_{}", fields.integer("k")); },
