@@ -36,10 +36,13 @@ class BackwardPass {
       const Node& node = graph_.nodes[n];
       if (get_op(node.op).backward == nullptr) continue;
       bool needs = false;
-      for (TensorId input : node.inputs) needs = needs || needs_[input];
+      for (size_t i = 0; i < node.inputs.size(); ++i) needs = needs || needs_grad(node, i);
       for (TensorId output : node.outputs) needs_[output] = needs && graph_.tensors[output].dtype != DType::i32;
     }
   }
+
+  static bool may_flow(const Node& node, size_t input) { return (get_op(node.op).no_gradient >> input & 1) == 0; }
+  bool needs_grad(const Node& node, size_t input) const { return needs_[node.inputs[input]] && may_flow(node, input); }
 
   /// How many operands of nodes on the way to the loss read each tensor.
   void count_uses() {
@@ -50,7 +53,8 @@ class BackwardPass {
       bool leads = false;
       for (TensorId output : node.outputs) leads = leads || output == graph_.loss || uses_[output] > 0;
       if (!leads) continue;
-      for (TensorId input : node.inputs) ++uses_[input];
+      for (size_t i = 0; i < node.inputs.size(); ++i)
+        if (may_flow(node, i)) ++uses_[node.inputs[i]];
     }
     contributions_.resize(num_tensors_);
     named_.resize(num_tensors_, 0);
@@ -67,15 +71,16 @@ class BackwardPass {
       reached = reached || out_grads.back() >= 0 || output == graph_.loss;
     }
     std::vector<std::string> names;
-    for (TensorId input : node.inputs) {
-      needed = needed || needs_[input];
-      names.push_back(reached && needs_[input] ? gradient_name(input) : "");
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const bool needs = needs_grad(node, i);
+      needed = needed || needs;
+      names.push_back(reached && needs ? gradient_name(node.inputs[i]) : "");
     }
     if (!reached || !needed) return;
     GradBuilder builder(graph_, id, out_grads, names);
     op.backward(builder);
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (!needs_[node.inputs[i]]) continue;
+      if (!needs_grad(node, i)) continue;
       check(builder.in_grads()[i] >= 0, node.op + ": its backward omits a gradient");
       contributions_[node.inputs[i]].push_back(builder.in_grads()[i]);
     }

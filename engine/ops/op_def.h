@@ -49,6 +49,9 @@ struct OpDef {
   /// is itself a backward op).
   void (*backward)(GradBuilder& g) = nullptr;
 
+  /// Bit i: no gradient flows to input i, because the outputs do not change with it gradually (a condition).
+  unsigned no_gradient = 0;
+
   /// Has the op's name. A node that updates one of its inputs (running statistics) runs once per micro-batch, in
   /// the forward pass, and is never recomputed.
   KernelDef kernel;

@@ -47,8 +47,8 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
     size.r = attrs.integer("group", 1);
     const int64_t unit = (size.r + 2) * d;
     if (size.r < 1 || x[2] % unit != 0)
-      shape_error(fmt::format("{}: the last dim of {} is no multiple of {}: {} query heads, a key and a value of {}", op,
-                              to_string(in[0]), unit, size.r, d));
+      shape_error(fmt::format("{}: the last dim of {} is no multiple of {}: {} query heads, a key and a value of {}",
+                              op, to_string(in[0]), unit, size.r, d));
     size.g = x[2] / unit;
   } else {
     size.s = in[1].shape[1];
@@ -122,9 +122,7 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   return most;
 }
 
-Attrs example_attrs() {
-  return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}};
-}
+Attrs example_attrs() { return {{"head_dim", int64_t{64}}, {"group", int64_t{1}}, {"causal", true}, {"scale", 0.125}}; }
 
 }  // namespace
 
@@ -155,36 +153,37 @@ extern const OpDef attention_grad_op = {
       if (is_packed(forward_inputs(in))) return {in[1]};
       return {in[1], in[2], in[3]};
     },
-    .kernel = {.name = "attention_grad",
-               .cost = [](Infos in, Infos out,
-                          const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5); },
-               .most_cuda_scratch = most_grad_scratch,
-               .example =
-                   [] {
-                     using namespace example;
-                     return KernelExample{
-                         .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
-                         .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
-                         .attrs = example_attrs(),
-                         .optional = {{"packing", std::string("heads")}},
-                         .expect = expect_grad};
-                   }},
+    .kernel = {
+        .name = "attention_grad",
+        .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5); },
+        .most_cuda_scratch = most_grad_scratch,
+        .example =
+            [] {
+              using namespace example;
+              return KernelExample{
+                  .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
+                  .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
+                  .attrs = example_attrs(),
+                  .optional = {{"packing", std::string("heads")}},
+                  .expect = expect_grad};
+            }},
 };
 
 extern const LayerDef attention_layer = {
     .name = "attention",
     .doc = "Softmax attention of query heads, from q, k and v in one input or three; a last input masks keys with 0.",
-    .fields = {integer("heads", "Query heads.").required().at_least(1).at_most(kMaxSize),
-               integer("kv_heads", "Heads of keys and values, which divide the query heads; default: as many.")
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               flag("causal", false, "Row i attends to rows 0 to i alone."),
-               number("scale", "Of the scores; default: 1 / sqrt(features of a head).").above(0),
-               text("packing",
-                    "Of one input. heads: for each kv head its query heads, k, v, which can be cut; qkv: all heads of q, "
-                    "then k, then v, as GPT-2 has them.")
-                   .one_of({"heads", "qkv"})
-                   .defaults(std::string("heads"))},
+    .fields =
+        {integer("heads", "Query heads.").required().at_least(1).at_most(kMaxSize),
+         integer("kv_heads", "Heads of keys and values, which divide the query heads; default: as many.")
+             .at_least(1)
+             .at_most(kMaxSize),
+         flag("causal", false, "Row i attends to rows 0 to i alone."),
+         number("scale", "Of the scores; default: 1 / sqrt(features of a head).").above(0),
+         text("packing",
+              "Of one input. heads: for each kv head its query heads, k, v, which can be cut; qkv: all heads of q, "
+              "then k, then v, as GPT-2 has them.")
+             .one_of({"heads", "qkv"})
+             .defaults(std::string("heads"))},
     .min_inputs = 1,
     .max_inputs = 4,
     .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {

@@ -131,7 +131,7 @@ std::vector<OpCase> rows() {
     rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
     rows.push_back(apart(1, 4, 9, 2, 1, 2, causal));
     rows.push_back(apart(2, 6, 6, 1, 4, 2, causal));  // query heads are cut
-    rows.push_back(packed(2, 12, 2, 8, 2, causal));  // heads as the library takes them
+    rows.push_back(packed(2, 12, 2, 8, 2, causal));   // heads as the library takes them
     rows.push_back(apart(1, 12, 12, 2, 1, 8, causal));
     rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
     rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
@@ -177,29 +177,35 @@ std::vector<KernelCase> kernels() {
 extern const OpCases attention_cases = {
     .rows = rows(),
     .references = {{"attention", attention}},
-    .rules = {{{"attention", {{{2, 3, 36}}}, of(2, 4)}, "bt(gn)->bt(gm),bgrt", "tnmr", {{2, 3, 24}, {2, 3, 4, 3}}},
-              {{"attention", {{{2, 3, 36}}, {{2, 3}, DType::i32}}, of(2, 4)},
-               "bt(gn),bt->bt(gm),bgrt",
-               "tnmr",
-               {{2, 3, 24}, {2, 3, 4, 3}}},
-              {{"attention", {{{2, 3, 36}}}, side_by_side(of(2, 4))},
-               "btn->btm,bgrt",
-               "tnmgr",
-               {{2, 3, 24}, {2, 3, 4, 3}}},
-              {{"attention", {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 4}}}, of(2)},
-               "bt(grd),bs(gd),bs(gd)->bt(grd),bgrt",
-               "sdr",
-               {{2, 3, 12}, {2, 2, 3, 3}}},
-              {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 2}}, {{2, 5}}}, of(2)},
-               "bt(grd),bs(gd),bs(gd),bs->bt(grd),bgrt",
-               "sd",
-               {{2, 3, 12}, {2, 1, 6, 3}}}},
+    .rules =
+        {{{"attention", {{{2, 3, 36}}}, of(2, 4)}, "bt(gn)->bt(gm),bgrt", "tnmr", {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 36}}, {{2, 3}, DType::i32}}, of(2, 4)},
+          "bt(gn),bt->bt(gm),bgrt",
+          "tnmr",
+          {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 36}}}, side_by_side(of(2, 4))}, "btn->btm,bgrt", "tnmgr", {{2, 3, 24}, {2, 3, 4, 3}}},
+         {{"attention", {{{2, 3, 12}}, {{2, 5, 4}}, {{2, 5, 4}}}, of(2)},
+          "bt(grd),bs(gd),bs(gd)->bt(grd),bgrt",
+          "sdr",
+          {{2, 3, 12}, {2, 2, 3, 3}}},
+         {{"attention", {{{2, 3, 12}}, {{2, 5, 2}}, {{2, 5, 2}}, {{2, 5}}}, of(2)},
+          "bt(grd),bs(gd),bs(gd),bs->bt(grd),bgrt",
+          "sd",
+          {{2, 3, 12}, {2, 1, 6, 3}}}},
     .gradients = {{{"attention", {{{2, 3, 18}}}, of(2)},
-                   {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn)"},
-                   "whole heads of whole samples"},
+                   {"attention_grad bt(gm),bt(gn),bt(gm),bgrt->bt(gn) sums mr"},
+                   "whole heads of whole samples",
+                   "mr"},
                   {{"attention", {{{2, 3, 4}}, {{2, 5, 4}}, {{2, 5, 4}}}, of(2)},
-                   {"attention_grad bt(grd),bt(grd),bs(gd),bs(gd),bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums t sums t"},
-                   "dk and dv add up over the rows of queries, and over the query heads of a kv head"}},
+                   {"attention_grad bt(grd),bt(grd),bs(gd),bs(gd),bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s sums tr "
+                    "sums tr"},
+                   "dk and dv add up over the rows of queries; of several kv heads each has its query heads with it",
+                   "sr"},
+                  {{"attention", {{{2, 3, 4}}, {{2, 5, 2}}, {{2, 5, 2}}}, of(2)},
+                   {"attention_grad bt(grd),bt(grd),bs(gd),bs(gd),bt(grd),bgrt->bt(grd),bs(gd),bs(gd) sums s sums tr "
+                    "sums tr"},
+                   "dk and dv of one kv head add up over the rows of queries and over the query heads",
+                   "s"}},
     .shape_errors =
         {{{"attention", {{{2, 3}}}, of(2)}, "attention takes [batch, rows, features], but got [2, 3]"},
          {{"attention", {{{2, 3, 8}}}, of(2)},

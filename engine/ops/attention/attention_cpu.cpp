@@ -40,8 +40,8 @@ struct ProductSize {
 
 /// The memory of one thread.
 struct Buffers {
-  float *queries, *slopes;  ///< [d, kQueries]: q and dy, transposed
-  float *scores, *rates;    ///< [kKeys, kQueries]: S and P; R and G
+  float *queries, *slopes;      ///< [d, kQueries]: q and dy, transposed
+  float *scores, *rates;        ///< [kKeys, kQueries]: S and P; R and G
   float *top, *total, *factor;  ///< [kQueries]
   float* product;               ///< scratch of the tiles
 };
@@ -128,8 +128,8 @@ class AttentionKernel {
     const int64_t row = a_.first_row + block.first;  // of the whole, in column 0
     for (int64_t j = 0; j < keys.count; ++j) {
       const int64_t hidden = !sees(block.b, keys.first + j) ? block.width
-                             : a_.causal                   ? std::min(block.width, keys.first + j - row)
-                                                           : 0;
+                             : a_.causal                    ? std::min(block.width, keys.first + j - row)
+                                                            : 0;
       if (hidden > 0) std::fill_n(buffers.scores + j * kQueries, hidden, kUnseen);
     }
   }

@@ -29,7 +29,7 @@ constexpr int64_t offset_of(const Heads& x, int64_t b, int64_t g, int64_t r, int
 struct AttentionCall {
   AttentionSize size;
   bool packed = false;
-  Heads q, k, v, out;  ///< of dq, dk, dv and dy too
+  Heads q, k, v, out;                   ///< of dq, dk, dv and dy too
   size_t q_at = 0, k_at = 0, v_at = 0;  ///< the inputs that hold them
   bool masked = false;
   size_t mask_at = 0;  ///< [b, s], if masked

@@ -55,7 +55,7 @@ extern const OpCases binary_cases = {
           {"mul ab,b->ab", "mul ab,ab->ab", "sum_to ab->b sums a"},
           "db[b] = sum over a of dy * x; the product itself is whole"},
          {{"div", {{{2, 3}}, {{3}}}},
-          {"div ab,b->ab", "pass in0", "mul ab,ab->ab", "scale ab->ab", "sum_to ab->b sums a"},
+          {"div ab,b->ab", "mul ab,ab->ab", "scale ab->ab", "sum_to ab->b sums a"},
           "db[b] = sum over a of -dy / b * y; the products are whole"}},
     .shape_errors = {{{"add", {{{2, 3}}, {{2, 4}}}},
                       "add: shapes [2, 3] and [2, 4] do not broadcast: 3 and 4 meet at dim 1 from the last"},

@@ -108,7 +108,7 @@ std::vector<OpCase> rows() {
   const auto fused = [&](const Epilogue& epilogue) {
     for (const bool last : {false, true}) {
       const Shape y = Images{2, 5, {6, 4}}.shape(last);
-      rows.push_back(fused_case("conv2d", {{Images{2, 3, {7, 5}}.shape(last)}, {{5, 3, 2, 2}}, {{5}}},
+      rows.push_back(fused_case("conv2d", {{Images{2, 5, {7, 5}}.shape(last)}, {{5, 5, 2, 2}}, {{5}}},
                                 in_format(kPlain, last), epilogue,
                                 epilogue.keep_input ? std::vector<Shape>{y, y} : std::vector<Shape>{y}));
     }
@@ -155,15 +155,18 @@ extern const OpCases conv2d_cases = {
               {kLast, "nhwc,kcrs->npqk", "hwpqrs", {{2, 5, 4, 4}}},
               {kGroups, "n(gc)hw,(gk)crs->n(gk)pq", "hwpqrskc", {{2, 4, 5, 4}}}},
     .gradients = {{kGiven,
-                   {"conv2d_input_grad nkpq,kcrs->nchw sums kpqrs", "conv2d_weight_grad nchw,nkpq->kcrs sums nhwpq"},
-                   "dx sums over the output channels, dw over the images; a cut of c cuts both results"},
+                   {"conv2d_input_grad nkpq,kcrs->nchw sums krspq", "conv2d_weight_grad nchw,nkpq->kcrs sums nhwpq"},
+                   "dx sums over the output channels, dw over the images; a cut of c cuts both results",
+                   "hwpqrs"},
                   {kLast,
-                   {"conv2d_input_grad npqk,kcrs->nhwc sums pqkrs", "conv2d_weight_grad nhwc,npqk->kcrs sums nhwpq"},
-                   "the same"},
+                   {"conv2d_input_grad npqk,kcrs->nhwc sums krspq", "conv2d_weight_grad nhwc,npqk->kcrs sums nhwpq"},
+                   "the same",
+                   "hwpqrs"},
                   {kGroups,
-                   {"conv2d_input_grad n(gk)pq,(gk)crs->n(gc)hw sums kpqrs",
+                   {"conv2d_input_grad n(gk)pq,(gk)crs->n(gc)hw sums krspq",
                     "conv2d_weight_grad n(gc)hw,n(gk)pq->(gk)crs sums nhwpq"},
-                   "a group has its own channels in every operand"}},
+                   "a group has its own channels in every operand",
+                   "hwpqrskc"}},
     .shape_errors =
         {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3}}}}, "conv2d needs a weight [k, c, r, s], but got [4, 3, 3]"},

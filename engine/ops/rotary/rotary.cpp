@@ -57,7 +57,8 @@ extern const OpDef rotary_op = {
       if (d > 2 * kMostRotaryPairs)
         shape_error(fmt::format("rotary: the heads have {} features, expected at most {}", d, 2 * kMostRotaryPairs));
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
-        shape_error(fmt::format("rotary: the last dim of {} is no multiple of {} heads of {}", to_string(in[0]), heads, d));
+        shape_error(
+            fmt::format("rotary: the last dim of {} is no multiple of {} heads of {}", to_string(in[0]), heads, d));
       return {in[0]};
     },
     .rule = [](Infos, const Attrs& attrs) -> RuleText {
@@ -76,27 +77,26 @@ extern const OpDef rotary_op = {
                          .what = "pairs of features, turned by the row",
                          .inputs = {{{4, 1024, 1024}}},
                          .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
-                         .optional = {{"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"interleaved", true}, {"inverse", true}}};
+                         .optional = {
+                             {"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"interleaved", true}, {"inverse", true}}};
                    }},
 };
 
 extern const LayerDef rotary_layer = {
     .name = "rotary",
     .doc = "Rotary position embedding: turns pairs of each head's features by the row's position.",
-    .fields = {integer("heads", "Heads of the input; of a packed one, query heads.")
-                   .required()
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               integer("kv_heads", "Of a packed input: heads of keys and values; default: as many.")
-                   .at_least(1)
-                   .at_most(kMaxSize),
-               text("packing", "heads or qkv: the input is packed as attention's, and its v is left as it is.")
-                   .one_of({"none", "heads", "qkv"})
-                   .defaults(std::string("none")),
-               number("base", "Of the angles.").defaults(10000.0).above(0),
-               text("pairs", "half: features i and i + d/2, as Llama; interleaved: 2i and 2i + 1, as GPT-J.")
-                   .one_of({"half", "interleaved"})
-                   .defaults(std::string("half"))},
+    .fields =
+        {integer("heads", "Heads of the input; of a packed one, query heads.").required().at_least(1).at_most(kMaxSize),
+         integer("kv_heads", "Of a packed input: heads of keys and values; default: as many.")
+             .at_least(1)
+             .at_most(kMaxSize),
+         text("packing", "heads or qkv: the input is packed as attention's, and its v is left as it is.")
+             .one_of({"none", "heads", "qkv"})
+             .defaults(std::string("none")),
+         number("base", "Of the angles.").defaults(10000.0).above(0),
+         text("pairs", "half: features i and i + d/2, as Llama; interleaved: 2i and 2i + 1, as GPT-J.")
+             .one_of({"half", "interleaved"})
+             .defaults(std::string("half"))},
     .faults = faults,
     .emit =
         [](LayerContext& layer) {

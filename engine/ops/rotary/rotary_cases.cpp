@@ -26,11 +26,8 @@ Outputs rotary(const Inputs& in, const Attrs& attrs) {
 }
 
 Attrs of(int64_t head_dim, bool interleaved = false, int64_t heads = 1, int64_t rotated = 1) {
-  return {{"head_dim", head_dim},
-          {"heads", heads},
-          {"rotated", rotated},
-          {"base", 100.0},
-          {"interleaved", interleaved}};
+  return {
+      {"head_dim", head_dim}, {"heads", heads}, {"rotated", rotated}, {"base", 100.0}, {"interleaved", interleaved}};
 }
 
 std::vector<OpCase> rows() {
@@ -54,12 +51,12 @@ extern const OpCases rotary_cases = {
     .rules = {{{"rotary", {{{2, 3, 12}}}, of(4)}, "bt(gd)->bt(gd)", "d", {{2, 3, 12}}},
               {{"rotary", {{{2, 3, 24}}}, of(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
     .gradients = {{{"rotary", {{{2, 3, 12}}}, of(4)}, {"rotary bt(gd)->bt(gd)"}, "element pairs of one head"}},
-    .shape_errors =
-        {{{"rotary", {{{2, 12}}}, of(4)}, "rotary takes [batch, rows, features], but got [2, 12]"},
-         {{"rotary", {{{2, 3, 9}}}, of(3)}, "rotary turns pairs, but the heads have 3 features"},
-         {{"rotary", {{{2, 3, 258}}}, of(258)}, "rotary: the heads have 258 features, expected at most 256"},
-         {{"rotary", {{{2, 3, 8}}}, of(4, false, 3, 2)},
-          "rotary: the last dim of [2, 3, 8] is no multiple of 3 heads of 4"}},
+    .shape_errors = {{{"rotary", {{{2, 12}}}, of(4)}, "rotary takes [batch, rows, features], but got [2, 12]"},
+                     {{"rotary", {{{2, 3, 9}}}, of(3)}, "rotary turns pairs, but the heads have 3 features"},
+                     {{"rotary", {{{2, 3, 258}}}, of(258)},
+                      "rotary: the heads have 258 features, expected at most 256"},
+                     {{"rotary", {{{2, 3, 8}}}, of(4, false, 3, 2)},
+                      "rotary: the last dim of [2, 3, 8] is no multiple of 3 heads of 4"}},
     .layers = {{"rotary", ", heads: 2", {8, 3, 4}, false, {3, 4}},
                {"rotary", ", heads: 2, kv_heads: 1, packing: heads, pairs: interleaved", {8, 1, 12}, false, {1, 12}},
                {"rotary", ", heads: 1, packing: qkv, base: 100", {8, 2, 6}, false, {2, 6}}},

@@ -47,10 +47,10 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases top_k_correct_cases = {
-    .rows = {{"top_k_correct", {{{6, 10}}, ids({6}, 10)}, top(1), {{1}}},
-             {"top_k_correct", {{{4, 3, 37}}, ids({4, 3}, 37)}, top(5), {{1}}},
-             {"top_k_correct", {{{17, 2}}, ids({17}, 2)}, top(2), {{1}}},
-             {"top_k_correct", {{{2, 1}}, ids({2}, 1)}, top(1), {{1}}}},
+    .rows = {{"top_k_correct", {fixed({6, 10}), ids({6}, 10)}, top(1), {{1}}},
+             {"top_k_correct", {fixed({4, 3, 37}), ids({4, 3}, 37)}, top(5), {{1}}},
+             {"top_k_correct", {fixed({17, 2}), ids({17}, 2)}, top(2), {{1}}},
+             {"top_k_correct", {fixed({2, 1}), ids({2}, 1)}, top(1), {{1}}}},
     .references = {{"top_k_correct", [](const Inputs& in, const Attrs& attrs) { return Outputs{count(in, attrs)}; }}},
     .rules = {{{"top_k_correct", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->()", "c", {{1}}}},
     .shape_errors = {{{"top_k_correct", {{{2, 3}}, {{3}, DType::i32}}},

@@ -21,6 +21,7 @@ extern const OpDef where_op = {
           set_broadcast_grad(g, 1, "masked_fill", {g.out_grad(), g.in(0)}, {{"invert", true}});
           set_broadcast_grad(g, 2, "masked_fill", {g.out_grad(), g.in(0)});
         },
+    .no_gradient = 1,
     .kernel = {.name = "where",
                .element = [](const Attrs&) -> std::string { return "where"; },
                .channels_last = elementwise_images,
@@ -41,6 +42,7 @@ extern const OpDef masked_fill_op = {
         [](GradBuilder& g) {
           set_broadcast_grad(g, 0, "masked_fill", {g.out_grad(), g.in(1)}, {{"invert", g.attrs().flag("invert")}});
         },
+    .no_gradient = 2,
     .kernel = {.name = "masked_fill",
                .element =
                    [](const Attrs& attrs) {
