@@ -58,7 +58,7 @@ extern const OpCases rotary_cases = {
                      {{"rotary", {{{2, 3, 8}}}, of(4, false, 3, 2)},
                       "rotary: the last dim of [2, 3, 8] is no multiple of 3 heads of 4"}},
     .layers = {{"rotary", ", heads: 2", {8, 3, 4}, false, {3, 4}},
-               {"rotary", ", heads: 2, kv_heads: 1, packing: heads, pairs: interleaved", {8, 1, 12}, false, {1, 12}},
+               {"rotary", ", heads: 2, kv_heads: 1, packing: heads, pairs: interleaved", {8, 1, 16}, false, {1, 16}},
                {"rotary", ", heads: 1, packing: qkv, base: 100", {8, 2, 6}, false, {2, 6}}},
 };
 

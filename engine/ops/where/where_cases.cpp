@@ -45,7 +45,7 @@ extern const OpCases where_cases = {
                      {{"masked_fill", {{{2, 3}}, {{2, 3}, DType::i32}}},
                       "masked_fill takes f32, but got [2, 3] i32"}},
     .layers = {{"where", ", inputs: [second, first, second]", {8, 12}},
-               {"masked_fill", ", inputs: [second, first], value: 0", {8, 12}}},
+               {"masked_fill", ", inputs: [first, second], value: 0", {8, 12}}},
 };
 
 }  // namespace trainctl
