@@ -81,14 +81,14 @@ std::string with_short(const Json& count, std::string_view units) {
   return brief.empty() ? exact : brief + " (" + exact + ")";
 }
 
-/// A count of the whole job, and a rank's: the least and the most.
+/// A count of the whole job, and a rank's, the least and the most, unless the only rank has just that.
 std::string totals(const Json& r, const char* field, const char* name, std::string_view units) {
   std::string line = fmt::format("{}: {}", name, with_short(r[field], units));
-  if (r["ranks"].get<int>() > 1) {
-    const Json& classes = r["rank_classes"];
-    const auto [least, most] = std::minmax_element(classes.begin(), classes.end(), [&](const Json& a, const Json& b) {
-      return a[field].get<double>() < b[field].get<double>();
-    });
+  const Json& classes = r["rank_classes"];
+  const auto [least, most] = std::minmax_element(classes.begin(), classes.end(), [&](const Json& a, const Json& b) {
+    return a[field].get<double>() < b[field].get<double>();
+  });
+  if (r["ranks"].get<int>() > 1 || (*least)[field] != r[field]) {
     line += "; a rank " + with_short((*least)[field], units);
     if ((*least)[field] != (*most)[field]) line += " to " + with_short((*most)[field], units);
   }

@@ -310,7 +310,7 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
       "dataset: {type: random, shape: [8], label_shape: [8], label_dtype: f32, batch: 16}\n"
       "network: [{name: a, type: dense, units: 8}, {name: b, type: dense, units: 8}]\nloss: mse\n";
   const std::string again = texts_of(job + "parallel: {recompute: [a]}\n").folded;
-  CHECK(contains(again, "\nflops a step: 10.2 K (10,240)\n"));
+  CHECK(contains(again, "\nparameters: 144\nflops a step: 10.2 K (10,240); a rank 12.3 K (12,288)\n"));
   const Json report = [&] {
     const PlannedJob planned = plan_job(parse_job(job + "parallel: {recompute: [a]}\n", "job.yaml"));
     return plan_report(planned.spec, planned.graph, planned.plan, compile_classes(planned));
