@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "tools/cuda_emulator/decoder.h"
 #include "tools/cuda_emulator/lanes.h"
@@ -56,6 +57,12 @@ struct RoundToInteger {
   template <class T>
   I operator()(T v) const {
     return clamped<I>(std::nearbyint(static_cast<double>(v)));
+  }
+};
+struct RoundToWhole {
+  template <class T>
+  T operator()(T v) const {
+    return std::nearbyint(v);
   }
 };
 template <class I>
@@ -206,10 +213,11 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     using To = decltype(t);
     const auto set = [&](auto f) {
       using From = decltype(f);
-      if (s.words.size() == 4 && s.words[1] != "rn") return;
+      const bool whole = std::is_same_v<To, From> && s.has("rni");
+      if (s.words.size() == 4 && s.words[1] != "rn" && !whole) return;
       in.to[0] = d.target(s.arguments.at(0), sizeof(To));
       in.from[0] = d.source(s.arguments.at(1), sizeof(From));
-      in.run = unary<To, From, Same>;
+      in.run = whole ? unary<To, From, RoundToWhole> : unary<To, From, Same>;
       known = true;
     };
     with_float(from, set);

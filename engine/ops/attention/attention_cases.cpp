@@ -125,7 +125,7 @@ std::vector<OpCase> rows() {
     rows.push_back(packed(1, 100, 1, 2, 1, causal));
     rows.push_back(packed(1, 150, 1, 2, 1, causal));  // more than one block of keys
     rows.push_back(packed(2, 6, 4, 5, 2, causal));
-    rows.push_back(packed(1, 33, 1, 3, 1, causal, 20.0));  // scores from -200 to 200
+    rows.push_back(packed(1, 33, 1, 3, 1, causal, 10.0));  // scores from -100 to 100
     rows.push_back(packed(1, 5, 1, 40, 1, causal));
     rows.push_back(apart(2, 12, 12, 4, 1, 2, causal));
     rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
