@@ -65,6 +65,18 @@ struct RoundToWhole {
     return std::nearbyint(v);
   }
 };
+struct CutToWhole {
+  template <class T>
+  T operator()(T v) const {
+    return std::trunc(v);
+  }
+};
+struct FloorToWhole {
+  template <class T>
+  T operator()(T v) const {
+    return std::floor(v);
+  }
+};
 template <class I>
 struct CutToInteger {
   template <class T>
@@ -213,11 +225,14 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     using To = decltype(t);
     const auto set = [&](auto f) {
       using From = decltype(f);
-      const bool whole = std::is_same_v<To, From> && s.has("rni");
+      const bool whole = std::is_same_v<To, From> && (s.has("rni") || s.has("rzi") || s.has("rmi"));
       if (s.words.size() == 4 && s.words[1] != "rn" && !whole) return;
       in.to[0] = d.target(s.arguments.at(0), sizeof(To));
       in.from[0] = d.source(s.arguments.at(1), sizeof(From));
-      in.run = whole ? unary<To, From, RoundToWhole> : unary<To, From, Same>;
+      in.run = !whole         ? unary<To, From, Same>
+               : s.has("rni") ? unary<To, From, RoundToWhole>
+               : s.has("rzi") ? unary<To, From, CutToWhole>
+                              : unary<To, From, FloorToWhole>;
       known = true;
     };
     with_float(from, set);
