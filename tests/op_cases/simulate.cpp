@@ -258,7 +258,7 @@ CaseGraph build_case(const OpCase& op_case, bool backward, DType floats) {
   for (size_t i = 0; i < op_case.inputs.size(); ++i) {
     const CaseInput& in = op_case.inputs[i];
     built.inputs.push_back(static_cast<TensorId>(graph.tensors.size()));
-    const bool is_label = !in.differentiable;
+    const bool is_label = !in.differentiable && !in.zeros;  // conditions have the type of what they choose from
     const DType dtype = in.dtype == DType::f32 && !is_label ? floats : in.dtype;
     graph.tensors.push_back({.name = fmt::format("in{}", i), .shape = in.shape, .dtype = dtype});
   }

@@ -15,8 +15,8 @@ std::vector<OpCase> rows() {
                                                                 {"leaky_relu", {{"negative_slope", 0.2}}},
                                                                 {"softplus", {}},
                                                                 {"softplus", {{"beta", 2.5}, {"threshold", 1.5}}},
-                                                                {"clip", {{"min", -0.5}, {"max", 0.75}}},
-                                                                {"clip", {{"max", 0.25}}},
+                                                                {"clip", {{"min", -0.502}, {"max", 0.752}}},
+                                                                {"clip", {{"max", 0.251}}},
                                                                 {"abs", {}},
                                                                 {"exp", {}},
                                                                 {"scale", {{"factor", -2.5}, {"shift", 0.5}}}};
