@@ -6,6 +6,20 @@
 #include "engine/ops/elementwise.h"
 
 namespace trainctl {
+namespace {
+
+void expect_little_padding(const Window& window) {
+  for (size_t d = 0; d < 2; ++d) {
+    const int64_t padding = std::max(window.before[d], window.after[d]);
+    if (2 * padding <= window.kernel[d]) continue;
+    throw ShapeError(
+        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image",
+                    padding, window.kernel[d]),
+        "padding");
+  }
+}
+
+}  // namespace
 
 std::vector<Field> pool_fields(std::vector<Field> own) {
   std::vector<Field> fields = {
@@ -26,14 +40,7 @@ Attrs pool_attrs(const LayerContext& layer) {
                     {"padding", padding_of(layer.attrs)},
                     {"ceil_mode", layer.attrs.flag("ceil_mode")}};
   const Window window = Window::of(attrs);
-  for (size_t d = 0; d < 2; ++d) {
-    const int64_t padding = std::max(window.before[d], window.after[d]);
-    if (2 * padding <= kernel[d]) continue;
-    throw ShapeError(
-        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image",
-                    padding, kernel[d]),
-        "padding");
-  }
+  expect_little_padding(window);
   expect_window_fits(window, Images::of(layer.shape(), false));
   return attrs;
 }
@@ -41,8 +48,16 @@ Attrs pool_attrs(const LayerContext& layer) {
 std::vector<TensorInfo> infer_pool(std::string_view op, Infos in, const Attrs& attrs) {
   expect_inputs(op, in, 1, 1);
   expect_floats(op, in);
-  const Images x = expect_images(op, in[0], attrs);
-  return {{window_output(op, x, Window::of(attrs), x.c).shape(is_channels_last(attrs)), in[0].dtype}};
+  const Window window = Window::of(attrs);
+  const Images x = expect_images(op, in[0], attrs), y = window_output(op, x, window, x.c);
+  expect_little_padding(window);
+  return {{y.shape(is_channels_last(attrs)), in[0].dtype}};
+}
+
+std::vector<TensorInfo> infer_pool_grad(std::string_view op, const TensorInfo& dy, const TensorInfo& x,
+                                        const Attrs& attrs) {
+  expect_shape(op, "dy", dy, infer_pool(op, std::span(&x, 1), attrs)[0].shape);
+  return {x};
 }
 
 RuleText pool_rule(Infos, const Attrs& attrs) {

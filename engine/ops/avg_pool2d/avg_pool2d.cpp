@@ -40,7 +40,8 @@ extern const OpDef avg_pool2d_grad_op = {
       expect_inputs("avg_pool2d_grad", in, 1, 1);
       const Images dy = expect_images("avg_pool2d_grad", in[0], attrs);
       const Ints size = attrs.ints("size");
-      return {{Images{dy.n, dy.c, {size[0], size[1]}}.shape(is_channels_last(attrs)), in[0].dtype}};
+      const TensorInfo x{Images{dy.n, dy.c, {size[0], size[1]}}.shape(is_channels_last(attrs)), in[0].dtype};
+      return infer_pool_grad("avg_pool2d_grad", in[0], x, attrs);
     },
     .kernel = {.name = "avg_pool2d_grad",
                .channels_last = images_of<1, 1>,

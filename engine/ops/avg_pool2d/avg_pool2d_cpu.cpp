@@ -14,7 +14,7 @@ inline float scale_of(Span rows, Span columns) { return 1.0f / static_cast<float
 CpuKernel prepare_avg_pool2d(const KernelCall& call) {
   return [pool = Pool::of(call, call.in[0], call.out[0]), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
     const int64_t channels = pool.channels();
-    pool.each_piece([&](int64_t of_x, int64_t of_y) {
+    pool.each_piece([&](int, int64_t of_x, int64_t of_y) {
       const float* x = x0 + of_x;
       pool.each_window([&](int64_t at, Span rows, Span columns) {
         float* y = y0 + of_y + at;
@@ -35,7 +35,7 @@ CpuKernel prepare_avg_pool2d(const KernelCall& call) {
 CpuKernel prepare_avg_pool2d_grad(const KernelCall& call) {
   return [pool = Pool::of(call, call.out[0], call.in[0]), dy0 = call.in[0].as<float>(), dx0 = call.out[0].as<float>()] {
     const int64_t channels = pool.channels();
-    pool.each_piece([&](int64_t of_x, int64_t of_y) {
+    pool.each_piece([&](int, int64_t of_x, int64_t of_y) {
       float* dx = dx0 + of_x;
       std::fill_n(dx, channels * pool.x.pixels(), 0.0f);
       pool.each_window([&](int64_t at, Span rows, Span columns) {

@@ -38,12 +38,12 @@ struct Pool {
     return static_cast<int>(std::max<int64_t>(1, std::min({int64_t{threads}, pieces(), work / kWorthAThread})));
   }
 
-  /// Calls f(piece of x, piece of y) for offsets of all pieces.
+  /// Calls f(part, piece of x, piece of y) with the offsets of all pieces; each part is a thread.
   template <class F>
   void each_piece(F f) const {
     const int64_t of_x = channels() * x.pixels(), of_y = channels() * y.pixels(), all = pieces(), parts = this->parts();
     run_parts(static_cast<int>(parts), [&](int part) {
-      for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) f(i * of_x, i * of_y);
+      for (int64_t i = all * part / parts; i < all * (part + 1) / parts; ++i) f(part, i * of_x, i * of_y);
     });
   }
 

@@ -32,9 +32,9 @@ extern const OpDef max_pool2d_op = {
 /// (dy, x) -> dx
 extern const OpDef max_pool2d_grad_op = {
     .name = "max_pool2d_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
+    .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       expect_inputs("max_pool2d_grad", in, 2, 2);
-      return {in[1]};
+      return infer_pool_grad("max_pool2d_grad", in[0], in[1], attrs);
     },
     .kernel = {.name = "max_pool2d_grad",
                .channels_last = images_of<3, 1>,

@@ -16,6 +16,62 @@ Outputs max_pool(const Inputs& in, const Attrs& attrs) {
   });
 }
 
+/// The place [h, w] of the first largest pixel of a window, row by row.
+std::array<int64_t, 2> first_largest(const Tensor64& x, bool last, const Window& w, const Pixel& window) {
+  double largest = 0;
+  std::array<int64_t, 2> place{-1, -1};
+  for (int64_t r = 0; r < w.kernel[0]; ++r) {
+    for (int64_t s = 0; s < w.kernel[1]; ++s) {
+      const int64_t h = window.h * w.stride[0] - w.before[0] + r, v = window.w * w.stride[1] - w.before[1] + s;
+      if (!is_inside(Images::of(x.shape, last), h, v)) continue;
+      const double pixel = pixel_or_zero(x, last, window.n, window.c, h, v);
+      if (place[0] >= 0 && pixel <= largest) continue;
+      largest = pixel;
+      place = {h, v};
+    }
+  }
+  return place;
+}
+
+/// (dy, x) -> dx
+Outputs max_pool_grad(const NaiveCall& call) {
+  const bool last = is_channels_last(call.attrs);
+  const Window w = Window::of(call.attrs);
+  const Tensor64 &dy = call.in[0], &x = call.in[1];
+  const Images y = Images::of(dy.shape, last);
+  return {make(x.shape, [&](const Index& i) {
+    const Pixel pixel = pixel_of(i, last);
+    double sum = 0;
+    for (int64_t p = 0; p < y.size[0]; ++p) {
+      for (int64_t q = 0; q < y.size[1]; ++q) {
+        if (first_largest(x, last, w, {pixel.n, pixel.c, p, q}) == std::array{pixel.h, pixel.w})
+          sum += pixel_or_zero(dy, last, pixel.n, pixel.c, p, q);
+      }
+    }
+    return sum;
+  })};
+}
+
+/// Windows in which many pixels are the largest.
+std::vector<KernelCase> kernels() {
+  std::vector<KernelCase> calls;
+  for (const bool last : {false, true}) {
+    for (const int64_t channels : {1, 3, 17}) {
+      const Attrs attrs =
+          in_format({{"kernel", Ints{3, 2}}, {"stride", Ints{2, 1}}, {"padding", Ints{1, 1, 1, 0}}}, last);
+      CaseOperand x{Images{2, channels, {7, 5}}.shape(last)};
+      const Shape dy = Images{2, channels, {4, 5}}.shape(last);
+      calls.push_back({"max_pool2d_grad", {{dy}, x}, {unwritten(x.shape)}, attrs, 2e-6});
+      x.fill = CaseOperand::Fill::number;
+      for (const double number : {0.25, -1e30}) {
+        x.number = number;
+        calls.push_back({"max_pool2d_grad", {{dy}, x}, {unwritten(x.shape)}, attrs, 2e-6});
+      }
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 extern const OpCases max_pool2d_cases = {
@@ -34,10 +90,16 @@ extern const OpCases max_pool2d_cases = {
                    {"max_pool2d_grad ncpq,nchw->nchw sums pq"},
                    "each image and channel is by itself",
                    "hwpq"}},
-    .shape_errors = {{{"max_pool2d", {{{2, 3}}}, {{"kernel", Ints{2, 2}}}},
-                      "max_pool2d needs images [n, c, h, w], but got [2, 3]"},
-                     {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{5, 2}}}},
-                      "max_pool2d: a kernel of 5x2 does not fit into images of 4x4"}},
+    .shape_errors =
+        {{{"max_pool2d", {{{2, 3}}}, {{"kernel", Ints{2, 2}}}}, "max_pool2d needs images [n, c, h, w], but got [2, 3]"},
+         {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{5, 2}}}},
+          "max_pool2d: a kernel of 5x2 does not fit into images of 4x4"},
+         {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{3, 2}}, {"padding", Ints{2, 0, 0, 0}}}},
+          "padding of 2 is more than half of a kernel of 3: a window could be outside of the image"},
+         {{"max_pool2d_grad", {{{2, 3, 3, 3}}, {{2, 3, 4, 4}}}, {{"kernel", Ints{2, 2}}, {"stride", Ints{2, 2}}}},
+          "max_pool2d_grad: dy is [2, 3, 3, 3], expected [2, 3, 2, 2]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"max_pool2d_grad", max_pool_grad}},
     .layers = {{"max_pool2d", ", kernel: 2", {8, 3, 2, 1}, false, {3, 4, 3}},
                {"max_pool2d", ", kernel: 2, ceil_mode: true", {8, 3, 2, 2}, false, {3, 4, 3}},
                {"max_pool2d", ", kernel: [3, 2], stride: 1, padding: 1", {8, 3, 4, 4}, false, {3, 4, 3}}},

@@ -1,115 +1,215 @@
-// y = the largest x of each window; dx = dy at the first largest. Channels that are next to each other in memory are
-// handled together.
+// y = the largest x of each window; dx = dy at the first largest. For a row of windows, first the largest of each
+// column over the windows' rows, which are long vectors, then of each window's columns.
 #include <limits>
+#include <memory>
+#include <vector>
 
+#include "engine/ops/cpu/scratch_cpu.h"
 #include "engine/ops/cpu/windows_cpu.h"
 
 namespace trainctl {
 namespace {
 
 using cpu::Pool;
-using Span = Pool::Span;
 
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
-constexpr int64_t kTile = 64;  ///< channels at a time
+constexpr int32_t kNone = 1 << 30;  ///< the number of a pixel of the padding: after all others
 
-/// A NaN is larger than any number, and the first one stays.
-inline bool is_larger(float x, float best) { return x > best || (x != x && best == best); }
+/// A NaN is larger than any number, and the first one stays. No branches, so that loops become vectors.
+inline bool is_larger(float x, float best) { return (x > best) | ((x != x) & (best == best)); }
+inline bool is_as_large(float x, float best) { return (x == best) | ((x != x) & (best != best)); }
 
-CpuKernel prepare_max_pool2d(const KernelCall& call) {
-  return [pool = Pool::of(call, call.in[0], call.out[0]), x0 = call.in[0].as<float>(), y0 = call.out[0].as<float>()] {
-    const int64_t channels = pool.channels();
-    pool.each_piece([&](int64_t of_x, int64_t of_y) {
-      const float* x = x0 + of_x;
-      pool.each_window([&](int64_t at, Span rows, Span columns) {
-        float* y = y0 + of_y + at;
-        if (channels == 1) {
-          float best = kLowest;
-          for (int64_t r = rows.first; r < rows.end; ++r) {
-            for (int64_t c = columns.first; c < columns.end; ++c) {
-              const float value = x[pool.at(r, c)];
-              best = is_larger(value, best) ? value : best;
-            }
-          }
-          *y = best;
-          return;
-        }
-        for (int64_t i = 0; i < channels; ++i) y[i] = kLowest;
-        for (int64_t r = rows.first; r < rows.end; ++r) {
-          for (int64_t c = columns.first; c < columns.end; ++c) {
-            const float* value = x + pool.at(r, c);
-            for (int64_t i = 0; i < channels; ++i) y[i] = is_larger(value[i], y[i]) ? value[i] : y[i];
-          }
-        }
-      });
-    });
-  };
-}
+/// The columns that a row of windows sees, with those of the padding. With many channels, the windows are runs of
+/// channels that follow one another in the result; with few, one run has all places where a window could begin, and
+/// the windows are `spacing` apart.
+class MaxPool {
+ public:
+  explicit MaxPool(const Pool& pool)
+      : pool_(pool),
+        channels_(pool.channels()),
+        windows_(pool.y.size[1]),
+        columns_((windows_ - 1) * pool.window.stride[1] + pool.window.kernel[1]),
+        inside_(std::min(pool.x.size[1], columns_ - pool.window.before[1])) {}
 
-/// The first largest pixel of a window of one channel.
-int64_t first_largest(const Pool& pool, const float* x, Span rows, Span columns) {
-  int64_t largest = pool.at(rows.first, columns.first);
-  float best = kLowest;
-  for (int64_t r = rows.first; r < rows.end; ++r) {
-    for (int64_t c = columns.first; c < columns.end; ++c) {
-      const int64_t at = pool.at(r, c);
-      if (!is_larger(x[at], best)) continue;
-      best = x[at];
-      largest = at;
+ protected:
+  int64_t in_columns() const { return columns_ * channels_; }
+  /// Of the columns' numbers: those of the image.
+  int64_t first_inside() const { return pool_.window.before[1] * channels_; }
+  int64_t num_inside() const { return inside_ * channels_; }
+
+  bool as_one_run() const { return channels_ < kVector; }
+  int64_t step() const { return pool_.window.stride[1] * channels_; }
+  int64_t spacing() const { return as_one_run() ? step() : channels_; }
+  int64_t in_runs() const { return (windows_ - 1) * spacing() + channels_; }
+
+  /// Calls f(place in the runs, place among the columns) for the windows' columns `s`.
+  template <class F>
+  void each_at_column(int64_t s, F f) const {
+    const int64_t runs = as_one_run() ? 1 : windows_, run = as_one_run() ? in_runs() : channels_, first = s * channels_;
+    for (int64_t q = 0; q < runs; ++q) {
+      const int64_t to = q * channels_, from = first + q * step();
+      for (int64_t i = 0; i < run; ++i) f(to + i, from + i);
     }
   }
-  return largest;
-}
 
-/// Adds dy to dx at the first largest pixels of a window, for `count` channels.
-void add_to_largest(const Pool& pool, const float* x, const float* dy, float* dx, int64_t count, Span rows,
-                    Span columns) {
-  float best[kTile];
-  int32_t largest[kTile];
-  for (int64_t i = 0; i < count; ++i) {
-    best[i] = kLowest;
-    largest[i] = 0;
+  const Pool pool_;
+  const int64_t channels_, windows_;
+
+ private:
+  static constexpr int64_t kVector = 8;
+  const int64_t columns_, inside_;
+};
+
+class Forward : public MaxPool {
+ public:
+  explicit Forward(const KernelCall& call)
+      : MaxPool(Pool::of(call, call.in[0], call.out[0])), x_(call.in[0].as<float>()), y_(call.out[0].as<float>()) {
+    scratch_->reserve(pool_.parts() * of_part());
   }
-  int32_t pixel = 0;
-  for (int64_t r = rows.first; r < rows.end; ++r) {
-    for (int64_t c = columns.first; c < columns.end; ++c, ++pixel) {
-      const float* value = x + pool.at(r, c);
-      for (int64_t i = 0; i < count; ++i) {
-        const bool larger = is_larger(value[i], best[i]);
-        best[i] = larger ? value[i] : best[i];
-        largest[i] = larger ? pixel : largest[i];
+
+  void operator()() const {
+    pool_.each_piece([this](int part, int64_t of_x, int64_t of_y) {
+      float *const columns = scratch_->data() + part * of_part(), *const runs = columns + in_columns();
+      std::fill_n(columns, in_columns(), kLowest);
+      for (int64_t p = 0; p < pool_.y.size[0]; ++p) {
+        float* const y = y_ + of_y + p * windows_ * channels_;
+        over_rows(x_ + of_x, pool_.span(0, p), columns + first_inside());
+        over_columns(columns, as_one_run() ? runs : y);
+        if (as_one_run()) gather(runs, y);
+      }
+    });
+  }
+
+ private:
+  int64_t of_part() const { return in_columns() + in_runs(); }
+
+  void over_rows(const float* x, Pool::Span rows, float* columns) const {
+    const int64_t n = num_inside();
+    std::copy_n(x + pool_.at(rows.first, 0), n, columns);
+    for (int64_t r = rows.first + 1; r < rows.end; ++r) {
+      const float* row = x + pool_.at(r, 0);
+      for (int64_t i = 0; i < n; ++i) columns[i] = is_larger(row[i], columns[i]) ? row[i] : columns[i];
+    }
+  }
+
+  void over_columns(const float* columns, float* runs) const {
+    each_at_column(0, [=](int64_t to, int64_t from) { runs[to] = columns[from]; });
+    for (int64_t s = 1; s < pool_.window.kernel[1]; ++s) {
+      each_at_column(s, [=](int64_t to, int64_t from) {
+        const float x = columns[from], best = runs[to];
+        runs[to] = is_larger(x, best) ? x : best;
+      });
+    }
+  }
+
+  void gather(const float* runs, float* y) const {
+    const int64_t channels = channels_, spacing = this->spacing();
+    for (int64_t i = 0; i < channels; ++i)
+      for (int64_t q = 0; q < windows_; ++q) y[q * channels + i] = runs[q * spacing + i];
+  }
+
+  const float* x_;
+  float* y_;
+  std::shared_ptr<cpu::Scratch> scratch_ = cpu::scratch_of_this_thread();
+};
+
+/// The pixels of a window are numbered row by row.
+class Backward : public MaxPool {
+ public:
+  explicit Backward(const KernelCall& call)
+      : MaxPool(Pool::of(call, call.in[1], call.in[0])),
+        dy_(call.in[0].as<float>()),
+        x_(call.in[1].as<float>()),
+        dx_(call.out[0].as<float>()) {
+    const auto& [rows, columns] = pool_.window.kernel;
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t s = 0; s < columns; ++s) offsets_.push_back(pool_.at(r, s));
+    scratch_->reserve(pool_.parts() * of_part());
+  }
+
+  void operator()() const {
+    pool_.each_piece([this](int part, int64_t of_x, int64_t of_y) {
+      const Row row = row_of(part);
+      std::fill_n(row.columns, in_columns(), kLowest);
+      std::fill_n(row.pixels, in_columns(), kNone);
+      std::fill_n(dx_ + of_x, channels_ * pool_.x.pixels(), 0.0f);
+      for (int64_t p = 0; p < pool_.y.size[0]; ++p) {
+        const Pool::Span rows = pool_.span(0, p);
+        over_rows(x_ + of_x, rows, row);
+        over_columns(row);
+        add_row(dy_ + of_y + p * windows_ * channels_, row, dx_ + of_x + pool_.at(rows.first, 0));
+      }
+    });
+  }
+
+ private:
+  /// The largest so far of the columns and of the runs, and its pixel.
+  struct Row {
+    float *columns, *runs;
+    int32_t *pixels, *largest;
+  };
+
+  int64_t of_part() const { return 2 * (in_columns() + in_runs()); }
+  Row row_of(int part) const {
+    float *const at = scratch_->data() + part * of_part(), *const numbers = at + of_part() / 2;
+    return {at, at + in_columns(), reinterpret_cast<int32_t*>(numbers),
+            reinterpret_cast<int32_t*>(numbers + in_columns())};
+  }
+
+  void over_rows(const float* x, Pool::Span rows, const Row& to) const {
+    const int64_t n = num_inside();
+    float* const best = to.columns + first_inside();
+    int32_t* const pixels = to.pixels + first_inside();
+    std::copy_n(x + pool_.at(rows.first, 0), n, best);
+    std::fill_n(pixels, n, 0);
+    for (int64_t r = rows.first + 1; r < rows.end; ++r) {
+      const float* row = x + pool_.at(r, 0);
+      const auto pixel = static_cast<int32_t>((r - rows.first) * pool_.window.kernel[1]);
+      for (int64_t i = 0; i < n; ++i) {
+        const bool larger = is_larger(row[i], best[i]);
+        best[i] = larger ? row[i] : best[i];
+        pixels[i] = larger ? pixel : pixels[i];
       }
     }
   }
-  pixel = 0;
-  for (int64_t r = rows.first; r < rows.end; ++r) {
-    for (int64_t c = columns.first; c < columns.end; ++c, ++pixel) {
-      float* to = dx + pool.at(r, c);
-      for (int64_t i = 0; i < count; ++i) to[i] += largest[i] == pixel ? dy[i] : 0.0f;
+
+  /// Of equal pixels the first one counts, row by row, whatever the order of the columns.
+  void over_columns(const Row& row) const {
+    const auto [columns, best, pixels, largest] = row;
+    each_at_column(0, [=](int64_t to, int64_t from) {
+      best[to] = columns[from];
+      largest[to] = pixels[from];
+    });
+    for (int32_t s = 1; s < static_cast<int32_t>(pool_.window.kernel[1]); ++s) {
+      each_at_column(s, [=](int64_t to, int64_t from) {
+        const float x = columns[from], b = best[to];
+        const int32_t pixel = pixels[from] + s;
+        const bool larger = is_larger(x, b) | (is_as_large(x, b) & (pixel < largest[to]));
+        best[to] = larger ? x : b;
+        largest[to] = larger ? pixel : largest[to];
+      });
     }
   }
-}
 
-CpuKernel prepare_max_pool2d_grad(const KernelCall& call) {
-  return [pool = Pool::of(call, call.in[1], call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
-          dx0 = call.out[0].as<float>()] {
-    const int64_t channels = pool.channels();
-    pool.each_piece([&](int64_t of_x, int64_t of_y) {
-      const float *x = x0 + of_x, *dy = dy0 + of_y;
-      float* dx = dx0 + of_x;
-      std::fill_n(dx, channels * pool.x.pixels(), 0.0f);
-      pool.each_window([&](int64_t at, Span rows, Span columns) {
-        if (channels == 1) {
-          dx[first_largest(pool, x, rows, columns)] += dy[at];
-          return;
-        }
-        for (int64_t first = 0; first < channels; first += kTile)
-          add_to_largest(pool, x + first, dy + at + first, dx + first, std::min(kTile, channels - first), rows,
-                         columns);
-      });
-    });
-  };
-}
+  /// `dx`: from the windows' first row on.
+  void add_row(const float* dy, const Row& row, float* dx) const {
+    const int64_t *const offsets = offsets_.data(), channels = channels_;
+    for (int64_t q = 0; q < windows_; ++q) {
+      float* const to = dx + q * step() - first_inside();
+      const float* const slopes = dy + q * channels;
+      const int32_t* const largest = row.largest + q * spacing();
+      for (int64_t i = 0; i < channels; ++i) to[offsets[largest[i]] + i] += slopes[i];
+    }
+  }
+
+  const float *dy_, *x_;
+  float* dx_;
+  std::vector<int64_t> offsets_;  ///< of a window's pixels, from its first
+  std::shared_ptr<cpu::Scratch> scratch_ = cpu::scratch_of_this_thread();
+};
+
+CpuKernel prepare_max_pool2d(const KernelCall& call) { return Forward(call); }
+CpuKernel prepare_max_pool2d_grad(const KernelCall& call) { return Backward(call); }
 
 }  // namespace
 
