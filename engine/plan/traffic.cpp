@@ -65,7 +65,9 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     std::vector<TensorRule> all = node.rule.inputs;
     all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
     const int unit = units.of_node[n];
-    NodeWork& work = work_[unit].emplace_back(NodeWork{seconds[n], factors_in(all), node.rule.inner});
+    // What finishes a layer takes no time of its own: its kernel fuses with the product's, or with what reads it.
+    const double own = units.all[unit].finishes() ? 0 : seconds[n];
+    NodeWork& work = work_[unit].emplace_back(NodeWork{own, factors_in(all), node.rule.inner});
     if (node.rule.inner.empty()) continue;
     std::vector<NodeId>& exchanging = with_statistics[unit];
     const bool shares = std::any_of(exchanging.begin(), exchanging.end(),

@@ -72,7 +72,12 @@ const std::string& reason(const Job& j, const char* layer) {
   return j.plan.layers[static_cast<size_t>(j.graph.find_layer(layer).value())].reason;
 }
 
-using Calls = std::map<std::string, int>;
+/// "8 all_reduce".
+std::string text(const std::map<std::string, int>& calls) {
+  std::vector<std::string> each;
+  for (const auto& [kind, count] : calls) each.push_back(fmt::format("{} {}", count, kind));
+  return join(each);
+}
 
 }  // namespace
 
@@ -81,9 +86,10 @@ TEST_CASE("tensor parallel: a block takes two all_reduces forward and two backwa
     for (const std::vector<std::string>& biases : {std::vector<std::string>{}, kNoBiases}) {
       std::vector<std::string> overrides = biases;
       overrides.push_back(whole_norms(ways));
+      CAPTURE(join(overrides));
       const Moved m = moved(transformer_job(ways, overrides));
       CHECK(m.units == doctest::Approx(8 * kBlocks).epsilon(0.01));
-      CHECK(m.calls == Calls{{"all_reduce", 4 * kBlocks}});
+      CHECK(text(m.calls) == "8 all_reduce");
     }
   }
 }
@@ -95,7 +101,7 @@ TEST_CASE("sequence-parallel norms: four all_gathers and four reduce_scatters a 
       overrides.push_back(sequence_norms(ways));
       const Moved m = moved(transformer_job(ways, overrides));
       CHECK(m.units == doctest::Approx(8 * kBlocks).epsilon(0.01));
-      CHECK(m.calls == Calls{{"all_gather", 4 * kBlocks}, {"reduce_scatter", 4 * kBlocks}});
+      CHECK(text(m.calls) == "8 all_gather, 8 reduce_scatter");
     }
   }
 }
@@ -137,7 +143,7 @@ TEST_CASE("a residual crosses a stage border once in each direction") {
 TEST_CASE("recompute of whole blocks moves nothing again, and still takes less memory") {
   for (const std::string& cuts : {whole_norms(2), sequence_norms(2)}) {
     const Job kept = transformer_job(2, {cuts}), again = transformer_job(2, {cuts, kRecompute});
-    CHECK(moved(again).calls == moved(kept).calls);
+    CHECK(text(moved(again).calls) == text(moved(kept).calls));
     CHECK(activations(again) < 0.6 * activations(kept));
     CHECK(reason(again, "h.0.proj").find("; recompute keeps the result of ") != std::string::npos);
   }
@@ -145,6 +151,6 @@ TEST_CASE("recompute of whole blocks moves nothing again, and still takes less m
 
 TEST_CASE("recompute keeps what is small next to what it saves: on 4 ranks one gathered tensor of two") {
   const Job kept = transformer_job(4, {sequence_norms(4)}), again = transformer_job(4, {sequence_norms(4), kRecompute});
-  CHECK(moved(again).calls == Calls{{"all_gather", 5 * kBlocks}, {"reduce_scatter", 4 * kBlocks}});
+  CHECK(text(moved(again).calls) == "10 all_gather, 8 reduce_scatter");
   CHECK(activations(again) < 0.6 * activations(kept));
 }

@@ -1,6 +1,8 @@
 // The table. Every mode and product of modes has a row; so do the ranks 1, 2, 3, 4, 6, 7, 8 and 12.
 #include "tests/equivalence/plan_cases.h"
 
+#include <fmt/format.h>
+
 #include "tests/jobs/transformer.h"
 
 namespace trainctl {
@@ -30,7 +32,8 @@ const char* const kSgd = "optimizer={type: sgd, learning_rate: 0.05, momentum: 0
 const char* const kIgnored = "loss={type: softmax_cross_entropy, label_smoothing: 0.1, ignore_index: 3}";
 
 const char* const kGroups =
-    "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: [{parameters: "
+    "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01, clip_norm: 0.3, groups: "
+    "[{parameters: "
     "['*.bias'], weight_decay: 0, momentum: 0}, {parameters: [layer2.*], learning_rate_scale: 0.1}]}";
 const char* const kPlainGroups =
     "optimizer={type: sgd, learning_rate: 0.01, groups: [{parameters: [layer2.weight], learning_rate_scale: 0.5}]}";
@@ -39,6 +42,23 @@ const char* const kAdamGroups =
     "weight_decay: 0}, {parameters: ['fc2.*'], learning_rate_scale: 0.1, eps: 0.001}]}";
 
 std::string ranks(int n) { return "launch.ranks=" + std::to_string(n); }
+
+/// Blocks of tests/jobs/gpt.yaml or llama.yaml as Megatron cuts them: `columns` by heads or hidden units, proj and down
+/// by their inputs; the batch `rows` ways. `more` strategies after those.
+std::string megatron(const std::vector<const char*>& columns, int ways, int rows = 1, const std::string& more = "") {
+  std::string all;
+  for (const char* layer : columns) all += fmt::format("'h.*.{}': [[{}, 1, 1], [{}, 1]], ", layer, rows, ways);
+  for (const char* layer : {"proj", "down"})
+    all += fmt::format("'h.*.{0}': [[{1}, 1, {2}], [1, {2}]], ", layer, rows, ways);
+  return "parallel.strategies={" + all + more + "}";
+}
+
+const std::vector<const char*> kGpt = {"qkv", "up"};
+const std::vector<const char*> kLlama = {"qkv", "gate", "up"};
+const char* const kGptBlocks =
+    "parallel.recompute=['h.*.ln?', h.*.qkv, h.*.attn, h.*.proj, h.*.sum1, h.*.up, h.*.act, h.*.down]";
+const char* const kBlocks = "parallel.recompute=['h.*']";
+const char* const kThreeStages = "parallel.stages=3";
 
 }  // namespace
 
@@ -78,8 +98,9 @@ const std::vector<PlanCase>& plan_cases() {
        "split",
        {},
        {ranks(6), kSemi,
-        "parallel.strategies={h.0.cut: [[6, 1, 1]], parts: [[3, 1, 1]], tokens: [[2, 1, 3]], back: [[1, 1, 6], [1, 1, 6], "
-        "[1, 1, 6], [1, 1, 6], [1, 1, 6]]}"}},
+        "parallel.strategies={h.0.cut: [[6, 1, 1]], parts: [[3, 1, 1]], tokens: [[3, 1, 2]], back: [[1, 1, 2], [1, 1, "
+        "2], "
+        "[1, 1, 2], [1, 1, 2], [1, 1, 2]]}"}},
       // semi_auto_parallel, one stage
       {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -188,9 +209,10 @@ const std::vector<PlanCase>& plan_cases() {
       {"functions: data parallel, 3 ranks", "functions", {}, {ranks(3), kData, kMicro2}},
       {"functions: columns of each layer, 4 ranks",
        "functions",
-       {"loss=binary_cross_entropy"},
+       {},  // follow.py has binary_cross_entropy, whose loss goes through 0 here, where no relative error is small
        {ranks(4), kSemi,
-        "parallel.strategies={fc1: [[1, 1], [4, 1]], fc2: [[2, 1], [2, 1]], fc3: [[1, 2], [2, 2]], ratio: [[2, 2], [2, 2]]}"}},
+        "parallel.strategies={fc1: [[1, 1], [4, 1]], fc2: [[2, 1], [2, 1]], fc3: [[1, 2], [2, 2]], ratio: [[2, 2], [2, "
+        "2]]}"}},
       {"functions: 3 stages, recompute",
        "functions",
        {kMicro2},
@@ -326,9 +348,9 @@ const std::vector<PlanCase>& plan_cases() {
        kAdamTolerance},
       {"classifier: classes cut, 2 stages of 3, level 2, gpipe",
        "classifier",
-       {kMicro2},
+       {kMicro2, "metrics=[]"},
        {ranks(6), kSemi, kTwoStages, kGpipe, kShard2,
-        "parallel.strategies={norm1: [[1, 3]], head: [[1, 1], [3, 1]], loss: [[1, 3]]}"},
+        "parallel.strategies={norm1: [[1, 3]], head: [[1, 1], [3, 1]], loss: [[1, 3]]}", "metrics=[]"},
        kAdamTolerance},
       {"attention: keys of the softmax cut, 2 ranks",
        "attention",
@@ -375,7 +397,7 @@ const std::vector<PlanCase>& plan_cases() {
        "transformer",
        {kMicro2},
        {ranks(6), kSemi,
-        "parallel.strategies={h.*.ln?: [[1, 3, 1]], h.*.fc1: [[1, 1, 1], [3, 1]], h.*.fc2: [[1, 1, 3], [1, 3]]}",
+        "parallel.strategies={'h.*.ln?': [[1, 3, 1]], h.*.fc1: [[1, 1, 1], [3, 1]], h.*.fc2: [[1, 1, 3], [1, 3]]}",
         transformer::kStages, transformer::kStageOfBlocks, kShard1},
        kAdamTolerance},
       {"transformer: tensor parallel in 2 stages of 4, whole blocks recomputed",
@@ -383,6 +405,111 @@ const std::vector<PlanCase>& plan_cases() {
        {kMicro2},
        {ranks(8), kSemi, transformer::tensor_parallel(4), transformer::kStages, transformer::kStageOfBlocks,
         transformer::kRecompute},
+       kAdamTolerance},
+      // four networks of the field
+      {"lenet: data parallel, 3 ranks, level 1", "lenet", {}, {ranks(3), kData, kShard1}},
+      {"lenet: data parallel, 8 ranks, level 3", "lenet", {}, {ranks(8), kData, kShard3}},
+      {"lenet: output channels, then input channels, 2 ranks",
+       "lenet",
+       {},
+       {ranks(2), kSemi,
+        "parallel.strategies={conv1: [[1, 1, 1, 1], [2, 1, 1, 1]], conv2: [[1, 2, 1, 1], [1, 2, 1, 1]]}"}},
+      {"lenet: channels and units, 6 ranks, level 2",
+       "lenet",
+       {kMicro2},
+       {ranks(6), kSemi, kShard2,
+        "parallel.strategies={conv2: [[2, 3, 1, 1], [1, 3, 1, 1]], fc1: [[1, 1], [6, 1]], fc2: [[1, 6], [1, 6]]}"}},
+      {"lenet: 2 stages of 2, recompute",
+       "lenet",
+       {kMicro2},
+       {ranks(4), kSemi, kTwoStages, kShard3, "parallel.recompute=['*']",
+        "parallel.strategies={fc1: [[1, 1], [2, 1]]}"}},
+      {"resnet: data parallel, 2 ranks", "resnet", {}, {ranks(2), kData}},
+      {"resnet: data parallel, 6 ranks, level 3, micro-batches", "resnet", {kMicro2}, {ranks(6), kData, kShard3}},
+      {"resnet: data parallel, 8 ranks, level 2, recompute",
+       "resnet",
+       {},
+       {ranks(8), kData, kShard2, "parallel.recompute=['s?*']"}},
+      {"resnet: batch and channels, 4 ranks, level 2",
+       "resnet",
+       {},
+       {ranks(4), kSemi, kShard2,
+        "parallel.strategies={'*.a.conv': [[2, 1, 1, 1], [2, 1, 1, 1]], '*.c.conv': [[2, 2, 1, 1], [1, 2, 1, 1]]}"}},
+      {"resnet: channels in 3, 6 ranks, level 1",
+       "resnet",
+       {},
+       {ranks(6), kSemi, kShard1, "parallel.strategies={'*.c.conv': [[2, 1, 1, 1], [3, 1, 1, 1]]}"}},
+      {"resnet: 2 stages of 4, images of the batch and channels",
+       "resnet",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, "parallel.strategies={'*.bn': [[2, 2, 1, 1]]}"}},
+      {"resnet: 3 stages of one rank, recompute",
+       "resnet",
+       {kMicro2},
+       {ranks(3), kSemi, kThreeStages, "parallel.recompute=['s?*']"}},
+      {"gpt: data parallel, 3 ranks, level 1", "gpt", {}, {ranks(3), kData, kShard1}, kAdamTolerance},
+      {"gpt: data parallel, 12 ranks, level 3, blocks recomputed",
+       "gpt",
+       {},
+       {ranks(12), kData, kShard3, kGptBlocks},
+       kAdamTolerance},
+      {"gpt: heads and hidden units, 2 ranks, blocks recomputed",
+       "gpt",
+       {},
+       {ranks(2), kSemi, megatron(kGpt, 2), kGptBlocks},
+       kAdamTolerance},
+      {"gpt: the vocabulary too, 3 ranks",
+       "gpt",
+       {},
+       {ranks(3), kSemi, megatron(kGpt, 3, 1, "wte: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]")},
+       kAdamTolerance},
+      {"gpt: batch, heads and hidden units, 4 ranks, level 2",
+       "gpt",
+       {},
+       {ranks(4), kSemi, kShard2, megatron(kGpt, 2, 2)},
+       kAdamTolerance},
+      {"gpt: tied over 3 stages of one rank",
+       "gpt",
+       {kMicro4},
+       {ranks(3), kSemi, kThreeStages, kGptBlocks},
+       kAdamTolerance},
+      {"gpt: rows of the sequence between products, 2 stages of 3, blocks recomputed, level 1",
+       "gpt",
+       {kMicro2},
+       {ranks(6), kSemi, kTwoStages, kShard1, kGptBlocks,
+        megatron(kGpt, 3, 1, "'h.*.ln?': [[1, 3, 1]], ln_f: [[1, 3, 1]]")},
+       kAdamTolerance},
+      {"gpt: tied over 2 stages of 4, the vocabulary cut, level 3",
+       "gpt",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, kShard3, megatron(kGpt, 2, 2, "wte: [[2, 1], [2, 1]], head: [[2, 1, 1], [2, 1]]")},
+       kAdamTolerance},
+      {"llama: data parallel, 2 ranks, level 2", "llama", {}, {ranks(2), kData, kShard2}, kAdamTolerance},
+      {"llama: data parallel, 4 ranks, level 3, blocks recomputed",
+       "llama",
+       {},
+       {ranks(4), kData, kShard3, kBlocks},
+       kAdamTolerance},
+      {"llama: groups of queries and hidden units, 6 ranks",
+       "llama",
+       {},
+       {ranks(6), kSemi, megatron(kLlama, 6)},
+       kAdamTolerance},
+      {"llama: rows of the sequence between products, 3 ranks, level 2",
+       "llama",
+       {kMicro2},
+       {ranks(3), kSemi, kShard2, megatron(kLlama, 3, 1, "'h.*.norm?': [[1, 3, 1]], norm: [[1, 3, 1]]")},
+       kAdamTolerance},
+      {"llama: 2 stages of 2, the vocabulary cut, blocks recomputed, level 1",
+       "llama",
+       {kMicro2},
+       {ranks(4), kSemi, kTwoStages, kShard1, kBlocks,
+        megatron(kLlama, 2, 1, "table: [[1, 1], [2, 1]], head: [[1, 1, 1], [2, 1]]")},
+       kAdamTolerance},
+      {"llama: 2 stages of 4, gpipe, level 3",
+       "llama",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, kGpipe, kShard3, megatron(kLlama, 2, 2)},
        kAdamTolerance},
       // hybrid_parallel
       {"hybrid: data parallel by hand, 4 ranks", "mlp", {}, {ranks(4), kHybrid}},

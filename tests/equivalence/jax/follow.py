@@ -29,6 +29,13 @@ def cut(ranks, strategies="{}", stages=1):
     return [f"launch.ranks={ranks}", "parallel.mode=semi_auto_parallel", f"parallel.stages={stages}", f"parallel.strategies={strategies}"]
 
 
+def megatron(ways, columns, more):
+    """Blocks of gpt or llama as Megatron cuts them; `more` strategies after those."""
+    cuts = [f"h.*.{layer}: [[1, 1, 1], [{ways}, 1]]" for layer in columns]
+    cuts += [f"h.*.{layer}: [[1, 1, {ways}], [1, {ways}]]" for layer in ("proj", "down")]
+    return "{" + ", ".join([*cuts, more]) + "}"
+
+
 CASES = [  # job, overrides of both, overrides of the plan; and the job of one rank where it is another
     ("mlp", [], ["launch.ranks=1"]),
     ("mlp", [NESTEROV], data_parallel(4)),
@@ -50,12 +57,20 @@ CASES = [  # job, overrides of both, overrides of the plan; and the job of one r
     ("norms", ["train.epochs=2", TWO], cut(6, stages=3)),
     ("functions", [], data_parallel(3)),
     ("functions", ["loss=binary_cross_entropy", TWO], cut(4, "{fc1: [[1, 1], [4, 1]], fc3: [[1, 2], [2, 2]]}")),
-    ("classifier", [SMOOTH, "optimizer={type: sgd, learning_rate: 0.05}"], [*data_parallel(4), FOUR]),
+    ("classifier", [SMOOTH, "optimizer={type: sgd, learning_rate: 0.05}"], [*data_parallel(4), "parallel.micro_batches=3"]),
     ("language", [IGNORED, "optimizer={type: sgd, learning_rate: 0.1}", TWO], cut(6, "{loss: [[2, 3, 1], [2, 3]]}")),
     ("shapes", [], data_parallel(4, 1)),
     ("shapes", [TWO], cut(6, "{gn: [[2, 3, 1]], wide: [[1, 3, 2]], fc: [[1, 3, 2], [1, 2]], edge: [[2, 3, 1]], gate: [[1, 1, 3], [1, 1, 3]], top: [[2, 1, 3]]}")),
     ("shapes", [CLIPPED], cut(6, "{position: [[1, 3, 2]], wide: [[2, 3, 1]], bn: [[2, 1, 3]], left: [[2, 1, 3]], middle: [[2, 3, 1, 1]]}")),
     ("shapes", [TWO, STEPS], cut(4, "{fc: [[1, 1, 2], [1, 2]], left: [[1, 1, 2]], right: [[2, 1, 1]]}", 2)),
+    ("lenet", [], data_parallel(2, 2)),
+    ("lenet", [TWO], cut(6, "{conv2: [[2, 3, 1, 1], [1, 3, 1, 1]], fc1: [[1, 1], [6, 1]], fc2: [[1, 6], [1, 6]]}")),
+    ("resnet", [], ["launch.ranks=1"]),
+    ("resnet", [TWO], cut(8, "{'*.bn': [[2, 2, 1, 1]]}", 2)),
+    ("gpt", [], ["launch.ranks=1"]),
+    ("gpt", [TWO], [*cut(4, megatron(2, ["qkv", "up"], "wte: [[1, 1], [2, 1]], head: [[1, 1, 1], [2, 1]]"), 2), "parallel.recompute=['h.*']"]),
+    ("llama", [], ["launch.ranks=1"]),
+    ("llama", [], cut(3, megatron(3, ["qkv", "gate", "up"], "'h.*.norm?': [[1, 3, 1]], norm: [[1, 3, 1]]"))),
     ("one_hot", [], cut(4, "{fc1: [[1, 1, 4], [1, 4]]}")),
     ("hybrid_tensor_parallel", [TWO], [], "mlp_without_bias2"),
     ("hybrid_gather_scatter", [], [], "mlp_without_bias3"),
