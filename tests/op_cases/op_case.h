@@ -23,6 +23,7 @@ struct CaseInput {
   int64_t below = 0;      ///< i32: values in [0, below)
   bool positive = false;  ///< e^(x/2) in place of x
   bool zeros = false;     ///< 0 where x is below -0.4: about a third
+  bool distinct = false;  ///< no two of 61 consecutive elements are equal, in bf16 either
 };
 
 struct OpCase {
