@@ -24,20 +24,12 @@
 
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
+#include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {
 
 inline constexpr int kManifestFormat = 1;
 inline constexpr std::string_view kManifestName = "checkpoint.json";
-
-/// Part of a tensor: elements [offset, offset + shape) of each dim.
-struct Box {
-  Shape offset, shape;
-  bool operator==(const Box&) const = default;
-};
-
-Box whole_box(const Shape& shape);
-bool is_whole(const Box& box, const Shape& shape);
 
 struct StoredPiece {
   std::string file;
@@ -79,20 +71,22 @@ struct Manifest {
 /// "layer1.weight:momentum[0:256, 0:784]".
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
 
-/// Throws InternalError where check_manifest finds something wrong.
+/// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);
 
 /// Checks all that the text alone can show, the tiling too. `file` is for messages. EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
-/// Of `directory`/checkpoint.json, whose files must be there with their sizes. EnvError.
-Manifest read_manifest(const std::string& directory);
-
-/// "" if the boxes tile the shape, else the first element that is in no box, or in several: "element [0, 3] is in 2
-/// pieces". Time grows with the number of boxes, not with its square.
-std::string tiling_defect(const Shape& shape, const std::vector<Box>& boxes);
-
-/// The first thing wrong, with its path: "tensors[3].pieces[0].offset: …"; "" if nothing is.
+/// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
+/// 3] is in 2 pieces". Time grows with the number of pieces, not with its square.
 std::string manifest_defect(const Manifest& manifest);
+
+/// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
+std::string_view checksum_of(std::string_view text);
+
+/// Of `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
+Manifest read_manifest(const std::string& directory);
+/// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+std::string files_defect(const Manifest& manifest, const std::string& directory);
 
 }  // namespace trainctl
