@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/graph/box.h"
 
 namespace trainctl {
 
@@ -35,12 +36,6 @@ struct StoredRange {
 /// In the order of the program's variables; for each its weights, then its optimizer states. `program` must outlive
 /// the ranges.
 std::vector<StoredRange> stored_ranges(const Program& program);
-
-/// A part of a tensor: its first element, and its size, by dim.
-struct Box {
-  Shape offset, shape;
-  friend bool operator==(const Box&, const Box&) = default;
-};
 
 /// Elements [first, first + count) of a row-major tensor as boxes, in order: at most 2 * ndim - 1.
 std::vector<Box> boxes_of(const Shape& shape, int64_t first, int64_t count);

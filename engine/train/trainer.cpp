@@ -111,7 +111,7 @@ void Trainer::start_steps() {
 
 /// Once, when the last step of this run is finished.
 void Trainer::end_of_steps() {
-  if (!std::exchange(ended_, true) && hooks_.at_step) hooks_.at_step(started_, *executor_);
+  if (!std::exchange(ended_, true) && hooks_.at_end) hooks_.at_end(started_, *executor_);
 }
 
 void Trainer::start_step() {

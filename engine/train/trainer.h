@@ -48,10 +48,11 @@ struct TrainHooks {
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
   /// has steps in flight: the previous step may have started without being reported yet.
   std::function<bool(int64_t step)> may_start;
-  /// Called before each step starts, after may_start, and once more when the run ends: by itself (`step` is then the
-  /// number of steps) or by may_start. The arena holds, or will when the started steps are done, the state before
-  /// that step.
+  /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
+  /// state before that step.
   std::function<void(int64_t step, Executor&)> at_step;
+  /// Called once, when the last step of the run is done, with the number of steps; not if it fails.
+  std::function<void(int64_t step, Executor&)> at_end;
   /// After each report and its other hooks: what is known before step `position.step`.
   std::function<void(const TrainPosition& position)> reported;
   /// The first step is finished: where the time until then went. Called before its on_step.

@@ -22,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/graph/box.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
 
@@ -29,12 +30,6 @@ namespace trainctl {
 
 inline constexpr int kManifestFormat = 1;
 inline constexpr std::string_view kManifestName = "checkpoint.json";
-
-/// Part of a tensor: elements [offset, offset + shape) of each dim.
-struct Box {
-  Shape offset, shape;
-  bool operator==(const Box&) const = default;
-};
 
 Box whole_box(const Shape& shape);
 bool is_whole(const Box& box, const Shape& shape);
