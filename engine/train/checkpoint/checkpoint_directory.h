@@ -4,7 +4,7 @@
 //               step_00000120.attempt_3/   the same step by a later attempt, while the name above was taken
 //               .step_00000140.attempt_3/  being written, or left by a crash
 //               .attempts/1, 2, 3          empty files: the attempts that were begun
-//               .newest                    the name that was published last, for mounts whose listings lag
+//               .newest                    the last two names that were published, for mounts whose listings lag
 //
 // An attempt is one start of a run's ranks. Its number is the file that it created in .attempts, so two launchers never
 // have the same. `claim_attempt` then deletes what older attempts left half-written, and only after that looks for the
@@ -15,9 +15,10 @@
 //   write files, fsync each                          create .attempts/4
 //   write checkpoint.json, fsync; fsync directory    delete .step_*.attempt_1..3, their checkpoint.json first
 //   is there .attempts/4? then stop                  list, choose, resume
-//   rename to step_N, fsync parent
+//   write .newest; rename to step_N, fsync parent
 //
-// Among checkpoints of one step the latest attempt counts.
+// Among checkpoints of one step the latest attempt counts. What is deleted loses its checkpoint.json first, so a
+// deletion that is interrupted leaves nothing that looks complete.
 //
 // CommitBy::file is for mounts where rename copies (object stores): the directory is step_00000120.attempt_3 from the
 // start, and checkpoint.json, which is written last and has its own checksum, is the commit file. Reading does not
@@ -32,6 +33,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/train/checkpoint/checkpoint_names.h"
 #include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
 
@@ -46,7 +48,7 @@ struct CheckpointEntry {
   std::string path;  ///< of its own directory
   std::string name;  ///< "step_00000120"
   int64_t step = 0;
-  int attempt = 0;             ///< 0: not known, since checkpoint.json cannot be read
+  int attempt = 0;             ///< 0: not known, since neither its name nor a checkpoint.json says it
   std::string problem;         ///< why it is not complete; "" if it is
   bool being_written = false;  ///< it has no final name yet
   bool verified = false;       ///< verify found nothing wrong with it, as it is
@@ -66,7 +68,8 @@ class CheckpointDirectory {
   /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
   /// then on commits of older attempts fail.
   int claim_attempt();
-  /// The directory in which the files of a step are to be written, empty. EnvError if a later attempt exists.
+  /// The directory in which the files of a step are to be written, empty. EnvError if a later attempt exists, or if
+  /// this attempt has published the step before.
   std::string begin(int64_t step, int attempt);
   /// Publishes it. All files of the manifest, other than job.yaml, have been written and synced there; `job` is written
   /// as job.yaml and added to `files`. Returns the path of the checkpoint: it will be found from now on, also after a
@@ -77,7 +80,8 @@ class CheckpointDirectory {
 
   // Reading.
 
-  /// The newest first: by step, then by attempt.
+  /// The newest first: by step, then by attempt. Complete: checkpoint.json is sound, and its files have their sizes;
+  /// verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
   /// The first complete one of list(); `passed_over`: those before it.
   std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;
@@ -89,24 +93,16 @@ class CheckpointDirectory {
 
  private:
   std::string folder_of(int64_t step, int attempt) const;
+  bool is_latest(int attempt) const;
   void require_latest(int attempt) const;
+  void delete_unpublished(int before_attempt);
+  std::string publish(const Manifest& manifest, const std::string& text);
+  void note_newest(const std::string& name);
+  CheckpointEntry describe(const CheckpointName& name) const;
 
   std::string path_;
   CommitBy commit_by_;
   Disk* disk_;
 };
-
-/// "step_00000120".
-std::string checkpoint_name(int64_t step);
-
-/// Reads every byte of a checkpoint's directory: checksums of all files, and that headers and manifest agree.
-struct Verification {
-  std::vector<std::string> problems;  ///< each names a file; empty: whole
-  int64_t bytes = 0;                  ///< that were read
-  int files = 0;
-};
-Verification verify_checkpoint(const std::string& directory);
-/// Notes in the directory that this checkpoint.json was verified. False if it cannot be written there.
-bool record_verified(const std::string& directory);
 
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "sha256": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "checksum": "…"}
 //
@@ -17,22 +18,20 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "engine/graph/box.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
+#include "engine/train/checkpoint/tiling.h"
 
 namespace trainctl {
 
 inline constexpr int kManifestFormat = 1;
 inline constexpr std::string_view kManifestName = "checkpoint.json";
-
-Box whole_box(const Shape& shape);
-bool is_whole(const Box& box, const Shape& shape);
 
 struct StoredPiece {
   std::string file;
@@ -65,6 +64,9 @@ struct Manifest {
   std::string written;  ///< UTC, ISO 8601
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
+  double epoch_loss_sum = 0;              ///< of the losses of the epoch_step steps of the epoch
+  std::vector<double> epoch_metric_sums;  ///< the same of each metric of the job
+  bool is_finite = true;                  ///< all losses of the run so far
   std::vector<std::pair<std::string, double>> metrics;  ///< of the last validation; may be empty
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
@@ -74,20 +76,29 @@ struct Manifest {
 /// "layer1.weight:momentum[0:256, 0:784]".
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
 
-/// Throws InternalError where check_manifest finds something wrong.
+struct PieceName {
+  std::string name, slot;
+  std::optional<Box> box;  ///< none: the whole tensor
+};
+/// The reverse of piece_key. EnvError if it is none.
+PieceName parse_piece_key(std::string_view key);
+
+/// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);
 
 /// Checks all that the text alone can show, the tiling too. `file` is for messages. EnvError.
 Manifest parse_manifest(std::string_view text, const std::string& file);
 
-/// Of `directory`/checkpoint.json, whose files must be there with their sizes. EnvError.
-Manifest read_manifest(const std::string& directory);
-
-/// "" if the boxes tile the shape, else the first element that is in no box, or in several: "element [0, 3] is in 2
-/// pieces". Time grows with the number of boxes, not with its square.
-std::string tiling_defect(const Shape& shape, const std::vector<Box>& boxes);
-
-/// The first thing wrong, with its path: "tensors[3].pieces[0].offset: …"; "" if nothing is.
+/// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
+/// 3] is in 2 pieces". Time grows with the number of pieces, not with its square.
 std::string manifest_defect(const Manifest& manifest);
+
+/// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
+std::string_view checksum_of(std::string_view text);
+
+/// Of `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
+Manifest read_manifest(const std::string& directory);
+/// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+std::string files_defect(const Manifest& manifest, const std::string& directory);
 
 }  // namespace trainctl

@@ -28,6 +28,8 @@
 
 namespace trainctl {
 
+class InputFile;
+
 /// The dtypes of the published format, in its order of alignment: the narrow ones first.
 enum class StoredType : uint8_t {
   boolean,
@@ -93,15 +95,14 @@ class SafetensorsFile {
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const;
   const SafetensorsHeader& header() const { return header_; }
   const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
   /// Bytes [at, at + to.size()) of the entry's data, and no others, from the file.
   void read(const SafetensorsEntry& entry, int64_t at, std::span<uint8_t> to) const;
 
  private:
-  std::string path_;
-  int fd_ = -1;
+  std::unique_ptr<InputFile> file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string, size_t> index_;
 };
