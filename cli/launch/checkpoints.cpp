@@ -14,6 +14,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/verify_checkpoint.h"
 
 namespace trainctl {
 namespace {

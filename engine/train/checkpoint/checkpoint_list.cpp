@@ -35,9 +35,8 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
   const bool has_manifest = std::filesystem::exists(entry.path + "/" + std::string(kManifestName), ignored);
   if (name.hidden || (name.attempt > 0 && !has_manifest)) {
     entry.being_written = is_latest(name.attempt);
-    entry.problem = fmt::format(
-        entry.being_written ? "attempt {} is writing it, or was when it ended" : "attempt {} did not finish it",
-        name.attempt);
+    entry.problem = fmt::format("attempt {} {}", name.attempt,
+                                entry.being_written ? "is writing it, or was when it ended" : "did not finish it");
     return entry;
   }
   try {

@@ -205,7 +205,7 @@ Json json_of(const StoredTensor& tensor) {
           {"pieces", std::move(pieces)}};
 }
 
-Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
+Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
 
 template <class Item, class ToJson>
 std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
@@ -228,12 +228,12 @@ std::string to_json(const Manifest& manifest) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
-  Json sums = {{"loss", json_of(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
-  for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of(sum));
+  Json sums = {{"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
+  for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));
   text += ",\n\"epoch_sums\": " + sums.dump();
   if (!manifest.metrics.empty()) {
     Json metrics;
-    for (const auto& [name, value] : manifest.metrics) metrics[name] = json_of(value);
+    for (const auto& [name, value] : manifest.metrics) metrics[name] = json_of_number(value);
     text += ",\n\"metrics\": " + metrics.dump();
   }
   text += ",\n";

@@ -5,10 +5,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/graph/dtype.h"
-#include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
 
 namespace trainctl {
@@ -32,10 +30,5 @@ class PieceReader {
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// Writes one safetensors file of whole tensors, named piece_key of the whole; those of `slots` alone, or all if it is
-/// empty. Needs a few MiB of memory, whatever the tensors' sizes. The file is there whole or not at all. EnvError.
-StoredFile write_whole(const Manifest& manifest, const std::string& directory, const std::string& path,
-                       const std::vector<std::string>& slots = {}, Disk& disk = real_disk());
 
 }  // namespace trainctl

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/order.h"
 
