@@ -62,6 +62,7 @@ class Writer {
   Writer(const PlannedJob& job, CheckpointDirectory directory, int attempt, int run, SharedMemory& memory,
          const std::vector<int>& images, int launcher)
       : job_(job), directory_(std::move(directory)), memory_(memory), board_(memory.saves()), launcher_(launcher) {
+    facts_.version = TRAINCTL_VERSION;
     facts_.run = run;
     facts_.attempt = attempt;
     facts_.job = to_yaml(job.spec);

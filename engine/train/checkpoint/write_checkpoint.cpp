@@ -1,9 +1,11 @@
 // See the header.
 #include "engine/train/checkpoint/write_checkpoint.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 
 #include "engine/base/error.h"
@@ -66,9 +68,14 @@ StoredFile write_image(const std::string& folder, const std::string& name, std::
   return {name, digest.bytes, digest.sha256};
 }
 
+std::string utc_now() {
+  return fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
+}
+
 Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
   Manifest m;
+  m.trainctl = facts.version;
   m.name = job.spec.name;
   m.run = facts.run;
   m.attempt = facts.attempt;
@@ -77,6 +84,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.epoch_step = facts.step % per_epoch;
   m.samples = facts.step * job.spec.dataset.batch;
   m.seed = job.spec.seed;
+  m.written = utc_now();
   m.epoch_loss_sum = facts.position.loss_sum;
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
