@@ -75,6 +75,24 @@ bool holds_text(const std::string& path, const std::string& text) {
   }
 }
 
+/// Whether there is a checkpoint.json that was written to its end, or, to be safe, one that cannot be read now.
+bool is_published(const std::string& folder) {
+  const std::string path = folder + "/" + std::string(kManifestName);
+  if (!is_there(path)) return false;
+  std::string text;
+  try {
+    text = read_whole_file(path);
+  } catch (const EnvError&) {
+    return true;
+  }
+  try {
+    parse_manifest(text, path);
+    return true;
+  } catch (const EnvError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 CommitBy commit_for(const std::string& path) {
@@ -110,7 +128,7 @@ void CheckpointDirectory::delete_unpublished(int before_attempt) {
   for (const CheckpointName& name : checkpoint_names(path_)) {
     if (name.attempt == 0 || name.attempt >= before_attempt) continue;
     const std::string folder = path_ + "/" + name.text();
-    if (name.hidden || !is_there(folder + "/" + std::string(kManifestName))) delete_checkpoint(folder, *disk_);
+    if (name.hidden || !is_published(folder)) delete_checkpoint(folder, *disk_);
   }
 }
 
@@ -200,8 +218,7 @@ void CheckpointDirectory::note_newest(const std::string& name) {
 void CheckpointDirectory::abandon(int64_t step, int attempt) {
   const std::string folder = folder_of(step, attempt);
   try {
-    if (commit_by_ == CommitBy::rename || !is_there(folder + "/" + std::string(kManifestName)))
-      delete_checkpoint(folder, *disk_);
+    if (commit_by_ == CommitBy::rename || !is_published(folder)) delete_checkpoint(folder, *disk_);
   } catch (const EnvError&) {
     // The next attempt deletes it.
   }

@@ -87,8 +87,9 @@ class CheckpointDirectory {
   std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;
 
   /// Deletes complete ones, but not the `keep` newest, not those of steps in `also`, and never the newest verified one.
-  /// Incomplete ones that have a final name are deleted too if they are older than the newest complete one. Returns the
-  /// paths that are gone. A deletion that fails is an EnvError after the others were tried.
+  /// What has no checkpoint.json (left by a deletion that was interrupted, or by an older attempt) is deleted too if it
+  /// is older than the newest complete one; damaged ones stay. Returns the paths that are gone. A deletion that fails
+  /// is an EnvError after the others were tried.
   std::vector<std::string> retain(int keep, const std::set<int64_t>& also = {});
 
  private:

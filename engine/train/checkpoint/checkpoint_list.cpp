@@ -26,14 +26,18 @@ void read_entry(const CheckpointName& name, CheckpointEntry& entry) {
   entry.verified = is_recorded_verified(entry.path, checksum_of(text));
 }
 
+/// False if that is not known.
+bool has_no_manifest(const std::string& directory) {
+  std::error_code error;
+  return !std::filesystem::exists(directory + "/" + std::string(kManifestName), error) && !error;
+}
+
 }  // namespace
 
 CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const {
   CheckpointEntry entry{
       .path = path_ + "/" + name.text(), .name = name.text(), .step = name.step, .attempt = name.attempt};
-  std::error_code ignored;
-  const bool has_manifest = std::filesystem::exists(entry.path + "/" + std::string(kManifestName), ignored);
-  if (name.hidden || (name.attempt > 0 && !has_manifest)) {
+  if (name.hidden || (name.attempt > 0 && has_no_manifest(entry.path))) {
     entry.being_written = is_latest(name.attempt);
     entry.problem = fmt::format("attempt {} {}", name.attempt,
                                 entry.being_written ? "is writing it, or was when it ended" : "did not finish it");
@@ -67,7 +71,8 @@ std::vector<std::string> CheckpointDirectory::retain(int keep, const std::set<in
   std::set<int64_t> seen;  // steps of complete ones
   bool verified_one_is_kept = false;
   for (const CheckpointEntry& entry : list()) {
-    if (!entry.complete() && (entry.problem.empty() || seen.empty() || entry.being_written)) continue;
+    // A damaged one stays: what cannot be read now may be readable later, and it is evidence.
+    if (!entry.complete() && (seen.empty() || entry.being_written || !has_no_manifest(entry.path))) continue;
     if (entry.complete()) {
       const bool superseded = !seen.insert(entry.step).second;
       const bool wanted = static_cast<int>(seen.size()) <= std::max(keep, 1) || also.contains(entry.step);

@@ -21,6 +21,9 @@ struct CheckpointName {
   std::string text() const;
 };
 
+/// "step_00000120".
+inline std::string checkpoint_name(int64_t step) { return CheckpointName{step, 0, false}.text(); }
+
 /// Null for anything else, also for another spelling of a name, as step_120.
 std::optional<CheckpointName> parse_checkpoint_name(std::string_view text);
 

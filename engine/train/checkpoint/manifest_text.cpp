@@ -217,7 +217,8 @@ std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
 }  // namespace
 
 std::string to_json(const Manifest& manifest) {
-  check(manifest_defect(manifest).empty(), "a manifest is sound before it is written: " + manifest_defect(manifest));
+  const std::string defect = manifest_defect(manifest);
+  check(defect.empty(), "a manifest is sound before it is written, but " + defect);
   const Json head = {{"format", kManifestFormat}, {"trainctl", manifest.trainctl},     {"name", manifest.name},
                      {"run", manifest.run},       {"attempt", manifest.attempt},       {"step", manifest.step},
                      {"epoch", manifest.epoch},   {"epoch_step", manifest.epoch_step}, {"samples", manifest.samples},
