@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/launch/network_workload.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -191,6 +192,7 @@ RunResult NetworkWorkload::result() const {
   RunResult result;
   result.step = static_cast<int64_t>(first.finished_steps.load());
   result.steps = static_cast<int64_t>(first.total_steps.load());
+  if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
     result.metrics = metrics();

@@ -74,11 +74,13 @@ class SaveBoard {
 
   /// The writer: the save under way is on disk, or given up.
   void finished(bool written) {
+    if (written) written_step_.store(saving_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     (written ? written_ : failed_).fetch_add(1, std::memory_order_relaxed);
     saving_.store(0, std::memory_order_release);
   }
   /// Saves that were written, and that were given up.
   uint64_t written() const { return written_.load(std::memory_order_relaxed); }
+  int64_t written_step() const { return step_of(written_step_.load(std::memory_order_relaxed)); }  ///< -1: none
   uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
 
   /// The writer shows here that it goes on.
@@ -96,7 +98,7 @@ class SaveBoard {
   std::atomic<uint64_t> asked_{0}, taken_{0};
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
   std::atomic<uint64_t> told_{0};
-  std::atomic<uint64_t> written_{0}, failed_{0};
+  std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
   Position position_;
 };
 
