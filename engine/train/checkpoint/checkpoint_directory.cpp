@@ -195,8 +195,11 @@ std::string CheckpointDirectory::publish(const Manifest& manifest, const std::st
     if (is_there(target)) continue;  // of an older attempt, or damaged
     note_newest(name);
     // An NFS client that repeats a request whose answer was lost reports a failure of a rename that was done.
-    if (disk_->rename(folder, target) != 0 && !holds_text(target + "/" + std::string(kManifestName), text))
-      throw EnvError(fmt::format("{}: cannot be renamed to {}: {}", folder, name, std::strerror(errno)));
+    if (disk_->rename(folder, target) != 0) {
+      const int error = errno;
+      if (!holds_text(target + "/" + std::string(kManifestName), text))
+        throw EnvError(fmt::format("{}: cannot be renamed to {}: {}", folder, name, std::strerror(error)));
+    }
     sync_directory(path_, *disk_);
     return target;
   }
