@@ -106,12 +106,6 @@ void Trainer::start_steps() {
     if (hooks_.at_step) hooks_.at_step(started_, *executor_);
     start_step();
   }
-  if ((stopped_ || started_ == run_steps_) && started_ == finished_) end_of_steps();
-}
-
-/// Once, when the last step of this run is finished.
-void Trainer::end_of_steps() {
-  if (!std::exchange(ended_, true) && hooks_.at_end) hooks_.at_end(started_, *executor_);
 }
 
 void Trainer::start_step() {
@@ -176,7 +170,10 @@ void Trainer::finish_steps() {
 
 std::optional<StepReport> Trainer::run_step() {
   if (reported_ == finished_) finish_steps();
-  if (reported_ == finished_) return std::nullopt;
+  if (reported_ == finished_) {
+    if (!std::exchange(ended_, true) && hooks_.at_end) hooks_.at_end(started_, *executor_);
+    return std::nullopt;
+  }
   const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
   ++reported_;
   epoch_means_.add(report);
@@ -206,7 +203,7 @@ void Trainer::end_of_epoch(const StepReport& report) {
   epoch_start_ = last_;
   const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
                           epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
-  epoch_means_ = {};
+  if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may go on with it
   if (hooks_.on_epoch) hooks_.on_epoch(epoch);
 }
 

@@ -99,7 +99,6 @@ class Trainer {
   using Clock = std::chrono::steady_clock;
 
   void start_steps();
-  void end_of_steps();
   void start_step();
   void finish_steps();
   StepReport finish_step();

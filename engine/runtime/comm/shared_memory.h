@@ -21,7 +21,7 @@ namespace comm {
 class Segment;
 }
 
-enum class RankState : uint32_t { starting, loading, connecting, training, done, failed };
+enum class RankState : uint32_t { starting, loading, connecting, training, saving, done, failed };
 
 /// What a rank is doing. Written by the rank (and `state` by the launcher, once the rank has ended); read by its
 /// peers and the launcher at any time. All zero means "not started".
@@ -38,6 +38,7 @@ struct alignas(64) RankStatus {
   std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< of that step, as in Program::metrics
   std::atomic<float> samples_per_second{0};
   std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
+  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`
 };
 
 /// One rank sends messages to another.

@@ -145,18 +145,26 @@ void Saver::tell() {
 }
 
 /// Waits until no save is under way but that of `step`. False if the writer has stopped writing.
-bool Saver::await_writer(int64_t step) const {
+bool Saver::await_writer(int64_t step) {
+  const auto is_busy = [&] {
+    const int64_t saving = board_.saving();
+    return saving >= 0 && saving != step;
+  };
+  if (!is_busy()) return true;
   uint64_t bytes = board_.written_bytes;
   Clock::time_point seen = Clock::now();
-  for (int64_t saving = board_.saving(); saving >= 0 && saving != step; saving = board_.saving()) {
+  status_.state = RankState::saving;
+  while (is_busy()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status_.looks.fetch_add(1, std::memory_order_relaxed);
     if (const uint64_t now = board_.written_bytes; now != bytes) {
       bytes = now;
       seen = Clock::now();
     }
-    if (Clock::now() - seen > kPatience) return false;
+    if (Clock::now() - seen > kPatience) break;
   }
-  return true;
+  status_.state = RankState::training;
+  return !is_busy();
 }
 
 }  // namespace trainctl

@@ -48,7 +48,7 @@ class Saver {
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
   void tell();
-  bool await_writer(int64_t step) const;
+  bool await_writer(int64_t step);
 
   const PlannedJob& job_;
   const Program& program_;
