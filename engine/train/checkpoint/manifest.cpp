@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <set>
 #include <unordered_set>
@@ -82,6 +83,41 @@ std::string piece_key(std::string_view name, std::string_view slot, const Shape&
   for (size_t d = 0; d < shape.size(); ++d)
     key += fmt::format("{}{}:{}", d == 0 ? "[" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
   return key + "]";
+}
+
+PieceName parse_piece_key(std::string_view key) {
+  const auto wrong = [&] { return EnvError("'" + shown(std::string(key)) + "' names no part of a tensor"); };
+  const size_t bracket = key.find('[');
+  const std::string_view front = key.substr(0, bracket);
+  const size_t colon = front.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == front.size()) throw wrong();
+  PieceName piece{std::string(front.substr(0, colon)), std::string(front.substr(colon + 1)), {}};
+  if (bracket == std::string_view::npos) return piece;
+  Box& box = piece.box.emplace();
+  const char* at = key.data() + bracket;
+  const char* const end = key.data() + key.size();
+  const auto number = [&] {
+    int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 0) throw wrong();
+    at = next;
+    return value;
+  };
+  const auto take = [&](std::string_view text) {
+    if (!std::string_view(at, end).starts_with(text)) return false;
+    at += text.size();
+    return true;
+  };
+  for (const char* before = "["; take(before); before = ", ") {
+    const int64_t first = number();
+    if (!take(":")) throw wrong();
+    const int64_t last = number();
+    if (last <= first) throw wrong();
+    box.offset.push_back(first);
+    box.shape.push_back(last - first);
+  }
+  if (!take("]") || at != end) throw wrong();
+  return piece;
 }
 
 std::string manifest_defect(const Manifest& manifest) {

@@ -5,6 +5,7 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "sha256": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "checksum": "…"}
 //
@@ -17,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,6 +64,9 @@ struct Manifest {
   std::string written;  ///< UTC, ISO 8601
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
+  double epoch_loss_sum = 0;              ///< of the losses of the epoch_step steps of the epoch
+  std::vector<double> epoch_metric_sums;  ///< the same of each metric of the job
+  bool is_finite = true;                  ///< all losses of the run so far
   std::vector<std::pair<std::string, double>> metrics;  ///< of the last validation; may be empty
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
@@ -70,6 +75,13 @@ struct Manifest {
 /// The name of a piece in its file: "layer1.weight:momentum" if it is the whole tensor, else
 /// "layer1.weight:momentum[0:256, 0:784]".
 std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
+
+struct PieceName {
+  std::string name, slot;
+  std::optional<Box> box;  ///< none: the whole tensor
+};
+/// The reverse of piece_key. EnvError if it is none.
+PieceName parse_piece_key(std::string_view key);
 
 /// The text of checkpoint.json. check(): manifest_defect finds nothing.
 std::string to_json(const Manifest& manifest);

@@ -80,6 +80,11 @@ class Value {
     fail("expected F32, BF16 or I32, found '" + printable(shortened(name)) + "'");
   }
 
+  bool flag() const {
+    require(json_.is_boolean(), "true or false");
+    return json_.get<bool>();
+  }
+
   double metric() const {
     if (json_.is_number()) return json_.get<double>();
     for (const double value : {std::nan(""), HUGE_VAL, -HUGE_VAL})
@@ -176,6 +181,12 @@ Manifest read(const Value& root) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["sha256"].text()});
   });
   root["tensors"].each([&](const Value& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
+  if (root.has("epoch_sums")) {
+    const Value sums = root["epoch_sums"];
+    manifest.epoch_loss_sum = sums["loss"].metric();
+    sums["metrics"].each([&](const Value& sum) { manifest.epoch_metric_sums.push_back(sum.metric()); });
+    manifest.is_finite = sums["finite"].flag();
+  }
   if (root.has("metrics")) {
     root["metrics"].each_field(
         [&](const std::string& name, const Value& value) { manifest.metrics.emplace_back(name, value.metric()); });
@@ -193,6 +204,8 @@ Json json_of(const StoredTensor& tensor) {
           {"shape", tensor.shape},
           {"pieces", std::move(pieces)}};
 }
+
+Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
 
 template <class Item, class ToJson>
 std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
@@ -216,10 +229,12 @@ std::string to_json(const Manifest& manifest) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
+  Json sums = {{"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
+  for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));
+  text += ",\n\"epoch_sums\": " + sums.dump();
   if (!manifest.metrics.empty()) {
     Json metrics;
-    for (const auto& [name, value] : manifest.metrics)
-      metrics[name] = std::isfinite(value) ? Json(value) : Json(not_finite_name(value));
+    for (const auto& [name, value] : manifest.metrics) metrics[name] = json_of_number(value);
     text += ",\n\"metrics\": " + metrics.dump();
   }
   text += ",\n";

@@ -14,15 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph/shape.h"
+#include "engine/graph/box.h"
 
 namespace trainctl {
-
-/// Part of a tensor: elements [offset, offset + shape) of each dim.
-struct Box {
-  Shape offset, shape;
-  bool operator==(const Box&) const = default;
-};
 
 Box whole_box(const Shape& shape);
 bool is_whole(const Box& box, const Shape& shape);
