@@ -82,7 +82,7 @@ TEST_CASE("checkpoint list says step, epochs, size and state of a run's checkpoi
   fs::create_directory(run.scratch.path() + "/" + run.folder + "/.step_00000024.attempt_0");
   run.flip(run.last + "/checkpoint.json", 200);
   const std::string listed = run.checkpoint({"list"}).out;
-  CHECK(contains(listed, "step_00000016            damaged: log_output/1/checkpoints/step_00000016/checkpoint.json: "));
+  CHECK(contains(listed, "  damaged: log_output/1/checkpoints/step_00000016/checkpoint.json: "));
   CHECK(contains(listed, ".step_00000020.attempt_1  being written\n"));
 }
 
@@ -177,6 +177,29 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
   const CommandResult refused = run(again);
   CHECK(refused.exit_code == kExitEnv);
   CHECK(contains(refused.err, "there is no complete checkpoint"));
+}
+
+TEST_CASE("plan says the bytes of each rank's file, and of all files, as they are written") {
+  const SavedRun run;
+  const json plan = json::parse(run({"plan", run.job, "--json"}).out)["checkpoint"];
+  const auto size = [&](const std::string& name) {
+    return static_cast<int64_t>(fs::file_size(run.scratch.path() + "/" + run.last + "/" + name));
+  };
+  int64_t all = 0;
+  for (const json& row : plan["ranks"])
+    for (const int rank : row["ranks"]) {
+      CHECK(row["bytes"] == size("rank.000" + std::to_string(rank) + ".safetensors"));
+      all += row["bytes"].get<int64_t>();
+    }
+  CHECK(plan["files"] == 5);
+  CHECK(plan["bytes"] == all + plan["integrated_bytes"].get<int64_t>());
+  const int64_t metadata = size("model.safetensors") - plan["integrated_bytes"].get<int64_t>();
+  CHECK(metadata >= 0);
+  CHECK(metadata < 200);
+  const std::string text = run({"plan", run.job}).out;
+  CHECK(contains(text, "\ncheckpoint, a rank\n"));
+  CHECK(contains(text, " in 5 files, "));
+  CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=null"}).out, "checkpoint"));
 }
 
 TEST_CASE("checkpoint says what is wrong with a word that names none") {
