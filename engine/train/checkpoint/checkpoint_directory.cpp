@@ -169,7 +169,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
 std::string CheckpointDirectory::commit(Manifest manifest, std::string_view job) {
   const std::string folder = folder_of(manifest.step, manifest.attempt);
   write_file(folder + "/" + kJobName, job, *disk_);
-  manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), sha256(job)});
+  manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), digest_of(job)});
   if (const std::string defect = files_defect(manifest, folder); !defect.empty())
     throw EnvError(folder + "/" + defect + "; the checkpoint is not published");
   return publish(manifest, to_json(manifest));

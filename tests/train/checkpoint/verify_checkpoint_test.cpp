@@ -109,7 +109,7 @@ TEST_CASE("a file whose tensors are not those of the manifest is found though it
     const FileDigest digest = writer.finish();
     Manifest manifest = parse_manifest(read_whole_file(saved.path + "/checkpoint.json"), "c");
     for (StoredFile& file : manifest.files)
-      if (file.name == "rank.0000.safetensors") file = {file.name, digest.bytes, digest.sha256};
+      if (file.name == "rank.0000.safetensors") file = {file.name, digest.bytes, digest.xxh128};
     put(saved.path + "/checkpoint.json", to_json(manifest));
   };
   const SafetensorsEntry weight{.name = "fc.weight:weight[0:2, 0:3]", .type = StoredType::f32, .shape = {2, 3}};
@@ -133,6 +133,6 @@ TEST_CASE("that a checkpoint was verified is known until it changes") {
   CHECK_FALSE(saved.directory.list()[0].verified);
   CHECK(record_verified(saved.path));
   CHECK(saved.directory.list()[0].verified);
-  put(saved.path + "/.verified", std::string(64, '0'));
+  put(saved.path + "/.verified", std::string(kDigestDigits, '0'));
   CHECK_FALSE(saved.directory.list()[0].verified);
 }
