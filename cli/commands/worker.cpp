@@ -62,6 +62,7 @@ class Worker {
     status.state = RankState::loading;
     job_ = plan_job(load_job(directory_.file("job.yaml")));
     program_ = compile(*job_, options_.rank);
+    if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
@@ -76,6 +77,7 @@ class Worker {
       train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
     }
     train_options.start_up = start_up;
+    if (validation_) train_options.validation = &*validation_;
     if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
@@ -112,7 +114,7 @@ class Worker {
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
-  std::optional<Program> program_;
+  std::optional<Program> program_, validation_;
 };
 
 /// Call it in a catch block. The loss is the same on all ranks: one of them writes it.

@@ -49,6 +49,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       options_(options),
       start_up_(options.start_up),
       classes_(compile_classes(job_)),
+      validation_(job_.validation ? std::optional(compile_validation_classes(job_)) : std::nullopt),
       checkpoints_(job_, options.resume),
       loop_(loop),
       states_(classes_) {
@@ -66,7 +67,19 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
+  if (validation_) make_room_for(*validation_);
   require_host_memory();
+}
+
+/// Its programs run in the arenas of the training, and on its routes.
+void NetworkWorkload::make_room_for(const RankClasses& others) {
+  for (int rank = 0; rank < others.num_ranks(); ++rank) {
+    int64_t& bytes = arena_bytes_[static_cast<size_t>(rank)];
+    bytes = std::max(bytes, others.program_of(rank).arena_bytes);
+  }
+  if (needs_store(job_.spec)) return;
+  const std::vector<Route> more = routes_of(others);
+  routes_.insert(routes_.end(), more.begin(), more.end());
 }
 
 void NetworkWorkload::require_host_memory() const {

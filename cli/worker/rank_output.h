@@ -33,6 +33,7 @@ class RankOutput {
   void on_step(const StepReport& report);
   void on_not_finite(const StepReport& report);
   void on_epoch(const EpochReport& report);
+  void on_validation(const ValidationReport& report);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;

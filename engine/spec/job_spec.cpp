@@ -142,6 +142,14 @@ std::vector<std::string> JobSpec::metric_names() const {
   return names;
 }
 
+std::vector<std::string> JobSpec::told_metrics() const {
+  if (!validation) return {};
+  std::vector<std::string> all = metric_names();
+  all.insert(all.begin(), "loss");
+  std::erase_if(all, [&](const std::string& metric) { return !validation->tells(metric); });
+  return all;
+}
+
 SourcePos JobSpec::position(std::string_view path) const {
   std::string at(path);
   while (!at.empty()) {

@@ -256,6 +256,8 @@ struct JobSpec {
   DatasetSpec validation_set() const;
   /// What a step reports beside the loss: "accuracy", "top_5".
   std::vector<std::string> metric_names() const;
+  /// What a validation tells, in its order; nothing without one.
+  std::vector<std::string> told_metrics() const;
 
   bool has_command() const { return !command.empty(); }
 

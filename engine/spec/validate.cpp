@@ -209,9 +209,11 @@ void validation_fits(Rules& r) {
 
 /// `told`: only what the validation tells.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
-  std::vector<std::string> all = {"loss"};
-  for (const std::string& metric : r.job.metric_names()) all.push_back(metric);
-  if (told) std::erase_if(all, [&](const std::string& metric) { return !r.job.validation->tells(metric); });
+  std::vector<std::string> all = r.job.told_metrics();
+  if (!told) {
+    all = r.job.metric_names();
+    all.insert(all.begin(), "loss");
+  }
   if (std::find(all.begin(), all.end(), name) != all.end()) return;
   const std::string guess = did_you_mean(name, all);
   r.wrong(path, "there is no metric '" + name + "'" + (told ? " of validation" : " in this job"),

@@ -53,6 +53,7 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   int64_t labels = 0;
   ValidationReport report;
   report.run_step = steps;
+  if (progress) progress(0, batches());
   for (int64_t batch = 0; batch < batches(); ++batch) {
     executor_->start_step(loader_->next_step(), scalars);
     loss += static_cast<double>(executor_->finish_step(std::span(sums).first(program_.metrics.size())));

@@ -67,6 +67,10 @@ void Saver::add_to(TrainHooks& hooks) {
   hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
   hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
   hooks.reported = [this](const TrainPosition& position) { reported(position); };
+  hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
+    validation_ = report;
+    if (next) next(report);
+  };
   hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
     on_step(report);
     if (next) next(report);
@@ -141,6 +145,9 @@ void Saver::tell() {
   said.metric_sums = position_.epoch.metrics;
   said.steps = position_.epoch.count;
   said.is_finite = position_.is_finite;
+  said.is_validated = !validation_.values.empty() && validation_.run_step == position_.step;
+  for (size_t i = 0; said.is_validated && i < validation_.values.size(); ++i)
+    said.validation[i] = validation_.values[i].second;
   board_.tell(position_.step, said);
 }
 

@@ -60,6 +60,7 @@ class Saver {
   const int64_t first_step_, steps_per_epoch_;
   const int failures_;
   TrainPosition position_;
+  ValidationReport validation_;  ///< the last one
   bool prepared_ = false;
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();
