@@ -20,6 +20,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
+#include "engine/train/evaluator.h"
 #include "engine/train/job.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
@@ -38,6 +39,7 @@ struct Options {
   int image_fd = -1;     ///< memory for this rank's part of checkpoints; -1: the job saves none
   int failures = 0;      ///< of the run before this attempt
   std::string resume;    ///< the checkpoint to go on from; empty: none
+  bool evaluate = false;  ///< the validation set, with the weights of `resume`
   std::string start_up;  ///< the launcher's StartUpClock, serialized
 };
 
@@ -103,6 +105,40 @@ class Worker {
     status.state = RankState::done;
   }
 
+  void evaluate() {
+    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
+    memory_ = SharedMemory::attach(options_.memory_fd);
+    RankStatus& status = memory_->status(options_.rank);
+    status.state = RankState::loading;
+    job_ = plan_job(load_job(directory_.file("job.yaml")));
+    program_ = compile_validation(*job_, options_.rank, false);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    ExecutorOptions executor_options;
+    executor_options.seed = job_->spec.seed;
+    executor_options.threads = kernel_threads();
+    executor_options.in_flight = 1;
+    std::unique_ptr<Executor> executor;
+    if (options_.gpu >= 0) {
+      CudaExecutorOptions cuda;
+      cuda.gpu = options_.gpu;
+      cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
+      executor = make_cuda_executor(*program_, rendezvous.communicator(), executor_options, cuda);
+    } else {
+      executor = make_cpu_executor(*program_, rendezvous.communicator(), executor_options,
+                                   memory_->arena(options_.rank));
+    }
+    PieceReader reader(read_manifest(options_.resume), options_.resume);
+    restore(*program_, reader, *executor);
+    status.state = RankState::training;
+    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor));
+    const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
+      status.validated_batches = static_cast<uint32_t>(done);
+      status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
+    });
+    if (options_.rank == 0) write_evaluation(directory_, options_.resume, report);
+    status.state = RankState::done;
+  }
+
   /// Call it in a catch block.
   void write_failure() const {
     const RankStatus* status = memory_ ? &memory_->status(options_.rank) : nullptr;
@@ -135,7 +171,7 @@ int work(const Options& options) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` loses lines, as on a full disk
   Worker worker(options);
   try {
-    worker.train_rank();
+    options.evaluate ? worker.evaluate() : worker.train_rank();
     return kExitDone;
   } catch (...) {
     worker.write_failure();
@@ -161,6 +197,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--image-fd", options->image_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
+  command->add_flag("--evaluate", options->evaluate);
   command->add_option("--start-up", options->start_up)->required();
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

@@ -48,9 +48,10 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     : job_(std::move(job)),
       options_(options),
       start_up_(options.start_up),
-      classes_(compile_classes(job_)),
-      validation_(job_.validation ? std::optional(compile_validation_classes(job_)) : std::nullopt),
-      checkpoints_(job_, options.resume),
+      classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
+      validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_)) : std::nullopt),
+      checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
+                   options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train),
       loop_(loop),
       states_(classes_) {
   start_up_.ended("plan");
@@ -116,6 +117,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   std::to_string(memory_->fd()),
                   "--start-up",
                   start_up_.to_text()};
+  if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
@@ -205,6 +207,7 @@ RunResult NetworkWorkload::result() const {
   RunResult result;
   result.step = static_cast<int64_t>(first.finished_steps.load());
   result.steps = static_cast<int64_t>(first.total_steps.load());
+  if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
@@ -223,6 +226,9 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
 }
 
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
+  if (options.evaluate && (spec.has_command() || !spec.validation))
+    throw SpecError(spec.position("validation"), "validation", "the job has no samples to evaluate",
+                    "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
   if (!spec.has_command()) return;
   if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",

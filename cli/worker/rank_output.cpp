@@ -8,6 +8,7 @@
 
 #include "cli/render/tensor_text.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/compile/report.h"
 #include "engine/train/npy_file.h"
 
@@ -152,6 +153,15 @@ void RankOutput::write_text(const Operand& operand, const PrintedPart& part, con
     prefix += ", " + part_text(part);
   prefix += "): ";
   write_line(prefix + tensor_text(data, operand.shape, operand.dtype, static_cast<int>(prefix.size())));
+}
+
+void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report) {
+  nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"step", report.run_step}, {"samples", report.samples}};
+  for (const auto& [name, value] : report.values) json[name] = value;
+  json["seconds"] = report.seconds;
+  directory.write("evaluation.json", json.dump(2) + "\n");
+  write_line("step " + std::to_string(report.run_step) + ": " + values_text(report) + " (" +
+             with_commas(report.samples) + " samples)");
 }
 
 }  // namespace trainctl

@@ -52,4 +52,7 @@ class RankOutput {
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
 };
 
+/// evaluation.json in the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
+void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);
+
 }  // namespace trainctl
