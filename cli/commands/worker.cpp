@@ -22,6 +22,7 @@
 #include "engine/train/checkpoint/saver.h"
 #include "engine/train/evaluator.h"
 #include "engine/train/job.h"
+#include "engine/train/prediction.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -40,6 +41,7 @@ struct Options {
   int failures = 0;      ///< of the run before this attempt
   std::string resume;    ///< the checkpoint to go on from; empty: none
   bool evaluate = false;  ///< the validation set, with the weights of `resume`
+  std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;  ///< the launcher's StartUpClock, serialized
 };
 
@@ -111,12 +113,20 @@ class Worker {
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
     job_ = plan_job(load_job(directory_.file("job.yaml")));
+    if (!options_.predict.empty()) predict_layer(*job_, options_.predict);
     program_ = compile_validation(*job_, options_.rank, false);
+    std::optional<PredictionFile> file;
+    if (!options_.predict.empty()) file.emplace(*job_, *program_, options_.output);
+    int64_t batch = 0;
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
     ExecutorOptions executor_options;
     executor_options.seed = job_->spec.seed;
     executor_options.threads = kernel_threads();
     executor_options.in_flight = 1;
+    if (file)
+      executor_options.print = [&](const Operand& operand, const void* data, int micro_batch) {
+        file->write(batch, operand, data, micro_batch);
+      };
     std::unique_ptr<Executor> executor;
     if (options_.gpu >= 0) {
       CudaExecutorOptions cuda;
@@ -132,10 +142,11 @@ class Worker {
     status.state = RankState::training;
     Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor));
     const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
+      batch = done;
       status.validated_batches = static_cast<uint32_t>(done);
       status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
     });
-    if (options_.rank == 0) write_evaluation(directory_, options_.resume, report);
+    if (options_.rank == 0 && !file) write_evaluation(directory_, options_.resume, report);
     status.state = RankState::done;
   }
 
@@ -198,6 +209,8 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
   command->add_flag("--evaluate", options->evaluate);
+  command->add_option("--predict", options->predict);
+  command->add_option("--output", options->output);
   command->add_option("--start-up", options->start_up)->required();
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

@@ -16,6 +16,7 @@
 #include "engine/train/data/index_check.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/memory_limit.h"
+#include "engine/train/prediction.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -118,6 +119,8 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   "--start-up",
                   start_up_.to_text()};
   if (options_.evaluate) command.argv.emplace_back("--evaluate");
+  if (options_.evaluate && !options_.evaluate->layer.empty())
+    command.argv.insert(command.argv.end(), {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
@@ -255,6 +258,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
+  if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }
 

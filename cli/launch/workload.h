@@ -50,6 +50,8 @@ class Workload {
 /// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
 struct EvaluateOptions {
   std::string checkpoint;  ///< as ResumeOptions::from, or the number of a run
+  std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
+  std::string output;      ///< absolute
 };
 
 struct WorkloadOptions {

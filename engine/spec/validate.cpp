@@ -217,7 +217,7 @@ void metric_is_known(Rules& r, const std::string& path, const std::string& name,
   if (std::find(all.begin(), all.end(), name) != all.end()) return;
   const std::string guess = did_you_mean(name, all);
   r.wrong(path, "there is no metric '" + name + "'" + (told ? " of validation" : " in this job"),
-          (guess.empty() ? "there are " + join(all) : guess) + "; the job's `metrics` make more");
+          guess.empty() ? "there are " + join(all) + "; the job's `metrics` make more" : guess);
 }
 
 void validation_has_metrics(Rules& r) {

@@ -49,7 +49,7 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   scalars.step = static_cast<uint32_t>(std::max<int64_t>(steps, 1) - 1);
   std::array<float, kMostMetrics> sums{};
   double loss = 0;  // a batch's loss is its sum divided by all rows of a batch
-  std::array<double, kMostMetrics> metrics{};
+  std::array<double, kMostMetrics> metrics{};  // sums of whole numbers
   int64_t labels = 0;
   ValidationReport report;
   report.run_step = steps;
@@ -58,17 +58,20 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
     executor_->start_step(loader_->next_step(), scalars);
     loss += static_cast<double>(executor_->finish_step(std::span(sums).first(program_.metrics.size())));
     for (size_t i = 0; i < program_.metrics.size(); ++i)
-      metrics[i] += static_cast<double>(sums[i]) * program_.metrics[i].scale;
+      metrics[i] += static_cast<double>(sums[i]);
     labels += loader_->oldest_labels();
     report.samples += loader_->oldest_samples();
     loader_->release_step();
     if (progress) progress(batch + 1, batches());
   }
-  const double weight = labels == 0 ? 0 : static_cast<double>(rows_) / static_cast<double>(labels);
+  const auto mean = [&](double sum, double scale) {
+    return labels == 0 ? 0.0 : sum * (scale * static_cast<double>(rows_)) / static_cast<double>(labels);
+  };
   const ValidationSpec& told = *job_.spec.validation;
-  if (told.tells("loss")) report.values.emplace_back("loss", loss * weight);
+  if (program_.loss_offset >= 0 && told.tells("loss")) report.values.emplace_back("loss", mean(loss, 1));
   for (size_t i = 0; i < program_.metrics.size(); ++i)
-    if (told.tells(program_.metrics[i].name)) report.values.emplace_back(program_.metrics[i].name, metrics[i] * weight);
+    if (told.tells(program_.metrics[i].name))
+      report.values.emplace_back(program_.metrics[i].name, mean(metrics[i], program_.metrics[i].scale));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
@@ -79,13 +82,16 @@ std::string StopRule::reason_after(const ValidationReport& report) {
   check(value.has_value(), "train.stop_when names what validation tells");
   const bool is_best = !best_ || is_better(spec_->metric, *value, *best_);
   since_ = is_best ? 0 : since_ + 1;
-  if (is_best) best_ = value;
+  if (is_best) {
+    best_ = value;
+    best_step_ = report.run_step;
+  }
   if (spec_->reaches && !is_better(spec_->metric, *spec_->reaches, *value) && *value == *value)
     return fmt::format("validation's {} is {:.4g}, and train.stop_when.reaches is {:.4g}", spec_->metric, *value,
                        *spec_->reaches);
   if (spec_->patience > 0 && since_ >= spec_->patience)
-    return fmt::format("validation's {} has not been better than {:.4g} for {} times (train.stop_when.patience)",
-                       spec_->metric, *best_, since_);
+    return fmt::format("validation's {} has not been better than {:.4g} since step {} (train.stop_when.patience: {})",
+                       spec_->metric, *best_, best_step_, spec_->patience);
   return "";
 }
 

@@ -44,6 +44,7 @@ class StopRule {
  private:
   std::optional<StopSpec> spec_;
   std::optional<double> best_;
+  int64_t best_step_ = 0;
   int64_t since_ = 0;  ///< validations after the best
 };
 
