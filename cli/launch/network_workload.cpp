@@ -85,7 +85,9 @@ void NetworkWorkload::make_room_for(const RankClasses& others) {
 }
 
 void NetworkWorkload::require_host_memory() const {
-  require_memory(arena_bytes_, data_set_bytes(job_.spec.dataset), job_.spec.position("dataset"));
+  int64_t bytes = data_set_bytes(job_.spec.dataset);
+  if (job_.validation) bytes += data_set_bytes(job_.validation->set);
+  require_memory(arena_bytes_, bytes, job_.spec.position("dataset"));
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {

@@ -89,6 +89,25 @@ TEST_CASE("each sample of a validation counts once, however the samples divide i
   }
 }
 
+TEST_CASE("evaluations of every plan are proved in bf16 too, beside the training and alone, where only weights are kept") {
+  for (const PlanCase& plan : plan_cases()) {
+    const JobSpec spec = job_spec(plan.job, plan.same + plan.plan);
+    if (!spec.loss) continue;
+    CAPTURE(plan.name);
+    for (const char* precision : {"precision=fp32", "precision=bf16"}) {
+      const PlannedJob job = plan_job(job_spec(plan.job, plan.same + plan.plan + std::vector<std::string>{precision} +
+                                                             std::vector<std::string>{"validation={}"}));
+      const RankClasses training = compile_classes(job), alone = compile_validation_classes(job, false),
+                        beside = compile_validation_classes(job);  // which throw where the proof fails
+      for (int rank = 0; rank < alone.num_ranks(); ++rank) {
+        const Memory& memory = alone.program_of(rank).memory;
+        CHECK(memory.gradients + memory.optimizer + memory.master == 0);
+        CHECK(beside.program_of(rank).memory.optimizer == training.program_of(rank).memory.optimizer);
+      }
+    }
+  }
+}
+
 TEST_CASE("an evaluation reads running statistics, and drops nothing out") {
   const PlannedJob masks = plan_job(job_spec("masks", {}));
   const Graph evaluation = evaluation_graph(masks.graph);

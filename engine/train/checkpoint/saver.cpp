@@ -68,7 +68,7 @@ void Saver::add_to(TrainHooks& hooks) {
   hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
   hooks.reported = [this](const TrainPosition& position) { reported(position); };
   hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
-    validation_ = report;
+    validated(report);
     if (next) next(report);
   };
   hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
@@ -97,7 +97,16 @@ void Saver::at_end(int64_t step, Executor& executor) {
   look(executor, true);
 }
 
+void Saver::validated(const ValidationReport& report) {
+  validation_ = report;
+  const std::optional<double> value = report.value(spec_.keep_best);
+  if (!value || (best_ && !is_better(spec_.keep_best, *value, *best_))) return;
+  best_ = value;
+  best_step_ = report.run_step;
+}
+
 bool Saver::is_due(int64_t step, int64_t last) const {
+  if (step == best_step_) return true;
   const auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
   SaveMoment now{.step = step, .last = last, .seconds = seconds_since(last_)};
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
