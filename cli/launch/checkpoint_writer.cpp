@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -128,7 +129,10 @@ class Writer {
 
   void retain() {
     try {
-      directory_.retain(static_cast<int>(job_.spec.train.checkpoint->keep));
+      const CheckpointSpec& spec = *job_.spec.train.checkpoint;
+      std::set<int64_t> also;
+      if (const auto best = best_step(directory_.list(), spec.keep_best)) also.insert(*best);
+      directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
       say(std::string("old checkpoints not deleted: ") + error.what());
     }

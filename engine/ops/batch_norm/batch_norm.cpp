@@ -154,6 +154,7 @@ extern const OpDef batch_norm_running_op = {
                                           .inputs = {f32(kChannels), f32(kChannels), f32(kChannels), f32(kChannels)},
                                           .attrs = kBatchNorm};
                    }},
+    .in_evaluation = InEvaluation::reads_state,
 };
 
 /// (x, mean, var[, gamma, beta]) -> y

@@ -1,6 +1,6 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy. functions.h has
 // the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of the
-// prediction's type.
+// prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"

@@ -1,10 +1,12 @@
 // Reading a directory of checkpoints: which are complete, and which are no longer needed.
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/job_spec.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/checkpoint/delete_checkpoint.h"
 #include "engine/train/checkpoint/input_file.h"
@@ -91,6 +93,20 @@ std::vector<std::string> CheckpointDirectory::retain(int keep, const std::set<in
   }
   if (!failures.empty()) throw EnvError(join(failures, "; "));
   return gone;
+}
+
+std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric) {
+  std::optional<int64_t> step;
+  double best = 0;
+  for (const CheckpointEntry& entry : entries) {  // the newest first
+    if (!entry.complete()) continue;
+    for (const auto& [name, value] : entry.manifest.metrics) {
+      if (name != metric || std::isnan(value) || (step && !is_better(metric, value, best))) continue;
+      step = entry.step;
+      best = value;
+    }
+  }
+  return step;
 }
 
 }  // namespace trainctl

@@ -90,6 +90,9 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
   m.is_finite = facts.position.is_finite;
+  if (!facts.position.is_validated) return m;
+  const std::vector<std::string> told = job.spec.told_metrics();
+  for (size_t i = 0; i < told.size(); ++i) m.metrics.emplace_back(told[i], facts.position.validation[i]);
   return m;
 }
 
