@@ -30,13 +30,6 @@ RuleText rule(Infos in, const Attrs&) {
   return {dims + "," + dims + "->()"};
 }
 
-template <int kFlops>
-Cost cost(Infos in, Infos out, const Attrs&) {
-  Cost cost = traffic_cost(in, out, 0);
-  cost.flops = double{kFlops} * static_cast<double>(num_elements(in[0].shape));
-  return cost;
-}
-
 KernelExample example_of(const char* what, bool has_beta) {
   KernelExample shown{
       .what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
@@ -73,7 +66,7 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                      .accumulates = 1,
                      .loss_grad = &grad.kernel,
                      .loss_with_grad = &with_grad,
-                     .cost = cost<kFlops>,
+                     .cost = reduction_cost<kFlops>,
                      .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
 
@@ -82,9 +75,9 @@ template <class Loss, int kFlops>
 constexpr OpDef grad_of() {
   return {.name = Loss::kGrad,
           .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
-          .kernel = {.name = Loss::kGrad,
-                     .cost = elementwise_cost<kFlops>,
-                     .example = [] { return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
+          .kernel = {.name = Loss::kGrad, .cost = elementwise_cost<kFlops>, .example = [] {
+                       return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>);
+                     }}};
 }
 
 }  // namespace
