@@ -121,7 +121,7 @@ TEST_CASE("the best checkpoint has the best value of the metric, and of equal on
 
 TEST_CASE("samples that fill up a batch are refused where rows depend on each other") {
   const std::vector<std::string> mixes = {
-      "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep: true}, "
+      "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep_dims: true}, "
       "{name: out, type: sub, inputs: [a, m]}]"};
   CHECK_THROWS_AS(plan_job(parse_job(kJob, "small.yaml", mixes)), SpecError);
   std::vector<std::string> divides = mixes;
