@@ -110,8 +110,7 @@ TEST_CASE("patience counts validations in a row that are no better than the best
 }
 
 TEST_CASE("the best checkpoint has the best value of the metric, and of equal ones is the newest") {
-  const std::vector<CheckpointEntry> all = {saved(40, {{"loss", 0.3}, {"accuracy", 0.9}}),
-                                            saved(30, {}),
+  const std::vector<CheckpointEntry> all = {saved(40, {{"loss", 0.3}, {"accuracy", 0.9}}), saved(30, {}),
                                             saved(20, {{"loss", 0.2}, {"accuracy", 0.9}}),
                                             saved(10, {{"loss", 0.4}, {"accuracy", 0.8}})};
   CHECK(best_step(all, "accuracy") == 40);
