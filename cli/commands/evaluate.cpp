@@ -123,7 +123,8 @@ void add_evaluate_command(CLI::App& app, Action& chosen) {
                    "A checkpoint, a folder of checkpoints, a run's folder or its number: the newest in it")
       ->required();
   command->add_flag("--json", options->json, "The numbers as JSON; all else goes to stderr");
-  command->footer(R"(Runs forward only: batch_norm takes its running statistics, and dropout passes everything. Each sample of the
+  command->footer(
+      R"(Runs forward only: batch_norm takes its running statistics, and dropout passes everything. Each sample of the
 job's validation.dataset counts once, under any plan. The numbers are also in evaluation.json in the run's folder.
 
 Examples:
@@ -135,7 +136,8 @@ Examples:
 
 void add_predict_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<PredictOptions>();
-  auto* command = app.add_subcommand("predict", "Write a layer's output for the validation set, with a checkpoint's weights");
+  auto* command =
+      app.add_subcommand("predict", "Write a layer's output for the validation set, with a checkpoint's weights");
   options->job.add_to(*command);
   command
       ->add_option("--checkpoint", options->checkpoint,
@@ -143,7 +145,8 @@ void add_predict_command(CLI::App& app, Action& chosen) {
       ->required();
   command->add_option("--layer", options->layer, "The layer")->required();
   command->add_option("-o,--output", options->output, "The file, .npy or .safetensors")->required();
-  command->footer(R"(Row i is of sample i of the job's validation.dataset, under any plan. All else is as with evaluate; bf16 is
+  command->footer(
+      R"(Row i is of sample i of the job's validation.dataset, under any plan. All else is as with evaluate; bf16 is
 written as f32.
 
 Examples:

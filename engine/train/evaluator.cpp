@@ -27,7 +27,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   options.layout = &executor.inputs();
   options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
   try {
-    return std::make_unique<Loader>(open_dataset(evaluation.set, spec.seed), evaluation.set, program, spec.seed, options);
+    return std::make_unique<Loader>(open_dataset(evaluation.set, spec.seed), evaluation.set, program, spec.seed,
+                                    options);
   } catch (const SpecError& error) {
     throw with_positions(error, spec);
   }
@@ -48,7 +49,7 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   StepScalars scalars;
   scalars.step = static_cast<uint32_t>(std::max<int64_t>(steps, 1) - 1);
   std::array<float, kMostMetrics> sums{};
-  double loss = 0;  // a batch's loss is its sum divided by all rows of a batch
+  double loss = 0;                             // a batch's loss is its sum divided by all rows of a batch
   std::array<double, kMostMetrics> metrics{};  // sums of whole numbers
   int64_t labels = 0;
   ValidationReport report;
@@ -57,8 +58,7 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   for (int64_t batch = 0; batch < batches(); ++batch) {
     executor_->start_step(loader_->next_step(), scalars);
     loss += static_cast<double>(executor_->finish_step(std::span(sums).first(program_.metrics.size())));
-    for (size_t i = 0; i < program_.metrics.size(); ++i)
-      metrics[i] += static_cast<double>(sums[i]);
+    for (size_t i = 0; i < program_.metrics.size(); ++i) metrics[i] += static_cast<double>(sums[i]);
     labels += loader_->oldest_labels();
     report.samples += loader_->oldest_samples();
     loader_->release_step();

@@ -1,5 +1,5 @@
-// Runs one rank's evaluation program over a whole data set: each sample counts once, in loss and metrics. The last batch
-// is filled up with rows that have no label.
+// Runs one rank's evaluation program over a whole data set: each sample counts once, in loss and metrics. The last
+// batch is filled up with rows that have no label.
 #pragma once
 
 #include <functional>

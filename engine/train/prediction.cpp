@@ -71,8 +71,8 @@ void PredictionFile::write(int64_t batch, const Operand& printed, const void* da
   part.whole[0] = job_.validation->samples * rows;
   part.shape[0] = std::min(part.shape[0], part.whole[0] - part.first[0]);
   if (part.shape[0] <= 0) return;  // these rows only fill up the last batch
-  write_tensor_part(path_, head_of(path_, printed.tensor, part.whole, printed.dtype), part.whole, printed.dtype, part.first,
-                    part.shape, data);
+  write_tensor_part(path_, head_of(path_, printed.tensor, part.whole, printed.dtype), part.whole, printed.dtype,
+                    part.first, part.shape, data);
 }
 
 }  // namespace trainctl

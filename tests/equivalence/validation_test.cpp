@@ -89,7 +89,8 @@ TEST_CASE("each sample of a validation counts once, however the samples divide i
   }
 }
 
-TEST_CASE("evaluations of every plan are proved in bf16 too, beside the training and alone, where only weights are kept") {
+TEST_CASE(
+    "evaluations of every plan are proved in bf16 too, beside the training and alone, where only weights are kept") {
   for (const PlanCase& plan : plan_cases()) {
     const JobSpec spec = job_spec(plan.job, plan.same + plan.plan);
     if (!spec.loss) continue;

@@ -110,8 +110,7 @@ TEST_CASE("patience counts validations in a row that are no better than the best
 }
 
 TEST_CASE("the best checkpoint has the best value of the metric, and of equal ones is the newest") {
-  const std::vector<CheckpointEntry> all = {saved(40, {{"loss", 0.3}, {"accuracy", 0.9}}),
-                                            saved(30, {}),
+  const std::vector<CheckpointEntry> all = {saved(40, {{"loss", 0.3}, {"accuracy", 0.9}}), saved(30, {}),
                                             saved(20, {{"loss", 0.2}, {"accuracy", 0.9}}),
                                             saved(10, {{"loss", 0.4}, {"accuracy", 0.8}})};
   CHECK(best_step(all, "accuracy") == 40);
@@ -121,7 +120,7 @@ TEST_CASE("the best checkpoint has the best value of the metric, and of equal on
 
 TEST_CASE("samples that fill up a batch are refused where rows depend on each other") {
   const std::vector<std::string> mixes = {
-      "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep: true}, "
+      "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep_dims: true}, "
       "{name: out, type: sub, inputs: [a, m]}]"};
   CHECK_THROWS_AS(plan_job(parse_job(kJob, "small.yaml", mixes)), SpecError);
   std::vector<std::string> divides = mixes;
