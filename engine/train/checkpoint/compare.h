@@ -1,0 +1,60 @@
+// How the tensors of two checkpoints, or of two safetensors files, differ.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/tiling.h"
+
+namespace trainctl {
+
+struct NamedTensor {
+  std::string key;  ///< "fc1.weight:weight"; of a file without slots, ":weight" is added to its names
+  StoredType type = StoredType::f32;
+  Shape shape;
+};
+
+/// Whole tensors, however they are stored. For one thread at a time.
+class WholeTensors {
+ public:
+  virtual ~WholeTensors() = default;
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }
+  /// Elements of tensor `index` from `first` on, as stored; `box` is the same elements. `to` has room for them.
+  virtual void read(size_t index, const Box& box, int64_t first, std::span<uint8_t> to) = 0;
+
+ protected:
+  std::vector<NamedTensor> tensors_;
+};
+
+/// Of a checkpoint's directory, or of a safetensors file. EnvError.
+std::unique_ptr<WholeTensors> open_tensors(const std::string& path);
+
+struct TensorDifference {
+  std::string key;
+  StoredType type_a = StoredType::f32, type_b = StoredType::f32;
+  int64_t elements = 0;
+  int64_t differing = 0;  ///< of one type: in any bit; of two types: in value
+  double max_abs =
+      0;  ///< of |a - b|; infinite if just one of them is not finite, or has no values (types of 4 and 6 bits)
+  double max_rel = 0;  ///< of |a - b| / max(|a|, |b|)
+  int64_t at = -1;     ///< the element of max_abs, in row-major order
+};
+
+struct Comparison {
+  std::vector<NamedTensor> missing;  ///< in A alone
+  std::vector<NamedTensor> extra;    ///< in B alone
+  std::vector<std::pair<NamedTensor, NamedTensor>> other_shape;
+  std::vector<TensorDifference> compared;  ///< those of one shape, in the order of A
+
+  bool equal() const;
+};
+
+Comparison compare(WholeTensors& a, WholeTensors& b);
+
+}  // namespace trainctl
