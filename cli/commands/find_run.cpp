@@ -3,11 +3,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/spec/job_spec.h"
-#include "launcher/run_directory.h"
+#include "launcher/live_status.h"
 
 namespace trainctl {
 namespace {
@@ -37,7 +38,31 @@ std::string listed(const std::vector<RegisteredRun>& runs) {
                   all.empty() ? "trainctl logs lists the runs that have ended" : "running: " + listed(all));
 }
 
+[[noreturn]] void no_such_run(const std::string& name, const std::string& log_dir) {
+  const std::vector<int> runs = list_runs(log_dir);
+  if (runs.empty()) throw SpecError({}, "", "there are no runs in " + log_dir, "--log-dir names another folder");
+  throw SpecError({}, "", "there is no run " + name + " in " + log_dir, "there are runs " + format_ranks(runs));
+}
+
 }  // namespace
+
+RunDirectory find_run(std::string name, std::string log_dir) {
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  if (const size_t slash = name.rfind('/'); slash != std::string::npos) {
+    log_dir = name.substr(0, std::max<size_t>(slash, 1));
+    name.erase(0, slash + 1);
+  }
+  const std::vector<int> runs = list_runs(log_dir);
+  if (name.empty() || name == "latest") {
+    if (runs.empty()) no_such_run(name, log_dir);
+    return {log_dir, runs.back()};
+  }
+  int number = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (error != std::errc{} || end != name.data() + name.size() || !std::binary_search(runs.begin(), runs.end(), number))
+    no_such_run(name, log_dir);
+  return {log_dir, number};
+}
 
 void RunArguments::add_to(CLI::App& command, const std::string& what) {
   command.add_option("run", run, what + "; default: the only one that is running");

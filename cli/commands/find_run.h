@@ -1,10 +1,11 @@
-// Finds the run that the user means, for commands that act on a running one.
+// Finds the run that the user means.
 #pragma once
 
 #include <optional>
 #include <string>
 
 #include "launcher/registry.h"
+#include "launcher/run_directory.h"
 
 namespace CLI {
 class App;
@@ -12,6 +13,11 @@ class App;
 
 namespace trainctl {
 
+/// A run, running or not: "3", "log_output/3" as trainctl run prints it, or "latest", which "" stands for too. Throws
+/// SpecError.
+RunDirectory find_run(std::string name, std::string log_dir);
+
+/// For commands that act on a running one.
 struct RunArguments {
   std::optional<int> run;
   std::string log_dir;  ///< empty: not given

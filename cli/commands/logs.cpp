@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <iostream>
 #include <limits>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/find_run.h"
 #include "cli/render/log_printer.h"
 #include "cli/render/run_list.h"
 #include "cli/render/terminal.h"
@@ -57,34 +57,6 @@ int64_t unix_ns() {
       .count();
 }
 
-[[noreturn]] void no_such_run(const std::string& name, const std::string& log_dir) {
-  const std::vector<int> runs = list_runs(log_dir);
-  if (runs.empty()) throw SpecError({}, "", "there are no runs in " + log_dir, "--log-dir names another folder");
-  throw SpecError({}, "", "there is no run " + name + " in " + log_dir, "there are runs " + format_ranks(runs));
-}
-
-/// "3", "latest", or "log_output/3" as trainctl run prints it.
-RunDirectory find_run(const Options& options) {
-  std::string log_dir = options.log_dir, name = options.run;
-  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
-  if (const size_t slash = name.rfind('/'); slash != std::string::npos) {
-    log_dir = name.substr(0, std::max<size_t>(slash, 1));
-    name.erase(0, slash + 1);
-  }
-  const std::vector<int> runs = list_runs(log_dir);
-  if (name.empty() || name == "latest") {
-    if (runs.empty()) no_such_run(name, log_dir);
-    return {log_dir, runs.back()};
-  }
-  int number = -1;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-  if (error != std::errc{} || end != name.data() + name.size() ||
-      !std::binary_search(runs.begin(), runs.end(), number)) {
-    no_such_run(name, log_dir);
-  }
-  return {log_dir, number};
-}
-
 /// Parses an option's value; turns a parse error into a SpecError.
 template <class Read>
 auto option_value(const char* option, const Read& read) {
@@ -113,7 +85,7 @@ void write_out(LogPrinter& printer) {
 }
 
 int print(const Options& options) {
-  const RunDirectory run = find_run(options);
+  const RunDirectory run = find_run(options.run, options.log_dir);
   const std::vector<int> ranks = chosen_ranks(options, run);
   const int64_t since =
       option_value("--since", [&] { return options.since.empty() ? 0 : parse_since(options.since, unix_ns()); });
@@ -155,7 +127,7 @@ int print(const Options& options) {
 }
 
 int bundle(const Options& options, const std::string& version) {
-  const RunDirectory run = find_run(options);
+  const RunDirectory run = find_run(options.run, options.log_dir);
   const int64_t bytes = write_bundle(run, options.bundle, version);
   std::cout << "run " << run.run() << " is in " << options.bundle << " (" << format_bytes(bytes) << ")\n";
   return kExitDone;

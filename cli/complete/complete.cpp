@@ -138,6 +138,11 @@ std::vector<Candidate> value_of(const CommandWords& typed, const CLI::Option& ar
   if (name == "JOB.yaml") return paths(word, {".yaml", ".yml"});
   if (name == "field=value") return overrides(typed, word);
   if (name == "run") return command == "logs" ? all_numbers(typed) : running_numbers();
+  if (name == "CHECKPOINT" || name == "A" || name == "B") {
+    std::vector<Candidate> found = all_numbers(typed);
+    for (Candidate& path : paths(word, {".safetensors"})) found.push_back(std::move(path));
+    return found;
+  }
   if (name == "command") return commands_to_explain(typed);
   if (name == "OP") return ops();
   if (name == "KIND") {

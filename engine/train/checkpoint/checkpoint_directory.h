@@ -50,7 +50,8 @@ struct CheckpointEntry {
   int64_t step = 0;
   int attempt = 0;             ///< 0: not known, since neither its name nor a checkpoint.json says it
   std::string problem;         ///< why it is not complete; "" if it is
-  bool being_written = false;  ///< it has no final name yet
+  bool unfinished = false;     ///< it was not published: being written, or left so
+  bool being_written = false;  ///< by the latest attempt, which may have ended
   bool verified = false;       ///< verify found nothing wrong with it, as it is
   Manifest manifest;           ///< of a complete one
 

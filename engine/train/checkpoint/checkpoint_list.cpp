@@ -38,6 +38,7 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
   CheckpointEntry entry{
       .path = path_ + "/" + name.text(), .name = name.text(), .step = name.step, .attempt = name.attempt};
   if (name.hidden || (name.attempt > 0 && has_no_manifest(entry.path))) {
+    entry.unfinished = true;
     entry.being_written = is_latest(name.attempt);
     entry.problem = fmt::format("attempt {} {}", name.attempt,
                                 entry.being_written ? "is writing it, or was when it ended" : "did not finish it");

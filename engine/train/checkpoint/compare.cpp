@@ -121,8 +121,13 @@ TensorDifference compare_tensors(WholeTensors& a, size_t index_a, WholeTensors& 
                      comparer.bytes(count, bytes_a, bytes_b);
                  });
   TensorDifference difference = comparer.take();
+  difference.shape = left.shape;
   difference.elements = elements;
   return difference;
+}
+
+bool is_chosen(const std::string& key, const std::vector<std::string>& slots) {
+  return slots.empty() || std::find(slots.begin(), slots.end(), key.substr(key.rfind(':') + 1)) != slots.end();
 }
 
 }  // namespace
@@ -133,18 +138,26 @@ std::unique_ptr<WholeTensors> open_tensors(const std::string& path) {
   return std::make_unique<FileTensors>(path);
 }
 
-bool Comparison::equal() const {
-  return missing.empty() && extra.empty() && other_shape.empty() &&
-         std::all_of(compared.begin(), compared.end(),
-                     [](const TensorDifference& one) { return one.differing == 0 && one.type_a == one.type_b; });
+Shape TensorDifference::place() const {
+  Shape indices(shape.size());
+  int64_t rest = at;
+  for (size_t d = shape.size(); d-- > 0; rest /= shape[d]) indices[d] = rest % shape[d];
+  return indices;
 }
 
-Comparison compare(WholeTensors& a, WholeTensors& b) {
+size_t Comparison::num_equal() const {
+  return static_cast<size_t>(
+      std::count_if(compared.begin(), compared.end(), [](const TensorDifference& one) { return !one.is_different(); }));
+}
+
+Comparison compare(WholeTensors& a, WholeTensors& b, const std::vector<std::string>& slots) {
   std::unordered_map<std::string, size_t> in_b;
-  for (size_t i = 0; i < b.tensors().size(); ++i) in_b.emplace(b.tensors()[i].key, i);
+  for (size_t i = 0; i < b.tensors().size(); ++i)
+    if (is_chosen(b.tensors()[i].key, slots)) in_b.emplace(b.tensors()[i].key, i);
   Comparison found;
   for (size_t i = 0; i < a.tensors().size(); ++i) {
     const NamedTensor& left = a.tensors()[i];
+    if (!is_chosen(left.key, slots)) continue;
     const auto right = in_b.find(left.key);
     if (right == in_b.end()) {
       found.missing.push_back(left);

@@ -38,12 +38,16 @@ std::unique_ptr<WholeTensors> open_tensors(const std::string& path);
 struct TensorDifference {
   std::string key;
   StoredType type_a = StoredType::f32, type_b = StoredType::f32;
+  Shape shape;
   int64_t elements = 0;
   int64_t differing = 0;  ///< of one type: in any bit; of two types: in value
-  double max_abs =
-      0;  ///< of |a - b|; infinite if just one of them is not finite, or has no values (types of 4 and 6 bits)
+  /// Of |a - b|; infinite if just one of them is not finite, or if the type has no values (those of 4 and 6 bits).
+  double max_abs = 0;
   double max_rel = 0;  ///< of |a - b| / max(|a|, |b|)
   int64_t at = -1;     ///< the element of max_abs, in row-major order
+
+  Shape place() const;  ///< the indices of `at`
+  bool is_different() const { return differing > 0 || type_a != type_b; }
 };
 
 struct Comparison {
@@ -52,9 +56,12 @@ struct Comparison {
   std::vector<std::pair<NamedTensor, NamedTensor>> other_shape;
   std::vector<TensorDifference> compared;  ///< those of one shape, in the order of A
 
-  bool equal() const;
+  size_t num_equal() const;
+  size_t num_tensors() const { return missing.size() + extra.size() + other_shape.size() + compared.size(); }
+  bool equal() const { return num_equal() == num_tensors(); }
 };
 
-Comparison compare(WholeTensors& a, WholeTensors& b);
+/// `slots`: only tensors of these; empty: all.
+Comparison compare(WholeTensors& a, WholeTensors& b, const std::vector<std::string>& slots = {});
 
 }  // namespace trainctl

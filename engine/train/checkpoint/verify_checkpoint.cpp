@@ -129,6 +129,8 @@ bool record_verified(const std::string& directory) {
   }
 }
 
+void forget_verified(const std::string& directory) { real_disk().unlink(record_of(directory)); }
+
 bool is_recorded_verified(const std::string& directory, std::string_view checksum) {
   try {
     return read_whole_file(record_of(directory)) == checksum;

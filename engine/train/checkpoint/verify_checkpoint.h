@@ -22,6 +22,8 @@ Verification verify_checkpoint(const std::string& directory);
 /// Notes in the directory (.verified) that the checkpoint with this checkpoint.json was found whole. False if nothing
 /// can be written there.
 bool record_verified(const std::string& directory);
+/// Takes the note back.
+void forget_verified(const std::string& directory);
 bool is_recorded_verified(const std::string& directory, std::string_view checksum);
 
 }  // namespace trainctl

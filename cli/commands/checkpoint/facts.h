@@ -1,0 +1,29 @@
+// What the commands say of a checkpoint.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/train/checkpoint/checkpoint_directory.h"
+
+namespace trainctl {
+
+/// "verified", "complete", "damaged", "being written" or "half-written".
+std::string_view state_word(const CheckpointEntry& entry);
+
+/// The epochs that are done: "3", or "3 + 20" with steps of the next one.
+std::string epoch_text(const Manifest& manifest);
+
+int64_t total_bytes(const Manifest& manifest);  ///< of its files, without checkpoint.json
+/// Mean of the steps of the epoch so far; none at an epoch's start.
+std::optional<double> epoch_loss(const Manifest& manifest);
+
+/// "step_00000120.attempt_3".
+std::string folder_name(const std::string& checkpoint);
+
+/// Adds all but the tensors.
+void put_facts(nlohmann::ordered_json& json, const Manifest& manifest);
+
+}  // namespace trainctl

@@ -1,0 +1,105 @@
+// trainctl checkpoint list: the checkpoints of a folder, and which of them can be resumed from.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/checkpoint/checkpoint_commands.h"
+#include "cli/commands/checkpoint/facts.h"
+#include "cli/commands/checkpoint/find_checkpoint.h"
+#include "cli/render/table.h"
+#include "engine/base/error.h"
+#include "engine/base/measures.h"
+#include "engine/base/text.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::string where;
+  std::string log_dir = LaunchSpec{}.log_dir;
+  bool json = false;
+};
+
+/// "mean loss 0.3121" is the mean of the epoch so far; the others are of the last validation.
+std::string numbers(const Manifest& manifest) {
+  std::vector<std::string> parts;
+  if (const auto loss = epoch_loss(manifest)) parts.push_back("mean loss " + format_loss(*loss));
+  for (const auto& [name, value] : manifest.metrics) parts.push_back(name + " " + format_loss(value));
+  return join(parts);
+}
+
+std::string state(const CheckpointEntry& entry) {
+  const std::string_view word = state_word(entry);
+  const bool says_more = !entry.complete() && !entry.being_written;
+  return says_more ? fmt::format("{}: {}", word, entry.problem) : std::string(word);
+}
+
+std::string table_of(const std::vector<CheckpointEntry>& entries) {
+  Table table({">step", ">epochs", "written", ">size", "", "name", "state"});
+  for (const CheckpointEntry& entry : entries) {
+    const Manifest& m = entry.manifest;
+    if (entry.complete())
+      table.add({with_commas(entry.step), epoch_text(m), m.written, format_bytes(total_bytes(m)), numbers(m),
+                 folder_name(entry.path), state(entry)});
+    else
+      table.add({with_commas(entry.step), "", "", "", "", folder_name(entry.path), state(entry)});
+  }
+  return table.str();
+}
+
+std::string lines_of(const std::vector<CheckpointEntry>& entries) {
+  std::string text;
+  for (const CheckpointEntry& entry : entries) {
+    nlohmann::ordered_json json = {{"path", entry.path}, {"step", entry.step}, {"state", state_word(entry)}};
+    if (!entry.complete()) json["problem"] = entry.problem;
+    if (entry.complete()) put_facts(json, entry.manifest);
+    text += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  }
+  return text;
+}
+
+int list(const Options& options) {
+  const CheckpointPlace place = find_checkpoints(options.where, options.log_dir);
+  if (place.folder.empty())
+    throw SpecError({}, "", "'" + options.where + "' is one checkpoint, not a folder of them",
+                    "trainctl checkpoint show " + options.where);
+  std::vector<CheckpointEntry> entries = CheckpointDirectory(place.folder).list();
+  std::reverse(entries.begin(), entries.end());  // the newest last, as trainctl logs
+  if (options.json)
+    std::cout << lines_of(entries);
+  else if (entries.empty())
+    std::cout << "no checkpoints in " << place.folder << "\n";
+  else
+    std::cout << place.folder << "\n" << table_of(entries);
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_checkpoint_list(CLI::App& checkpoint, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = checkpoint.add_subcommand("list", "List the checkpoints of a run, or of a folder");
+  command->add_option("CHECKPOINT", options->where,
+                      "A run's number, its folder or latest, or a folder of checkpoints; default: latest");
+  add_log_dir(*command, options->log_dir);
+  command->add_flag("--json", options->json, "One object per line: path, step, state, …");
+  command->footer(R"(States:
+  verified       complete, and `checkpoint verify` found every byte as it was written
+  complete       checkpoint.json is sound, and its files have their sizes
+  damaged        it is not used; the reason follows
+  being written  by the latest attempt, or it was when that ended
+  half-written   by an earlier attempt; the next start of the run deletes it
+
+Examples:
+  trainctl checkpoint list
+  trainctl checkpoint list 3
+  trainctl checkpoint list /mnt/checkpoints/gpt2 --json)");
+  command->callback([&chosen, options] { chosen = [options] { return list(*options); }; });
+}
+
+}  // namespace trainctl
