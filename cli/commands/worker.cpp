@@ -93,6 +93,7 @@ class Worker {
     if (!options_.resume.empty()) {
       reader.emplace(read_manifest(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
+      output.starts_at(train_options.from.step);
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
     }
     std::optional<Saver> saver;

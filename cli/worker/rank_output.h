@@ -23,6 +23,8 @@ class RankOutput {
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
+  /// Call it before training if the first step is another than 0.
+  void starts_at(int64_t step) { prints_ = step * prints_a_step_; }
   /// The hooks refer to this object.
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.

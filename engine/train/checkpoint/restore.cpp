@@ -19,8 +19,16 @@ namespace {
 
 using StateKey = std::pair<std::string, std::string>;  // tensor, slot
 
+bool is_optimizer_slot(std::string_view slot) { return slot != kWeightSlot && slot != kStateSlot; }
+
 std::string text_of(const StateKey& key) {
-  return key.second == kWeightSlot || key.second == kStateSlot ? key.first : key.first + ":" + key.second;
+  return is_optimizer_slot(key.second) ? key.first + ":" + key.second : key.first;
+}
+
+/// Weights before the first step: the optimizer starts as in a run that begins.
+bool is_imported(const Manifest& manifest) {
+  return manifest.step == 0 && std::none_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                            [](const StoredTensor& t) { return is_optimizer_slot(t.slot); });
 }
 
 /// Everything that the job keeps, with the shape of the whole tensor.
@@ -71,7 +79,8 @@ void restore_range(const StoredRange& range, PieceReader& reader, Executor& exec
 }  // namespace
 
 StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
-  const std::map<StateKey, Shape> wanted = state_of(job);
+  std::map<StateKey, Shape> wanted = state_of(job);
+  if (is_imported(manifest)) std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
   StateDifference found;
   std::set<StateKey> there;
   for (const StoredTensor& tensor : manifest.tensors) {

@@ -19,6 +19,7 @@ struct StateDifference {
 
   bool empty() const { return missing.empty() && extra.empty() && reshaped.empty(); }
 };
+/// The optimizer's state is not missing from a checkpoint of step 0 that has none at all: it starts anew.
 StateDifference difference(const PlannedJob& job, const Manifest& manifest);
 
 /// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what cannot
