@@ -94,18 +94,24 @@ class Writer {
     for (;;) {
       try {
         return write();
+      } catch (const LaterAttempt& error) {  // no later try can do better
+        say_failure(error.what(), "");
+        break;
       } catch (const EnvError& error) {
-        if (std::string(error.what()) != last_error_) {
-          last_error_ = error.what();
-          say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), last_error_,
-                          ended_ ? "" : "; trying again"));
-        }
+        say_failure(error.what(), ended_ ? "" : "; trying again");
       }
       if (ended_) break;
       wait(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
     board_.finished(false);
+  }
+
+  /// Once, however often it is tried.
+  void say_failure(const std::string& error, const char* next) {
+    if (error == last_error_) return;
+    last_error_ = error;
+    say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
   }
 
   void write() {

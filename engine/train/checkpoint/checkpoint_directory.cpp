@@ -143,7 +143,7 @@ bool CheckpointDirectory::is_latest(int attempt) const {
 
 void CheckpointDirectory::require_latest(int attempt) const {
   if (!is_latest(attempt))
-    throw EnvError(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
+    throw LaterAttempt(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
                                attempt, attempt + 1));
 }
 

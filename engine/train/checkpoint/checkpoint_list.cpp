@@ -1,7 +1,9 @@
 // Reading a directory of checkpoints: which are complete, and which are no longer needed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -54,12 +56,15 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
 std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry> entries;
   for (const CheckpointName& name : checkpoint_names(path_)) entries.push_back(describe(name));
+  const auto age = [](const CheckpointEntry& e) { return e.attempt == 0 ? std::numeric_limits<int>::max() : e.attempt; };
+  std::stable_sort(entries.begin(), entries.end(), [&](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::pair(age(a), a.step) > std::pair(age(b), b.step);
+  });
   return entries;
 }
 
 std::optional<CheckpointEntry> CheckpointDirectory::newest_complete(std::vector<CheckpointEntry>* passed_over) const {
-  for (const CheckpointName& name : checkpoint_names(path_)) {
-    CheckpointEntry entry = describe(name);
+  for (CheckpointEntry& entry : list()) {
     if (entry.complete()) return entry;
     if (passed_over != nullptr) passed_over->push_back(std::move(entry));
   }
