@@ -88,7 +88,7 @@ class CheckpointDirectory {
   // Reading.
 
   /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
-  /// what it leaves behind. Before all others: those whose attempt is not known. Complete: checkpoint.json is sound, and its files have their sizes;
+  /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is sound, and its files have their sizes;
   /// verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
   /// The first complete one of list(); `passed_over`: those before it.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -56,10 +55,17 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
 std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry> entries;
   for (const CheckpointName& name : checkpoint_names(path_)) entries.push_back(describe(name));
-  const auto age = [](const CheckpointEntry& e) { return e.attempt == 0 ? std::numeric_limits<int>::max() : e.attempt; };
-  std::stable_sort(entries.begin(), entries.end(), [&](const CheckpointEntry& a, const CheckpointEntry& b) {
-    return std::pair(age(a), a.step) > std::pair(age(b), b.step);
+  std::vector<CheckpointEntry*> places;
+  std::vector<CheckpointEntry> complete;
+  for (CheckpointEntry& entry : entries) {
+    if (!entry.complete()) continue;  // its attempt may not be known: it stays where its step is
+    places.push_back(&entry);
+    complete.push_back(std::move(entry));
+  }
+  std::stable_sort(complete.begin(), complete.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::pair(a.attempt, a.step) > std::pair(b.attempt, b.step);
   });
+  for (size_t i = 0; i < places.size(); ++i) *places[i] = std::move(complete[i]);
   return entries;
 }
 
