@@ -94,6 +94,8 @@ class Writer {
     for (;;) {
       try {
         return write();
+      } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
+        return board_.finished(true);
       } catch (const LaterAttempt& error) {  // no later try can do better
         say_failure(error.what(), "");
         break;
@@ -199,7 +201,14 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
 
 CheckpointWriter::~CheckpointWriter() {
   ::close(fd_);
-  waitpid(pid_, nullptr, WNOHANG);
+  if (pid_ > 0) waitpid(pid_, nullptr, WNOHANG);
+}
+
+bool CheckpointWriter::was_killed() {
+  int status = 0;
+  if (pid_ <= 0 || waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  pid_ = 0;
+  return WIFSIGNALED(status);
 }
 
 std::vector<std::string> CheckpointWriter::news() {
@@ -215,7 +224,7 @@ bool CheckpointWriter::finish(std::chrono::seconds patience) {
   shutdown(fd_, SHUT_WR);
   uint64_t bytes = memory_->saves().written_bytes;
   Clock::time_point seen = Clock::now();
-  for (int look = 0; waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
+  for (int look = 0; pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
     std::this_thread::sleep_for(milliseconds(1));
     if (const uint64_t now = memory_->saves().written_bytes; now != bytes) {
       bytes = now;

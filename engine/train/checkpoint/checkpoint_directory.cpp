@@ -157,7 +157,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
     if (name.step != step || name.hidden) continue;
     const CheckpointEntry there = describe(name);
     if (there.complete() && there.attempt == attempt)
-      throw EnvError(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+      throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
   }
   make_directories(path_, *disk_);
   const std::string folder = folder_of(step, attempt);

@@ -64,6 +64,12 @@ class LaterAttempt : public EnvError {
   using EnvError::EnvError;
 };
 
+/// This attempt has published that step before.
+class AlreadyPublished : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
+
 class CheckpointDirectory {
  public:
   /// Touches nothing; it need not exist.
