@@ -123,7 +123,10 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
       images_.push_back(fd);
     }
     if (point_) memory->saves().begin_at(position_after(job_, point_->manifest, point_->path).step);
-    writer_ = std::make_unique<CheckpointWriter>(job_, checkpoints, number, directory.run(), memory, images_);
+    start_writer_ = [this, checkpoints, number, run = directory.run(), memory] {
+      return std::make_unique<CheckpointWriter>(job_, checkpoints, number, run, memory, images_);
+    };
+    writer_ = start_writer_();
   }
   if (point_ && use_ == CheckpointUse::evaluate)
     notices_.push_back(fmt::format("evaluating the weights after step {}, from {}", point_->manifest.step, point_->path));
@@ -150,12 +153,28 @@ void Checkpoints::add_to(ProcessCommand& command, int rank) const {
 std::vector<std::string> Checkpoints::news() {
   std::vector<std::string> lines = std::exchange(notices_, {});
   if (!writer_) return lines;
+  revive_writer();
   for (std::string& line : writer_->news()) lines.push_back(std::move(line));
+  lines.insert(lines.end(), std::make_move_iterator(notices_.begin()), std::make_move_iterator(notices_.end()));
+  notices_.clear();
   return lines;
+}
+
+/// The ranks' copies are still there: another process writes the save that was under way.
+void Checkpoints::revive_writer() {
+  if (!writer_->was_killed()) return;
+  for (std::string& line : writer_->news()) notices_.push_back(std::move(line));
+  notices_.emplace_back("the process that writes checkpoints was killed; another goes on");
+  try {
+    writer_ = start_writer_();
+  } catch (const EnvError& error) {
+    notices_.push_back(std::string("no more checkpoints: ") + error.what());
+  }
 }
 
 std::vector<std::string> Checkpoints::finish() {
   if (!writer_) return {};
+  revive_writer();
   const bool written = writer_->finish(kPatience);
   std::vector<std::string> lines = news();
   if (!written)

@@ -2,6 +2,7 @@
 // that writes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,7 @@ class Checkpoints {
 
  private:
   void close_images();
+  void revive_writer();
   void find_newest(const CheckpointDirectory& directory);
 
   const PlannedJob& job_;
@@ -63,6 +65,7 @@ class Checkpoints {
   std::optional<ResumePoint> point_;
   int attempt_ = 0;
   std::vector<int> images_;  ///< memfds, by rank
+  std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::vector<std::string> notices_;
 };

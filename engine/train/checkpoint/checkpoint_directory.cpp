@@ -143,7 +143,7 @@ bool CheckpointDirectory::is_latest(int attempt) const {
 
 void CheckpointDirectory::require_latest(int attempt) const {
   if (!is_latest(attempt))
-    throw EnvError(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
+    throw LaterAttempt(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
                                attempt, attempt + 1));
 }
 
@@ -157,7 +157,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
     if (name.step != step || name.hidden) continue;
     const CheckpointEntry there = describe(name);
     if (there.complete() && there.attempt == attempt)
-      throw EnvError(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+      throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
   }
   make_directories(path_, *disk_);
   const std::string folder = folder_of(step, attempt);

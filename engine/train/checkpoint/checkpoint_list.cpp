@@ -1,6 +1,7 @@
 // Reading a directory of checkpoints: which are complete, and which are no longer needed.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -57,12 +58,22 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
 std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry> entries;
   for (const CheckpointName& name : checkpoint_names(path_)) entries.push_back(describe(name));
+  std::vector<CheckpointEntry*> places;
+  std::vector<CheckpointEntry> complete;
+  for (CheckpointEntry& entry : entries) {
+    if (!entry.complete()) continue;  // its attempt may not be known: it stays where its step is
+    places.push_back(&entry);
+    complete.push_back(std::move(entry));
+  }
+  std::stable_sort(complete.begin(), complete.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::pair(a.attempt, a.step) > std::pair(b.attempt, b.step);
+  });
+  for (size_t i = 0; i < places.size(); ++i) *places[i] = std::move(complete[i]);
   return entries;
 }
 
 std::optional<CheckpointEntry> CheckpointDirectory::newest_complete(std::vector<CheckpointEntry>* passed_over) const {
-  for (const CheckpointName& name : checkpoint_names(path_)) {
-    CheckpointEntry entry = describe(name);
+  for (CheckpointEntry& entry : list()) {
     if (entry.complete()) return entry;
     if (passed_over != nullptr) passed_over->push_back(std::move(entry));
   }
