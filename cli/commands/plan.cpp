@@ -14,6 +14,7 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
 #include "engine/compile/report.h"
+#include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
@@ -50,6 +51,7 @@ int plan(const Options& options) {
   require_indices_in_range(job);
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
+  if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
   report["launch"] = launch_report(job.spec);
   std::cout << (options.json ? report.dump(2) + "\n"
                              : render_plan(report, style_of(options)) + render_launch(report["launch"]))
@@ -67,7 +69,8 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   options->job.add_to(*command);
   command->add_flag("--full", options->full, "Every layer and redistribution on a line of its own");
   command->add_flag("--json", options->json, "All of it as JSON");
-  command->footer(R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
+  command->footer(
+      R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
 
 Examples:
   trainctl plan job.yaml

@@ -15,6 +15,7 @@
 #include "cli/render/move_rows.h"
 #include "cli/render/schedule_drawing.h"
 #include "cli/render/table.h"
+#include "engine/base/measures.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 
@@ -308,6 +309,34 @@ std::string memory(const Json& r, bool full) {
   return "\nmemory a rank\n" + table.str() + (more ? "  columns after total are used only if the GPU has room\n" : "");
 }
 
+/// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
+std::string checkpoint(const Json& r) {
+  if (!r.contains("checkpoint")) return "";
+  const Json& c = r["checkpoint"];
+  std::map<int, int64_t> bytes;
+  for (const Json& row : c["ranks"])
+    for (const int rank : row["ranks"]) bytes[rank] = row["bytes"];
+  const int stages = r["stages"], per_stage = static_cast<int>(bytes.size()) / stages;
+  Table table({">ranks", ">stage", ">file, and memory for its copy"});
+  for (int stage = 0; stage < stages; ++stage) {
+    const int first = stage * per_stage, last = first + per_stage - 1;
+    int64_t least = bytes[first], most = 0;
+    for (int rank = first; rank <= last; ++rank) {
+      least = std::min(least, bytes[rank]);
+      most = std::max(most, bytes[rank]);
+    }
+    const std::string from = format_bytes(least), to = format_bytes(most);
+    table.add({std::to_string(first) + (first == last ? "" : "-" + std::to_string(last)), std::to_string(stage),
+               from == to ? to : from + " to " + to});
+  }
+  const std::string integrated =
+      c.contains("integrated_bytes") ? ", " + format_bytes(c["integrated_bytes"]) + " of it model.safetensors" : "";
+  return "\ncheckpoint, a rank\n" + table.str() +
+         fmt::format("  {} in {} files{}; about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
+                     c["files"].get<int>(), integrated, format_duration(c["seconds"]),
+                     c["assumed_bytes_per_second"].get<double>() / 1e6);
+}
+
 std::string communication(const Json& r) {
   Table table({"for", "kind", ">group of", ">calls", ">bytes a call", ">bytes"});
   for (const Json& row : r["communication"]) {
@@ -344,7 +373,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + communication(r);
+  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

@@ -40,7 +40,7 @@ std::string state(const CheckpointEntry& entry) {
 }
 
 std::string table_of(const std::vector<CheckpointEntry>& entries) {
-  Table table({">step", ">epochs", "written", ">size", "", "name", "state"});
+  Table table({">step", ">epochs", "written", ">size", "loss", "name", "state"});
   for (const CheckpointEntry& entry : entries) {
     const Manifest& m = entry.manifest;
     if (entry.complete())

@@ -42,6 +42,8 @@ class Verifier {
       attempt([&] { check_content(file); });
       if (const auto expected = pieces.find(file.name); expected != pieces.end())
         attempt([&] { check_header(file.name, expected->second); });
+      else if (file.name.ends_with(".safetensors"))
+        attempt([&] { check_whole_tensors(file.name); });
     }
     return std::move(found_);
   }
@@ -103,6 +105,23 @@ class Verifier {
     if (file.header().entries.size() != expected.size())
       fail(name, fmt::format("has {} tensors, of which checkpoint.json lists {}", file.header().entries.size(),
                              expected.size()));
+  }
+
+  /// Of a file without pieces, which train.checkpoint.integrated leaves: no tensor is stored in it alone.
+  void check_whole_tensors(const std::string& name) const {
+    const SafetensorsFile file(path_of(name));
+    std::unordered_map<std::string, const StoredTensor*> tensors;
+    for (const StoredTensor& tensor : manifest_.tensors)
+      tensors.emplace(piece_key(tensor.name, tensor.slot, tensor.shape, whole_box(tensor.shape)), &tensor);
+    for (const SafetensorsEntry& entry : file.header().entries) {
+      const auto found = tensors.find(entry.name);
+      if (found == tensors.end()) fail(name, "tensor '" + printable(entry.name) + "' is not in checkpoint.json");
+      const StoredTensor& tensor = *found->second;
+      if (entry.type != stored_type(tensor.dtype) || entry.shape != tensor.shape)
+        fail(name, fmt::format("tensor '{}': expected {} of {}, found {} of {}", printable(entry.name),
+                               to_string(stored_type(tensor.dtype)), to_string(tensor.shape), to_string(entry.type),
+                               to_string(entry.shape)));
+    }
   }
 
   const std::string& directory_;

@@ -5,12 +5,14 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/piece_reader.h"
 #include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/write_whole.h"
 #include "tests/train/checkpoint/sample.h"
 #include "tests/train/scratch_folder.h"
 
@@ -72,6 +74,52 @@ TEST_CASE("each byte of a checkpoint that is flipped is found, and the file is n
   CHECK(problems(saved.path).empty());
 }
 
+namespace {
+
+/// What a reader that does not verify first gets: all numbers, or nothing.
+std::optional<std::vector<Bytes>> read_all(const std::string& path) {
+  try {
+    PieceReader reader(read_manifest(path), path);
+    std::vector<Bytes> numbers;
+    for (const SampleTensor& tensor : two_small_tensors()) {
+      numbers.emplace_back(static_cast<size_t>(num_elements(tensor.shape) * byte_size(tensor.dtype)));
+      reader.read(tensor.name, tensor.slot, whole_box(tensor.shape), tensor.dtype, numbers.back().data());
+    }
+    return numbers;
+  } catch (const EnvError&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a flipped byte outside the numbers never makes a reader return other numbers") {
+  const SavedSample saved;
+  const auto sound = read_all(saved.path);
+  REQUIRE(sound);
+  int refused = 0, survived = 0;
+  for (const auto& entry : fs::directory_iterator(saved.path)) {
+    const std::string path = entry.path(), text = read_whole_file(path);
+    // The numbers themselves have only their SHA-256: the test above.
+    const bool has_numbers = path.ends_with(".safetensors");
+    const size_t end = has_numbers ? static_cast<size_t>(SafetensorsFile(path).header().data_at) : text.size();
+    for (size_t i = 0; i < end; ++i)
+      for (const int mask : {1, 2, 16, 128}) {
+        std::string changed = text;
+        changed[i] = static_cast<char>(changed[i] ^ mask);
+        put(path, changed);
+        const auto numbers = read_all(saved.path);
+        CAPTURE(path);
+        CAPTURE(i);
+        if (numbers) REQUIRE(*numbers == *sound);
+        ++(numbers ? survived : refused);
+      }
+    put(path, text);
+  }
+  CHECK(refused > 4000);
+  CHECK(survived >= 4 * 12);  // job.yaml, which a reader of tensors does not need
+}
+
 TEST_CASE("a file cut off at any byte, or with a byte more, is found") {
   const SavedSample saved;
   for (const auto& entry : fs::directory_iterator(saved.path)) {
@@ -128,11 +176,44 @@ TEST_CASE("a file whose tensors are not those of the manifest is found though it
                        doctest::Contains("has no tensor 'fc.bias:weight' of type BF16"), EnvError);
 }
 
+TEST_CASE("the integrated file is verified: its bytes, and that its tensors are those of the checkpoint") {
+  const ScratchFolder scratch;
+  CheckpointDirectory directory(scratch.path() + "/checkpoints");
+  const int attempt = directory.claim_attempt();
+  const std::string folder = directory.begin(7, attempt);
+  Manifest written = write_sample_files(folder, two_small_tensors(), 7, attempt);
+  written.files.push_back(write_whole(written, folder, folder + "/model.safetensors", {"weight"}));
+  const std::string path = directory.commit(written, "name: sample\n");
+  CHECK(problems(path).empty());
+  const std::string file = path + "/model.safetensors", text = read_whole_file(file);
+  std::string damaged = text;
+  damaged.back() ^= 1;
+  put(file, damaged);
+  CHECK(names(problems(path), "model.safetensors: its bytes are not those that were written"));
+  // A checksum that agrees does not excuse other tensors.
+  const SafetensorsEntry other{.name = "fc.bias:weight", .type = StoredType::f32, .shape = {4}};
+  for (const auto& [entry, words] :
+       {std::pair<SafetensorsEntry, const char*>{other, "tensor 'fc.bias:weight': expected BF16 of [4], found F32 of [4]"},
+        {{.name = "fc.extra:weight", .type = StoredType::u8, .shape = {1}}, "tensor 'fc.extra:weight' is not in checkpoint.json"}}) {
+    SafetensorsWriter writer(file, {entry});
+    writer.write(0, 0, Bytes(static_cast<size_t>(writer.header().entries[0].bytes())));
+    const FileDigest digest = writer.finish();
+    Manifest manifest = parse_manifest(read_whole_file(path + "/checkpoint.json"), "c");
+    for (StoredFile& stored : manifest.files)
+      if (stored.name == "model.safetensors") stored = {stored.name, digest.bytes, digest.sha256};
+    put(path + "/checkpoint.json", to_json(manifest));
+    CHECK(names(problems(path), words));
+  }
+}
+
 TEST_CASE("that a checkpoint was verified is known until it changes") {
   const SavedSample saved;
   CHECK_FALSE(saved.directory.list()[0].verified);
   CHECK(record_verified(saved.path));
   CHECK(saved.directory.list()[0].verified);
+  forget_verified(saved.path);
+  CHECK_FALSE(saved.directory.list()[0].verified);
+  CHECK(record_verified(saved.path));
   put(saved.path + "/.verified", std::string(64, '0'));
   CHECK_FALSE(saved.directory.list()[0].verified);
 }

@@ -1,0 +1,82 @@
+// See the header.
+#include "engine/train/checkpoint/checkpoint_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/state_image.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Whole tensors of the slots that write_checkpoint leaves in model.safetensors.
+class WholeFile {
+ public:
+  void add(const Program& program) {
+    for (const StoredRange& range : stored_ranges(program)) {
+      const Variable& variable = *range.variable;
+      const bool is_chosen = range.slot == kWeightSlot || range.slot == kStateSlot;
+      if (!is_chosen || range.own_count == 0 || !names_.insert(variable.name).second) continue;
+      entries_.push_back({.name = variable.name + ":" + std::string(range.slot),
+                          .type = stored_type(range.dtype),
+                          .shape = variable.global_shape});
+    }
+  }
+  /// Without the metadata in its header, which are short.
+  int64_t bytes() {
+    const SafetensorsHeader header = lay_out(std::move(entries_));
+    return header.data_at + header.data_bytes();
+  }
+
+ private:
+  std::set<std::string> names_;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+/// Ranks of equal files share a row, in the order of their first ranks.
+void add_rank(Json& rows, int rank, int64_t bytes) {
+  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Json& one) { return one["bytes"] == bytes; });
+  if (row != rows.end())
+    (*row)["ranks"].push_back(rank);
+  else
+    rows.push_back({{"ranks", Json::array({rank})}, {"bytes", bytes}});
+}
+
+}  // namespace
+
+Json checkpoint_report(const PlannedJob& job) {
+  check(job.spec.train.checkpoint.has_value(), "the job saves checkpoints");
+  const bool integrated = job.spec.train.checkpoint->integrated;
+  Json ranks = Json::array();
+  WholeFile whole;
+  int64_t bytes = 0;
+  int files = 2;  // checkpoint.json, job.yaml
+  for (int rank = 0; rank < job.spec.launch.ranks; ++rank) {
+    const Program program = compile(job, rank);
+    const StateImage image(program);
+    if (integrated) whole.add(program);
+    add_rank(ranks, rank, image.bytes());
+    bytes += image.bytes();
+    files += image.empty() ? 0 : 1;
+  }
+  Json report = {
+      {"bytes", bytes}, {"files", files}, {"seconds", 0.0}, {"assumed_bytes_per_second", kAssumedBytesPerSecond}};
+  if (integrated) {
+    const int64_t more = whole.bytes();
+    report["bytes"] = bytes + more;
+    report["files"] = files + 1;
+    report["integrated_bytes"] = more;
+  }
+  report["seconds"] = report["bytes"].get<double>() / kAssumedBytesPerSecond;
+  report["ranks"] = std::move(ranks);
+  return report;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,19 @@
+// What `trainctl plan` says of checkpoints, read from the files that the ranks would write.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+/// Disks differ; the plan says which speed it assumes.
+inline constexpr double kAssumedBytesPerSecond = 500e6;
+
+/// {"bytes": of the ranks' files and the integrated one, "files": with checkpoint.json and job.yaml, "seconds",
+///  "assumed_bytes_per_second", "integrated_bytes"?, "ranks": [{"ranks": [0, 1], "bytes"}, …]}. `bytes` of a rank are
+/// those of its file, and of the memory in which its copy waits for the disk. Compiles every rank: ranks of one class
+/// share the work of writing what they all have. Needs train.checkpoint.
+nlohmann::ordered_json checkpoint_report(const PlannedJob& job);
+
+}  // namespace trainctl
