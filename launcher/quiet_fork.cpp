@@ -64,6 +64,17 @@ void close_all_but(int fd) {
   close_range(static_cast<unsigned>(fd) + 1, ~0U, 0);
 }
 
+void close_all_but(std::vector<int> fds) {
+  std::sort(fds.begin(), fds.end());
+  unsigned next = 0;
+  for (const int fd : fds) {
+    const auto kept = static_cast<unsigned>(fd);
+    if (kept > next) close_range(next, kept - 1, 0);
+    next = kept + 1;
+  }
+  close_range(next, ~0U, 0);
+}
+
 std::optional<std::string> in_child(double seconds, const std::function<std::string()>& work) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace trainctl {
 
@@ -15,6 +16,8 @@ pid_t quiet_fork();
 
 /// Closes all descriptors except one. Only async-signal-safe calls.
 void close_all_but(int fd);
+/// Except several.
+void close_all_but(std::vector<int> fds);
 
 /// The result of `work`, executed in a child process: a disk that hangs holds the child, and not the caller. A thread
 /// would not do: a process cannot end while one of its threads waits for such a disk. nullopt if there is no result

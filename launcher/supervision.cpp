@@ -52,7 +52,10 @@ void Supervision::failed_to_start(int rank, std::string why, double time, double
 
 void Supervision::progressed(int rank, RankProgress progress, double now) {
   Motion& motion = motions_[static_cast<size_t>(rank)];
-  if (!motion.progress || motion.progress->position != progress.position) motion.moved = now;
+  if (!motion.progress || motion.progress->position != progress.position) {
+    motion.moved = now;
+    if (phase_ == Phase::asking && progress.saving) deadline_ = std::max(deadline_, now + limits_.grace_seconds);
+  }
   motion.progress = progress;
 }
 

@@ -31,6 +31,7 @@ enum class ProcessState { waiting, running, ended, failed_to_start };
 struct RankProgress {
   uint64_t position = 0;  ///< differs from the last one when the rank has moved
   bool waiting = false;   ///< in a call that waits for other ranks
+  bool saving = false;    ///< it waits for a disk, to save what else would be lost, and limits that itself
 };
 
 /// All that is known of a rank when it has ended.

@@ -189,10 +189,11 @@ class Supervisor {
   void await_interrupt() {
     interrupts_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
+      await_interrupt();
+      if (signal == SIGUSR1 && launch_.on_user_signal) return launch_.on_user_signal();
       const bool first = supervision_.interrupt_signal() == 0;
       supervision_.interrupted(signal, now());
       notice(signal_name(signal) + (first ? first_answer() : " again: killed the ranks"));
-      await_interrupt();
     });
   }
 

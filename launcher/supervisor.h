@@ -36,6 +36,8 @@ struct Launch {
   /// Asks the ranks, without a signal, to end after a step that all agree on; they get no signal until grace is over.
   /// If unset, the user's first signal goes to their process groups: SIGUSR1 unchanged, others as SIGTERM.
   std::function<void()> ask_to_stop = {};
+  /// What SIGUSR1 does. If unset, it asks the ranks to stop.
+  std::function<void()> on_user_signal = {};
   /// The step after which the ranks ended on request; nullopt if they reached the job's end. Called once all ranks
   /// have ended, and only if ask_to_stop is set.
   std::function<std::optional<int64_t>()> stopped_at = {};

@@ -24,6 +24,7 @@ struct Options {
   std::string profile;  ///< empty: none
   std::string profile_steps = "3-5";
   std::string show;  ///< empty: rank 0
+  ResumeOptions resume;
 };
 
 /// The value of `--profile` without a file.
@@ -51,6 +52,7 @@ std::vector<int> shown_ranks(const std::string& text, int ranks) {
 WorkloadOptions workload_options(const Options& options) {
   WorkloadOptions result;
   result.record = options.record;
+  result.resume = options.resume;
   if (options.profile.empty()) return result;
   if (options.profile != kInRunFolder) require_writable_file(options.profile, "--profile");
   ProfileOptions& profile = result.profile.emplace();
@@ -99,6 +101,12 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_option("--profile-steps", options->profile_steps, "The steps of the profile, which count from 1")
       ->capture_default_str()
       ->needs(profile);
+  command->add_flag("--resume", options->resume.resume,
+                    "Go on from the job's newest complete checkpoint, under whatever plan the job has now");
+  command->add_option("--resume-from", options->resume.from,
+                                   "Go on from this checkpoint, or the newest of this run's folder");
+  command->add_flag("--partial", options->resume.partial,
+                    "Resume although network or optimizer have changed: take what fits");
   command->footer(
       R"(Plans and verifies the job, then starts its ranks. Their output goes to log_output/<run>/rank.<N>/stdout
 and stderr; the first rank's is shown. Ctrl-C asks the ranks to stop, a second one kills them.
@@ -108,6 +116,7 @@ Examples:
   trainctl run job.yaml launch.ranks=4 parallel.stages=2 train.steps=100
   trainctl run job.yaml --show all              every rank's lines, each with its rank
   trainctl run job.yaml --profile train.steps=5
+  trainctl run job.yaml --resume launch.ranks=6  on from the newest checkpoint, under another plan
   trainctl run job.yaml --detach                then: trainctl ps, attach, logs, stop
 
 The job may name a program in place of a network:  command: [python3, train.py])");

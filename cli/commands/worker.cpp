@@ -18,6 +18,8 @@
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/restore.h"
+#include "engine/train/checkpoint/saver.h"
 #include "engine/train/job.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
@@ -33,6 +35,9 @@ struct Options {
   int gpu = -1;  ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
   bool record = false;
   std::string profile;   ///< steps, "3-5"; empty: none
+  int image_fd = -1;     ///< memory for this rank's part of checkpoints; -1: the job saves none
+  int failures = 0;      ///< of the run before this attempt
+  std::string resume;    ///< the checkpoint to go on from; empty: none
   std::string start_up;  ///< the launcher's StartUpClock, serialized
 };
 
@@ -78,6 +83,17 @@ class Worker {
       if (fault) fault->strike(step + 1);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
     };
+    std::optional<PieceReader> reader;
+    if (!options_.resume.empty()) {
+      reader.emplace(read_manifest(options_.resume), options_.resume);
+      train_options.from = position_after(*job_, reader->manifest(), options_.resume);
+      train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+    }
+    std::optional<Saver> saver;
+    if (options_.image_fd >= 0) {
+      saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
+      saver->add_to(hooks);
+    }
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
     output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
@@ -140,6 +156,9 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--gpu", options->gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
+  command->add_option("--image-fd", options->image_fd);
+  command->add_option("--failures", options->failures);
+  command->add_option("--resume-from", options->resume);
   command->add_option("--start-up", options->start_up)->required();
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

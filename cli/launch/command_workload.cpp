@@ -71,7 +71,7 @@ CommandWorkload::CommandWorkload(JobSpec spec)
 
 nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spec_); }
 
-void CommandWorkload::prepare(int attempt) {
+void CommandWorkload::prepare(int attempt, const RunDirectory&) {
   attempt_ = attempt;
   // Another port after a restart, bound while the last one is still held: leftover processes of the last attempt must
   // not reach the new ranks.

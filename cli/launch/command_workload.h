@@ -16,7 +16,7 @@ class CommandWorkload : public Workload {
 
   const JobSpec& spec() const override { return spec_; }
   nlohmann::ordered_json plan() const override;
-  void prepare(int attempt) override;
+  void prepare(int attempt, const RunDirectory& directory) override;
   ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
   void connect(Launch& launch) override;
   bool is_up() const override;

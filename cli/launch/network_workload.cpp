@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/launch/network_workload.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       options_(options),
       start_up_(options.start_up),
       classes_(compile_classes(job_)),
+      checkpoints_(job_, options.resume),
       loop_(loop),
       states_(classes_) {
   start_up_.ended("plan");
@@ -77,11 +79,12 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
   return report;
 }
 
-void NetworkWorkload::prepare(int attempt) {
+void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
   memory_ = SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
+  checkpoints_.prepare(attempt, directory, memory_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();
   store_.reset();
@@ -111,6 +114,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds = {memory_->fd()};
+  checkpoints_.add_to(command, place.rank);
   return command;
 }
 
@@ -122,6 +126,7 @@ void NetworkWorkload::connect(Launch& launch) {
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
+  if (checkpoints_.are_saved()) launch.on_user_signal = [this] { memory_->saves().ask(); };
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
@@ -170,13 +175,16 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.ranks = group_ranks(texts);
 }
 
-std::string NetworkWorkload::news(const RunDirectory& directory) {
-  if (start_up_told_) return "";
+std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
+  std::vector<std::string> lines = checkpoints_.news();
+  if (start_up_told_) return lines;
   for (int rank = 0; rank < job_.spec.launch.ranks; ++rank) {
-    if (memory_->status(rank).epoch.load() == 0) return "";  // its first step is not finished
+    if (memory_->status(rank).epoch.load() == 0) return lines;  // its first step is not finished
   }
   start_up_told_ = true;
-  return start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0);
+  lines.push_back(
+      start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0));
+  return lines;
 }
 
 RunResult NetworkWorkload::result() const {
@@ -184,6 +192,7 @@ RunResult NetworkWorkload::result() const {
   RunResult result;
   result.step = static_cast<int64_t>(first.finished_steps.load());
   result.steps = static_cast<int64_t>(first.total_steps.load());
+  if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
     result.metrics = metrics();

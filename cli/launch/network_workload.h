@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "cli/launch/checkpoints.h"
 #include "cli/launch/device_choice.h"
 #include "cli/launch/rank_states.h"
 #include "cli/launch/stopped_ranks.h"
@@ -24,12 +25,13 @@ class NetworkWorkload : public Workload {
   const JobSpec& spec() const override { return job_.spec; }
   nlohmann::ordered_json plan() const override;
   std::string device() const override { return device_; }
-  void prepare(int attempt) override;
+  void prepare(int attempt, const RunDirectory& directory) override;
   ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
   void connect(Launch& launch) override;
   bool is_up() const override;
   void describe(LiveStatus& status) override;
-  std::string news(const RunDirectory& directory) override;
+  std::vector<std::string> news(const RunDirectory& directory) override;
+  std::vector<std::string> finish() override { return checkpoints_.finish(); }
   RunResult result() const override;
   std::string report(const RunDirectory& directory) override;
 
@@ -43,6 +45,7 @@ class NetworkWorkload : public Workload {
   StartUpClock start_up_;
   bool start_up_told_ = false;
   const RankClasses classes_;
+  Checkpoints checkpoints_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<Route> routes_;         ///< for messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs

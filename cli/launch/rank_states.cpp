@@ -52,6 +52,8 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
       return "loading";
     case RankState::connecting:
       return "connecting";
+    case RankState::saving:
+      return "saving";
     case RankState::done:
       return "done";
     case RankState::failed:

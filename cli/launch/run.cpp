@@ -64,7 +64,7 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
 
 int Run::operator()() {
   write_job();
-  workload_.prepare(0);
+  workload_.prepare(0, directory_);
   view_.begin(spec_.name, cluster_.num_ranks(), directory_, workload_.device());
   register_run();
   watch_signals();
@@ -77,6 +77,7 @@ int Run::operator()() {
 void Run::write_job() const {
   JobSpec resolved = spec_;  // workers read it from another folder, so paths must be absolute
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
+  if (auto& saves = resolved.train.checkpoint; saves && !saves->dir.empty()) saves->dir = fs::absolute(saves->dir);
   directory_.write("job.yaml", to_yaml(resolved));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
   directory_.reserve_outcome();
@@ -101,7 +102,8 @@ void Run::register_run() {
 void Run::watch_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
-    if (signal == SIGUSR1 && spec_.has_command()) return watch_signals();  // a program may give it any meaning
+    // A program may give it any meaning; a job with checkpoints saves.
+    if (signal == SIGUSR1 && (spec_.has_command() || spec_.train.checkpoint)) return watch_signals();
     stopping_ = true;
   });
 }
@@ -118,7 +120,7 @@ Launch Run::launch() {
   launch.on_restart = [this](int attempt) {
     attempt_ = attempt;
     runner_.started = 0;
-    workload_.prepare(attempt);
+    workload_.prepare(attempt, directory_);
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
   // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
@@ -163,7 +165,8 @@ void Run::tick() {
 }
 
 void Run::tell_news() {
-  if (const std::string news = workload_.news(directory_); !news.empty()) view_.news(news);
+  for (const std::string& line : workload_.news(directory_))
+    if (!line.empty()) view_.news(line);
 }
 
 /// The user's prompt returns once all ranks have started for certain.
@@ -186,6 +189,7 @@ void Run::finish(const Outcome& outcome) {
   RunEnd end = run_end(outcome, workload_.result());
   if (!outcome.disk_hangs) {
     tell_news();  // a run may be shorter than a tick
+    for (const std::string& line : workload_.finish()) view_.news(line);
     end.report = report_of_workload();
   }
   view_.end(end, directory_);  // may wait for the reader of our output

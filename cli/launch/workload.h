@@ -6,7 +6,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "cli/launch/checkpoints.h"
 #include "cli/launch/profile.h"
 #include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
@@ -26,7 +28,7 @@ class Workload {
   /// The devices of its ranks, in words: "CPUs"; empty if the program chooses them.
   virtual std::string device() const { return ""; }
   /// Creates what the ranks of one attempt share: memory, store, port. Called before the ranks of each attempt start.
-  virtual void prepare(int attempt) = 0;
+  virtual void prepare(int attempt, const RunDirectory& directory) = 0;
   /// The command of a rank.
   virtual ProcessCommand command(const RankPlace& place, const RunDirectory& directory) = 0;
   /// Sets the callbacks of `launch` that control and observe ranks.
@@ -35,8 +37,10 @@ class Workload {
   virtual bool is_up() const = 0;
   /// Fills in the progress and what each rank does.
   virtual void describe(LiveStatus& status) = 0;
-  /// A line about the run to show now, each only once; may be empty. Called often.
-  virtual std::string news(const RunDirectory&) { return ""; }
+  /// Lines about the run to show now, each only once. Called often.
+  virtual std::vector<std::string> news(const RunDirectory&) { return {}; }
+  /// The ranks have ended: finishes what was done for them beside, and returns what the user should know of it.
+  virtual std::vector<std::string> finish() { return {}; }
   /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
@@ -45,6 +49,7 @@ class Workload {
 
 struct WorkloadOptions {
   StartUpClock start_up{};                ///< starts with the command
+  ResumeOptions resume{};                 ///< networks only
   bool record = false;                    ///< networks only: each rank writes the collectives of its first step
   std::optional<ProfileOptions> profile;  ///< networks only: when each instruction of a few steps ran
 };

@@ -44,6 +44,7 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
     if (result.loss) put_loss(json, *result.loss);
     put_metrics(json, result.metrics);
   }
+  if (result.saved_step) json["saved_step"] = *result.saved_step;
   return json.dump() + "\n";
 }
 
@@ -55,6 +56,7 @@ std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   if (outcome.contains("stopped_at_step")) step = outcome.value("stopped_at_step", int64_t{0});
   RunEnd end{ending(code, code > 128 ? code - 128 : 0, step), outcome.value("seconds", 0.0), code};
   end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome), metrics_of(outcome)};
+  if (outcome.contains("saved_step")) end.result.saved_step = integer(outcome, "saved_step");
   const Json error = read_json(directory.file("error.json"));
   if (error.is_object()) end.failure = error.value("report", "");
   return end;

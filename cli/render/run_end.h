@@ -16,6 +16,8 @@ struct RunResult {
   int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
   std::optional<float> loss = {};  ///< of the last finished step; nullopt: forward only
   Metrics metrics = {};            ///< of that step
+  /// The step of the last checkpoint that was written; 0: none was. nullopt: the job writes none.
+  std::optional<int64_t> saved_step = {};
 };
 
 struct RunEnd {

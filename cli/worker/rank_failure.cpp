@@ -67,6 +67,8 @@ std::string describe_position(const RankStatus& status, const Program& program) 
       return "loading";
     case RankState::connecting:
       return "connecting to the other ranks";
+    case RankState::saving:
+      return "waiting for the disk, to save";
     case RankState::done:
       return "its end";
     case RankState::training:
@@ -90,6 +92,8 @@ RankProgress progress_of(const RankStatus& status, const Program& program) {
   RankProgress progress;
   progress.position = (static_cast<uint64_t>(state) << 60) | (step << 28) | instruction;
   progress.waiting = state == RankState::connecting;
+  progress.saving = state == RankState::saving;
+  if (progress.saving) progress.position ^= status.looks.load();
   if (const Instruction* at = instruction_at(status, program)) {
     progress.waiting = progress.waiting || at->opcode == Opcode::collective || at->opcode == Opcode::recv;
   }

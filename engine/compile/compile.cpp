@@ -15,6 +15,7 @@ using enum Pass::Need;
 constexpr std::array kPasses = {
     Pass{"lay_out_variables", "buckets, parameters and states, and the buffers that last all steps", required,
          lay_out_variables},
+    Pass{"divide_storage", "which rank writes which part of the variables into checkpoints", required, divide_storage},
     Pass{"choose_formats", "which images are stored channels last", optional, choose_formats},
     Pass{"lower_stage", "the stage's tasks as kernels, loads, collectives, sends and recvs", required, lower_stage},
     Pass{"gather_ahead", "gathers of weights start one layer before their use", optional, gather_ahead},

@@ -57,7 +57,7 @@ void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
 }
 
 void add_bucket(Compiler& c, const BucketPlan& plan) {
-  const Bucket bucket = bucket_of(c, plan);
+  Bucket bucket = bucket_of(c, plan);
   const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
   RankBucket r;
   r.plan = &plan;
@@ -70,7 +70,8 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
       r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
     }
   }
-  c.program.buckets.push_back(bucket);
+  if (plan.updated) bucket.optimizer_states = c.optimizer_of(plan).states();
+  c.program.buckets.push_back(std::move(bucket));
   c.buckets.push_back(std::move(r));
 }
 

@@ -7,6 +7,8 @@ namespace trainctl {
 
 /// Buckets, variables and everything else that lives as long as the program.
 void lay_out_variables(Compiler& c);
+/// Which rank writes which part of the variables into checkpoints: what several ranks hold is divided among them.
+void divide_storage(Compiler& c);
 /// Which images are stored channels last.
 void choose_formats(Compiler& c);
 /// The stage's tasks as instructions: nodes, redistributions, pipeline, gradients, and the end of the step.

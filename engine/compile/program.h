@@ -128,6 +128,9 @@ struct Variable {
   /// Bytes from the arena's start, in f32; -1: a parameter of which the bucket holds only a shard, or no f32
   /// weights at all.
   int64_t arena_offset = -1;
+  /// Elements of this rank's part that checkpoints take from this rank, of all that hold the part (divide_storage).
+  /// Where the bucket is sharded, only what is in this rank's shards counts.
+  int64_t own_first = 0, own_elements = 0;
 };
 
 /// Parameters that are reduced, gathered and updated together, as one flat range:
@@ -155,7 +158,8 @@ struct Bucket {
   int64_t sums_offset = -1;
   /// No gradients are kept: the kernels that would compute them update the weights (fuse_update).
   bool updated_by_parts = false;
-  std::vector<int64_t> optimizer_offsets;  ///< one per optimizer state (momentum; m, v), whole or shard
+  std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
+  std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
 
   bool has_compute_copy() const { return compute_offset >= 0; }
   /// At level 3, and in bf16 from level 1 on, where other ranks read the compute copy.

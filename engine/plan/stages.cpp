@@ -107,7 +107,7 @@ void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::
         {spec.position("parallel.stage_config"), "parallel.stage_config",
          fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
          "put a layer or the loss there, or set parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1) +
-             " and change stage_config to suit"});
+             " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
   }
 }
 

@@ -19,6 +19,7 @@
 #include "engine/ops/kernel.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/input_layout.h"
+#include "engine/runtime/state_copy.h"
 #include "engine/runtime/timeline.h"
 
 namespace trainctl {
@@ -72,6 +73,14 @@ class Executor {
   /// Copies between the arena and host memory, after all started steps; offsets are the program's.
   virtual void read(int64_t offset, void* to, int64_t bytes) = 0;
   virtual void write(int64_t offset, const void* from, int64_t bytes) = 0;
+
+  /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
+  virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
+  /// Copies those ranges as they are after all started steps, beside the steps that follow. The copy before it must be
+  /// complete. Throws as start_step.
+  virtual void begin_copy() = 0;
+  /// Whether the last copy is complete; with `wait` once it is.
+  virtual bool is_copied(bool wait) = 0;
 };
 
 /// Allocates the arena (or uses `arena` if given: shared memory of program.arena_bytes, 64-byte

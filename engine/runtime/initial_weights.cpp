@@ -55,17 +55,7 @@ void initial_values(const Variable& variable, uint64_t seed, int64_t first, int6
 
 namespace {
 
-/// The part of a parameter inside elements [first, first + count) of its bucket, which start at `offset`.
-void add_range(const Variable& variable, int64_t first, int64_t count, int64_t offset, DType dtype,
-               std::vector<InitialRange>& ranges) {
-  const int64_t begin = std::max(variable.bucket_element, first);
-  const int64_t end = std::min(variable.bucket_element + num_elements(variable.shape), first + count);
-  if (offset < 0 || begin >= end) return;
-  ranges.push_back(
-      {&variable, begin - variable.bucket_element, end - begin, offset + (begin - first) * byte_size(dtype), dtype});
-}
-
-void write_bf16(const InitialRange& range, uint64_t seed, uint16_t* out) {
+void write_bf16(const StoredRange& range, uint64_t seed, uint16_t* out) {
   constexpr int64_t kBlock = 4096;
   float block[kBlock];
   for (int64_t at = 0; at < range.count; at += kBlock) {
@@ -77,31 +67,9 @@ void write_bf16(const InitialRange& range, uint64_t seed, uint16_t* out) {
 
 }  // namespace
 
-std::vector<InitialRange> initial_ranges(const Program& program) {
-  std::vector<InitialRange> ranges;
-  for (const Variable& variable : program.variables) {
-    if (variable.bucket < 0) {
-      check(variable.arena_offset >= 0, "a variable without a bucket needs its own place");
-      ranges.push_back({&variable, 0, num_elements(variable.shape), variable.arena_offset, DType::f32});
-      continue;
-    }
-    const Bucket& bucket = program.buckets[variable.bucket];
-    const auto add = [&](int64_t offset, bool cut, DType dtype) {
-      if (!cut) return add_range(variable, 0, bucket.elements, offset, dtype, ranges);
-      for (int p = 0; p < bucket.pieces; ++p) {
-        const Bucket::Piece piece = bucket.piece(p);
-        const int64_t kept = offset < 0 ? offset : offset + piece.kept_first * byte_size(dtype);
-        add_range(variable, piece.own_first, piece.own_elements, kept, dtype, ranges);
-      }
-    };
-    add(bucket.weights_offset, bucket.weights_are_cut(), DType::f32);
-    add(bucket.compute_offset, bucket.level == 3, DType::bf16);
-  }
-  return ranges;
-}
-
 void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena) {
-  for (const InitialRange& range : initial_ranges(program)) {
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (!has_initial_values(range)) continue;
     std::byte* to = arena + range.offset;
     if (range.dtype == DType::bf16)
       write_bf16(range, seed, reinterpret_cast<uint16_t*>(to));

@@ -9,9 +9,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
-#include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/runtime/stored_ranges.h"
 
 namespace trainctl {
 
@@ -21,18 +21,12 @@ void initial_values(std::string_view name, const Init& init, uint64_t seed, int6
 /// Elements [first, first + count) of this rank's part of `variable`, row-major in the part.
 void initial_values(const Variable& variable, uint64_t seed, int64_t first, int64_t count, float* out);
 
-/// Initial values in a program's arena: elements [first, first + count) of this rank's part of a variable.
-struct InitialRange {
-  const Variable* variable;
-  int64_t first, count;
-  int64_t offset;  ///< bytes from the arena's start
-  DType dtype;     ///< f32, or the bf16 copy that kernels read
-};
+/// False for an optimizer's states, which begin at 0, as the arena does.
+inline bool has_initial_values(const StoredRange& range) {
+  return range.slot == kWeightSlot || range.slot == kStateSlot;
+}
 
-/// All ranges of a program; only this rank's shard of what is sharded.
-std::vector<InitialRange> initial_ranges(const Program& program);
-
-/// Writes them all into the arena.
+/// Writes them all into the arena, which is zeroed.
 void write_initial_weights(const Program& program, uint64_t seed, std::byte* arena);
 
 }  // namespace trainctl

@@ -10,11 +10,13 @@ namespace {
 /// A default-constructed struct of each section, to read the defaults from.
 const void* default_object(const Section* section) {
   static JobSpec job;
+  static const CheckpointSpec checkpoint;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
   if (section->name == "train") return &job.train;
+  if (section->name == "train.checkpoint") return &checkpoint;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
   if (section->name == "launch") return &job.launch;

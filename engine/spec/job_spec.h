@@ -119,12 +119,28 @@ struct OptimizerSpec {
   double learning_rate_scale(int group) const;
 };
 
+/// train.checkpoint: when the state is saved, and where. A run's last step is always saved. With no every_* field the
+/// time between two saves follows from what a save costs and how often the run fails.
+struct CheckpointSpec {
+  int64_t every_steps = 0;   ///< 0: not by steps
+  int64_t every_epochs = 0;  ///< 0: not by epochs
+  double every_minutes = 0;  ///< 0: not by time
+  std::string every = "auto";
+  std::string dir;           ///< empty: `checkpoints` in the run's folder
+  int64_t keep = 2;          ///< newest checkpoints that are kept
+  bool async = true;         ///< training goes on while a save is written
+  bool integrated = false;   ///< also one file of whole tensors
+
+  bool is_automatic() const { return every_steps == 0 && every_epochs == 0 && every_minutes == 0; }
+};
+
 struct TrainSpec {
   int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
   int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
   int64_t log_every = 1;       ///< steps between loss lines
   int64_t sink_steps = 1;      ///< steps between two reads of the losses
   OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
+  std::optional<CheckpointSpec> checkpoint;  ///< nothing is saved without it
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.

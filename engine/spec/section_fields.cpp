@@ -257,6 +257,41 @@ const Section& optimizer_section() {
   return section;
 }
 
+const Section& checkpoint_section() {
+  using C = CheckpointSpec;
+  static const Section section{
+      "train.checkpoint",
+      "When the state is saved; always after the last step, and when the run is asked to stop. With several `every_*` "
+      "each saves.",
+      {
+          unless_zero<&C::every_steps>("every_steps", "Steps between two saves.").at_least(1),
+          unless_zero<&C::every_epochs>("every_epochs", "Epochs between two saves.").at_least(1),
+          field<&C::every_minutes>("every_minutes", "Minutes between two saves; 0: not by time.").at_least(0),
+          field<&C::every>("every",
+                           "auto: without every_*, the time between two saves follows from what one costs and how "
+                           "often the run has failed (Young's formula).")
+              .one_of({"auto"}),
+          field<&C::dir>("dir", "Where the checkpoints are; empty: `checkpoints` in the run's folder."),
+          field<&C::keep>("keep", "How many of the newest are kept.").at_least(1),
+          field<&C::async>("async", "Training goes on while a save is written; false: it waits until it is on disk."),
+          field<&C::integrated>("integrated", "Each also has one file of whole tensors, model.safetensors."),
+      }};
+  return section;
+}
+
+Field checkpoint_field() {
+  Field f = make_field("checkpoint", FieldKind::section,
+                       "Saves the state, so that `run --resume` can go on. Without it nothing is saved.");
+  f.section = &checkpoint_section();
+  f.stands_for = "every";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& checkpoint = static_cast<TrainSpec*>(enclosing)->checkpoint;
+    if (make && !checkpoint) checkpoint.emplace();
+    return checkpoint ? &*checkpoint : nullptr;
+  };
+  return f;
+}
+
 const Section& train_section() {
   using T = TrainSpec;
   static const Section section{
@@ -280,6 +315,7 @@ const Section& train_section() {
           field<&T::on_nan>("on_nan",
                             "If the loss is nan or infinite: stop ends the run with exit code 5, warn says so once and "
                             "goes on."),
+          checkpoint_field(),
       }};
   return section;
 }

@@ -47,6 +47,9 @@ std::string to_string(const MetricValues& metrics) {
   return text;
 }
 
+EpochMeans::EpochMeans(const EpochSums& sums, std::span<const ReportedMetric> of)
+    : loss_(sums.loss), sums_{of, sums.metrics}, count_(sums.count) {}
+
 void EpochMeans::add(const StepReport& report) {
   loss_ += static_cast<double>(report.loss);
   sums_.of = report.metrics.of;

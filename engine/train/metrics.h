@@ -67,10 +67,21 @@ std::string not_finite_line(const StepReport& report);
 /// add up to `seconds`; `alone` excludes those in which the rank waited for others.
 nlohmann::ordered_json start_up_json(const StartUpClock& clock);
 
+/// The sums over an epoch's steps so far. Plain data: checkpoints hold it.
+struct EpochSums {
+  double loss = 0;
+  std::array<double, kMostMetrics> metrics{};
+  int64_t count = 0;
+};
+
 /// The means of an epoch's losses and metrics, in double.
 class EpochMeans {
  public:
+  EpochMeans() = default;
+  /// Goes on from these sums; `of` as in MetricValues.
+  EpochMeans(const EpochSums& sums, std::span<const ReportedMetric> of);
   void add(const StepReport& report);
+  EpochSums sums() const { return {loss_, sums_.values, count_}; }
   int64_t count() const { return count_; }
   double loss() const { return mean(loss_); }
   MetricValues metrics() const;

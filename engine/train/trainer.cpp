@@ -27,11 +27,12 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
 }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
-                                    Executor& executor, int held) {
+                                    Executor& executor, int held, int64_t first_step) {
   const JobSpec& spec = job.spec;
   try {
     LoaderOptions options;
     options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
+    options.first_step = first_step;
     options.micro_batches = job.plan.micro_batches;
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
@@ -65,7 +66,13 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
       program_(program),
       hooks_(std::move(hooks)),
-      start_up_(options.start_up) {
+      start_up_(options.start_up),
+      first_step_(options.from.step),
+      started_(first_step_),
+      finished_(first_step_),
+      reported_(first_step_),
+      is_finite_(options.from.is_finite),
+      epoch_means_(options.from.epoch, program.metrics) {
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
@@ -80,8 +87,12 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   if (options.cuda) executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
+  if (options.restore) {
+    options.restore(*executor_);
+    start_up_.ended("checkpoint");
+  }
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_);
+  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
   reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
 }
@@ -90,20 +101,21 @@ void Trainer::start_steps() {
   while (!stopped_ && started_ < run_steps_ && started_ - finished_ < max_ahead_) {
     if (hooks_.may_start && !hooks_.may_start(started_)) {
       stopped_ = true;
-      return;
+      break;
     }
+    if (hooks_.at_step) hooks_.at_step(started_, *executor_);
     start_step();
   }
 }
 
 void Trainer::start_step() {
   if (started_ == finished_) last_ = Clock::now();
-  if (started_ == 0) epoch_start_ = last_;
+  if (started_ == first_step_) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
   StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
   const std::byte* batch = loader_->next_step();
   scalars.label_weight = loader_->label_weight();
-  if (started_ == 0) start_up_.ended("data");
+  if (started_ == first_step_) start_up_.ended("data");
   executor_->start_step(batch, scalars);
   ++started_;
 }
@@ -134,7 +146,7 @@ StepReport Trainer::finish_step() {
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
-  if (finished_ == 0) finish_start_up();
+  if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;
   const Clock::time_point now = Clock::now();
@@ -158,7 +170,10 @@ void Trainer::finish_steps() {
 
 std::optional<StepReport> Trainer::run_step() {
   if (reported_ == finished_) finish_steps();
-  if (reported_ == finished_) return std::nullopt;
+  if (reported_ == finished_) {
+    if (!std::exchange(ended_, true) && hooks_.at_end) hooks_.at_end(started_, *executor_);
+    return std::nullopt;
+  }
   const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
   ++reported_;
   epoch_means_.add(report);
@@ -167,6 +182,7 @@ std::optional<StepReport> Trainer::run_step() {
   if (hooks_.on_step) hooks_.on_step(report);
   if (diverges) first_not_finite(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
+  if (hooks_.reported) hooks_.reported({reported_, epoch_means_.sums(), is_finite_});
   return report;
 }
 
@@ -187,7 +203,7 @@ void Trainer::end_of_epoch(const StepReport& report) {
   epoch_start_ = last_;
   const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
                           epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
-  epoch_means_ = {};
+  if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may go on with it
   if (hooks_.on_epoch) hooks_.on_epoch(epoch);
 }
 

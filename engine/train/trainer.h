@@ -29,6 +29,13 @@ class LossNotFinite : public std::runtime_error {
   int64_t run_step_;
 };
 
+/// Where a run goes on: what is known of the steps before, beside the state of the arena.
+struct TrainPosition {
+  int64_t step = 0;  ///< the next one, from 0 over the whole run
+  EpochSums epoch;   ///< of the steps of its epoch before it
+  bool is_finite = true;
+};
+
 /// All are optional, and called on the training thread.
 struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
@@ -41,6 +48,13 @@ struct TrainHooks {
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
   /// has steps in flight: the previous step may have started without being reported yet.
   std::function<bool(int64_t step)> may_start;
+  /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
+  /// state before that step.
+  std::function<void(int64_t step, Executor&)> at_step;
+  /// Called once, when the last step of the run is done, with the number of steps; not if it fails.
+  std::function<void(int64_t step, Executor&)> at_end;
+  /// After each report and its other hooks: what is known before step `position.step`.
+  std::function<void(const TrainPosition& position)> reported;
   /// The first step is finished: where the time until then went. Called before its on_step.
   std::function<void(const StartUpClock&)> on_first_step;
 };
@@ -51,10 +65,13 @@ struct TrainOptions {
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
   StartUpClock start_up{};                    ///< started by the phases before this one
+  TrainPosition from{};                       ///< where to start
+  /// Called before the first step: replaces the initial weights by those of `from`.
+  std::function<void(Executor&)> restore{};
 };
 
 struct TrainResult {
-  int64_t steps = 0;
+  int64_t steps = 0;     ///< of this run: those before TrainOptions::from are not counted
   bool stopped = false;  ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
@@ -96,8 +113,9 @@ class Trainer {
   TrainHooks hooks_;
   StartUpClock start_up_;
   int64_t run_steps_ = 0;
-  int64_t started_ = 0, finished_ = 0, reported_ = 0;
-  bool stopped_ = false;
+  const int64_t first_step_;
+  int64_t started_, finished_, reported_;  ///< all from 0 over the whole run
+  bool stopped_ = false, ended_ = false;
   int max_ahead_ = 1;      ///< steps started but not finished
   bool is_finite_ = true;  ///< all losses so far
   Clock::time_point epoch_start_;

@@ -70,7 +70,7 @@ def main():
         file.write(f"name: hello\ncommand: [{sys.executable}, hello.py]\n")
     n = options.ranks
     print(f"{'':<44} {'first step, s':>14} {'all, s':>10}")
-    row(f"trainctl run, {n} ranks, mnist_mlp, 1 step", [trainctl, "run", job, "train.steps=1", f"launch.log_dir={folder}/logs"],
+    row(f"trainctl run, {n} ranks, mnist_mlp, 1 step", [trainctl, "run", job, "train.steps=1", "train.checkpoint=null", f"launch.log_dir={folder}/logs"],
         folder, options.repeats, "step: 1,")
     row("trainctl run, 1 rank of true", [trainctl, "run", "true.yaml"], folder, options.repeats)
     row("trainctl run, 256 ranks of true", [trainctl, "run", "true.yaml", "launch.ranks=256"], folder, options.repeats)

@@ -95,7 +95,7 @@ TEST_CASE("show program stops after a pass, or shows what each pass does") {
   const CommandResult unknown = show({"--after", "fuse_los"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "there is no pass called 'fuse_los'; did you mean 'fuse_loss'?"));
-  CHECK(contains(unknown.err, "the passes are lay_out_variables, choose_formats, lower_stage, "));
+  CHECK(contains(unknown.err, "the passes are lay_out_variables, divide_storage, choose_formats, lower_stage, "));
   const CommandResult both = show({"--after", "fuse_loss", "--passes"});
   CHECK(both.exit_code == kExitSpec);
   CHECK(contains(both.err, "not both"));

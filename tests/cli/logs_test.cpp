@@ -45,7 +45,7 @@ for i in 1 2 3; do
   while [ $RANK -gt 0 ] && [ ! -e step.$((RANK - 1)).$i ]; do sleep 0.01; done
   while [ $i -gt 1 ] && [ ! -e step.$((WORLD_SIZE - 1)).$((i - 1)) ]; do sleep 0.01; done
   echo "line $i"
-  until grep -q "line $i" "log_output/1/rank.$RANK/stdout"; do sleep 0.01; done
+  until grep -qs "line $i" "log_output/1/rank.$RANK/stdout"; do sleep 0.01; done
   : > step.$RANK.$i
 done
 echo "error of $RANK" >&2

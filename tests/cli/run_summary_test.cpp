@@ -48,4 +48,5 @@ TEST_CASE("only a run that trains says that its weights are not kept") {
   const std::string line = "the trained weights are not kept";
   CHECK(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "train.steps=2"}).out, line));
   CHECK_FALSE(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "loss=null"}).out, line));
+  CHECK_FALSE(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "train.checkpoint={}"}).out, line));
 }

@@ -9,6 +9,7 @@
 
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/runtime/initial_weights.h"
 #include "engine/runtime/parts.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/trainer.h"
@@ -56,13 +57,18 @@ void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte
   };
   TrainOptions options{.threads = 1, .arena = arena};
   if (on.cuda) options.cuda = cuda_options(program.rank, on);
+  options.from = on.from;
+  if (on.restore) options.restore = [&](Executor& executor) { on.restore(program, executor); };
+  if (on.at_step)
+    hooks.at_step = hooks.at_end = [&](int64_t step, Executor& executor) { on.at_step(program, step, executor); };
+  if (on.reported) hooks.reported = [&](const TrainPosition& position) { on.reported(program, position); };
   rank.trainer = std::make_unique<Trainer>(job, program, *rank.comm, hooks, options);
   rank.comm->calls.clear();
   while (const std::optional<StepReport> report = rank.trainer->run_step()) {
     rank.losses.push_back(report->loss);
     for (size_t i = 0; i < report->metrics.of.size(); ++i)
       rank.metrics[report->metrics.of[i].name].push_back(report->metrics.values[i]);
-    if (report->run_step == 1) {
+    if (report->run_step == on.from.step + 1) {
       rank.first_calls = rank.comm->calls;
       rank.calls_per_step = static_cast<int>(rank.first_calls.size());
     } else if (rank.comm->calls != rank.first_calls) {
@@ -85,38 +91,22 @@ void throw_first_error(const std::vector<std::exception_ptr>& errors) {
   if (waited) std::rethrow_exception(waited);
 }
 
-void copy_part(const Variable& variable, std::vector<float>& whole, std::vector<bool>& known, int64_t first,
-               const std::vector<float>& values) {
-  const auto count = static_cast<int64_t>(values.size());
-  for_each_run(
-      variable.global_shape, variable.offset, variable.shape, [&](int64_t in_part, int64_t in_whole, int64_t length) {
-        for (int64_t i = std::max(in_part, first); i < std::min(in_part + length, first + count); ++i) {
-          const auto at = static_cast<size_t>(in_whole + i - in_part);
-          const float value = values[static_cast<size_t>(i - first)];
-          if (known[at] && std::memcmp(&whole[at], &value, sizeof(value)) != 0) {
-            throw std::runtime_error("replicas of " + variable.name + " differ at element " + std::to_string(at));
-          }
-          whole[at] = value;
-          known[at] = true;
-        }
-      });
-}
-
-/// This rank's elements of a variable: all of its part, or at level 3 those in its shard.
-std::pair<int64_t, std::vector<float>> read_variable(const Program& program, const Variable& variable, Executor& from) {
-  int64_t first = 0, count = num_elements(variable.shape), offset = variable.arena_offset;
-  if (offset < 0) {
-    const Bucket& bucket = program.buckets[variable.bucket];
-    const int64_t shard_size = bucket.elements / bucket.shards, shard_first = bucket.shard * shard_size;
-    const int64_t begin = std::max(variable.bucket_element, shard_first);
-    const int64_t end = std::min(variable.bucket_element + count, shard_first + shard_size);
-    first = begin - variable.bucket_element;
-    count = std::max<int64_t>(end - begin, 0);
-    offset = bucket.weights_offset + (begin - shard_first) * 4;
+/// Adds what a rank has of a variable to the whole; replicas must have the same bits.
+void copy_part(const StoredRange& range, const std::vector<float>& values, std::vector<float>& whole,
+               std::vector<bool>& known) {
+  size_t next = 0;
+  for (const Box& box : boxes_of(*range.variable, range.first, range.count)) {
+    for_each_run(range.variable->global_shape, box.offset, box.shape, [&](int64_t, int64_t in_whole, int64_t length) {
+      for (int64_t i = in_whole; i < in_whole + length; ++i) {
+        const auto at = static_cast<size_t>(i);
+        const float value = values[next++];
+        if (known[at] && std::memcmp(&whole[at], &value, sizeof(value)) != 0)
+          throw std::runtime_error("replicas of " + range.variable->name + " differ at element " + std::to_string(at));
+        whole[at] = value;
+        known[at] = true;
+      }
+    });
   }
-  std::vector<float> values(static_cast<size_t>(count));
-  if (count > 0) from.read(offset, values.data(), count * 4);
-  return {first, values};
 }
 
 }  // namespace
@@ -126,12 +116,15 @@ std::map<std::string, std::vector<float>> gather_weights(const std::vector<Progr
   std::map<std::string, std::vector<float>> weights;
   std::map<std::string, std::vector<bool>> known;
   for (size_t r = 0; r < programs.size(); ++r) {
-    for (const Variable& variable : programs[r].variables) {
+    for (const StoredRange& range : stored_ranges(programs[r])) {
+      if (!has_initial_values(range) || range.dtype != DType::f32) continue;
+      const Variable& variable = *range.variable;
       const auto size = static_cast<size_t>(num_elements(variable.global_shape));
       std::vector<float>& whole = weights.try_emplace(variable.name, size).first->second;
       std::vector<bool>& there = known.try_emplace(variable.name, size).first->second;
-      const auto [first, values] = read_variable(programs[r], variable, *executors[r]);
-      copy_part(variable, whole, there, first, values);
+      std::vector<float> values(static_cast<size_t>(range.count));
+      executors[r]->read(range.offset, values.data(), range.bytes());
+      copy_part(range, values, whole, there);
     }
   }
   for (const auto& [name, there] : known) {

@@ -10,6 +10,7 @@
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/job.h"
+#include "engine/train/trainer.h"
 
 namespace trainctl {
 
@@ -30,6 +31,11 @@ struct RunOn {
   bool cuda = false;
   bool graph = true;                            ///< CUDA only: the step as one graph
   std::vector<std::string>* notices = nullptr;  ///< notices of CUDA executors; null: none is expected, so they throw
+  TrainPosition from{};                         ///< with `restore`: resumes
+  std::function<void(const Program&, Executor&)> restore{};
+  /// On each rank's thread, before each step and after the last one.
+  std::function<void(const Program&, int64_t step, Executor&)> at_step{};
+  std::function<void(const Program&, const TrainPosition&)> reported{};
 };
 
 /// Plans, compiles, verifies and trains a job of tests/jobs. Throws what any rank threw.

@@ -180,6 +180,17 @@ TEST_CASE("ranks that can be asked to end get no signal before grace is over, an
   CHECK(scene.count(SIGKILL) == 3);
 }
 
+TEST_CASE("ranks that were asked to end have more time while they wait for a disk, to save, and none if that stands still") {
+  Scene scene(Scene::kLimits, true);
+  scene.supervision.interrupted(SIGTERM, 1.0);
+  scene.supervision.progressed(0, {.position = 1, .saving = true}, 9.0);
+  scene.supervision.advance(18.0);
+  CHECK(scene.sent.empty());
+  scene.supervision.progressed(0, {.position = 1, .saving = true}, 18.0);
+  scene.supervision.advance(19.0);
+  CHECK(scene.count(SIGTERM) == 4);
+}
+
 TEST_CASE("a rank that fails while all are asked to end stops the others, within the deadline that they had") {
   Scene scene(Scene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);

@@ -5,7 +5,8 @@
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
 Fails if a legal job crashes, hangs, is not finite while the reference is, differs from the reference's losses by more than TOLERANCE,
-or has other bits when run again; and if more than MOST_EXCUSED of the jobs are excused from that:
+or has other bits when run again, or resumed from a checkpoint of a random step; if one CPU rank that goes on from that checkpoint
+does not follow the reference; and if more than MOST_EXCUSED of the jobs are excused from that:
 
   refused     `plan` refuses the draft, and another is drawn
   explodes    some steps are not compared, since the reference's loss has grown EXPLODED times by then
@@ -30,7 +31,7 @@ import threading
 import time
 
 from job import draw_job
-from runs import Failure, call, comparable, difference, read_losses, run_losses
+from runs import Failure, call, comparable, difference, digests, read_losses, run_losses
 
 # Relative to the largest loss so far. fp32 sums in another order: about 1e-7 per sum, more after norms and over steps. tf32 and bf16
 # round each operand to 11 and 8 bits.
@@ -156,14 +157,14 @@ class Campaign:
             self.refuse(output)
         raise Failure("refused 200 times")
 
-    def run_plan(self, path, job):
+    def run_plan(self, path, job, overrides=()):
         if self.options.emulated:
             return emulated_losses(self.options, path)
         if not self.gpus:
-            return run_losses(self.options.trainctl, path, [])
+            return run_losses(self.options.trainctl, path, overrides)
         taken = self.gpus.take(job.ranks)
         try:
-            return run_losses(self.options.trainctl, path, [], {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, taken))})
+            return run_losses(self.options.trainctl, path, overrides, {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(map(str, taken))})
         finally:
             self.gpus.give(taken)
 
@@ -173,9 +174,7 @@ class Campaign:
         if not reference:
             raise Failure("no losses")
         found = self.run_plan(path, job)
-        again = self.run_plan(path, job) if rng.random() < 0.33 else found
-        if repr(again) != repr(found):  # works for nan too
-            raise Failure(f"other bits when run again: {found} and {again}")
+        self.run_again(job, path, reference_path, rng, found, reference)
         if options.emulated:
             found = {step: found[step] for step in reference}
         if options.jax and found and max(found) == max(reference):  # it also has the steps that are not logged
@@ -183,8 +182,48 @@ class Campaign:
         if sorted(found) != sorted(reference):
             raise Failure(f"other steps: {sorted(found)}, the reference has {sorted(reference)}")
         steps = comparable(reference)
+        return self.follow(job, reference_path, found, reference, steps)
+
+    def run_again(self, job, path, reference_path, rng, found, reference):
+        """A third of the jobs is run a second time, and a third saved at a random step and resumed: the same bits."""
+        lot = rng.random()
+        if lot < 0.33:
+            again = self.run_plan(path, job)
+            if repr(again) != repr(found):  # works for nan too
+                raise Failure(f"other bits when run again: {found} and {again}")
+        elif lot < 0.67 and not self.options.emulated:
+            with tempfile.TemporaryDirectory(prefix="trainctl-random-") as folder:
+                self.resume(job, path, reference_path, f"{folder}/saved", rng, found, reference)
+
+    def resume(self, job, path, reference_path, folder, rng, found, reference):
+        at, last = rng.randint(1, max(reference)), max(reference)
+        saves = [f"train.checkpoint={{every_steps: {at}, keep: 1000, dir: {folder}}}"]
+        saved = self.run_plan(path, job, saves)
+        if repr(saved) != repr(found):
+            raise Failure(f"other bits when it saves every {at} steps: {found} and {saved}")
+        names = os.listdir(folder)
+        if f"step_{at:08}" not in names or f"step_{last:08}" not in names:
+            raise Failure(f"saved every {at} of {last} steps, and left {sorted(names)}")
+        if at == last:
+            return
+        resume = ["--resume-from", f"{folder}/step_{at:08}"]
+        again = self.run_plan(path, job, [*resume, f"train.checkpoint={{every_steps: {last}, dir: {folder}.again}}"])
+        expected = {step: loss for step, loss in found.items() if step > at}
+        if repr(again) != repr(expected):
+            raise Failure(f"other bits when resumed after step {at}: {found} and {again}")
+        if not os.path.isdir(f"{folder}.again/step_{last:08}"):
+            raise Failure(f"resumed after step {at}, it does not save at its end: {sorted(os.listdir(f'{folder}.again'))}")
+        if digests(f"{folder}/step_{last:08}") != digests(f"{folder}.again/step_{last:08}"):
+            raise Failure(f"resumed after step {at}, it has the same losses, and other weights at the end")
+        if job.fields.get("parallel", {}).get("mode") == "hybrid_parallel" or self.options.jax:
+            return  # the reference has other shapes, or saves nothing
+        moved = run_losses(self.options.trainctl, reference_path, [*job.reference_overrides(), *resume])
+        steps = [step for step in comparable(reference) if step > at]
+        self.follow(job, reference_path, moved, {step: reference[step] for step in reference if step > at}, steps, f"resumed by one rank after step {at}, ")
+
+    def follow(self, job, reference_path, found, reference, steps, when=""):
         worst, at = difference(found, reference, steps)
-        precision = job.precision if options.device == "cuda" else "fp32"  # CPUs take tf32 as fp32
+        precision = job.precision if self.options.device == "cuda" else "fp32"  # CPUs take tf32 as fp32
         tolerance = TOLERANCE[precision]
         if worst <= tolerance:
             with self.lock:
@@ -199,7 +238,7 @@ class Campaign:
             with self.lock:
                 self.excused["amplifies"] += 1
             return "excused"
-        raise Failure(f"the loss is {worst:.2g} apart at step {at} (moved by next to nothing: {moved:.2g}):\n"
+        raise Failure(f"{when}the loss is {worst:.2g} apart at step {at} (moved by next to nothing: {moved:.2g}):\n"
                       f"  {found}\n  {reference}")
 
     def run(self, index):

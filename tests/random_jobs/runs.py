@@ -35,6 +35,12 @@ def read_losses(path):
     return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line}
 
 
+def digests(checkpoint):
+    """{file of a checkpoint: its SHA-256}, of those with tensors"""
+    with open(f"{checkpoint}/checkpoint.json") as file:
+        return {entry["name"]: entry["sha256"] for entry in json.load(file)["files"] if entry["name"].endswith(".safetensors")}
+
+
 def finite(loss):
     return abs(loss) < 1e30
 

@@ -110,6 +110,22 @@ TEST_CASE("a run ends before the step that may not start, and every started step
   CHECK(epochs.size() == 1);
 }
 
+TEST_CASE("the end of a run is told once, after the last report, however many steps are read together") {
+  for (const char* sink : {"1", "2", "100"}) {
+    OneRank rank({std::string("train.sink_steps=") + sink});
+    std::vector<int64_t> reported, ended;
+    TrainHooks hooks;
+    hooks.reported = [&](const TrainPosition& position) {
+      CHECK(ended.empty());
+      reported.push_back(position.step);
+    };
+    hooks.at_end = [&](int64_t step, Executor&) { ended.push_back(step); };
+    train(rank.job, rank.program, *rank.comm, hooks);
+    CHECK(reported == std::vector<int64_t>{1, 2, 3, 4, 5, 6});
+    CHECK(ended == std::vector<int64_t>{6});
+  }
+}
+
 TEST_CASE("train.sink_steps reports the same losses, some steps at a time and at an epoch's end") {
   const auto run = [](const std::string& sink) {
     OneRank rank({"train.steps=5", "dataset.samples=16", "train.sink_steps=" + sink});

@@ -17,7 +17,7 @@ namespace trainctl::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
 // All ranks have their buffers at the same offsets. If every arena started on a page boundary, a sum over eight of
@@ -74,7 +74,7 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
   for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
   new (base) Header{
       kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, static_cast<int64_t>(routes.size()),
-      {},     {}};
+      {},     {},       {}};
 }
 
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {

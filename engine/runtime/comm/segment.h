@@ -27,6 +27,7 @@ struct Header {
   int64_t num_routes;
   alignas(64) std::atomic<uint32_t> members_used;
   alignas(64) StepGate gate;
+  alignas(64) SaveBoard saves;
 };
 
 /// One member's entry in a group: its arguments of the group's next call. The member writes it before it arrives;
@@ -94,6 +95,7 @@ class Segment {
   int num_ranks() const { return num_ranks_; }
   RankStatus& status(int rank) const;
   StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
+  SaveBoard& saves() const { return reinterpret_cast<Header*>(base_)->saves; }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
   std::span<std::byte> send_staging(int rank) const;  ///< of a rank that sends messages

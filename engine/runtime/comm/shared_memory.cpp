@@ -84,5 +84,6 @@ int SharedMemory::num_ranks() const { return segment_->num_ranks(); }
 std::span<std::byte> SharedMemory::arena(int rank) const { return segment_->arena(rank); }
 RankStatus& SharedMemory::status(int rank) const { return segment_->status(rank); }
 StepGate& SharedMemory::gate() const { return segment_->gate(); }
+SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
 
 }  // namespace trainctl

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/runtime/comm/save_board.h"
 #include "engine/runtime/comm/step_gate.h"
 
 namespace trainctl {
@@ -20,7 +21,7 @@ namespace comm {
 class Segment;
 }
 
-enum class RankState : uint32_t { starting, loading, connecting, training, done, failed };
+enum class RankState : uint32_t { starting, loading, connecting, training, saving, done, failed };
 
 /// What a rank is doing. Written by the rank (and `state` by the launcher, once the rank has ended); read by its
 /// peers and the launcher at any time. All zero means "not started".
@@ -36,6 +37,8 @@ struct alignas(64) RankStatus {
   std::atomic<float> loss{0};               ///< of the last finished step
   std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< of that step, as in Program::metrics
   std::atomic<float> samples_per_second{0};
+  std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
+  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`
 };
 
 /// One rank sends messages to another.
@@ -64,6 +67,7 @@ class SharedMemory {
   std::span<std::byte> arena(int rank) const;
   RankStatus& status(int rank) const;
   StepGate& gate() const;
+  SaveBoard& saves() const;
 
   comm::Segment& segment() const { return *segment_; }
 

@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/runtime/cpu/bf16_operands.h"
+#include "engine/runtime/cpu/state_copier.h"
 #include "engine/runtime/executor.h"
 #include "engine/runtime/initial_weights.h"
 
@@ -63,6 +64,9 @@ class CpuExecutor final : public Executor {
   const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
+  void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) override;
+  void begin_copy() override;
+  bool is_copied(bool wait) override;
 
  private:
   void open_groups();
@@ -86,6 +90,7 @@ class CpuExecutor final : public Executor {
   std::vector<Bound> bound_;
   std::vector<int> last_sends_;  ///< sends that only the end of the step waits for
   bool started_ = false;         ///< a step that is not finished
+  std::unique_ptr<StateCopier> copier_;
 };
 
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
@@ -168,6 +173,7 @@ void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars
     for (; position < static_cast<int>(bound_.size()); ++position) {
       if (position == left_out) continue;
       comm_.set_position({step, position});
+      if (copier_) copier_->before(position);
       if (timeline != nullptr) {
         run_timed(position, inputs, *timeline, scalars.step);
       } else {
@@ -283,6 +289,20 @@ void CpuExecutor::read(int64_t offset, void* to, int64_t bytes) {
 void CpuExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes must stay inside the arena");
   std::memcpy(arena_ + offset, from, static_cast<size_t>(bytes));
+}
+
+void CpuExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
+  copier_ = std::make_unique<StateCopier>(program_, arena_, copies, to);
+}
+
+void CpuExecutor::begin_copy() {
+  check(copier_ != nullptr && !started_, "a copy of the state is prepared, and begins between two steps");
+  copier_->begin();
+}
+
+bool CpuExecutor::is_copied(bool wait) {
+  if (wait) copier_->finish();
+  return copier_->is_done();
 }
 
 }  // namespace

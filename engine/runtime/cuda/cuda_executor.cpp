@@ -22,6 +22,7 @@
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
 #include "engine/runtime/cuda/nvtx_range.h"
+#include "engine/runtime/cuda/state_copier.h"
 #include "engine/runtime/cuda/step_graphs.h"
 #include "engine/runtime/cuda/step_program.h"
 #include "engine/runtime/cuda/step_times.h"
@@ -64,6 +65,9 @@ class CudaExecutor final : public Executor {
   const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
+  void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) override;
+  void begin_copy() override;
+  bool is_copied(bool wait) override;
 
  private:
   void allocate();
@@ -110,6 +114,7 @@ class CudaExecutor final : public Executor {
   std::unique_ptr<Watchdog> watchdog_;
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
+  std::unique_ptr<StateCopier> copier_;
 };
 
 /// For each number the minimum over all ranks: what every rank can do. Collective over all ranks.
@@ -193,6 +198,7 @@ CudaExecutor::~CudaExecutor() {
   }
   watchdog_.reset();
   if (device_is_lost) return;
+  copier_.reset();
   cudaDeviceSynchronize();
   graphs_.reset();  // before the communicator, which waits for them
   peers_.reset();
@@ -394,6 +400,25 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
                              cudaMemcpyHostToDevice, step_->compute()),
              "cudaMemcpy into the arena");
   synchronize();
+}
+
+void CudaExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
+  use_device();
+  copier_ = std::make_unique<StateCopier>(static_cast<const std::byte*>(arena_.get()), copies, to);
+}
+
+void CudaExecutor::begin_copy() {
+  check(copier_ != nullptr, "a copy of the state is prepared before it begins");
+  use_device();
+  at_step(step_of_slot_[static_cast<size_t>(finished_) % step_of_slot_.size()], [&] {
+    enqueue_waiting();
+    copier_->begin(step_->compute());
+  });
+}
+
+bool CudaExecutor::is_copied(bool wait) {
+  use_device();
+  return copier_->is_done(wait);
 }
 
 void CudaExecutor::use_device() const { cuda_check(cudaSetDevice(cuda_.device), "cudaSetDevice"); }

@@ -64,9 +64,9 @@ Part part_of(const Variable& variable) {
 }  // namespace
 
 void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* arena, CudaStream stream) {
-  for (const InitialRange& range : initial_ranges(program)) {
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (!has_initial_values(range) || range.count == 0) continue;
     const Variable& variable = *range.variable;
-    if (range.count == 0) continue;
     const Part part = part_of(variable);
     const uint64_t key = stream_key(seed, stable_hash(variable.name));
     const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kThreads), kMostBlocks));

@@ -1,0 +1,223 @@
+// See the header.
+#include "cli/launch/checkpoint_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/parse.h"
+#include "engine/train/checkpoint/write_checkpoint.h"
+#include "launcher/quiet_fork.h"
+
+namespace trainctl {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{5};
+/// Between two tries to write one save.
+constexpr milliseconds kFirstPause{500}, kLongestPause{30'000};
+
+/// A rank's image as the writer sees it. It is mapped once the rank has sized it.
+class ImageView {
+ public:
+  explicit ImageView(int fd) : fd_(fd) {}
+  ImageView(ImageView&& other) noexcept : fd_(other.fd_), bytes_(std::exchange(other.bytes_, {})) {}
+  ~ImageView() {
+    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  }
+
+  std::span<const std::byte> bytes() {
+    struct stat info {};
+    if (!bytes_.empty() || fstat(fd_, &info) != 0 || info.st_size == 0) return bytes_;
+    void* memory = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd_, 0);
+    if (memory == MAP_FAILED) throw EnvError(std::string("cannot map a rank's state: ") + std::strerror(errno));
+    bytes_ = {static_cast<const std::byte*>(memory), static_cast<size_t>(info.st_size)};
+    return bytes_;
+  }
+
+ private:
+  int fd_;
+  std::span<const std::byte> bytes_;
+};
+
+/// The writer's side.
+class Writer {
+ public:
+  Writer(const PlannedJob& job, CheckpointDirectory directory, int attempt, int run, SharedMemory& memory,
+         const std::vector<int>& images, int launcher)
+      : job_(job), directory_(std::move(directory)), memory_(memory), board_(memory.saves()), launcher_(launcher) {
+    facts_.version = TRAINCTL_VERSION;
+    facts_.run = run;
+    facts_.attempt = attempt;
+    facts_.job = to_yaml(job.spec);
+    for (const int fd : images) views_.emplace_back(fd);
+  }
+
+  void run() {
+    while (!ended_ || is_ready()) {
+      if (is_ready())
+        save();
+      else
+        wait(kLook);
+    }
+  }
+
+ private:
+  /// All ranks have copied their part of the save under way.
+  bool is_ready() const {
+    const int64_t step = board_.saving();
+    if (step < 0 || !board_.is_told(step)) return false;
+    for (int rank = 0; rank < memory_.num_ranks(); ++rank)
+      if (memory_.status(rank).copied.load(std::memory_order_acquire) != static_cast<uint64_t>(step) + 1) return false;
+    return true;
+  }
+
+  /// The images stay as they are until the save is finished: what failed is tried again.
+  void save() {
+    milliseconds pause = kFirstPause;
+    for (;;) {
+      try {
+        return write();
+      } catch (const EnvError& error) {
+        if (std::string(error.what()) != last_error_) {
+          last_error_ = error.what();
+          say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), last_error_,
+                          ended_ ? "" : "; trying again"));
+        }
+      }
+      if (ended_) break;
+      wait(pause);
+      pause = std::min(2 * pause, kLongestPause);
+    }
+    board_.finished(false);
+  }
+
+  void write() {
+    const Clock::time_point start = Clock::now();
+    facts_.step = board_.saving();
+    facts_.position = board_.position();
+    Images images;
+    int64_t bytes = 0;
+    for (ImageView& view : views_) {
+      images.push_back(view.bytes());
+      bytes += static_cast<int64_t>(images.back().size());
+    }
+    const std::string path = write_checkpoint(directory_, job_, facts_, images, board_.written_bytes);
+    board_.finished(true);
+    last_error_.clear();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    say(fmt::format("checkpoint of step {}: {} in {:.2f} s, {}", facts_.step, format_bytes(bytes), seconds, path));
+    retain();
+  }
+
+  void retain() {
+    try {
+      directory_.retain(static_cast<int>(job_.spec.train.checkpoint->keep));
+    } catch (const EnvError& error) {
+      say(std::string("old checkpoints not deleted: ") + error.what());
+    }
+  }
+
+  /// Waits, or less if the launcher has no more ranks.
+  void wait(milliseconds time) {
+    if (ended_) return std::this_thread::sleep_for(time);
+    pollfd end{launcher_, POLLIN, 0};
+    if (poll(&end, 1, static_cast<int>(time.count())) > 0) ended_ = true;
+  }
+
+  void say(const std::string& line) {
+    const std::string text = line + "\n";
+    send(launcher_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // fails if the launcher has ended
+  }
+
+  const PlannedJob& job_;
+  CheckpointDirectory directory_;
+  SharedMemory& memory_;
+  SaveBoard& board_;
+  const int launcher_;
+  CheckpointFacts facts_;
+  std::vector<ImageView> views_;
+  std::string last_error_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
+                                   std::shared_ptr<SharedMemory> memory, const std::vector<int>& images)
+    : memory_(std::move(memory)) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    throw EnvError(std::string("cannot make a socket: ") + std::strerror(errno));
+  pid_ = quiet_fork();
+  if (pid_ == 0) {
+    prctl(PR_SET_NAME, "trainctl-save");
+    std::vector<int> kept = images;
+    kept.push_back(ends[1]);
+    close_all_but(std::move(kept));
+    std::signal(SIGXFSZ, SIG_IGN);
+    try {
+      Writer(job, directory, attempt, run, *memory_, images, ends[1]).run();
+    } catch (const std::exception& error) {
+      const std::string text = std::string("no more checkpoints: ") + error.what() + "\n";
+      send(ends[1], text.data(), text.size(), MSG_NOSIGNAL);
+      _exit(1);
+    }
+    _exit(0);
+  }
+  const int error = errno;
+  ::close(ends[1]);
+  if (pid_ < 0) {
+    ::close(ends[0]);
+    throw EnvError(std::string("cannot fork: ") + std::strerror(error));
+  }
+  fd_ = ends[0];
+  fcntl(fd_, F_SETFL, O_NONBLOCK);
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  ::close(fd_);
+  waitpid(pid_, nullptr, WNOHANG);
+}
+
+std::vector<std::string> CheckpointWriter::news() {
+  char buffer[4096];
+  for (ssize_t got = 0; (got = recv(fd_, buffer, sizeof buffer, 0)) > 0;) partial_.append(buffer, static_cast<size_t>(got));
+  std::vector<std::string> lines;
+  for (size_t end = 0; (end = partial_.find('\n')) != std::string::npos; partial_.erase(0, end + 1))
+    lines.push_back(partial_.substr(0, end));
+  return lines;
+}
+
+bool CheckpointWriter::finish(std::chrono::seconds patience) {
+  shutdown(fd_, SHUT_WR);
+  uint64_t bytes = memory_->saves().written_bytes;
+  Clock::time_point seen = Clock::now();
+  for (int look = 0; waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
+    std::this_thread::sleep_for(milliseconds(1));
+    if (const uint64_t now = memory_->saves().written_bytes; now != bytes) {
+      bytes = now;
+      seen = Clock::now();
+    }
+    if (Clock::now() - seen > patience) return false;
+  }
+  return true;
+}
+
+}  // namespace trainctl

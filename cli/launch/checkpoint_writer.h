@@ -1,0 +1,43 @@
+// The process that puts checkpoints on disk, outside of the ranks and of the launcher: neither a rank that is killed nor
+// a disk that hangs holds anything up.
+//
+//   ranks ──▶ images in shared memory, SaveBoard ──▶ writer ──▶ disk
+//   writer ──▶ launcher: a line a checkpoint, or why there is none
+//   launcher ──▶ writer: end of file. It writes what the ranks have copied, and ends
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/train/checkpoint/checkpoint_directory.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+class CheckpointWriter {
+ public:
+  /// Forks it. `images`: by rank a memfd, which the rank sizes and fills. `attempt` was claimed in `directory`.
+  CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
+                   std::shared_ptr<SharedMemory> memory, const std::vector<int>& images);
+  /// Leaves it to end by itself.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  /// Lines that it has said since the last call, without blocking.
+  std::vector<std::string> news();
+  /// The ranks have ended: waits until everything that they copied is written, or nothing was for `patience`. False if
+  /// something is left.
+  bool finish(std::chrono::seconds patience);
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  int pid_ = -1;
+  int fd_ = -1;  ///< its lines; our end being shut tells it to end
+  std::string partial_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,64 @@
+// A run's saves as the launcher sees them: the checkpoint to go on from, the memory that the ranks copy into, the process
+// that writes.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/launch/checkpoint_writer.h"
+#include "launcher/run_directory.h"
+#include "launcher/spawn.h"
+
+namespace trainctl {
+
+/// `trainctl run --resume`.
+struct ResumeOptions {
+  bool resume = false;
+  std::string from;  ///< a checkpoint, a run's folder or a folder of checkpoints; empty: the job's newest
+  bool partial = false;
+};
+
+/// A checkpoint that was read and verified.
+struct ResumePoint {
+  std::string path;
+  Manifest manifest;
+};
+
+/// The newest complete and undamaged one. `notices`: those that were passed over, and why. Throws EnvError if there is
+/// none.
+ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices);
+
+class Checkpoints {
+ public:
+  /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is none that fits.
+  Checkpoints(const PlannedJob& job, const ResumeOptions& options);
+  ~Checkpoints();
+
+  /// What an attempt's ranks need. A later attempt goes on from the newest checkpoint. Throws EnvError.
+  void prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& memory);
+  /// Adds the options of `trainctl worker`, and the descriptors that it inherits.
+  void add_to(ProcessCommand& command, int rank) const;
+  /// Whether the job saves.
+  bool are_saved() const { return job_.spec.train.checkpoint.has_value(); }
+  std::vector<std::string> news();
+  /// The ranks have ended: waits for the disk, and returns what was said.
+  std::vector<std::string> finish();
+  /// Steps before the point that the ranks go on from; 0: they start anew.
+  int64_t first_step() const { return point_ ? point_->manifest.step : 0; }
+
+ private:
+  void close_images();
+  void find_newest(const CheckpointDirectory& directory);
+
+  const PlannedJob& job_;
+  const ResumeOptions options_;
+  std::optional<ResumePoint> point_;
+  int attempt_ = 0;
+  std::vector<int> images_;  ///< memfds, by rank
+  std::unique_ptr<CheckpointWriter> writer_;
+  std::vector<std::string> notices_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,105 @@
+// How ranks, launcher and the process that writes checkpoints agree on saves, without a collective. Placed in shared
+// memory; all zero is the start. Steps count from 0: a save of step s is the state before that step.
+//
+//   launcher   ask                    a save as soon as possible
+//   ranks      saves_before(s)        the first rank that comes to step s decides for all whether it is saved
+//              copied(rank, s)        this rank's part of it is in the memory that the writer reads
+//              tell(s, position)      rank 0: what is known besides (losses of the epoch so far)
+//   writer     ready                  all ranks have copied: it writes, and then `finished`
+//
+// One save is under way at a time: until it is finished no other begins, so that a slow disk delays the next save and
+// never a step.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "engine/graph/graph.h"
+
+namespace trainctl {
+
+class SaveBoard {
+ public:
+  /// What the ranks know of the steps before.
+  struct Position {
+    double loss_sum = 0;  ///< of the epoch's steps so far, and of each metric
+    std::array<double, kMostMetrics> metric_sums{};
+    int64_t steps = 0;  ///< that were summed
+    bool is_finite = true;
+  };
+
+  void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }
+
+  /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)` is
+  /// asked only where the answer is open: whether to save, if the last save was before step `last`; -1: there was none.
+  template <class Due>
+  bool saves_before(int64_t step, const Due& due) {
+    std::atomic<uint64_t>& slot = decisions_[static_cast<size_t>(step) % kAhead];
+    const uint64_t yes = word(step) << 1 | 1, no = word(step) << 1;
+    uint64_t seen = slot.load(std::memory_order_acquire);
+    if (seen >> 1 == word(step)) return (seen & 1) != 0;
+    const uint64_t asked = asked_.load(std::memory_order_relaxed);
+    const bool wanted = asked != taken_.load(std::memory_order_relaxed) || due(last_step());
+    uint64_t idle = 0;
+    const bool began = wanted && saving_.compare_exchange_strong(idle, word(step), std::memory_order_acq_rel);
+    const bool saves = began || (wanted && idle == word(step));
+    if (slot.compare_exchange_strong(seen, saves ? yes : no, std::memory_order_acq_rel)) {
+      if (saves) {
+        taken_.store(asked, std::memory_order_relaxed);
+        last_.store(word(step), std::memory_order_relaxed);
+      }
+      return saves;
+    }
+    const bool decided = (seen & 1) != 0;
+    uint64_t mine = word(step);
+    if (began && !decided) saving_.compare_exchange_strong(mine, 0, std::memory_order_acq_rel);
+    return decided;
+  }
+
+  /// The step before which the state is being saved; -1: no save is under way.
+  int64_t saving() const { return step_of(saving_.load(std::memory_order_acquire)); }
+  /// The step of the last save that began; -1: none.
+  int64_t last_step() const { return step_of(last_.load(std::memory_order_relaxed)); }
+  /// A resumed run begins with the state of a save.
+  void begin_at(int64_t step) { last_.store(word(step), std::memory_order_relaxed); }
+
+  void tell(int64_t step, const Position& position) {
+    position_ = position;
+    told_.store(word(step), std::memory_order_release);
+  }
+  /// Complete once it was told of the step that is being saved.
+  bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
+  const Position& position() const { return position_; }
+
+  /// The writer: the save under way is on disk, or given up.
+  void finished(bool written) {
+    if (written) written_step_.store(saving_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    (written ? written_ : failed_).fetch_add(1, std::memory_order_relaxed);
+    saving_.store(0, std::memory_order_release);
+  }
+  /// Saves that were written, and that were given up.
+  uint64_t written() const { return written_.load(std::memory_order_relaxed); }
+  int64_t written_step() const { return step_of(written_step_.load(std::memory_order_relaxed)); }  ///< -1: none
+  uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
+
+  /// The writer shows here that it goes on.
+  std::atomic<uint64_t> written_bytes{0};
+  /// Rank 0: nanoseconds that training lost by the last save.
+  std::atomic<uint64_t> cost_ns{0};
+
+  static constexpr size_t kAhead = 256;
+
+ private:
+  static constexpr uint64_t word(int64_t step) { return static_cast<uint64_t>(step) + 1; }
+  static constexpr int64_t step_of(uint64_t word) { return static_cast<int64_t>(word) - 1; }
+
+  std::array<std::atomic<uint64_t>, kAhead> decisions_{};  ///< word of the step << 1 | whether it is saved
+  std::atomic<uint64_t> asked_{0}, taken_{0};
+  std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
+  std::atomic<uint64_t> told_{0};
+  std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
+  Position position_;
+};
+
+}  // namespace trainctl

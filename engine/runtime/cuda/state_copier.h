@@ -1,0 +1,38 @@
+// Copies the state of a GPU rank to the host while the next steps run: first aside on the device, which takes the time
+// of a few passes over it, then over the bus beside the steps. A device without room for the copy sends the state
+// straight to the host, and the next step waits for that.
+#pragma once
+
+#include <vector>
+
+#include "engine/runtime/cuda/handles.h"
+#include "engine/runtime/state_copy.h"
+
+namespace trainctl::cuda {
+
+class StateCopier {
+ public:
+  /// `arena` and `to` must outlive it. `to` is pinned if the driver allows it.
+  StateCopier(const std::byte* arena, std::vector<StateCopy> copies, std::byte* to);
+  ~StateCopier();
+  StateCopier(const StateCopier&) = delete;
+  StateCopier& operator=(const StateCopier&) = delete;
+
+  /// After the work of `compute` so far; its later work waits for the copy on the device.
+  void begin(cudaStream_t compute);
+  bool is_done(bool wait) const;
+  int64_t bytes() const { return end_ - begin_; }
+  bool is_aside() const { return static_cast<bool>(aside_); }
+
+ private:
+  const std::byte* const arena_;
+  const std::vector<StateCopy> copies_;
+  std::byte* const to_;
+  int64_t begin_ = 0, end_ = 0;  ///< of the copies in `to`
+  bool pinned_ = false;
+  DeviceMemory aside_;
+  Stream stream_;
+  Event ready_, done_;
+};
+
+}  // namespace trainctl::cuda

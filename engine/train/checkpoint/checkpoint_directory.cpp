@@ -1,0 +1,230 @@
+// Writing: attempts and commits. Reading is in checkpoint_list.cpp.
+#include "engine/train/checkpoint/checkpoint_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include "engine/base/error.h"
+#include "engine/train/checkpoint/delete_checkpoint.h"
+#include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/input_file.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kJobName = "job.yaml";
+
+std::span<const uint8_t> bytes_of(std::string_view text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+void write_file(const std::string& path, std::string_view text, Disk& disk) {
+  DiskFile file(path, disk);
+  file.write(0, bytes_of(text));
+  file.sync_and_close();
+}
+
+void make_directory(const std::string& path, Disk& disk) {
+  if (disk.mkdir(path) != 0 && errno != EEXIST)
+    throw EnvError(fmt::format("{}: the directory cannot be created: {}", path, std::strerror(errno)));
+}
+
+/// With those above it.
+void make_directories(const std::string& path, Disk& disk) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return;
+  const std::string above = fs::path(path).parent_path();
+  if (!above.empty()) make_directories(above, disk);
+  make_directory(path, disk);
+  sync_directory(above.empty() ? "." : above, disk);
+}
+
+/// The largest number among the names in .attempts. A listing that lags gives a smaller one.
+int largest_attempt(const std::string& attempts) {
+  int largest = 0;
+  std::error_code error;
+  fs::directory_iterator entries(attempts, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename();
+    int number = 0;
+    const auto [end, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (failed == std::errc{} && end == name.data() + name.size()) largest = std::max(largest, number);
+  }
+  return largest;
+}
+
+bool is_there(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+bool holds_text(const std::string& path, const std::string& text) {
+  try {
+    return read_whole_file(path) == text;
+  } catch (const EnvError&) {
+    return false;
+  }
+}
+
+/// Whether there is a checkpoint.json that was written to its end, or, to be safe, one that cannot be read now.
+bool is_published(const std::string& folder) {
+  const std::string path = folder + "/" + std::string(kManifestName);
+  if (!is_there(path)) return false;
+  std::string text;
+  try {
+    text = read_whole_file(path);
+  } catch (const EnvError&) {
+    return true;
+  }
+  try {
+    parse_manifest(text, path);
+    return true;
+  } catch (const EnvError&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+CommitBy commit_for(const std::string& path) {
+  constexpr auto kFuse = 0x65735546;
+  fs::path there = fs::absolute(path);
+  struct statfs system {};
+  while (statfs(there.c_str(), &system) != 0 && there != there.parent_path()) there = there.parent_path();
+  return system.f_type == kFuse ? CommitBy::file : CommitBy::rename;
+}
+
+CheckpointDirectory::CheckpointDirectory(std::string path, CommitBy commit_by, Disk& disk)
+    : path_(std::move(path)), commit_by_(commit_by), disk_(&disk) {}
+
+int CheckpointDirectory::claim_attempt() {
+  const std::string attempts = path_ + "/" + std::string(kAttemptsName);
+  make_directories(attempts, *disk_);
+  int attempt = largest_attempt(attempts) + 1;
+  for (;; ++attempt) {  // O_EXCL decides between launchers, and does not depend on the listing
+    const std::string file = attempts + "/" + std::to_string(attempt);
+    const int fd = disk_->open(file, O_WRONLY | O_CREAT | O_EXCL);
+    if (fd >= 0) {
+      disk_->close(fd);
+      break;
+    }
+    if (errno != EEXIST) throw EnvError(fmt::format("{}: cannot be created: {}", file, std::strerror(errno)));
+  }
+  sync_directory(attempts, *disk_);
+  delete_unpublished(attempt);
+  return attempt;
+}
+
+void CheckpointDirectory::delete_unpublished(int before_attempt) {
+  for (const CheckpointName& name : checkpoint_names(path_)) {
+    if (name.attempt == 0 || name.attempt >= before_attempt) continue;
+    const std::string folder = path_ + "/" + name.text();
+    if (name.hidden || !is_published(folder)) delete_checkpoint(folder, *disk_);
+  }
+}
+
+bool CheckpointDirectory::is_latest(int attempt) const {
+  const std::string next = fmt::format("{}/{}/{}", path_, kAttemptsName, attempt + 1);
+  const int fd = disk_->open(next, O_RDONLY);  // unlike stat, open asks the server of an NFS mount
+  if (fd >= 0) disk_->close(fd);
+  if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
+    throw EnvError(fmt::format("{}: cannot be looked for: {}", next, std::strerror(errno)));
+  return fd < 0;
+}
+
+void CheckpointDirectory::require_latest(int attempt) const {
+  if (!is_latest(attempt))
+    throw EnvError(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
+                               attempt, attempt + 1));
+}
+
+std::string CheckpointDirectory::folder_of(int64_t step, int attempt) const {
+  return path_ + "/" + CheckpointName{step, attempt, commit_by_ == CommitBy::rename}.text();
+}
+
+std::string CheckpointDirectory::begin(int64_t step, int attempt) {
+  require_latest(attempt);
+  for (const CheckpointName& name : checkpoint_names(path_)) {
+    if (name.step != step || name.hidden) continue;
+    const CheckpointEntry there = describe(name);
+    if (there.complete() && there.attempt == attempt)
+      throw EnvError(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+  }
+  make_directories(path_, *disk_);
+  const std::string folder = folder_of(step, attempt);
+  if (is_there(folder)) delete_checkpoint(folder, *disk_);
+  make_directory(folder, *disk_);
+  return folder;
+}
+
+std::string CheckpointDirectory::commit(Manifest manifest, std::string_view job) {
+  const std::string folder = folder_of(manifest.step, manifest.attempt);
+  write_file(folder + "/" + kJobName, job, *disk_);
+  manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), sha256(job)});
+  if (const std::string defect = files_defect(manifest, folder); !defect.empty())
+    throw EnvError(folder + "/" + defect + "; the checkpoint is not published");
+  return publish(manifest, to_json(manifest));
+}
+
+std::string CheckpointDirectory::publish(const Manifest& manifest, const std::string& text) {
+  const std::string folder = folder_of(manifest.step, manifest.attempt);
+  const std::string commit_file = folder + "/" + std::string(kManifestName);
+  if (commit_by_ == CommitBy::file) {
+    sync_directory(folder, *disk_);
+    sync_directory(path_, *disk_);
+    require_latest(manifest.attempt);
+    note_newest(fs::path(folder).filename());
+    write_file(commit_file, text, *disk_);
+    sync_directory(folder, *disk_);
+    return folder;
+  }
+  write_file(commit_file, text, *disk_);
+  sync_directory(folder, *disk_);
+  require_latest(manifest.attempt);
+  for (const int attempt : {0, manifest.attempt}) {
+    const std::string name = CheckpointName{manifest.step, attempt, false}.text(), target = path_ + "/" + name;
+    if (is_there(target)) continue;  // of an older attempt, or damaged
+    note_newest(name);
+    // An NFS client that repeats a request whose answer was lost reports a failure of a rename that was done.
+    if (disk_->rename(folder, target) != 0) {
+      const int error = errno;
+      if (!holds_text(target + "/" + std::string(kManifestName), text))
+        throw EnvError(fmt::format("{}: cannot be renamed to {}: {}", folder, name, std::strerror(error)));
+    }
+    sync_directory(path_, *disk_);
+    return target;
+  }
+  throw EnvError(fmt::format("{}: cannot get its name, since {} is there", folder,
+                             CheckpointName{manifest.step, manifest.attempt, false}.text()));
+}
+
+void CheckpointDirectory::note_newest(const std::string& name) {
+  const std::string path = path_ + "/" + std::string(kNewestName);
+  std::string before;
+  if (is_there(path)) before = read_whole_file(path);
+  const std::string text = name + "\n" + before.substr(0, before.find('\n')) + "\n";
+  if (commit_by_ == CommitBy::file) return write_file(path, text, *disk_);
+  write_file(path + ".part", text, *disk_);
+  if (disk_->rename(path + ".part", path) != 0)
+    throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+}
+
+void CheckpointDirectory::abandon(int64_t step, int attempt) {
+  const std::string folder = folder_of(step, attempt);
+  try {
+    if (commit_by_ == CommitBy::rename || !is_published(folder)) delete_checkpoint(folder, *disk_);
+  } catch (const EnvError&) {
+    // The next attempt deletes it.
+  }
+}
+
+}  // namespace trainctl

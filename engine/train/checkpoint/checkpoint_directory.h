@@ -1,0 +1,109 @@
+// The directory of a run's checkpoints: how one is published, found, verified and deleted.
+//
+//   checkpoints/step_00000120/             a checkpoint: it has its final name
+//               step_00000120.attempt_3/   the same step by a later attempt, while the name above was taken
+//               .step_00000140.attempt_3/  being written, or left by a crash
+//               .attempts/1, 2, 3          empty files: the attempts that were begun
+//               .newest                    the last two names that were published, for mounts whose listings lag
+//
+// An attempt is one start of a run's ranks. Its number is the file that it created in .attempts, so two launchers never
+// have the same. `claim_attempt` then deletes what older attempts left half-written, and only after that looks for the
+// checkpoint to resume from. `commit` refuses if a later attempt exists. So a straggler of an old attempt either
+// published before the later one chose, or its files are gone:
+//
+//   straggler (attempt 3)                            attempt 4
+//   write files, fsync each                          create .attempts/4
+//   write checkpoint.json, fsync; fsync directory    delete .step_*.attempt_1..3, their checkpoint.json first
+//   is there .attempts/4? then stop                  list, choose, resume
+//   write .newest; rename to step_N, fsync parent
+//
+// Among checkpoints of one step the latest attempt counts. What is deleted loses its checkpoint.json first, so a
+// deletion that is interrupted leaves nothing that looks complete.
+//
+// CommitBy::file is for mounts where rename copies (object stores): the directory is step_00000120.attempt_3 from the
+// start, and checkpoint.json, which is written last and has its own checksum, is the commit file. Reading does not
+// depend on how a checkpoint was committed: a directory without a checkpoint.json that agrees with its files is not
+// complete.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/train/checkpoint/checkpoint_names.h"
+#include "engine/train/checkpoint/disk.h"
+#include "engine/train/checkpoint/manifest.h"
+
+namespace trainctl {
+
+enum class CommitBy { rename, file };
+/// `file` on FUSE, where object stores are mounted and a rename of a directory may be many copies; else `rename`.
+CommitBy commit_for(const std::string& path);
+
+/// One of a directory, complete or not.
+struct CheckpointEntry {
+  std::string path;  ///< of its own directory
+  std::string name;  ///< "step_00000120"
+  int64_t step = 0;
+  int attempt = 0;             ///< 0: not known, since neither its name nor a checkpoint.json says it
+  std::string problem;         ///< why it is not complete; "" if it is
+  bool being_written = false;  ///< it has no final name yet
+  bool verified = false;       ///< verify found nothing wrong with it, as it is
+  Manifest manifest;           ///< of a complete one
+
+  bool complete() const { return problem.empty(); }
+};
+
+class CheckpointDirectory {
+ public:
+  /// Touches nothing; it need not exist.
+  explicit CheckpointDirectory(std::string path, CommitBy commit_by = CommitBy::rename, Disk& disk = real_disk());
+  const std::string& path() const { return path_; }
+
+  // Writing. All throw EnvError with path and reason.
+
+  /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
+  /// then on commits of older attempts fail.
+  int claim_attempt();
+  /// The directory in which the files of a step are to be written, empty. EnvError if a later attempt exists, or if
+  /// this attempt has published the step before.
+  std::string begin(int64_t step, int attempt);
+  /// Publishes it. All files of the manifest, other than job.yaml, have been written and synced there; `job` is written
+  /// as job.yaml and added to `files`. Returns the path of the checkpoint: it will be found from now on, also after a
+  /// loss of power. If it throws, nothing is published, or (if only the last sync failed) all of it.
+  std::string commit(Manifest manifest, std::string_view job);
+  /// Deletes what begin() made and commit() did not publish. Never throws.
+  void abandon(int64_t step, int attempt);
+
+  // Reading.
+
+  /// The newest first: by step, then by attempt. Complete: checkpoint.json is sound, and its files have their sizes;
+  /// verify_checkpoint reads them.
+  std::vector<CheckpointEntry> list() const;
+  /// The first complete one of list(); `passed_over`: those before it.
+  std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;
+
+  /// Deletes complete ones, but not the `keep` newest, not those of steps in `also`, and never the newest verified one.
+  /// What has no checkpoint.json (left by a deletion that was interrupted, or by an older attempt) is deleted too if it
+  /// is older than the newest complete one; damaged ones stay. Returns the paths that are gone. A deletion that fails
+  /// is an EnvError after the others were tried.
+  std::vector<std::string> retain(int keep, const std::set<int64_t>& also = {});
+
+ private:
+  std::string folder_of(int64_t step, int attempt) const;
+  bool is_latest(int attempt) const;
+  void require_latest(int attempt) const;
+  void delete_unpublished(int before_attempt);
+  std::string publish(const Manifest& manifest, const std::string& text);
+  void note_newest(const std::string& name);
+  CheckpointEntry describe(const CheckpointName& name) const;
+
+  std::string path_;
+  CommitBy commit_by_;
+  Disk* disk_;
+};
+
+}  // namespace trainctl

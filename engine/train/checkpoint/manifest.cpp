@@ -1,0 +1,161 @@
+// What a sound manifest is; its text is in manifest_text.cpp.
+#include "engine/train/checkpoint/manifest.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <set>
+#include <unordered_set>
+
+#include "engine/base/checked.h"
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/base/text.h"
+#include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/input_file.h"
+
+namespace trainctl {
+namespace {
+
+std::string shown(std::string_view text) { return printable(shortened(text)); }
+
+/// A name that stays in the checkpoint's directory, and is not hidden.
+bool is_plain_name(const std::string& name) {
+  return !name.empty() && !name.starts_with('.') && name.find_first_of(std::string("/\\\0", 3)) == std::string::npos &&
+         name.size() < 256;
+}
+
+bool is_digest(const std::string& text) {
+  return text.size() == kDigestDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string file_defect(const StoredFile& file, std::set<std::string_view>& names) {
+  if (!is_plain_name(file.name)) return "name: '" + shown(file.name) + "' is no plain name of a file";
+  if (file.name == kManifestName) return fmt::format("name: {} cannot list itself", kManifestName);
+  if (!names.insert(file.name).second) return "name: '" + shown(file.name) + "' is listed twice";
+  if (file.bytes < 0) return fmt::format("bytes: expected at least 0, found {}", file.bytes);
+  if (!is_digest(file.sha256)) return "sha256: expected 64 hexadecimal digits, found '" + shown(file.sha256) + "'";
+  return "";
+}
+
+std::string tensor_defect(const StoredTensor& tensor, const std::set<std::string_view>& files) {
+  if (tensor.name.empty()) return "name: is empty";
+  if (tensor.slot.empty() || tensor.slot.find_first_of(":[") != std::string::npos)
+    return "slot: expected a name without ':' and '[', found '" + shown(tensor.slot) + "'";
+  for (const int64_t size : tensor.shape)
+    if (size < 1) return "shape: expected sizes of at least 1, found " + to_string(tensor.shape);
+  if (capped_product(capped_product(tensor.shape), byte_size(tensor.dtype)) == kCapped)
+    return "shape: " + to_string(tensor.shape) + " has more elements than files can hold";
+  std::vector<const Box*> boxes;
+  for (size_t i = 0; i < tensor.pieces.size(); ++i) {
+    const StoredPiece& piece = tensor.pieces[i];
+    if (!files.contains(piece.file))
+      return fmt::format("pieces[{}]: file: '{}' is not one of files", i, shown(piece.file));
+    boxes.push_back(&piece.box);
+  }
+  return tiling_defect(tensor.shape, boxes);
+}
+
+/// "has 12 bytes, expected 1,606,000"; "" if it is as expected.
+std::string size_defect(const std::string& path, int64_t bytes) {
+  struct stat file {};
+  if (stat(path.c_str(), &file) != 0) return errno == ENOENT ? "is missing" : std::strerror(errno);
+  if (!S_ISREG(file.st_mode)) return "is not a regular file";
+  if (file.st_size == bytes) return "";
+  return fmt::format("has {} bytes, expected {}", with_commas(file.st_size), with_commas(bytes));
+}
+
+}  // namespace
+
+const StoredTensor* Manifest::find(std::string_view tensor, std::string_view slot) const {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const StoredTensor& one) { return one.name == tensor && one.slot == slot; });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box) {
+  std::string key = fmt::format("{}:{}", name, slot);
+  if (is_whole(box, shape)) return key;
+  for (size_t d = 0; d < shape.size(); ++d)
+    key += fmt::format("{}{}:{}", d == 0 ? "[" : ", ", box.offset[d], box.offset[d] + box.shape[d]);
+  return key + "]";
+}
+
+PieceName parse_piece_key(std::string_view key) {
+  const auto wrong = [&] { return EnvError("'" + shown(std::string(key)) + "' names no part of a tensor"); };
+  const size_t bracket = key.find('[');
+  const std::string_view front = key.substr(0, bracket);
+  const size_t colon = front.rfind(':');
+  if (colon == std::string_view::npos || colon == 0 || colon + 1 == front.size()) throw wrong();
+  PieceName piece{std::string(front.substr(0, colon)), std::string(front.substr(colon + 1)), {}};
+  if (bracket == std::string_view::npos) return piece;
+  Box& box = piece.box.emplace();
+  const char* at = key.data() + bracket;
+  const char* const end = key.data() + key.size();
+  const auto number = [&] {
+    int64_t value = 0;
+    const auto [next, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || value < 0) throw wrong();
+    at = next;
+    return value;
+  };
+  const auto take = [&](std::string_view text) {
+    if (!std::string_view(at, end).starts_with(text)) return false;
+    at += text.size();
+    return true;
+  };
+  for (const char* before = "["; take(before); before = ", ") {
+    const int64_t first = number();
+    if (!take(":")) throw wrong();
+    const int64_t last = number();
+    if (last <= first) throw wrong();
+    box.offset.push_back(first);
+    box.shape.push_back(last - first);
+  }
+  if (!take("]") || at != end) throw wrong();
+  return piece;
+}
+
+std::string manifest_defect(const Manifest& manifest) {
+  for (const auto& [field, value] : {std::pair<const char*, int64_t>{"run", manifest.run},
+                                     {"attempt", manifest.attempt},
+                                     {"step", manifest.step},
+                                     {"epoch", manifest.epoch},
+                                     {"epoch_step", manifest.epoch_step},
+                                     {"samples", manifest.samples}})
+    if (value < 0) return fmt::format("{}: expected at least 0, found {}", field, value);
+  std::set<std::string_view> files;
+  for (size_t i = 0; i < manifest.files.size(); ++i)
+    if (std::string defect = file_defect(manifest.files[i], files); !defect.empty())
+      return fmt::format("files[{}]: {}", i, defect);
+  std::unordered_set<std::string> keys;
+  for (size_t i = 0; i < manifest.tensors.size(); ++i) {
+    const StoredTensor& tensor = manifest.tensors[i];
+    const std::string key = tensor.name + ":" + tensor.slot;
+    std::string defect = tensor_defect(tensor, files);
+    if (!keys.insert(key).second) defect = "is there twice";
+    if (!defect.empty()) return fmt::format("tensors[{}] ({}): {}", i, shown(key), defect);
+  }
+  return "";
+}
+
+std::string files_defect(const Manifest& manifest, const std::string& directory) {
+  for (const StoredFile& file : manifest.files)
+    if (const std::string defect = size_defect(directory + "/" + file.name, file.bytes); !defect.empty())
+      return file.name + ": " + defect;
+  return "";
+}
+
+Manifest read_manifest(const std::string& directory) {
+  const std::string path = directory + "/" + std::string(kManifestName);
+  Manifest manifest = parse_manifest(read_whole_file(path), path);
+  if (const std::string defect = files_defect(manifest, directory); !defect.empty())
+    throw EnvError(directory + "/" + defect);
+  return manifest;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,104 @@
+// checkpoint.json: what a checkpoint has, and where. The one source of truth about it.
+//
+//   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
+//    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
+//    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "sha256": "9f86…"}, …],
+//    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
+//                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
+//    "metrics": {"loss": 0.31, …},
+//    "checksum": "…"}
+//
+// The last line is `"checksum": "<64 digits>"}` and a newline: the SHA-256 of all bytes before that line. Fields that
+// are not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf",
+// "-inf".
+//
+// slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
+// state. The pieces of a tensor tile it: each element is in exactly one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/dtype.h"
+#include "engine/graph/shape.h"
+#include "engine/train/checkpoint/tiling.h"
+
+namespace trainctl {
+
+inline constexpr int kManifestFormat = 1;
+inline constexpr std::string_view kManifestName = "checkpoint.json";
+
+struct StoredPiece {
+  std::string file;
+  Box box;
+};
+
+struct StoredTensor {
+  std::string name, slot;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<StoredPiece> pieces;
+};
+
+struct StoredFile {
+  std::string name;  ///< in the checkpoint's directory
+  int64_t bytes = 0;
+  std::string sha256;  ///< 64 hexadecimal digits
+};
+
+struct Manifest {
+  std::string trainctl;    ///< version that wrote it
+  std::string name;        ///< of the job
+  int run = 0;             ///< number of the run
+  int attempt = 0;         ///< CheckpointDirectory::claim_attempt
+  int64_t step = 0;        ///< steps that were trained, of the whole run
+  int64_t epoch = 0;       ///< of the next step
+  int64_t epoch_step = 0;  ///< steps of that epoch that were trained
+  int64_t samples = 0;     ///< that were trained on
+  uint64_t seed = 0;
+  std::string written;  ///< UTC, ISO 8601
+  std::vector<StoredFile> files;
+  std::vector<StoredTensor> tensors;
+  double epoch_loss_sum = 0;              ///< of the losses of the epoch_step steps of the epoch
+  std::vector<double> epoch_metric_sums;  ///< the same of each metric of the job
+  bool is_finite = true;                  ///< all losses of the run so far
+  std::vector<std::pair<std::string, double>> metrics;  ///< of the last validation; may be empty
+
+  const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
+};
+
+/// The name of a piece in its file: "layer1.weight:momentum" if it is the whole tensor, else
+/// "layer1.weight:momentum[0:256, 0:784]".
+std::string piece_key(std::string_view name, std::string_view slot, const Shape& shape, const Box& box);
+
+struct PieceName {
+  std::string name, slot;
+  std::optional<Box> box;  ///< none: the whole tensor
+};
+/// The reverse of piece_key. EnvError if it is none.
+PieceName parse_piece_key(std::string_view key);
+
+/// The text of checkpoint.json. check(): manifest_defect finds nothing.
+std::string to_json(const Manifest& manifest);
+
+/// Checks all that the text alone can show, the tiling too. `file` is for messages. EnvError.
+Manifest parse_manifest(std::string_view text, const std::string& file);
+
+/// "" if the manifest is sound, else the first thing wrong, with its path: "tensors[3] (fc1.weight:weight): element [0,
+/// 3] is in 2 pieces". Time grows with the number of pieces, not with its square.
+std::string manifest_defect(const Manifest& manifest);
+
+/// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
+std::string_view checksum_of(std::string_view text);
+
+/// Of `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
+Manifest read_manifest(const std::string& directory);
+/// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
+std::string files_defect(const Manifest& manifest, const std::string& directory);
+
+}  // namespace trainctl

@@ -1,0 +1,258 @@
+// checkpoint.json as text: one line for each file and each tensor, the checksum last.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/measures.h"
+#include "engine/base/printable.h"
+#include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/manifest.h"
+#include "engine/train/checkpoint/safetensors.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kBeforeDigits = "\"checksum\": \"", kAfterDigits = "\"}\n";
+constexpr size_t kLastLineBytes = kBeforeDigits.size() + kDigestDigits + kAfterDigits.size();
+constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
+
+std::string last_line(std::string_view before) {
+  return std::string(kBeforeDigits) + sha256(before) + std::string(kAfterDigits);
+}
+
+/// A value and its path, which is made only for messages.
+class Value {
+ public:
+  Value(const Json& json, const std::string& file) : json_(json), file_(file) {}
+
+  [[noreturn]] void fail(const std::string& what) const {
+    const std::string path = this->path();
+    throw EnvError(file_ + ": " + (path.empty() ? "" : path + ": ") + what);
+  }
+
+  Value operator[](const char* field) const {
+    require(json_.is_object(), "an object");
+    const auto found = json_.find(field);
+    if (found == json_.end()) fail(fmt::format("has no field '{}'", field));
+    return {*found, file_, this, field, 0};
+  }
+  bool has(const char* field) const { return json_.is_object() && json_.contains(field); }
+
+  template <class Visit>
+  void each(const Visit& visit) const {
+    require(json_.is_array(), "a list");
+    for (size_t i = 0; i < json_.size(); ++i) visit(Value(json_[i], file_, this, nullptr, i));
+  }
+
+  template <class Visit>
+  void each_field(const Visit& visit) const {
+    require(json_.is_object(), "an object");
+    for (const auto& [name, value] : json_.items()) visit(name, Value(value, file_, this, name.c_str(), 0));
+  }
+
+  std::string text() const {
+    require(json_.is_string(), "a text");
+    return json_.get<std::string>();
+  }
+
+  uint64_t unsigned_integer(uint64_t most) const {
+    require(json_.is_number_unsigned() && json_.get<uint64_t>() <= most, fmt::format("an integer from 0 to {}", most));
+    return json_.get<uint64_t>();
+  }
+  int64_t count() const { return static_cast<int64_t>(unsigned_integer(std::numeric_limits<int64_t>::max())); }
+  int number() const { return static_cast<int>(unsigned_integer(std::numeric_limits<int>::max())); }
+
+  Shape shape() const {
+    Shape sizes;
+    each([&](const Value& size) { sizes.push_back(size.count()); });
+    return sizes;
+  }
+
+  DType dtype() const {
+    const std::string name = text();
+    for (const DType type : kTypes)
+      if (to_string(stored_type(type)) == name) return type;
+    fail("expected F32, BF16 or I32, found '" + printable(shortened(name)) + "'");
+  }
+
+  bool flag() const {
+    require(json_.is_boolean(), "true or false");
+    return json_.get<bool>();
+  }
+
+  double metric() const {
+    if (json_.is_number()) return json_.get<double>();
+    for (const double value : {std::nan(""), HUGE_VAL, -HUGE_VAL})
+      if (text() == not_finite_name(value)) return value;
+    fail("expected a number, nan, inf or -inf");
+  }
+
+ private:
+  Value(const Json& json, const std::string& file, const Value* parent, const char* field, size_t index)
+      : json_(json), file_(file), parent_(parent), field_(field), index_(index) {}
+
+  std::string path() const {
+    if (parent_ == nullptr) return "";
+    const std::string before = parent_->path();
+    if (field_ == nullptr) return fmt::format("{}[{}]", before, index_);
+    return before + (before.empty() ? "" : ".") + printable(shortened(field_));
+  }
+
+  void require(bool holds, const std::string& expected) const {
+    if (holds) return;
+    const std::string found = json_.is_structured()
+                                  ? json_.type_name()
+                                  : shortened(json_.dump(-1, ' ', false, Json::error_handler_t::replace));
+    fail("expected " + expected + ", found " + printable(found));
+  }
+
+  const Json& json_;
+  const std::string& file_;
+  const Value* parent_ = nullptr;
+  const char* field_ = nullptr;
+  size_t index_ = 0;
+};
+
+/// The format that a text says it has; nullopt if it says none.
+std::optional<uint64_t> format_of(const Json& json) {
+  if (!json.is_object() || !json.contains("format") || !json["format"].is_number_unsigned()) return {};
+  return json["format"].get<uint64_t>();
+}
+
+void refuse_other_format(const Json& json, const std::string& file) {
+  if (const auto format = format_of(json); format && *format > uint64_t{kManifestFormat})
+    throw EnvError(
+        fmt::format("{}: format {}; this trainctl reads formats up to {}, so use the one that wrote it, or a "
+                    "later one",
+                    file, *format, kManifestFormat));
+}
+
+/// A later format may end in another way, so it is looked for first.
+void check_last_line(std::string_view text, const std::string& file) {
+  const std::string_view before = text.substr(0, text.size() - std::min(text.size(), kLastLineBytes));
+  const std::string expected = last_line(before), found(text.substr(before.size()));
+  if (found == expected) return;
+  refuse_other_format(Json::parse(text, nullptr, false), file);
+  throw EnvError(fmt::format("{}: is damaged or cut off: expected {} as its last line, found {}", file,
+                             printable(expected.substr(0, expected.size() - 1)),
+                             printable(found.substr(0, found.find_last_not_of('\n') + 1))));
+}
+
+Json parse_json(std::string_view text, const std::string& file) {
+  try {
+    return Json::parse(text);
+  } catch (const Json::parse_error& error) {
+    const std::string what = error.what();
+    throw EnvError(fmt::format("{}: byte {}: {}", file, error.byte, printable(what.substr(what.find("] ") + 2))));
+  }
+}
+
+StoredTensor read_tensor(const Value& value) {
+  StoredTensor tensor{.name = value["name"].text(),
+                      .slot = value["slot"].text(),
+                      .dtype = value["dtype"].dtype(),
+                      .shape = value["shape"].shape(),
+                      .pieces = {}};
+  value["pieces"].each([&](const Value& piece) {
+    tensor.pieces.push_back({piece["file"].text(), {piece["offset"].shape(), piece["shape"].shape()}});
+  });
+  return tensor;
+}
+
+Manifest read(const Value& root) {
+  Manifest manifest;
+  if (root["format"].unsigned_integer(kManifestFormat) != kManifestFormat) root["format"].fail("expected 1, found 0");
+  manifest.trainctl = root["trainctl"].text();
+  manifest.name = root["name"].text();
+  manifest.run = root["run"].number();
+  manifest.attempt = root["attempt"].number();
+  manifest.step = root["step"].count();
+  manifest.epoch = root["epoch"].count();
+  manifest.epoch_step = root["epoch_step"].count();
+  manifest.samples = root["samples"].count();
+  manifest.seed = root["seed"].unsigned_integer(std::numeric_limits<uint64_t>::max());
+  manifest.written = root["written"].text();
+  root["files"].each([&](const Value& file) {
+    manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["sha256"].text()});
+  });
+  root["tensors"].each([&](const Value& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
+  if (root.has("epoch_sums")) {
+    const Value sums = root["epoch_sums"];
+    manifest.epoch_loss_sum = sums["loss"].metric();
+    sums["metrics"].each([&](const Value& sum) { manifest.epoch_metric_sums.push_back(sum.metric()); });
+    manifest.is_finite = sums["finite"].flag();
+  }
+  if (root.has("metrics")) {
+    root["metrics"].each_field(
+        [&](const std::string& name, const Value& value) { manifest.metrics.emplace_back(name, value.metric()); });
+  }
+  return manifest;
+}
+
+Json json_of(const StoredTensor& tensor) {
+  Json pieces = Json::array();
+  for (const StoredPiece& piece : tensor.pieces)
+    pieces.push_back({{"file", piece.file}, {"offset", piece.box.offset}, {"shape", piece.box.shape}});
+  return {{"name", tensor.name},
+          {"slot", tensor.slot},
+          {"dtype", to_string(stored_type(tensor.dtype))},
+          {"shape", tensor.shape},
+          {"pieces", std::move(pieces)}};
+}
+
+Json json_of_number(double value) { return std::isfinite(value) ? Json(value) : Json(not_finite_name(value)); }
+
+template <class Item, class ToJson>
+std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
+  std::string text;
+  for (const Item& item : items) text += (text.empty() ? "\n" : ",\n") + to_json(item).dump();
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+std::string to_json(const Manifest& manifest) {
+  const std::string defect = manifest_defect(manifest);
+  check(defect.empty(), "a manifest is sound before it is written, but " + defect);
+  const Json head = {{"format", kManifestFormat}, {"trainctl", manifest.trainctl},     {"name", manifest.name},
+                     {"run", manifest.run},       {"attempt", manifest.attempt},       {"step", manifest.step},
+                     {"epoch", manifest.epoch},   {"epoch_step", manifest.epoch_step}, {"samples", manifest.samples},
+                     {"seed", manifest.seed},     {"written", manifest.written}};
+  std::string text = head.dump();
+  text.pop_back();  // the object goes on
+  text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {
+            return Json{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+          });
+  text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
+  Json sums = {{"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
+  for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));
+  text += ",\n\"epoch_sums\": " + sums.dump();
+  if (!manifest.metrics.empty()) {
+    Json metrics;
+    for (const auto& [name, value] : manifest.metrics) metrics[name] = json_of_number(value);
+    text += ",\n\"metrics\": " + metrics.dump();
+  }
+  text += ",\n";
+  return text + last_line(text);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& file) {
+  check_last_line(text, file);
+  const Json json = parse_json(text, file);
+  refuse_other_format(json, file);
+  Manifest manifest = read(Value(json, file));
+  if (const std::string defect = manifest_defect(manifest); !defect.empty()) throw EnvError(file + ": " + defect);
+  return manifest;
+}
+
+std::string_view checksum_of(std::string_view text) {
+  check(text.size() >= kLastLineBytes, "a manifest has a last line");
+  return text.substr(text.size() - kLastLineBytes + kBeforeDigits.size(), kDigestDigits);
+}
+
+}  // namespace trainctl

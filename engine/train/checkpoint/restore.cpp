@@ -1,0 +1,140 @@
+// See the header.
+#include "engine/train/checkpoint/restore.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/graph/bf16.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/train/data/order.h"
+
+namespace trainctl {
+namespace {
+
+using StateKey = std::pair<std::string, std::string>;  // tensor, slot
+
+std::string text_of(const StateKey& key) {
+  return key.second == kWeightSlot || key.second == kStateSlot ? key.first : key.first + ":" + key.second;
+}
+
+/// Everything that the job keeps, with the shape of the whole tensor.
+std::map<StateKey, Shape> state_of(const PlannedJob& job) {
+  std::map<TensorId, int> groups;  // of updated parameters
+  if (job.graph.loss >= 0)
+    for (const Update& update : job.graph.updates)
+      if (!update.gradients.empty()) groups[update.parameter] = update.group;
+  std::map<StateKey, Shape> state;
+  for (const VariablePlan& v : job.plan.variables) {
+    const Tensor& tensor = job.graph.tensors[v.tensor];
+    const bool is_parameter = tensor.kind == TensorKind::parameter;
+    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = v.global_shape;
+    const auto group = groups.find(v.tensor);
+    if (!is_parameter || group == groups.end()) continue;
+    const OptimizerSpec& spec = job.spec.optimizer;
+    const Optimizer optimizer(spec.type, spec.settings_of(group->second));
+    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = v.global_shape;
+  }
+  return state;
+}
+
+std::string list_of(const std::string& head, const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  if (names.empty()) return "";
+  std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size())));
+  const std::string more = names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "";
+  return "\n  " + head + join(shown) + more;
+}
+
+/// Elements of a rank's part in pieces, so that no buffer is as large as a tensor.
+constexpr int64_t kMostElements = int64_t{4} << 20;
+
+void restore_range(const StoredRange& range, PieceReader& reader, Executor& executor) {
+  std::vector<std::byte> buffer;
+  for (int64_t at = 0; at < range.count; at += kMostElements) {
+    const int64_t count = std::min(kMostElements, range.count - at);
+    buffer.resize(static_cast<size_t>(count * byte_size(range.dtype)));
+    std::byte* to = buffer.data();
+    for (const Box& box : boxes_of(*range.variable, range.first + at, count)) {
+      reader.read(range.variable->name, range.slot, box, range.dtype, to);
+      to += num_elements(box.shape) * byte_size(range.dtype);
+    }
+    executor.write(range.offset + at * byte_size(range.dtype), buffer.data(), static_cast<int64_t>(buffer.size()));
+  }
+}
+
+}  // namespace
+
+StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
+  const std::map<StateKey, Shape> wanted = state_of(job);
+  StateDifference found;
+  std::set<StateKey> there;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    const StateKey key{tensor.name, tensor.slot};
+    there.insert(key);
+    const auto at = wanted.find(key);
+    if (at == wanted.end())
+      found.extra.push_back(text_of(key));
+    else if (at->second != tensor.shape)
+      found.reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", text_of(key),
+                                           to_string(at->second), to_string(tensor.shape)));
+  }
+  for (const auto& [key, shape] : wanted)
+    if (!there.contains(key)) found.missing.push_back(text_of(key));
+  return found;
+}
+
+void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial) {
+  const StateDifference found = difference(job, manifest);
+  if (found.empty()) return;
+  const bool nothing_fits = found.extra.size() + found.reshaped.size() == manifest.tensors.size();
+  if (partial && !nothing_fits) return;
+  const std::string all = list_of("the checkpoint has not: ", found.missing) +
+                          list_of("the job has not: ", found.extra) + list_of("", found.reshaped);
+  throw EnvError(checkpoint + " is of another network or optimizer:" + all +
+                 (nothing_fits ? "\nnothing of it fits this job" : "\n--partial takes what fits, and leaves the rest as it starts"));
+}
+
+TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
+  const int64_t epochs = manifest.epoch - 1;
+  TrainPosition from;
+  from.step = epochs * per_epoch;
+  if (manifest.epoch_step > 0) {
+    const int64_t samples = manifest.epoch_step * (manifest.step == 0 ? batch : manifest.samples / manifest.step);
+    if (samples % batch != 0 || samples / batch >= per_epoch)
+      throw EnvError(fmt::format("{} ends after {} samples of epoch {}, which are no whole number of steps with "
+                                 "dataset.batch {}; take the batch of that run, or a checkpoint at an epoch's end",
+                                 checkpoint, samples, manifest.epoch, batch));
+    from.step += samples / batch;
+  }
+  const int64_t last = total_steps(job.spec.train, per_epoch);
+  if (from.step > last)
+    throw EnvError(fmt::format("{} is of step {}, and the job ends after {}; raise train.epochs or train.steps", checkpoint,
+                               from.step, last));
+  const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
+  if (manifest.epoch_step > 0 && same_metrics) {
+    // The means of the epoch go on; a step of another batch counts as the samples that it stands for.
+    from.epoch.loss = manifest.epoch_loss_sum;
+    std::copy(manifest.epoch_metric_sums.begin(), manifest.epoch_metric_sums.end(), from.epoch.metrics.begin());
+    from.epoch.count = manifest.epoch_step;
+  }
+  from.is_finite = manifest.is_finite;
+  return from;
+}
+
+void restore(const Program& program, PieceReader& reader, Executor& executor) {
+  for (const StoredRange& range : stored_ranges(program)) {
+    if (range.count == 0) continue;
+    const StoredTensor* tensor = reader.manifest().find(range.variable->name, range.slot);
+    if (tensor == nullptr || tensor->shape != range.variable->global_shape) continue;  // require_same_state allowed it
+    restore_range(range, reader, executor);
+  }
+}
+
+}  // namespace trainctl

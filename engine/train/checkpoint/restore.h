@@ -1,0 +1,36 @@
+// From a checkpoint back into the arenas of any plan.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/runtime/executor.h"
+#include "engine/train/checkpoint/manifest.h"
+#include "engine/train/checkpoint/piece_reader.h"
+#include "engine/train/trainer.h"
+
+namespace trainctl {
+
+/// What a job keeps from step to step and what a checkpoint has, by "layer1.weight" or "layer1.weight:momentum".
+struct StateDifference {
+  std::vector<std::string> missing;   ///< the job has it, the checkpoint has not
+  std::vector<std::string> extra;     ///< the checkpoint has it, the job has not
+  std::vector<std::string> reshaped;  ///< "layer1.weight is [512, 784] in the job, [256, 784] in the checkpoint"
+
+  bool empty() const { return missing.empty() && extra.empty() && reshaped.empty(); }
+};
+StateDifference difference(const PlannedJob& job, const Manifest& manifest);
+
+/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what cannot
+/// be meant: nothing fits.
+void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial);
+
+/// Where the job goes on. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, or the
+/// job ends before it.
+TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
+
+/// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only
+/// the ranges of files that this rank needs.
+void restore(const Program& program, PieceReader& reader, Executor& executor);
+
+}  // namespace trainctl

@@ -1,0 +1,170 @@
+// See the header.
+#include "engine/train/checkpoint/saver.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/checkpoint/save_policy.h"
+#include "engine/train/data/order.h"
+
+namespace trainctl {
+namespace {
+
+[[noreturn]] void throw_errno(const char* what, int64_t bytes) {
+  throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) + " for checkpoints: " +
+                 std::strerror(errno) + "; use more ranks, or leave train.checkpoint out");
+}
+
+/// How long the end of a run waits for a disk that writes nothing of the save before.
+constexpr std::chrono::seconds kPatience{60};
+
+}  // namespace
+
+ImageMemory::ImageMemory(int fd, int64_t bytes) : fd_(fd) {
+  if (bytes == 0) return;
+  const auto size = static_cast<size_t>(bytes);
+  if (ftruncate(fd, bytes) != 0) throw_errno("take", bytes);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) throw_errno("map", bytes);
+  bytes_ = {static_cast<std::byte*>(memory), size};
+  populate_ = std::thread([memory, size] {
+#ifdef MADV_POPULATE_WRITE
+    madvise(memory, size, MADV_POPULATE_WRITE);  // older systems take the pages at the first save
+#endif
+  });
+}
+
+ImageMemory::~ImageMemory() {
+  if (populate_.joinable()) populate_.join();
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  if (fd_ >= 0) close(fd_);
+}
+
+Saver::Saver(const PlannedJob& job, const Program& program, SharedMemory& memory, int image_fd,
+             const TrainPosition& from, int failures)
+    : job_(job),
+      program_(program),
+      status_(memory.status(program.rank)),
+      board_(memory.saves()),
+      spec_(*job.spec.train.checkpoint),
+      image_(program),
+      memory_(image_fd, image_.bytes()),
+      first_step_(from.step),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
+      failures_(failures),
+      position_(from) {
+  std::memcpy(memory_.bytes().data(), image_.head().data(), image_.head().size());
+}
+
+void Saver::add_to(TrainHooks& hooks) {
+  hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
+  hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
+  hooks.reported = [this](const TrainPosition& position) { reported(position); };
+  hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
+    on_step(report);
+    if (next) next(report);
+  };
+}
+
+void Saver::at_step(int64_t step, Executor& executor) {
+  if (!prepared_) {  // here the weights are there, and no step has started
+    executor.prepare_copy(image_.copies(), memory_.bytes().data());
+    prepared_ = true;
+  }
+  look(executor, false);
+  if (step == first_step_) return;
+  if (board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
+  if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_writer(-1);
+}
+
+/// The last state is saved too, unless it is the one that the run began with.
+void Saver::at_end(int64_t step, Executor& executor) {
+  if (!prepared_ || step == first_step_) return;
+  look(executor, true);
+  if (!await_writer(step)) return;
+  if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
+  look(executor, true);
+}
+
+bool Saver::is_due(int64_t step, int64_t last) const {
+  const auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
+  SaveMoment now{.step = step, .last = last, .seconds = seconds_since(last_)};
+  now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
+  now.run_seconds = seconds_since(start_);
+  now.failures = failures_;
+  return is_save_due(spec_, steps_per_epoch_, now);
+}
+
+void Saver::begin(int64_t step, Executor& executor) {
+  copying_ = step;
+  last_ = Clock::now();
+  lost_seconds_ = 0;
+  tell();
+  executor.begin_copy();
+  look(executor, !spec_.async);
+}
+
+/// Whether the copy is complete; then the writer may read it.
+void Saver::look(Executor& executor, bool wait) {
+  if (copying_ < 0 || !executor.is_copied(wait)) return;
+  status_.copied.store(static_cast<uint64_t>(copying_) + 1, std::memory_order_release);
+  copying_ = -1;
+}
+
+void Saver::on_step(const StepReport& report) {
+  constexpr double kSmoothing = 0.1;
+  if (program_.rank != 0) return;
+  if (copying_ < 0) {
+    usual_seconds_ += (report.seconds - usual_seconds_) * (usual_seconds_ == 0 ? 1 : kSmoothing);
+    return;
+  }
+  lost_seconds_ += std::max(0.0, report.seconds - usual_seconds_);
+  board_.cost_ns.store(static_cast<uint64_t>(lost_seconds_ * 1e9), std::memory_order_relaxed);
+}
+
+void Saver::reported(const TrainPosition& position) {
+  position_ = position;
+  tell();
+}
+
+void Saver::tell() {
+  if (program_.rank != 0 || board_.saving() != position_.step) return;
+  SaveBoard::Position said;
+  said.loss_sum = position_.epoch.loss;
+  said.metric_sums = position_.epoch.metrics;
+  said.steps = position_.epoch.count;
+  said.is_finite = position_.is_finite;
+  board_.tell(position_.step, said);
+}
+
+/// Waits until no save is under way but that of `step`. False if the writer has stopped writing.
+bool Saver::await_writer(int64_t step) {
+  const auto is_busy = [&] {
+    const int64_t saving = board_.saving();
+    return saving >= 0 && saving != step;
+  };
+  if (!is_busy()) return true;
+  uint64_t bytes = board_.written_bytes;
+  Clock::time_point seen = Clock::now();
+  status_.state = RankState::saving;
+  while (is_busy()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status_.looks.fetch_add(1, std::memory_order_relaxed);
+    if (const uint64_t now = board_.written_bytes; now != bytes) {
+      bytes = now;
+      seen = Clock::now();
+    }
+    if (Clock::now() - seen > kPatience) break;
+  }
+  status_.state = RankState::training;
+  return !is_busy();
+}
+
+}  // namespace trainctl

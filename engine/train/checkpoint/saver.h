@@ -1,0 +1,71 @@
+// A rank's side of saves: decides with the others when, and copies what it owns into memory that outlives the rank.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <span>
+#include <thread>
+
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/train/checkpoint/state_image.h"
+#include "engine/train/trainer.h"
+
+namespace trainctl {
+
+/// Shared memory for one rank's image: a memfd that launcher, rank and writer have open.
+class ImageMemory {
+ public:
+  /// Sizes and maps it. Takes ownership of `fd`. EnvError.
+  ImageMemory(int fd, int64_t bytes);
+  ~ImageMemory();
+  ImageMemory(const ImageMemory&) = delete;
+  ImageMemory& operator=(const ImageMemory&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  int fd_;
+  std::span<std::byte> bytes_;
+  std::thread populate_;  ///< takes the pages before the first save needs them
+};
+
+class Saver {
+ public:
+  /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted.
+  Saver(const PlannedJob& job, const Program& program, SharedMemory& memory, int image_fd, const TrainPosition& from,
+        int failures = 0);
+
+  void add_to(TrainHooks& hooks);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void at_step(int64_t step, Executor& executor);
+  void at_end(int64_t step, Executor& executor);
+  void on_step(const StepReport& report);
+  void reported(const TrainPosition& position);
+  bool is_due(int64_t step, int64_t last) const;
+  void begin(int64_t step, Executor& executor);
+  void look(Executor& executor, bool wait);
+  void tell();
+  bool await_writer(int64_t step);
+
+  const PlannedJob& job_;
+  const Program& program_;
+  RankStatus& status_;
+  SaveBoard& board_;
+  const CheckpointSpec& spec_;
+  const StateImage image_;
+  ImageMemory memory_;
+  const int64_t first_step_, steps_per_epoch_;
+  const int failures_;
+  TrainPosition position_;
+  bool prepared_ = false;
+  int64_t copying_ = -1;  ///< the step whose state is being copied
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;  ///< when the last save began
+  double usual_seconds_ = 0;         ///< of a step without a copy; a moving average
+  double lost_seconds_ = 0;          ///< by the copy under way
+};
+
+}  // namespace trainctl

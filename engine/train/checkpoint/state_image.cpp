@@ -1,0 +1,54 @@
+// See the header.
+#include "engine/train/checkpoint/state_image.h"
+
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/runtime/stored_ranges.h"
+#include "engine/train/checkpoint/manifest.h"
+#include "engine/train/checkpoint/safetensors.h"
+
+namespace trainctl {
+namespace {
+
+/// A box of a rank's own elements, which lie one after the other in the arena.
+struct Stored {
+  SafetensorsEntry entry;
+  int64_t offset = 0;  ///< in the arena
+};
+
+std::vector<Stored> stored_boxes(const Program& program) {
+  std::vector<Stored> all;
+  for (const StoredRange& range : stored_ranges(program)) {
+    int64_t at = range.own_offset();
+    for (const Box& box : boxes_of(*range.variable, range.own_first, range.own_count)) {
+      Stored stored;
+      stored.entry.name = piece_key(range.variable->name, range.slot, range.variable->global_shape, box);
+      stored.entry.type = stored_type(range.dtype);
+      stored.entry.shape = box.shape;
+      stored.offset = at;
+      at += num_elements(box.shape) * byte_size(range.dtype);
+      all.push_back(std::move(stored));
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+StateImage::StateImage(const Program& program) {
+  std::vector<SafetensorsEntry> entries;
+  std::map<std::string, int64_t> offsets;
+  for (Stored& stored : stored_boxes(program)) {
+    offsets[stored.entry.name] = stored.offset;
+    entries.push_back(std::move(stored.entry));
+  }
+  if (entries.empty()) return;
+  const SafetensorsHeader header = lay_out(std::move(entries));
+  head_ = safetensors_head(header);
+  bytes_ = header.data_at + header.data_bytes();
+  for (const SafetensorsEntry& e : header.entries)
+    copies_.push_back({offsets.at(e.name), header.data_at + e.begin, e.bytes()});
+}
+
+}  // namespace trainctl

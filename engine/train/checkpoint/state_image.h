@@ -1,0 +1,30 @@
+// What one rank writes of a checkpoint: the bytes of its safetensors file, as they are laid out in memory before they
+// are on disk. The head is the same for every save; the data are copied from the arena.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/state_copy.h"
+
+namespace trainctl {
+
+class StateImage {
+ public:
+  explicit StateImage(const Program& program);
+
+  int64_t bytes() const { return bytes_; }
+  const std::string& head() const { return head_; }
+  const std::vector<StateCopy>& copies() const { return copies_; }
+  /// False if other ranks have all that this one has: it writes no file.
+  bool empty() const { return copies_.empty(); }
+
+ private:
+  std::string head_;
+  std::vector<StateCopy> copies_;
+  int64_t bytes_ = 0;
+};
+
+
+}  // namespace trainctl

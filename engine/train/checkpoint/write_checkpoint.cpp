@@ -1,0 +1,121 @@
+// See the header.
+#include "engine/train/checkpoint/write_checkpoint.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/train/checkpoint/write_whole.h"
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/data/order.h"
+
+namespace trainctl {
+namespace {
+
+/// Small enough that a slow disk shows progress.
+constexpr int64_t kWriteBytes = int64_t{4} << 20;
+
+std::span<const uint8_t> bytes_of(std::span<const std::byte> image) {
+  return {reinterpret_cast<const uint8_t*>(image.data()), image.size()};
+}
+
+DType dtype_of(StoredType type) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i32})
+    if (stored_type(dtype) == type) return dtype;
+  check(false, "a rank stores f32, bf16 or i32");
+  return {};
+}
+
+/// Collects the pieces of all ranks' files by tensor.
+class Tensors {
+ public:
+  explicit Tensors(const PlannedJob& job) {
+    for (const VariablePlan& v : job.plan.variables) shapes_[job.graph.tensors[v.tensor].name] = v.global_shape;
+  }
+
+  void add(const SafetensorsEntry& entry, const std::string& file) {
+    const PieceName piece = parse_piece_key(entry.name);
+    const Shape& shape = shapes_.at(piece.name);
+    const auto [at, is_new] = index_.try_emplace({piece.name, piece.slot}, all_.size());
+    if (is_new) all_.push_back({piece.name, piece.slot, dtype_of(entry.type), shape, {}});
+    all_[at->second].pieces.push_back({file, piece.box ? *piece.box : whole_box(shape)});
+  }
+
+  std::vector<StoredTensor> take() { return std::move(all_); }
+
+ private:
+  std::map<std::string, Shape> shapes_;
+  std::map<std::pair<std::string, std::string>, size_t> index_;
+  std::vector<StoredTensor> all_;
+};
+
+StoredFile write_image(const std::string& folder, const std::string& name, std::span<const uint8_t> image,
+                       const SafetensorsHeader& header, std::atomic<uint64_t>& progress, Disk& disk) {
+  SafetensorsWriter writer(folder + "/" + name, header.entries, header.metadata, disk);
+  for (size_t e = 0; e < header.entries.size(); ++e) {
+    const SafetensorsEntry& entry = header.entries[e];
+    for (int64_t at = 0; at < entry.bytes(); at += kWriteBytes) {
+      const int64_t size = std::min(kWriteBytes, entry.bytes() - at);
+      writer.write(e, at, image.subspan(static_cast<size_t>(header.data_at + entry.begin + at), static_cast<size_t>(size)));
+      progress.fetch_add(static_cast<uint64_t>(size), std::memory_order_relaxed);
+    }
+  }
+  const FileDigest digest = writer.finish();
+  return {name, digest.bytes, digest.sha256};
+}
+
+std::string utc_now() {
+  return fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
+}
+
+Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
+  const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
+  Manifest m;
+  m.trainctl = facts.version;
+  m.name = job.spec.name;
+  m.run = facts.run;
+  m.attempt = facts.attempt;
+  m.step = facts.step;
+  m.epoch = facts.step / per_epoch + 1;
+  m.epoch_step = facts.step % per_epoch;
+  m.samples = facts.step * job.spec.dataset.batch;
+  m.seed = job.spec.seed;
+  m.written = utc_now();
+  m.epoch_loss_sum = facts.position.loss_sum;
+  const auto& sums = facts.position.metric_sums;
+  m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
+  m.is_finite = facts.position.is_finite;
+  return m;
+}
+
+}  // namespace
+
+std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& job, const CheckpointFacts& facts,
+                             const Images& images, std::atomic<uint64_t>& progress, Disk& disk) {
+  Manifest manifest = manifest_of(job, facts);
+  const std::string folder = directory.begin(facts.step, facts.attempt);
+  try {
+    Tensors tensors(job);
+    for (size_t rank = 0; rank < images.size(); ++rank) {
+      if (images[rank].empty()) continue;
+      const std::string name = fmt::format("rank.{:04}.safetensors", rank);
+      const std::span<const uint8_t> image = bytes_of(images[rank]);
+      const SafetensorsHeader header = parse_safetensors_header(image, static_cast<int64_t>(image.size()), name);
+      for (const SafetensorsEntry& entry : header.entries) tensors.add(entry, name);
+      manifest.files.push_back(write_image(folder, name, image, header, progress, disk));
+    }
+    manifest.tensors = tensors.take();
+    if (job.spec.train.checkpoint && job.spec.train.checkpoint->integrated)
+      manifest.files.push_back(write_whole(manifest, folder, folder + "/model.safetensors", {"weight", "state"}, disk));
+    return directory.commit(std::move(manifest), facts.job);
+  } catch (...) {
+    directory.abandon(facts.step, facts.attempt);
+    throw;
+  }
+}
+
+}  // namespace trainctl

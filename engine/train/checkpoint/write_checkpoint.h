@@ -1,0 +1,33 @@
+// One checkpoint, from the ranks' images to the name that publishes it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/comm/save_board.h"
+#include "engine/train/checkpoint/checkpoint_directory.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+struct CheckpointFacts {
+  std::string version;  ///< of trainctl
+  int run = 0;
+  int attempt = 0;  ///< CheckpointDirectory::claim_attempt
+  int64_t step = 0;
+  SaveBoard::Position position;
+  std::string job;  ///< the resolved job, as YAML
+};
+
+/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none.
+using Images = std::vector<std::span<const std::byte>>;
+
+/// Returns the path of what was published. Throws EnvError, and then nothing is. `progress` grows with the bytes that
+/// were written.
+std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& job, const CheckpointFacts& facts,
+                             const Images& images, std::atomic<uint64_t>& progress, Disk& disk = real_disk());
+
+}  // namespace trainctl

@@ -1,0 +1,130 @@
+"""A training step of whole networks beside PyTorch, alternating between the two in one run.
+
+  networks.py TRAINCTL [lenet gpt …] [--threads 1 2] [--rounds N]
+  networks.py TRAINCTL [resnet50 gpt2 llama …] --device cuda [--batch B] [--set parallel.recompute=[] …]
+
+TRAINCTL may be of any install tree. The jobs are configs/ and templates/ of this repository, the peers
+networks_torch.py: eager on a CPU with the same threads, eager and compiled on a GPU in bf16. Prints, for each case,
+the median over the rounds of each round's median step, with the lowest and the highest round, the ratio of the
+medians and those of the single rounds, and memory: on a CPU of the largest process; on a GPU what the plan and
+PyTorch's allocator say, and the most that nvidia-smi saw in use.
+"""
+import argparse, contextlib, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+here = pathlib.Path(__file__).resolve().parent
+root = here.parent.parent
+
+# job, batch, steps, the peer and its sizes
+NETWORKS = {
+    "lenet": ("configs/lenet.yaml", 64, 400, "lenet", {}),
+    "gpt": ("configs/gpt_text.yaml", 8, 40, "gpt", dict(layers=4, d=128, heads=4, length=128, vocab=256)),
+    "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}),
+    "gpt2": ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=12, d=768, heads=12, length=1024, vocab=50304)),
+    "llama": ("templates/llama.yaml", 16, 60, "llama",
+              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}),
+}
+ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "llama")}
+
+
+@contextlib.contextmanager
+def memory_in_use(device):
+    """The most GPU memory in use, in bytes, as `[0]` of what it yields after the block; 0 on a CPU."""
+    most = [0]
+    if device == "cpu":
+        yield most
+        return
+    watch = subprocess.Popen(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "100"],
+                             stdout=subprocess.PIPE, text=True)
+    try:
+        yield most
+    finally:
+        watch.terminate()
+        most[0] = max((int(line) << 20 for line in watch.communicate()[0].split() if line.isdigit()), default=0)
+
+
+def sh(command, threads):
+    """Its output, and the peak memory of its largest process."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        run = subprocess.Popen(command, stdout=out, stderr=err, env=dict(os.environ, OMP_NUM_THREADS=str(threads)))
+        _, status, usage = os.wait4(run.pid, 0)
+        run.returncode = os.waitstatus_to_exitcode(status)
+        for file in (out, err):
+            file.seek(0)
+        if run.returncode != 0:
+            sys.exit(f"failed: {' '.join(command)}\n{out.read()[-2000:]}{err.read()[-2000:]}")
+        return out.read(), usage.ru_maxrss << 10
+
+
+def trainctl(a, name, threads):
+    """The median step in ms without the first quarter, and bytes of memory."""
+    job, batch, steps, _, _ = NETWORKS[name]
+    sets = [f"launch.device={a.device}", "launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch or batch}",
+            f"train.steps={steps}", f"train.log_every={steps}", *(["train.sink_steps=5"] if a.device == "cuda" else []), *a.set]
+    with tempfile.TemporaryDirectory() as scratch:
+        _, memory = sh([a.trainctl, "run", str(root / job), *sets, f"launch.log_dir={scratch}/logs"], threads)
+        rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
+    if a.device == "cuda":
+        plan, _ = sh([a.trainctl, "plan", str(root / job), "--json", *sets], threads)
+        memory = json.loads(plan)["rank_classes"][0]["arena_bytes"]
+    times = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
+    return statistics.median(times[len(times) // 4:]), memory
+
+
+def torch(a, name, threads, compiled):
+    _, batch, steps, peer, sizes = NETWORKS[name]
+    command = [a.python, str(here / "networks_torch.py"), peer, "--device", a.device, "--threads", str(threads),
+               "--batch", str(a.batch or batch), "--steps", str(steps), *(["--compile"] if compiled else [])]
+    for size, value in sizes.items():
+        command += [f"--{size}", str(value)]
+    report = json.loads(sh(command, threads)[0].strip().splitlines()[-1])
+    return report["ms"], report["memory"]
+
+
+def compare(a, name, threads):
+    kinds = {"trainctl": lambda: trainctl(a, name, threads), "eager": lambda: torch(a, name, threads, False)}
+    if a.device == "cuda":
+        kinds["compiled"] = lambda: torch(a, name, threads, True)
+    ms, memory = {kind: [] for kind in kinds}, dict.fromkeys(kinds, (0, 0))
+    for _ in range(a.rounds):
+        for kind, measure in kinds.items():
+            with memory_in_use(a.device) as seen:
+                step, bytes_ = measure()
+            ms[kind].append(step)
+            memory[kind] = max(memory[kind], (bytes_, seen[0]))
+    label = f"{name}, batch {a.batch or NETWORKS[name][1]}" + (f", {threads} thread{'s'[:threads - 1]}" if a.device == "cpu" else "")
+    for kind, steps in ms.items():
+        row = f"{label:28s} {kind:9s} {spread(steps, 'ms', 2):34s} {memory[kind][0] / 2**20:8.0f} MiB"
+        if a.device == "cuda":
+            row += f", {memory[kind][1] / 2**20:.0f} in use"
+        if kind != "trainctl":
+            rounds = [theirs / ours for ours, theirs in zip(ms["trainctl"], steps)]
+            row += f"   {statistics.median(steps) / statistics.median(ms['trainctl']):.2f}x [{min(rounds):.2f} .. {max(rounds):.2f}]"
+        print(row, flush=True)
+
+
+def spread(values, unit, digits):
+    return f"{statistics.median(values):.{digits}f} {unit} [{min(values):.{digits}f} .. {max(values):.{digits}f}]"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("networks", nargs="*", help=f"of {', '.join(NETWORKS)}")
+    parser.add_argument("--device", choices=ON, default="cpu")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="on a CPU")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--set", action="append", default=[], help="a field of the job")
+    ours = root / "build/peers/bin/python3"
+    parser.add_argument("--python", default=str(ours) if ours.exists() else sys.executable, help="that has PyTorch")
+    a = parser.parse_args()
+    unknown = set(a.networks) - set(NETWORKS)
+    if unknown:
+        parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    for name in a.networks or ON[a.device]:
+        for threads in a.threads if a.device == "cpu" else [1]:
+            compare(a, name, threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+// checkpoint.json: what is written is read, and what is wrong is named with its place.
+#include "engine/train/checkpoint/manifest.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/train/checkpoint/digest.h"
+#include "tests/train/checkpoint/sample.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+Manifest sample() {
+  const std::string digits(64, 'a');
+  return {.trainctl = "0.1.0",
+          .name = "mnist_mlp",
+          .run = 3,
+          .attempt = 2,
+          .step = 120,
+          .epoch = 2,
+          .epoch_step = 20,
+          .samples = 3840,
+          .seed = 18446744073709551615u,
+          .written = "2026-11-23T12:00:00Z",
+          .files = {{"rank.0000.safetensors", 1000, digits}, {"rank.0001.safetensors", 2000, digits}},
+          .tensors = {{"fc.weight",
+                       "weight",
+                       DType::f32,
+                       {4, 3},
+                       {{"rank.0000.safetensors", {{0, 0}, {2, 3}}}, {"rank.0001.safetensors", {{2, 0}, {2, 3}}}}},
+                      {"fc.weight", "momentum", DType::bf16, {4, 3}, {{"rank.0000.safetensors", {{0, 0}, {4, 3}}}}}},
+          .metrics = {{"loss", 0.31}, {"accuracy", std::nan("")}, {"worst", -HUGE_VAL}}};
+}
+
+/// Ends the text as a manifest ends, so that what is before it is looked at.
+std::string with_checksum(std::string text) {
+  text.resize(text.rfind("\"checksum\""));
+  return text + "\"checksum\": \"" + sha256(text) + "\"}\n";
+}
+
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  REQUIRE(at != std::string::npos);
+  return with_checksum(text.replace(at, from.size(), to));
+}
+
+void check_refused(const std::string& text, const std::string& message) {
+  CHECK_THROWS_WITH_AS(parse_manifest(text, "c.json"), doctest::Contains(message.c_str()), EnvError);
+}
+void check_refused(const std::string& from, const std::string& to, const std::string& message) {
+  CAPTURE(to);
+  check_refused(replaced(to_json(sample()), from, to), "c.json: " + message);
+}
+
+}  // namespace
+
+TEST_CASE("a manifest reads back as it was written") {
+  const Manifest written = sample(), read = parse_manifest(to_json(written), "c.json");
+  CHECK(to_json(read) == to_json(written));
+  CHECK(read.seed == written.seed);
+  CHECK(read.tensors[0].pieces[1].box == Box{{2, 0}, {2, 3}});
+  CHECK(read.tensors[1].dtype == DType::bf16);
+  CHECK(read.metrics[0] == std::pair<std::string, double>{"loss", 0.31});
+  CHECK(std::isnan(read.metrics[1].second));
+  CHECK(read.metrics[2].second == -HUGE_VAL);
+  CHECK(read.find("fc.weight", "momentum") == &read.tensors[1]);
+  CHECK(read.find("fc.weight", "exp_avg") == nullptr);
+}
+
+TEST_CASE("a manifest is JSON to everybody, and its last line is the checksum of the lines before") {
+  const std::string text = to_json(sample());
+  const nlohmann::json json = nlohmann::json::parse(text);
+  CHECK(json["tensors"][0]["pieces"][1]["offset"] == std::vector<int>{2, 0});
+  const size_t last = text.rfind("\"checksum\"");
+  CHECK(json["checksum"] == sha256(text.substr(0, last)));
+  CHECK(text[last - 1] == '\n');
+  CHECK(checksum_of(text) == json["checksum"].get<std::string>());
+}
+
+TEST_CASE("a piece is named by its tensor, slot and range, the whole tensor without a range") {
+  CHECK(piece_key("fc", "weight", {4, 3}, {{0, 0}, {4, 3}}) == "fc:weight");
+  CHECK(piece_key("fc", "weight", {4, 3}, {{2, 0}, {2, 3}}) == "fc:weight[2:4, 0:3]");
+  CHECK(piece_key("s", "exp_avg", {}, {{}, {}}) == "s:exp_avg");
+}
+
+TEST_CASE("each changed, added or missing byte of a manifest is found") {
+  const std::string text = to_json(sample());
+  for (size_t i = 0; i < text.size(); ++i)
+    for (const int mask : {1, 2, 32, 255}) {
+      std::string changed = text;
+      changed[i] = static_cast<char>(changed[i] ^ mask);
+      CHECK_THROWS_AS(parse_manifest(changed, "c.json"), EnvError);
+    }
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size()) CHECK_THROWS_AS(parse_manifest(text.substr(0, i), "c.json"), EnvError);
+    CHECK_THROWS_AS(parse_manifest(text.substr(0, i) + "\n" + text.substr(i), "c.json"), EnvError);
+  }
+  check_refused(text.substr(0, text.size() / 2), "c.json: is damaged or cut off: expected \"checksum\": ");
+}
+
+TEST_CASE("a later format is an error that says so, however it ends") {
+  check_refused("\"format\":1", "\"format\":2", "format 2; this trainctl reads formats up to 1");
+  check_refused("{\"format\": 3, \"all\": \"is other\"}", "c.json: format 3; this trainctl reads");
+  check_refused("\"format\":1", "\"format\":0", "format: expected 1, found 0");
+}
+
+TEST_CASE("fields that are not known are ignored") {
+  const std::string text = replaced(to_json(sample()), "\"run\":3", "\"later\":{\"x\":[1]},\"run\":3");
+  CHECK(to_json(parse_manifest(text, "c.json")) == to_json(sample()));
+}
+
+TEST_CASE("a wrong field is named with its path, what was expected and what was found") {
+  check_refused("\"step\":120,", "", "has no field 'step'");
+  check_refused("\"step\":120", "\"step\":-1", "step: expected an integer from 0 to 9223372036854775807, found -1");
+  check_refused("\"run\":3", "\"run\":\"3\"", "run: expected an integer from 0 to 2147483647, found \"3\"");
+  check_refused("[4,3]", "[4,3.5]", "tensors[0].shape[1]: expected an integer from 0");
+  check_refused("\"offset\":[2,0]", "\"offset\":{}", "tensors[0].pieces[1].offset: expected a list, found object");
+  check_refused("\"F32\"", "\"F16\"", "tensors[0].dtype: expected F32, BF16 or I32, found 'F16'");
+  check_refused("\"nan\"", "\"none\"", "metrics.accuracy: expected a number, nan, inf or -inf");
+  check_refused("\"step\":120", "\"step\":", "byte");
+}
+
+TEST_CASE("pieces that do not tile their tensor are refused with the element") {
+  check_refused("\"offset\":[2,0]", "\"offset\":[1,0]", "tensors[0] (fc.weight:weight): element [1, 0] is in 2 pieces");
+  check_refused("\"offset\":[2,0],\"shape\":[2,3]", "\"offset\":[2,0],\"shape\":[1,3]",
+                "tensors[0] (fc.weight:weight): element [3, 0] is in no piece");
+  check_refused("\"shape\":[4,3]", "\"shape\":[0,3]",
+                "tensors[0] (fc.weight:weight): shape: expected sizes of at least 1");
+  check_refused("\"shape\":[4,3]", "\"shape\":[4611686018427387904,3]", "tensors[0] (fc.weight:weight): shape: ");
+}
+
+TEST_CASE("a tensor is there once, and its pieces are in files of the list") {
+  check_refused("\"slot\":\"momentum\"", "\"slot\":\"weight\"", "tensors[1] (fc.weight:weight): is there twice");
+  check_refused("{\"file\":\"rank.0001.safetensors\"", "{\"file\":\"rank.0002.safetensors\"",
+                "tensors[0] (fc.weight:weight): pieces[1]: file: 'rank.0002.safetensors' is not one of files");
+  check_refused("\"slot\":\"momentum\"", "\"slot\":\"a:b\"", "tensors[1] (fc.weight:a:b): slot: ");
+}
+
+TEST_CASE("files have plain names, listed once: none leads out of the directory") {
+  for (const char* name :
+       {"../rank.0000", "/etc/passwd", "", ".hidden", "a/b", "checkpoint.json", "a\\\\b", "a\\u0000"}) {
+    CAPTURE(name);
+    check_refused("{\"name\":\"rank.0000.safetensors\"", std::string("{\"name\":\"") + name + "\"", "files[0]: name: ");
+  }
+  check_refused("{\"name\":\"rank.0001.safetensors\"", "{\"name\":\"rank.0000.safetensors\"", "files[1]: name: ");
+  check_refused(std::string(64, 'a'), std::string(64, 'A'), "files[0]: sha256: expected 64 hexadecimal digits");
+}
+
+TEST_CASE("an unsound manifest is never written") {
+  Manifest manifest = sample();
+  manifest.tensors[0].pieces.pop_back();
+  CHECK_THROWS_AS(to_json(manifest), InternalError);
+}
+
+TEST_CASE("a manifest is read only with its files, of the sizes that it says") {
+  const ScratchFolder scratch;
+  const std::string text = to_json(sample());
+  scratch.write("checkpoint.json", Bytes(text.begin(), text.end()));
+  scratch.write("rank.0000.safetensors", Bytes(1000));
+  CHECK_THROWS_WITH_AS(read_manifest(scratch.path()), doctest::Contains("rank.0001.safetensors: is missing"), EnvError);
+  scratch.write("rank.0001.safetensors", Bytes(1999));
+  CHECK_THROWS_WITH_AS(read_manifest(scratch.path()), doctest::Contains("has 1,999 bytes, expected 2,000"), EnvError);
+  scratch.write("rank.0001.safetensors", Bytes(2000));
+  CHECK(read_manifest(scratch.path()).step == 120);
+}

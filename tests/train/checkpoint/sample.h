@@ -1,0 +1,41 @@
+// Small checkpoints with known contents, cut into boxes at random.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "engine/train/checkpoint/checkpoint_directory.h"
+#include "engine/train/checkpoint/manifest.h"
+
+namespace trainctl {
+
+struct SampleTensor {
+  std::string name, slot;
+  DType dtype = DType::f32;
+  Shape shape;
+  std::vector<std::vector<Box>> boxes;  ///< of each file
+};
+
+/// Element `index` of the whole tensor, as bytes: a small integer, exact in every type, other in each tensor.
+std::vector<uint8_t> sample_bytes(const SampleTensor& tensor, const Box& box, DType dtype);
+
+/// Boxes that tile the shape: it is cut in two, then a part of it, and so on.
+std::vector<Box> random_tiling(const Shape& shape, int pieces, std::mt19937& random);
+/// A box that lies in the shape.
+Box random_box(const Shape& shape, std::mt19937& random);
+
+/// A few tensors of all types and 0 to 4 dims, in `files` files.
+std::vector<SampleTensor> sample_tensors(int files, std::mt19937& random);
+/// Weights of two layers in two files: 200 bytes or so.
+std::vector<SampleTensor> two_small_tensors();
+
+/// Writes the tensors' files there, and returns the manifest of them all.
+Manifest write_sample_files(const std::string& folder, const std::vector<SampleTensor>& tensors, int64_t step,
+                            int attempt, Disk& disk = real_disk());
+/// begin, files, commit. Returns the path.
+std::string save_sample(CheckpointDirectory& directory, const std::vector<SampleTensor>& tensors, int64_t step,
+                        int attempt, Disk& disk = real_disk());
+
+}  // namespace trainctl
