@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "tests/op_cases/cuda/cuda_device.h"
+#include "tests/op_cases/image_cases.h"
 #include "tests/op_cases/op_case_checks.h"
 #include "tests/op_cases/op_cases.h"
 

@@ -304,7 +304,7 @@ Candidate choose(const ConvProblem& problem, std::string& tried) {
   return first;
 }
 
-/// One for each problem and device, shared by equal layers; also remembers that there is none.
+/// One for each problem, device and library, shared by equal layers; also remembers that there is none.
 struct Shared {
   Candidate candidate;
   std::string tried;
@@ -315,7 +315,8 @@ const Shared& shared(const ConvProblem& problem) {
   const std::lock_guard lock(mutex);
   int device = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  const auto [at, is_new] = known.try_emplace(std::to_string(device) + " " + key_of(problem));
+  const auto [at, is_new] =
+      known.try_emplace(std::to_string(device) + " " + cuda::cudnn_version() + " " + key_of(problem));
   if (is_new) at->second.candidate = choose(problem, at->second.tried);
   return at->second;
 }
