@@ -116,7 +116,8 @@ class LoopEngines : public CudnnEngines {
     const bool last = v_.x.strides[1] == 1 && v_.dtype == DType::bf16;
     const bool odd = last && (v_.x.dims[1] % rules.channel_unit != 0 || v_.y.dims[1] % rules.channel_unit != 0);
     const bool apart = rules.only_fused && v_.kind == CudnnConvolution::Kind::forward && !v_.bias;
-    if (!rules.convolutions || odd || apart || v_.x.dims[0] > rules.most_images)
+    const bool wide = !rules.wide_gradients && v_.dtype == DType::bf16 && v_.w_dtype == DType::f32;
+    if (!rules.convolutions || odd || apart || wide || v_.x.dims[0] > rules.most_images)
       fault_ = "the stand-in has no engine";
     else
       names_ = {"loops"};
@@ -228,7 +229,7 @@ const std::string& cudnn_fault() {
 std::string cudnn_version() {
   const emulator::LibraryRules& r = emulator::library_rules();
   return std::to_string(r.convolutions) + "." + std::to_string(r.channel_unit) + "." + std::to_string(r.most_images) +
-         "." + std::to_string(r.only_fused);
+         "." + std::to_string(r.only_fused) + "." + std::to_string(r.wide_gradients);
 }
 
 CudnnPlanPtr cudnn_plan(const CudnnAttention& attention) {

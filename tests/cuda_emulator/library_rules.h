@@ -11,6 +11,7 @@ struct LibraryRules {
   int64_t channel_unit = 1;                ///< in bf16, of channels-last images
   int64_t most_images = int64_t{1} << 40;  ///< of a call
   bool only_fused = false;                 ///< of forward convolutions
+  bool wide_gradients = true;              ///< of weights: in f32 for images in bf16
   bool attention = false;
 
   bool operator==(const LibraryRules&) const = default;

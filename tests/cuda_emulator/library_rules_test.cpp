@@ -37,25 +37,13 @@ std::vector<OpCase> convolutions() {
 /// weight gradient.
 std::vector<OpCase> larger_convolutions() {
   std::vector<OpCase> rows;
-  const auto add = [&](Images x, Shape weight, int64_t stride, int64_t padding, int64_t dilation, int64_t groups) {
-    Window window{.kernel = {weight[2], weight[3]}, .stride = {stride, stride}, .dilation = {dilation, dilation}};
-    window.before = window.after = {padding, padding};
-    const Images y{x.n, weight[0], {window.count(0, x.size[0]), window.count(1, x.size[1])}};
-    for (const bool last : {false, true}) {
-      rows.push_back({"conv2d",
-                      {{x.shape(last)}, {weight}},
-                      {{"stride", Ints{stride, stride}},
-                       {"padding", Ints(4, padding)},
-                       {"dilation", Ints{dilation, dilation}},
-                       {"groups", groups},
-                       {"channels_last", last}},
-                      {y.shape(last)}});
-    }
-  };
-  add({2, 3, {33, 31}}, {70, 3, 7, 7}, 2, 3, 1, 1);
-  add({4, 66, {5, 6}}, {5, 66, 3, 3}, 1, 1, 1, 1);
-  add({2, 36, {9, 10}}, {36, 1, 3, 3}, 1, 2, 2, 36);
-  add({2, 10, {12, 7}}, {6, 5, 3, 2}, 3, 1, 1, 2);
+  for (const bool last : {false, true}) {
+    for (const SquareConvolution& convolution : {SquareConvolution{{2, 3, {23, 25}}, {66, 3, 7, 7}, 2, 3},
+                                                 {{4, 66, {5, 6}}, {5, 66, 3, 3}, 1, 1},
+                                                 {{2, 36, {9, 10}}, {36, 1, 3, 3}, 1, 2, 2, 36},
+                                                 {{2, 10, {12, 7}}, {6, 5, 3, 2}, 3, 1, 1, 2}})
+      rows.push_back(convolution.row(last));
+  }
   return rows;
 }
 
@@ -106,6 +94,16 @@ TEST_CASE("a batch that is too large for cuDNN goes to it in slices, with the sa
     const int before = library_runs();
     for (const DType floats : {DType::f32, DType::bf16}) check_convolutions(floats);
     CHECK(library_runs() > before);
+  }
+}
+
+TEST_CASE("a weight gradient that cuDNN makes in bf16 alone is widened, with the same results") {
+  for (const int64_t most_images : {2, 1 << 20}) {
+    const With rules({.most_images = most_images, .wide_gradients = false});
+    for (const OpCase& row : convolutions()) {
+      check_backward(row, {cuda_device(), DType::bf16});
+      check_accumulate(row, {cuda_device(), DType::bf16});
+    }
   }
 }
 

@@ -26,7 +26,7 @@ TEST_CASE("numbers of slices divide the batch, and each is at least twice the on
   CHECK(slice_counts(256) == std::vector<int64_t>{1, 2, 4, 8, 16, 32, 64, 128, 256});
 }
 
-TEST_CASE("tensor cores take multiples of 16 bytes of channels; other arithmetic any number") {
+TEST_CASE("tensor cores take multiples of 16 bytes of channels, other arithmetic any number") {
   CHECK(channel_unit(DType::bf16, false) == 8);
   CHECK(channel_unit(DType::f32, true) == 4);
   CHECK(channel_unit(DType::f32, false) == 1);
@@ -60,8 +60,10 @@ TEST_CASE("a call computes a slice of the batch, with padded channels") {
 }
 
 TEST_CASE("a way is kept as one word, and other words are none") {
-  for (const ConvWay way : {ConvWay{}, ConvWay{.slices = 8}, ConvWay{.slices = 2, .padded = true},
-                            ConvWay{.fused = true}, ConvWay{.slices = 4, .padded = true, .fused = true}}) {
+  for (const ConvWay way :
+       {ConvWay{}, ConvWay{.slices = 8}, ConvWay{.slices = 2, .padded = true}, ConvWay{.fused = true},
+        ConvWay{.rounded = true}, ConvWay{.slices = 2, .padded = true, .rounded = true},
+        ConvWay{.slices = 4, .padded = true, .fused = true}}) {
     CHECK(parse_way(to_string(way)) == way);
   }
   CHECK(to_string(ConvWay{.slices = 2, .padded = true}) == "2+padded");

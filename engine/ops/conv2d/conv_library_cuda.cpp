@@ -66,7 +66,6 @@ class Given {
 
   CudnnConvolution signature() const {
     const ConvShape& s = call_;
-    const bool is_gradient = problem_.kind == ConvKind::weight;
     CudnnConvolution c;
     c.kind = problem_.kind;
     c.x = images(s.x, s.channels_last);
@@ -83,7 +82,7 @@ class Given {
     c.stride = {s.window.stride[0], s.window.stride[1]};
     c.dilation = {s.window.dilation[0], s.window.dilation[1]};
     c.dtype = problem_.tensors.x.dtype;
-    c.w_dtype = is_gradient ? DType::f32 : c.dtype;
+    c.w_dtype = weight_type();
     c.tf32 = problem_.tf32;
     c.bias = way_.fused;
     c.relu = way_.fused && problem_.relu;
@@ -129,11 +128,17 @@ class Given {
     };
   }
 
+  /// Of the weight, or of its gradient, in a call.
+  DType weight_type() const {
+    return problem_.kind == ConvKind::weight && !way_.rounded ? DType::f32 : problem_.tensors.x.dtype;
+  }
+
   /// Each slice's gradient goes to scratch memory; several are added there, in f32.
   CudaKernel weight_grad(const CudnnPlanPtr& plan, CudaScratch* scratch) const {
     const TensorArg dw = problem_.tensors.w;
-    const bool direct = weight_in_place_ && way_.slices == 1 && !dw.accumulate && dw.dtype == DType::f32;
-    const int64_t part_room = direct ? 0 : conv_room(4 * call_weight_.size());
+    const DType type = weight_type();
+    const bool direct = weight_in_place_ && way_.slices == 1 && !dw.accumulate && dw.dtype == type;
+    const int64_t part_room = direct ? 0 : conv_room(byte_size(type) * call_weight_.size());
     const int64_t sum_room = way_.slices > 1 ? conv_room(4 * weight_.size()) : 0;
     scratch->need(part_room + sum_room + x_.room + y_.room + plan->workspace());
     return [=, this_ = *this, slices = way_.slices](CudaStream stream) {
@@ -146,13 +151,12 @@ class Given {
         plan->run(stream,
                   {dy.room > 0 ? dy_copy : dy.slice(i), x.room > 0 ? x_copy : x.slice(i), direct ? dw.data : part},
                   dy_copy + dy.room);
-        if (slices > 1)
-          copy_weight(stream, part, DType::f32, this_.call_weight_, sum, DType::f32, this_.weight_, i > 0);
+        if (slices > 1) copy_weight(stream, part, type, this_.call_weight_, sum, DType::f32, this_.weight_, i > 0);
       }
       if (slices > 1)
         copy_weight(stream, sum, DType::f32, this_.weight_, dw.data, dw.dtype, this_.weight_, dw.accumulate);
       else if (!direct)
-        copy_weight(stream, part, DType::f32, this_.call_weight_, dw.data, dw.dtype, this_.weight_, dw.accumulate);
+        copy_weight(stream, part, type, this_.call_weight_, dw.data, dw.dtype, this_.weight_, dw.accumulate);
     };
   }
 
@@ -230,9 +234,14 @@ std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, st
     const std::string failed = add_candidates(problem, way, std::min(most, kMostCandidates), candidates);
     if (!failed.empty()) tried += (tried.empty() ? "" : "; ") + failed;
   };
+  const bool padded = can_pad(problem.shape, channel_unit(problem.tensors.x.dtype, problem.tf32));
   add({});
-  if (can_pad(problem.shape, channel_unit(problem.tensors.x.dtype, problem.tf32))) add({.padded = true});
+  if (padded) add({.padded = true});
   if (can_fuse(problem)) add({.fused = true});
+  if (!candidates.empty() || problem.kind != ConvKind::weight || problem.tensors.x.dtype != DType::bf16)
+    return candidates;
+  add({.rounded = true});
+  if (padded) add({.padded = true, .rounded = true});
   return candidates;
 }
 

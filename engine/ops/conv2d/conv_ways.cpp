@@ -5,20 +5,22 @@
 namespace trainctl {
 namespace {
 
-constexpr const char *kPadded = "+padded", *kFused = "+fused";
+constexpr const char *kPadded = "+padded", *kRounded = "+rounded", *kFused = "+fused";
 
 int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 
 std::string to_string(const ConvWay& way) {
-  return std::to_string(way.slices) + (way.padded ? kPadded : "") + (way.fused ? kFused : "");
+  return std::to_string(way.slices) + (way.padded ? kPadded : "") + (way.rounded ? kRounded : "") +
+         (way.fused ? kFused : "");
 }
 
 ConvWay parse_way(const std::string& text) {
   ConvWay way{.slices = 0};
   std::from_chars(text.data(), text.data() + text.size(), way.slices);
   way.padded = text.find(kPadded) != std::string::npos;
+  way.rounded = text.find(kRounded) != std::string::npos;
   way.fused = text.find(kFused) != std::string::npos;
   return way.slices > 0 && to_string(way) == text ? way : ConvWay{.slices = 0};
 }

@@ -15,11 +15,14 @@ namespace trainctl {
 struct ConvWay {
   int64_t slices = 1;   ///< of the batch, one call each; a weight gradient adds theirs in f32, in their order
   bool padded = false;  ///< the channels of x and y, in copies
-  bool fused = false;   ///< bias and relu too
+  /// A weight gradient of bf16 images, made in bf16 and then widened: where the library has no engine that makes it in
+  /// f32.
+  bool rounded = false;
+  bool fused = false;  ///< bias and relu too
 
   bool operator==(const ConvWay&) const = default;
 };
-/// "1", "4+padded", "1+fused"
+/// "1", "4+padded", "1+fused", "2+padded+rounded"
 std::string to_string(const ConvWay& way);
 /// What to_string wrote; slices 0 for another text.
 ConvWay parse_way(const std::string& text);

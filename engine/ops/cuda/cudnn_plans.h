@@ -47,7 +47,7 @@ struct CudnnConvolution {
   Shape before, after;  ///< padding: top and left, bottom and right
   Shape stride, dilation;
   DType dtype = DType::bf16;
-  DType w_dtype = DType::bf16;  ///< f32 for a gradient that is kept in it
+  DType w_dtype = DType::bf16;  ///< of the weight, or of its gradient
   bool tf32 = false;            ///< of f32: the products may round their operands
   bool bias = false;            ///< of a forward one: of the outputs, then
   bool relu = false;
