@@ -103,13 +103,13 @@ void Trainer::start_steps() {
       stopped_ = true;
       break;
     }
+    if (started_ == finished_) last_ = Clock::now();
     if (hooks_.at_step) hooks_.at_step(started_, *executor_);
     start_step();
   }
 }
 
 void Trainer::start_step() {
-  if (started_ == finished_) last_ = Clock::now();
   if (started_ == first_step_) epoch_start_ = last_;
   const int64_t epoch = started_ / steps_per_epoch();
   StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
