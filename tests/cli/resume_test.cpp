@@ -91,7 +91,7 @@ constexpr int64_t kEndless = 1'000'000'000;
 }  // namespace
 
 TEST_CASE(
-    "SIGUSR1 saves and training goes on; SIGTERM saves and stops; a resumed run has the lines of one that was not") {
+    "SIGUSR1 saves and training goes on, SIGTERM saves and stops, and a resumed run has the lines of one that was not") {
   const Scratch scratch;
   small_job(scratch.path());
   const int pid = start_trainctl(scratch.path(), run_words({train_steps(kEndless, "every_minutes: 1000")}));
