@@ -1,6 +1,6 @@
-# embed_templates(<out.cpp>): templates/*.yaml as job_templates().
-function(embed_templates output)
-  file(GLOB templates CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/templates/*.yaml)
+# embed_templates(<out.cpp> <folder> <function>): the *.yaml of a folder as what <function>() of job_templates.h returns.
+function(embed_templates output folder function)
+  file(GLOB templates CONFIGURE_DEPENDS ${folder}/*.yaml)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${templates})
   set(items "")
   foreach(file ${templates})
@@ -14,7 +14,7 @@ function(embed_templates output)
 
 namespace trainctl {
 
-const std::vector<JobTemplate>& job_templates() {
+const std::vector<JobTemplate>& @function@() {
   static const std::vector<JobTemplate> templates = {
 @items@  };
   return templates;

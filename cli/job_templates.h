@@ -1,4 +1,4 @@
-// The job files of templates/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
+// The job files and name maps of templates/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
 #pragma once
 
 #include <string_view>
@@ -12,5 +12,6 @@ struct JobTemplate {
 };
 
 const std::vector<JobTemplate>& job_templates();
+const std::vector<JobTemplate>& name_maps();  ///< engine/spec/name_map_file.h
 
 }  // namespace trainctl

@@ -34,8 +34,8 @@ std::string not_an_override(const std::string& word) {
 
 }  // namespace
 
-void JobArguments::add_to(CLI::App& command) {
-  command.add_option("JOB.yaml", file, "The job file; - reads it from standard input")->required();
+void JobArguments::add_to(CLI::App& command, const std::string& option) {
+  command.add_option(option, file, "The job file; - reads it from standard input")->required();
   command.add_option("field=value", overrides, "Fields to set in place of the file's, e.g. launch.ranks=4")
       ->check(not_an_override, "");
 }

@@ -16,7 +16,8 @@ struct JobArguments {
   std::string file;
   std::vector<std::string> overrides;
 
-  void add_to(CLI::App& command);
+  /// The file is the first word, or that of `option`.
+  void add_to(CLI::App& command, const std::string& option = "JOB.yaml");
   /// Reads and validates it. Throws SpecError.
   JobSpec load() const;
 };

@@ -23,6 +23,8 @@ class RankOutput {
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
+  /// Call it before training if the first step is another than 0.
+  void starts_at(int64_t step) { prints_ = step * prints_a_step_; }
   /// The hooks refer to this object.
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
@@ -33,6 +35,7 @@ class RankOutput {
   void on_step(const StepReport& report);
   void on_not_finite(const StepReport& report);
   void on_epoch(const EpochReport& report);
+  void on_validation(const ValidationReport& report);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;
@@ -50,5 +53,8 @@ class RankOutput {
   double step_seconds_ = 0;       ///< moving average
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
 };
+
+/// evaluation.json in the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
+void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);
 
 }  // namespace trainctl

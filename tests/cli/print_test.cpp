@@ -146,6 +146,18 @@ TEST_CASE("print.every leaves out the steps between") {
   CHECK_FALSE(contains(run.result.out, "fc1 (rank"));
 }
 
+TEST_CASE("the steps of files count over the whole run, also when it goes on from a checkpoint") {
+  const PrintedRun run({"train.steps=3", "train.checkpoint={}"});
+  const CommandResult resumed =
+      trainctl_command(run.scratch.path(), {"run", "job.yaml", "--resume", "train.steps=5", "print.every=4"});
+  INFO(resumed.out << resumed.err);
+  REQUIRE(resumed.exit_code == kExitDone);
+  const std::string folder = run.scratch.path() + "/log_output/2/tensors";
+  CHECK(fs::exists(folder + "/step.5/fc1.npy"));
+  CHECK_FALSE(fs::exists(folder + "/step.1"));
+  CHECK_FALSE(fs::exists(folder + "/step.4"));
+}
+
 TEST_CASE("printed text says which part of the tensor the rank shows") {
   const auto shown = [](const Words& overrides, int rank) {
     Words words = {"print=[fc1, turned]", "train.steps=1"};

@@ -12,8 +12,12 @@ void add_checkpoint_show(CLI::App& checkpoint, Action& chosen);
 void add_checkpoint_verify(CLI::App& checkpoint, Action& chosen);
 void add_checkpoint_diff(CLI::App& checkpoint, Action& chosen);
 void add_checkpoint_merge(CLI::App& checkpoint, Action& chosen);
+void add_checkpoint_export(CLI::App& checkpoint, Action& chosen);
+void add_checkpoint_import(CLI::App& checkpoint, Action& chosen);
+void add_checkpoint_maps(CLI::App& checkpoint, Action& chosen);
 
-inline constexpr std::array kCheckpointCommands = {add_checkpoint_list, add_checkpoint_show, add_checkpoint_verify,
-                                                   add_checkpoint_diff, add_checkpoint_merge};
+inline constexpr std::array kCheckpointCommands = {
+    add_checkpoint_list,  add_checkpoint_show,   add_checkpoint_verify, add_checkpoint_diff,
+    add_checkpoint_merge, add_checkpoint_export, add_checkpoint_import, add_checkpoint_maps};
 
 }  // namespace trainctl

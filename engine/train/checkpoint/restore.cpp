@@ -19,8 +19,16 @@ namespace {
 
 using StateKey = std::pair<std::string, std::string>;  // tensor, slot
 
+bool is_optimizer_slot(std::string_view slot) { return slot != kWeightSlot && slot != kStateSlot; }
+
 std::string text_of(const StateKey& key) {
-  return key.second == kWeightSlot || key.second == kStateSlot ? key.first : key.first + ":" + key.second;
+  return is_optimizer_slot(key.second) ? key.first + ":" + key.second : key.first;
+}
+
+/// Weights before the first step: the optimizer starts as in a run that begins.
+bool is_imported(const Manifest& manifest) {
+  return manifest.step == 0 && std::none_of(manifest.tensors.begin(), manifest.tensors.end(),
+                                            [](const StoredTensor& t) { return is_optimizer_slot(t.slot); });
 }
 
 /// Everything that the job keeps, with the shape of the whole tensor.
@@ -71,7 +79,8 @@ void restore_range(const StoredRange& range, PieceReader& reader, Executor& exec
 }  // namespace
 
 StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
-  const std::map<StateKey, Shape> wanted = state_of(job);
+  std::map<StateKey, Shape> wanted = state_of(job);
+  if (is_imported(manifest)) std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
   StateDifference found;
   std::set<StateKey> there;
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -98,6 +107,23 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
                           list_of("the job has not: ", found.extra) + list_of("", found.reshaped);
   throw EnvError(checkpoint + " is of another network or optimizer:" + all +
                  (nothing_fits ? "\nnothing of it fits this job" : "\n--partial takes what fits, and leaves the rest as it starts"));
+}
+
+void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  std::vector<std::string> missing, reshaped;
+  for (const VariablePlan& v : job.plan.variables) {
+    const Tensor& tensor = job.graph.tensors[v.tensor];
+    const StoredTensor* stored =
+        manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
+    if (stored == nullptr)
+      missing.push_back(tensor.name);
+    else if (stored->shape != v.global_shape)
+      reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", tensor.name, to_string(v.global_shape),
+                                     to_string(stored->shape)));
+  }
+  if (missing.empty() && reshaped.empty()) return;
+  throw EnvError(checkpoint + " is of another network:" + list_of("the checkpoint has not: ", missing) +
+                 list_of("", reshaped));
 }
 
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {

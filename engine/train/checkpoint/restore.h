@@ -19,11 +19,15 @@ struct StateDifference {
 
   bool empty() const { return missing.empty() && extra.empty() && reshaped.empty(); }
 };
+/// The optimizer's state is not missing from a checkpoint of step 0 that has none at all: it starts anew.
 StateDifference difference(const PlannedJob& job, const Manifest& manifest);
 
 /// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what cannot
 /// be meant: nothing fits.
 void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial);
+
+/// The same of what an evaluation reads: weights and running statistics.
+void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
 /// Where the job goes on. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, or the
 /// job ends before it.

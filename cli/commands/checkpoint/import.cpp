@@ -1,0 +1,73 @@
+// trainctl checkpoint import: weights of another tool as a checkpoint that a run starts from.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/checkpoint/checkpoint_commands.h"
+#include "cli/commands/checkpoint/choose_map.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/output_path.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/parse.h"
+#include "engine/train/checkpoint/import_weights.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::string file;
+  JobArguments job;
+  std::string output;
+  std::string map;
+  bool partial = false;
+};
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+int read_import(const Options& options) {
+  NameMap map = choose_map(options.map);
+  const std::string folder = without_slash(options.output);
+  require_writable_folder(folder, "--output");
+  JobSpec spec = options.job.load();
+  if (spec.has_command()) throw SpecError({}, "--job", "the job runs a command, and has no network", "");
+  const PlannedJob job = plan_job(std::move(spec));
+  const WeightFiles files(options.file);
+  const ImportedWeights done =
+      import_weights(job, files, std::move(map), folder,
+                     {.version = TRAINCTL_VERSION, .job = to_yaml(job.spec), .partial = options.partial});
+  std::cout << fmt::format("{}: {} tensors, {} of {}\n", folder, done.tensors, format_bytes(done.bytes), files.path())
+            << list_of("tied", done.tied) << list_of("ignored, as the map says", done.ignored)
+            << list_of("not in the file, so they start as the job says", done.missing, true)
+            << list_of("not in the job", done.extra, true) << list_of("of another shape", done.reshaped, true)
+            << fmt::format("next: trainctl run {} --resume-from {}{}\n", options.job.file, folder,
+                           done.missing.empty() && done.reshaped.empty() ? "" : " --partial");
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_checkpoint_import(CLI::App& checkpoint, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of step 0 from another tool's weights");
+  command->add_option("FILE", options->file, "A safetensors file, an index of several, or a folder with model.safetensors")
+      ->required();
+  options->job.add_to(*command, "--job");
+  command->add_option("-o,--output", options->output, "The folder to make")->required();
+  add_map(*command, options->map);
+  command->add_flag("--partial", options->partial, "Take what fits; say what does not");
+  command->footer(R"(The optimizer starts anew. What the file lacks, what is left over and what has another shape is listed, and is an error
+without --partial. docs/weights.md describes maps.
+
+Examples:
+  trainctl checkpoint import hf/model.safetensors --map gpt2 --job gpt2.yaml -o start vars.vocab=50257
+  trainctl run gpt2.yaml --resume-from start vars.vocab=50257)");
+  command->callback([&chosen, options] { chosen = [options] { return read_import(*options); }; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,34 @@
+// trainctl checkpoint maps: the name maps that come with the program.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/checkpoint/checkpoint_commands.h"
+#include "cli/commands/checkpoint/choose_map.h"
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+void add_checkpoint_maps(CLI::App& checkpoint, Action& chosen) {
+  auto name = std::make_shared<std::string>();
+  auto* command = checkpoint.add_subcommand("maps", "List the name maps, or print one to start another from");
+  command->add_option("MAP", *name, "The map to print");
+  command->footer(R"(Examples:
+  trainctl checkpoint maps
+  trainctl checkpoint maps gpt2 > my_map.yaml)");
+  command->callback([&chosen, name] {
+    chosen = [name] {
+      if (!name->empty()) {
+        std::cout << find_map(*name);
+      } else {
+        for (const std::string& each : map_names()) {
+          const std::string_view text = find_map(each);
+          std::cout << each << "  " << text.substr(2, text.find('\n') - 2) << "\n";
+        }
+      }
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace trainctl

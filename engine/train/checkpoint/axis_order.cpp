@@ -1,0 +1,285 @@
+// See the header.
+#include "engine/train/checkpoint/axis_order.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  for (size_t at; (at = text.find(separator)) != std::string_view::npos; text.remove_prefix(at + 1))
+    parts.push_back(text.substr(0, at));
+  parts.push_back(text);
+  return parts;
+}
+
+/// dst[...] = src[...], along axes of which the last is the fastest. Offsets are in elements.
+template <class Element>
+void copy_axes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& from, const std::vector<int64_t>& to,
+               const Element* source, Element* target) {
+  const size_t n = sizes.size();
+  if (n == 0) {
+    *target = *source;
+    return;
+  }
+  std::vector<int64_t> at(n, 0);
+  const int64_t inner = sizes[n - 1], from_step = from[n - 1], to_step = to[n - 1];
+  while (true) {
+    for (int64_t i = 0; i < inner; ++i) target[i * to_step] = source[i * from_step];
+    size_t d = n - 1;
+    while (true) {
+      if (d == 0) return;
+      --d;
+      source += from[d];
+      target += to[d];
+      if (++at[d] < sizes[d]) break;
+      source -= from[d] * sizes[d];
+      target -= to[d] * sizes[d];
+      at[d] = 0;
+    }
+  }
+}
+
+void copy_bytes(const std::vector<int64_t>& sizes, const std::vector<int64_t>& from, const std::vector<int64_t>& to,
+                const std::byte* source, std::byte* target, size_t width) {
+  check(width == 2 || width == 4, "elements have 2 or 4 bytes");
+  if (width == 4)
+    copy_axes(sizes, from, to, reinterpret_cast<const uint32_t*>(source), reinterpret_cast<uint32_t*>(target));
+  else
+    copy_axes(sizes, from, to, reinterpret_cast<const uint16_t*>(source), reinterpret_cast<uint16_t*>(target));
+}
+
+}  // namespace
+
+std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is_ours) {
+  std::vector<Dim> dims;
+  bool inside = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == ' ') continue;
+    if (c == '(' && !inside) {
+      inside = true;
+      dims.emplace_back();
+    } else if (c == ')' && inside) {
+      inside = false;
+      if (dims.back().empty()) throw OrderFault{"a dim is made of nothing: ()"};
+    } else if (is_letter(c)) {
+      if (!inside) dims.emplace_back();
+      dims.back().push_back({c, {}});
+    } else if (c == '[' && is_ours) {
+      const size_t close = text.find(']', i);
+      if (close == std::string_view::npos) throw OrderFault{"a [ without its ]"};
+      Factor parts;
+      for (std::string_view term : split(text.substr(i + 1, close - i - 1), '+')) {
+        while (term.starts_with(' ')) term.remove_prefix(1);
+        while (term.ends_with(' ')) term.remove_suffix(1);
+        if (term.size() != 1 || !(is_letter(term[0]) || term[0] == '1'))
+          throw OrderFault{fmt::format("'{}' in [ ] is neither a letter nor 1", term)};
+        parts.terms.push_back(term[0]);
+      }
+      if (!inside) dims.emplace_back();
+      dims.back().push_back(std::move(parts));
+      i = close;
+    } else {
+      throw OrderFault{fmt::format("'{}' does not belong here", std::string(1, c))};
+    }
+  }
+  if (inside) throw OrderFault{"a ( without its )"};
+  return dims;
+}
+
+AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
+  const std::vector<std::string_view> sides = split(text, '=');
+  if (sides.size() != 2) throw OrderFault{"expected dims = dims, as in o i = i o"};
+  AxisOrder order;
+  order.ours_ = parse_dims(sides[0], true);
+  for (const std::string_view dims : split(sides[1], ',')) order.theirs_.push_back(parse_dims(dims, false));
+  if (order.theirs_.size() != parts)
+    throw OrderFault{fmt::format("has the dims of {} tensors after its =, but {} are named", order.theirs_.size(), parts)};
+
+  std::set<char> shared;
+  const Factor* joined = nullptr;
+  for (const Dim& dim : order.ours_)
+    for (const Factor& factor : dim) {
+      if (factor.letter == 0) {
+        if (joined != nullptr) throw OrderFault{"has two [ ]"};
+        joined = &factor;
+      } else if (!shared.insert(factor.letter).second) {
+        throw OrderFault{fmt::format("has '{}' twice", std::string(1, factor.letter))};
+      }
+    }
+  if (joined == nullptr && parts != 1) throw OrderFault{"joins several tensors without a [ ]"};
+  if (joined != nullptr && joined->terms.size() != parts)
+    throw OrderFault{fmt::format("has {} parts in [ ], but {} tensors are named", joined->terms.size(), parts)};
+  for (size_t part = 0; part < parts; ++part) {
+    std::set<char> expected = shared, found;
+    if (joined != nullptr && joined->terms[part] != '1' && !expected.insert(joined->terms[part]).second)
+      throw OrderFault{fmt::format("has '{}' twice", std::string(1, joined->terms[part]))};
+    for (const Dim& dim : order.theirs_[part])
+      for (const Factor& factor : dim)
+        if (!found.insert(factor.letter).second)
+          throw OrderFault{fmt::format("has '{}' twice", std::string(1, factor.letter))};
+    if (expected != found)
+      throw OrderFault{fmt::format("tensor {} after its = has the letters '{}', expected '{}'", part + 1,
+                                   std::string(found.begin(), found.end()), std::string(expected.begin(), expected.end()))};
+  }
+  return order;
+}
+
+AxisOrder AxisOrder::same(size_t ndim) {
+  AxisOrder order;
+  order.same_ = true;
+  check(ndim <= 26, "a letter for each dim");
+  for (size_t d = 0; d < ndim; ++d) order.ours_.push_back({{static_cast<char>('a' + d), {}}});
+  order.theirs_ = {order.ours_};
+  return order;
+}
+
+int64_t AxisOrder::size_of(const Factor& factor, const Sizes& sizes) const {
+  if (factor.letter != 0) return sizes.at(factor.letter);
+  int64_t sum = 0;
+  for (const char term : factor.terms) sum += term == '1' ? 1 : sizes.at(term);
+  return sum;
+}
+
+Shape AxisOrder::shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const {
+  Shape shape;
+  for (const Dim& dim : dims) {
+    int64_t size = 1;
+    for (const Factor& factor : dim) size *= size_of(factor, sizes);
+    shape.push_back(size);
+  }
+  return shape;
+}
+
+Shape AxisOrder::ours_shape(const Sizes& sizes) const { return shape_of(ours_, sizes); }
+Shape AxisOrder::theirs_shape(const Sizes& sizes, size_t part) const { return shape_of(theirs_[part], sizes); }
+
+namespace {
+
+/// An unknown letter of a product: (value / product of the rest), if that is all that is unknown.
+std::optional<int64_t> quotient(int64_t value, int64_t product, const std::string& what) {
+  if (product == 0 || value % product != 0)
+    throw OrderFault{fmt::format("{} is {}, which is no multiple of {}", what, value, product)};
+  return value / product;
+}
+
+}  // namespace
+
+AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
+                                  const std::vector<Product>& known) const {
+  struct Equation {
+    Dim factors;
+    int64_t value;
+    std::string what;
+  };
+  std::vector<Equation> equations;
+  for (const auto& [letters, value] : known) {
+    Dim factors;
+    for (const char letter : letters)
+      if (letter != ' ') factors.push_back({letter, {}});
+    equations.push_back({std::move(factors), value, "sizes: '" + letters + "'"});
+  }
+  for (const auto& [dims, shape] : shapes) {
+    if (dims->size() != shape.size())
+      throw OrderFault{fmt::format("has {} dims, but the tensor is {}", dims->size(), to_string(shape))};
+    for (size_t d = 0; d < shape.size(); ++d)
+      equations.push_back({(*dims)[d], shape[d], fmt::format("dim {} of {}", d, to_string(shape))});
+  }
+
+  Sizes sizes;
+  const auto is_known = [&](const Factor& factor) {
+    if (factor.letter != 0) return sizes.contains(factor.letter);
+    return std::all_of(factor.terms.begin(), factor.terms.end(),
+                       [&](char term) { return term == '1' || sizes.contains(term); });
+  };
+  for (bool found = true; found;) {
+    found = false;
+    for (const Equation& equation : equations) {
+      int64_t product = 1;
+      std::vector<const Factor*> unknown;
+      for (const Factor& factor : equation.factors) {
+        if (is_known(factor))
+          product *= size_of(factor, sizes);
+        else
+          unknown.push_back(&factor);
+      }
+      if (unknown.size() != 1 || unknown[0]->letter == 0) continue;
+      sizes[unknown[0]->letter] = *quotient(equation.value, product, equation.what);
+      found = true;
+    }
+  }
+  for (const Equation& equation : equations) {
+    int64_t product = 1;
+    for (const Factor& factor : equation.factors) {
+      if (!is_known(factor))
+        throw OrderFault{fmt::format("{} does not follow from the shapes; add it to sizes",
+                                     factor.letter == 0 ? "what is in [ ]" : "'" + std::string(1, factor.letter) + "'")};
+      product *= size_of(factor, sizes);
+    }
+    if (product != equation.value)
+      throw OrderFault{fmt::format("{} is {}, but its parts make {}", equation.what, equation.value, product)};
+  }
+  return sizes;
+}
+
+AxisOrder::Sizes AxisOrder::sizes_from_ours(const Shape& ours, const std::vector<Product>& known) const {
+  return solve({{&ours_, ours}}, known);
+}
+
+AxisOrder::Sizes AxisOrder::sizes_from_theirs(const std::vector<Shape>& theirs, const std::vector<Product>& known) const {
+  check(theirs.size() == theirs_.size(), "a shape for each of theirs");
+  std::vector<std::pair<const std::vector<Dim>*, Shape>> shapes;
+  for (size_t part = 0; part < theirs.size(); ++part) shapes.emplace_back(&theirs_[part], theirs[part]);
+  return solve(shapes, known);
+}
+
+std::pair<std::vector<AxisOrder::Axis>, int64_t> AxisOrder::axes_of(const Sizes& sizes, size_t part) const {
+  std::map<char, int64_t> strides;  // in ours
+  int64_t stride = 1, first = 0;
+  for (size_t d = ours_.size(); d-- > 0;)
+    for (size_t f = ours_[d].size(); f-- > 0;) {
+      const Factor& factor = ours_[d][f];
+      const char letter = factor.letter != 0 ? factor.letter : factor.terms[part];
+      strides[letter] = stride;  // of '1' it is not used
+      for (size_t before = 0; factor.letter == 0 && before < part; ++before)
+        first += stride * (factor.terms[before] == '1' ? 1 : sizes.at(factor.terms[before]));
+      stride *= size_of(factor, sizes);
+    }
+  std::vector<Axis> axes;
+  int64_t in_theirs = 1;
+  for (size_t d = theirs_[part].size(); d-- > 0;)
+    for (size_t f = theirs_[part][d].size(); f-- > 0;) {
+      const char letter = theirs_[part][d][f].letter;
+      axes.push_back({sizes.at(letter), strides.at(letter), in_theirs});
+      in_theirs *= sizes.at(letter);
+    }
+  std::reverse(axes.begin(), axes.end());
+  return {axes, first};
+}
+
+void AxisOrder::to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs, size_t width) const {
+  const auto [axes, first] = axes_of(sizes, part);
+  std::vector<int64_t> counts, from, to;
+  for (const Axis& axis : axes) counts.push_back(axis.size), from.push_back(axis.ours), to.push_back(axis.theirs);
+  copy_bytes(counts, from, to, ours + static_cast<size_t>(first) * width, theirs, width);
+}
+
+void AxisOrder::to_ours(const Sizes& sizes, size_t part, const std::byte* theirs, std::byte* ours, size_t width) const {
+  const auto [axes, first] = axes_of(sizes, part);
+  std::vector<int64_t> counts, from, to;
+  for (const Axis& axis : axes) counts.push_back(axis.size), from.push_back(axis.theirs), to.push_back(axis.ours);
+  copy_bytes(counts, from, to, theirs, ours + static_cast<size_t>(first) * width, width);
+}
+
+}  // namespace trainctl

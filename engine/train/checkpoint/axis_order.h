@@ -1,0 +1,78 @@
+// How the elements of a tensor of ours lie in tensors of another tool: "ours = theirs", or several of theirs.
+//
+//   order = dims "=" dims ("," dims)*
+//   dims  = (letter | "(" factor+ ")")*              a dim; in ( ) what it is made of, the slowest first
+//   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts one after the other, of ours alone, one for each of theirs
+//   term  = letter | "1"
+//
+//   o i = i o                                        a transpose
+//   (h p k) d = d (p h k)                            [heads*3*size, in] from [in, 3*heads*size]
+//   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, one of the second, of the third
+//
+// Each of theirs has the letters of ours; in place of [ ] its own term.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/graph/shape.h"
+
+namespace trainctl {
+
+/// What is wrong with an order, or why sizes do not fit it.
+struct OrderFault {
+  std::string message;
+};
+
+class AxisOrder {
+ public:
+  using Sizes = std::map<char, int64_t>;
+  using Product = std::pair<std::string, int64_t>;  ///< letters, and the product of their sizes
+
+  /// `parts`: the number of theirs. Throws OrderFault.
+  static AxisOrder parse(std::string_view text, size_t parts);
+  /// The same elements in the same places, for one of theirs and `ndim` dims.
+  static AxisOrder same(size_t ndim);
+
+  bool is_same() const { return same_; }
+
+  /// The size of each letter, from the shape of ours, or of theirs, and what is known beside. Throws OrderFault if it
+  /// does not follow, or contradicts itself.
+  Sizes sizes_from_ours(const Shape& ours, const std::vector<Product>& known) const;
+  Sizes sizes_from_theirs(const std::vector<Shape>& theirs, const std::vector<Product>& known) const;
+
+  Shape ours_shape(const Sizes& sizes) const;
+  Shape theirs_shape(const Sizes& sizes, size_t part) const;
+
+  /// Copies one of theirs out of the whole of ours, or into it. Elements have `width` bytes.
+  void to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs, size_t width) const;
+  void to_ours(const Sizes& sizes, size_t part, const std::byte* theirs, std::byte* ours, size_t width) const;
+
+ private:
+  struct Factor {
+    char letter = 0;          ///< 0: the parts
+    std::vector<char> terms;  ///< of the parts: a letter, or '1'
+  };
+  using Dim = std::vector<Factor>;
+  struct Axis {
+    int64_t size, ours, theirs;  ///< strides in elements
+  };
+
+  static std::vector<Dim> parse_dims(std::string_view text, bool is_ours);
+  int64_t size_of(const Factor& factor, const Sizes& sizes) const;
+  Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
+  Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes, const std::vector<Product>& known) const;
+  /// The axes of one of theirs, the slowest of theirs first, and where it begins in ours.
+  std::pair<std::vector<Axis>, int64_t> axes_of(const Sizes& sizes, size_t part) const;
+
+  std::vector<Dim> ours_;
+  std::vector<std::vector<Dim>> theirs_;
+  bool same_ = false;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// A checkpoint's weights and running statistics as one file that other tools read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/graph/dtype.h"
+#include "engine/train/checkpoint/disk.h"
+#include "engine/train/checkpoint/manifest.h"
+#include "engine/train/checkpoint/name_map.h"
+
+namespace trainctl {
+
+struct ExportOptions {
+  DType dtype = DType::f32;  ///< of the file: f32 or bf16, rounded to nearest even
+  bool partial = false;      ///< leave out what the map does not name, instead of failing
+};
+
+struct ExportedWeights {
+  int64_t tensors = 0;  ///< of the file
+  int64_t bytes = 0;
+  std::vector<std::string> left_out;  ///< ours that the map does not name
+  int64_t optimizer_tensors = 0;      ///< which no such file has
+};
+
+/// Writes `path`: it appears when it is whole. Throws EnvError with all tensors that the map does not name, SpecError
+/// at the pattern that does not fit a tensor.
+ExportedWeights export_weights(const Manifest& manifest, const std::string& directory, const NameMap& map,
+                               const LayerNumbers& layers, const std::string& path, const ExportOptions& options = {},
+                               Disk& disk = real_disk());
+
+}  // namespace trainctl

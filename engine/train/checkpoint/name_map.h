@@ -1,0 +1,77 @@
+// Which tensors of another tool's file a tensor of a job is, and how their elements lie. The file is described in
+// engine/spec/name_map_file.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/base/source_pos.h"
+#include "engine/spec/job_spec.h"
+#include "engine/train/checkpoint/axis_order.h"
+#include "engine/train/checkpoint/safetensors.h"
+
+namespace trainctl {
+
+/// Whether there is a layer "h.0.attn", and the integer in its field "heads": empty if that is not set.
+struct LayerNumbers {
+  std::function<bool(std::string_view layer)> has;
+  std::function<std::optional<int64_t>(std::string_view layer, std::string_view field)> number;
+};
+/// Of a job's layers. `spec` must outlive it.
+LayerNumbers numbers_of(const JobSpec& spec);
+
+/// A tensor of ours, and what it is made of.
+struct MappedTensor {
+  std::string ours;
+  std::vector<std::string> theirs;
+  std::optional<AxisOrder> order;  ///< empty: one of theirs, with the same elements in the same places
+  std::vector<AxisOrder::Product> sizes;
+  std::string pattern;  ///< for messages
+  SourcePos pos;
+};
+
+/// A tensor that is written beside those of ours.
+struct MappedConstant {
+  std::string name;
+  StoredType type;
+  int64_t value;
+};
+
+class NameMap {
+ public:
+  /// Each tensor has the same name there.
+  static NameMap same_names();
+  /// Of the text of a map; `file` is for messages. Throws SpecError with all that is wrong.
+  static NameMap parse(std::string_view text, const std::string& file);
+
+  NameMap(NameMap&&) noexcept;
+  NameMap& operator=(NameMap&&) noexcept;
+  ~NameMap();
+
+  /// Empty if no pattern has this name. Throws SpecError if two have, or a size is of a layer that is not there.
+  std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
+  /// Those that stand beside a tensor of ours.
+  std::vector<MappedConstant> constants_with(const std::string& ours) const;
+  /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
+  bool ignores(const std::string& theirs) const;
+  /// The other name of a tensor of theirs, if it is tied to one.
+  std::optional<std::string> tied_to(const std::string& theirs) const;
+  /// Whether one of our tensors would be called so: for messages about what is left over.
+  bool has_place_for(const std::string& theirs) const;
+
+  /// Reads files of the bare model from now on, if none of the names begins with `prefix`. Returns whether it is so.
+  bool drop_prefix_unless_used(const std::vector<std::string>& names);
+
+ private:
+  struct Patterns;
+  explicit NameMap(std::unique_ptr<Patterns> patterns);
+
+  std::unique_ptr<Patterns> patterns_;  ///< null: the same names
+};
+
+}  // namespace trainctl

@@ -1,0 +1,134 @@
+// See the header.
+#include "engine/train/checkpoint/weight_files.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/printable.h"
+#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/checkpoint/values.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexEnd = ".json";
+constexpr const char* kFileName = "model.safetensors";
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
+constexpr const char* kConvert =
+    "  python3 -c 'import sys, torch, safetensors.torch as s; "
+    "s.save_file({k: v.contiguous().clone() for k, v in torch.load(sys.argv[1], weights_only=True).items()}, sys.argv[2])' "
+    "IN.bin OUT.safetensors";
+
+/// A pickle, or the zip archive in which torch puts one.
+bool is_of_torch(const std::string& path) {
+  const InputFile file(path);
+  std::array<uint8_t, 4> start{};
+  if (file.bytes() < static_cast<int64_t>(start.size())) return false;
+  file.read(0, start);
+  constexpr std::array<uint8_t, 4> kZip = {'P', 'K', 3, 4};
+  return start == kZip || (start[0] == 0x80 && start[1] >= 2 && start[1] <= 5);
+}
+
+std::string in_folder(const std::string& folder) {
+  for (const char* name : {kFileName, kIndexName})
+    if (fs::exists(folder + "/" + name)) return folder + "/" + name;
+  throw EnvError(fmt::format("{}: has neither {} nor {}", folder, kFileName, kIndexName));
+}
+
+}  // namespace
+
+WeightFiles::WeightFiles(const std::string& path) : path_(fs::is_directory(path) ? in_folder(path) : path) {
+  if (path_.ends_with(kIndexEnd))
+    open_index(path_);
+  else
+    open(path_);
+}
+
+void WeightFiles::open(const std::string& path) {
+  if (is_of_torch(path))
+    throw EnvError(path + ": is a pickle of torch, which runs code when it is read; convert it to safetensors:\n" +
+                   kConvert);
+  files_.push_back(std::make_unique<SafetensorsFile>(path));
+  const SafetensorsFile& file = *files_.back();
+  for (const SafetensorsEntry& entry : file.header().entries) {
+    const auto [at, is_new] = places_.try_emplace(entry.name, Place{&file, &entry});
+    if (!is_new)
+      throw EnvError(fmt::format("{}: tensor '{}' is in {} too", path, printable(entry.name), at->second.file->path()));
+    names_.push_back(entry.name);
+  }
+}
+
+void WeightFiles::open_index(const std::string& path) {
+  const nlohmann::json index = nlohmann::json::parse(read_whole_file(path), nullptr, false);
+  const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
+  if (!has_map) throw EnvError(path + ": is no index of safetensors files: it has no object \"weight_map\"");
+  std::map<std::string, std::string> files;  // of each tensor
+  for (const auto& [tensor, file] : index["weight_map"].items()) {
+    const bool is_plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
+    if (!is_plain)
+      throw EnvError(fmt::format("{}: the file of '{}' is no name of a file in that folder", path, printable(tensor)));
+    files[tensor] = file.get<std::string>();
+  }
+  std::map<std::string, const SafetensorsFile*> opened;
+  const fs::path folder = fs::path(path).parent_path();
+  for (const auto& [tensor, file] : files) {
+    if (opened.contains(file)) continue;
+    open((folder / file).string());
+    opened[file] = files_.back().get();
+  }
+  for (const auto& [tensor, file] : files) {
+    const auto found = places_.find(tensor);
+    if (found == places_.end() || found->second.file != opened[file])
+      throw EnvError(fmt::format("{}: tensor '{}' is not in {}, as the index says", path, printable(tensor), file));
+  }
+}
+
+const SafetensorsEntry* WeightFiles::find(const std::string& name) const {
+  const auto found = places_.find(name);
+  return found == places_.end() ? nullptr : found->second.entry;
+}
+
+const WeightFiles::Place& WeightFiles::place_of(const std::string& name) const {
+  const auto found = places_.find(name);
+  check(found != places_.end(), "the tensor is there");
+  return found->second;
+}
+
+void WeightFiles::read(const std::string& name, int64_t at, std::span<uint8_t> to) const {
+  const Place& place = place_of(name);
+  place.file->read(*place.entry, at, to);
+}
+
+void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
+  const Place& place = place_of(name);
+  const StoredType type = place.entry->type;
+  const bool fits = type == StoredType::f32 || type == StoredType::bf16 || type == StoredType::f16 ||
+                    type == StoredType::f64;
+  if (!fits)
+    throw EnvError(fmt::format("{}: tensor '{}' is {}; weights are read from F32, F64, F16 and BF16",
+                               place.file->path(), printable(name), to_string(type)));
+  const int64_t width = bits_of(type) / 8;
+  if (type == StoredType::f32)
+    return place.file->read(*place.entry, first * width,
+                            {reinterpret_cast<uint8_t*>(to), static_cast<size_t>(count * width)});
+  constexpr int64_t kBlock = int64_t{1} << 20;
+  std::vector<uint8_t> block;
+  for (int64_t done = 0; done < count; done += kBlock) {
+    const int64_t size = std::min(kBlock, count - done);
+    block.resize(static_cast<size_t>(size * width));
+    place.file->read(*place.entry, (first + done) * width, block);
+    for (int64_t i = 0; i < size; ++i)
+      to[done + i] = static_cast<float>(value_of(type, block.data() + i * width));
+  }
+}
+
+}  // namespace trainctl

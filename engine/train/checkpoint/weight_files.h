@@ -1,0 +1,48 @@
+// The weights of a model as other tools keep them: one safetensors file, or several with an index.
+//
+//   model.safetensors
+//   model.safetensors.index.json     {"weight_map": {"h.0.weight": "model-00001-of-00002.safetensors", …}}
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/train/checkpoint/safetensors.h"
+
+namespace trainctl {
+
+class WeightFiles {
+ public:
+  /// A file, an index, or a folder that has model.safetensors or its index. EnvError, which says for files of torch how
+  /// to convert them.
+  explicit WeightFiles(const std::string& path);
+
+  const std::string& path() const { return path_; }
+  const std::vector<std::string>& names() const { return names_; }
+  const SafetensorsEntry* find(const std::string& name) const;  ///< null if there is none
+  /// Elements [first, first + count) as f32. EnvError if the type has no numbers that fit.
+  void read_f32(const std::string& name, int64_t first, int64_t count, float* to) const;
+  /// Bytes of a part of a tensor, as they are.
+  void read(const std::string& name, int64_t at, std::span<uint8_t> to) const;
+
+ private:
+  void open(const std::string& path);
+  void open_index(const std::string& path);
+
+  struct Place {
+    const SafetensorsFile* file;
+    const SafetensorsEntry* entry;
+  };
+  const Place& place_of(const std::string& name) const;
+
+  std::string path_;
+  std::vector<std::unique_ptr<SafetensorsFile>> files_;
+  std::unordered_map<std::string, Place> places_;
+  std::vector<std::string> names_;
+};
+
+}  // namespace trainctl
