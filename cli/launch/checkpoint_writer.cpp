@@ -21,6 +21,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/save_policy.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 #include "launcher/quiet_fork.h"
 

@@ -3,10 +3,11 @@
 
     safetensors_files.py TRAINCTL [--mutants N]
 
-Exits with 77 if this Python lacks safetensors or torch.
+Exits with 77 if this Python lacks safetensors or torch, or the machine lacks the xxhash library.
 """
 import argparse
-import hashlib
+import ctypes
+import ctypes.util
 import json
 import pathlib
 import random
@@ -26,6 +27,26 @@ try:
 except ImportError as error:
     print(f"skipped: {sys.executable} lacks a package: {error}")
     sys.exit(SKIPPED)
+
+library = ctypes.util.find_library("xxhash")
+if library is None:
+    print("skipped: there is no library xxhash")
+    sys.exit(SKIPPED)
+
+
+class Hash128(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+xxhash = ctypes.CDLL(library)
+xxhash.XXH3_128bits.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+xxhash.XXH3_128bits.restype = Hash128
+
+
+def digest_of(data):
+    found = xxhash.XXH3_128bits(data, len(data))
+    return f"{found.high:016x}{found.low:016x}"
+
 
 options = argparse.ArgumentParser()
 options.add_argument("trainctl")
@@ -72,7 +93,7 @@ def put_together(checkpoint, manifest):
 def they_open_ours(folder, checkpoint):
     manifest = json.loads((checkpoint / "checkpoint.json").read_text())
     for file in manifest["files"]:
-        assert hashlib.sha256((checkpoint / file["name"]).read_bytes()).hexdigest() == file["sha256"], file
+        assert digest_of((checkpoint / file["name"]).read_bytes()) == file["xxh128"], file
     whole = put_together(checkpoint, manifest)
     call(folder, "checkpoint", "merge", str(checkpoint), "--all", "-o", "all.safetensors")
     merged = load_file(folder / "all.safetensors")
@@ -130,11 +151,11 @@ def we_resume_from_their_files(folder, checkpoint):
     manifest = json.loads(text)
     for file in manifest["files"]:
         data = (checkpoint / file["name"]).read_bytes()
-        old = f'"bytes":{file["bytes"]},"sha256":"{file["sha256"]}"'
+        old = f'"bytes":{file["bytes"]},"xxh128":"{file["xxh128"]}"'
         assert old in text
-        text = text.replace(old, f'"bytes":{len(data)},"sha256":"{hashlib.sha256(data).hexdigest()}"')
+        text = text.replace(old, f'"bytes":{len(data)},"xxh128":"{digest_of(data)}"')
     text = "".join(text.splitlines(True)[:-1])
-    text += f'"checksum": "{hashlib.sha256(text.encode()).hexdigest()}"}}\n'
+    text += f'"checksum": "{digest_of(text.encode())}"}}\n'
     (checkpoint / "checkpoint.json").write_text(text)
     call(folder, "checkpoint", "verify", str(checkpoint))
     call(folder, "checkpoint", "diff", str(before), str(checkpoint))
