@@ -92,7 +92,7 @@ TEST_CASE("a flipped byte beside the checkpoints, in .newest, .verified or .atte
   directory.claim_attempt();
   REQUIRE(record_verified(saved.last));
   std::ofstream(saved.scratch.path() + "/.newest") << "step_00000011\nstep_00000007\n";
-  for (const std::string file : {saved.scratch.path() + "/.newest", saved.last + "/.verified"}) {
+  for (const std::string& file : {saved.scratch.path() + "/.newest", saved.last + "/.verified"}) {
     CAPTURE(file);
     CHECK(with_each_byte_flipped(file, [&](int64_t byte) {
       CAPTURE(byte);
