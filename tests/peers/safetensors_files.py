@@ -3,7 +3,8 @@
 
     safetensors_files.py TRAINCTL [--mutants N]
 
-Exits with 77 if this Python lacks safetensors or torch, or the machine lacks the xxhash library.
+Runs under build/peers (./bootstrap peers), if this Python lacks safetensors or torch. Exits with 77 if that is not there
+either, or the machine lacks the xxhash library.
 """
 import argparse
 import ctypes
@@ -25,12 +26,15 @@ try:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file, save_file
 except ImportError as error:
-    print(f"skipped: {sys.executable} lacks a package: {error}")
+    environment = HERE.parents[1] / "build/peers/bin/python3"
+    if environment.exists() and pathlib.Path(sys.executable) != environment:
+        sys.exit(subprocess.run([environment, *sys.argv], check=False).returncode)
+    print(f"SKIPPED: {sys.executable} has no {error.name}; ./bootstrap peers installs it")
     sys.exit(SKIPPED)
 
 library = ctypes.util.find_library("xxhash")
 if library is None:
-    print("skipped: there is no library xxhash")
+    print("SKIPPED: there is no library xxhash")
     sys.exit(SKIPPED)
 
 
