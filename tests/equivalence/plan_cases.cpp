@@ -58,6 +58,7 @@ const std::vector<const char*> kLlama = {"qkv", "gate", "up"};
 const char* const kGptBlocks =
     "parallel.recompute=['h.*.ln?', h.*.qkv, h.*.attn, h.*.proj, h.*.sum1, h.*.up, h.*.act, h.*.down]";
 const char* const kBlocks = "parallel.recompute=['h.*']";
+const char* const kHead5 = "parallel.head_pieces=5";
 const char* const kThreeStages = "parallel.stages=3";
 
 }  // namespace
@@ -109,8 +110,8 @@ const std::vector<PlanCase>& plan_cases() {
        "split",
        {kMicro2},
        {ranks(12), kSemi, "parallel.recompute=['h.*.cut', joined]",
-        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 3], [2, 1, 3], [2, 1, "
-        "3], [2, 1, 3], [2, 1, 3]]}"}},
+        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, 1, "
+        "2], [2, 1, 2], [2, 1, 2]]}"}},
       {"parts: no strategies, 4 ranks", "parts", {}, {ranks(4), kSemi}},
       {"parts: along the dims that are cut, 2 ranks",
        "parts",
@@ -130,6 +131,18 @@ const std::vector<PlanCase>& plan_cases() {
        {kMicro2},
        {ranks(8), kSemi, kTwoStages, "parallel.recompute=['*']",
         "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, 1]]}"}},
+      {"shapes: groups, rows, slices and paddings cut, 2 ranks",
+       "shapes",
+       {},
+       {ranks(2), kSemi,
+        "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: [[1, 1, 2]], "
+        "middle: [[1, 1, 1, 1]], top: [[2, 1, 1]]}"},
+       kAdamTolerance},
+      {"shapes: channels by whole groups, 3 ranks, micro-batches",
+       "shapes",
+       {},
+       {ranks(3), kSemi, "parallel.strategies={up: [[1, 3, 1]], gn: [[1, 3, 1], [3], [3]], wide: [[1, 3, 1]]}"},
+       kAdamTolerance},
       // semi_auto_parallel, one stage
       {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -370,6 +383,27 @@ const std::vector<PlanCase>& plan_cases() {
        {"optimizer={type: sgd, learning_rate: 0.1}"},
        {ranks(12), kSemi,
         "parallel.strategies={norm1: [[3, 1, 4]], norm2: [[1, 2, 6]], loss: [[2, 1, 6]], fc1: [[3, 1, 4], [1, 4]]}"}},
+      // the head in pieces of rows
+      {"language: the head in 5 pieces, one rank", "language", {}, {ranks(1), kHead5}, kAdamTolerance},
+      {"language: the head in pieces, recompute, micro-batches",
+       "language",
+       {kMicro2},
+       {ranks(1), kHead5, "parallel.recompute=['*']"},
+       kAdamTolerance},
+      {"language: the head in pieces, data parallel, 2 ranks, level 3, clipped",
+       "language",
+       {"optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
+       {ranks(2), kData, kShard3, kHead5}},
+      {"language: the head in pieces, vocabulary cut in 3, labels smoothed and ignored, level 1",
+       "language",
+       {kMicro2, kSgd, kIgnored},
+       {ranks(3), kSemi, kShard1, kHead5, "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"}},
+      {"language: the head in pieces, tied over 2 stages of 2, gpipe",
+       "language",
+       {kMicro4},
+       {ranks(4), kSemi, kTwoStages, kGpipe, kHead5},
+       kAdamTolerance},
+      {"mlp: the head in pieces, plain steps", "mlp", {}, {ranks(1), kHead5}},
       {"classifier: norms cut, 4 ranks, recompute",
        "classifier",
        {kMicro2},
