@@ -10,6 +10,7 @@
 // classes are cut, each piece exchanges the statistics of its rows.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 
@@ -21,7 +22,13 @@ namespace {
 
 /// Which dim holds the rows, and how many there are.
 struct Rows {
-  Shape leading;  ///< up to and with that dim
+  Shape leading;     ///< up to and with that dim
+  int64_t unit = 1;  ///< pieces begin at multiples of it: what begins at a multiple of 64 bytes in all tensors
+  int64_t pieces(int64_t most) const { return std::min(most, units()); }
+  int64_t first_of(int64_t piece, int64_t pieces) const {
+    return std::min(count(), units() * piece / pieces * unit);
+  }
+  int64_t units() const { return (count() + unit - 1) / unit; }
   size_t dim() const { return leading.size() - 1; }
   int64_t count() const { return leading.back(); }
 
@@ -46,6 +53,12 @@ struct Head {
 
 bool has(unsigned mask, size_t i) { return (mask >> i & 1u) != 0; }
 
+/// Of a kernel, or of an all_gather of statistics.
+RowOperands row_operands(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel == nullptr ? RowOperands{1, 1} : kernel->row_operands(v.code.attrs);
+}
+
 class HeadSearch {
  public:
   HeadSearch(const Compiler& c, size_t product, Rows rows) : c_(c), head_{std::move(rows), {}, {}, {}} {
@@ -64,6 +77,7 @@ class HeadSearch {
       head_.members.push_back(i);
     }
     if (head_.members.size() < 2) return std::nullopt;
+    for (const size_t i : head_.members) align(c_.code[i]);
     return head_;
   }
 
@@ -99,6 +113,21 @@ class HeadSearch {
       if (has(of.outputs, o) && !kernel->is_product && !is_persistent(c_.buffers[v.outputs[o]].kind)) head_.inner.insert(v.outputs[o]);
     }
     return true;
+  }
+
+  /// Pieces of whole tensors begin where kernels may read them.
+  void align(const VirtualInstruction& v) {
+    constexpr int64_t kAlignment = 64;
+    const RowOperands of = row_operands(v);
+    const auto add = [&](BufferId buffer, const Operand& operand) {
+      if (is_inner(buffer)) return;
+      const int64_t row_bytes = operand.bytes() / head_.rows.count();
+      head_.rows.unit = std::lcm(head_.rows.unit, kAlignment / std::gcd(kAlignment, row_bytes));
+    };
+    for (size_t i = 0; i < v.inputs.size(); ++i)
+      if (has(of.inputs, i)) add(v.inputs[i], v.code.inputs[i]);
+    for (size_t o = 0; o < v.outputs.size(); ++o)
+      if (has(of.outputs, o)) add(v.outputs[o], v.code.outputs[o]);
   }
 
   const Compiler& c_;
@@ -147,8 +176,7 @@ class Pieces {
   VirtualInstruction piece_of(const VirtualInstruction& whole) {
     VirtualInstruction v = whole;
     v.code.name += "." + std::to_string(piece_);
-    const KernelDef* kernel = kernel_of(v.code);
-    const RowOperands of = kernel == nullptr ? RowOperands{1, 1} : kernel->row_operands(v.code.attrs);
+    const RowOperands of = row_operands(v);
     for (size_t i = 0; i < v.inputs.size(); ++i)
       if (has(of.inputs, i)) take_rows(v.inputs[i], v.code.inputs[i]);
     for (size_t o = 0; o < v.outputs.size(); ++o) {
@@ -162,8 +190,8 @@ class Pieces {
 
   void take_rows(BufferId& buffer, Operand& operand) {
     const size_t d = head_.rows.dim() + (head_.gathered.contains(buffer) ? 1 : 0);
-    const int64_t rows = head_.rows.count(), first = rows * piece_ / count_, end = rows * (piece_ + 1) / count_;
-    const int64_t row_bytes = operand.bytes() / rows;
+    const int64_t first = head_.rows.first_of(piece_, count_), end = head_.rows.first_of(piece_ + 1, count_);
+    const int64_t row_bytes = operand.bytes() / head_.rows.count();
     operand.shape[d] = end - first;
     operand.global_offset[d] += first;
     if (!head_.inner.contains(buffer)) {
@@ -202,8 +230,8 @@ void head_in_pieces(Compiler& c) {
     const std::optional<Rows> rows = makes_it ? Rows::of(v.code.outputs[0].shape) : std::nullopt;
     if (!rows) continue;
     std::optional<Head> head = HeadSearch(c, i, *rows).find();
-    if (!head || !put_together(c, *head)) continue;
-    const int64_t pieces = std::min<int64_t>(c.plan.head_pieces, rows->count());
+    const int64_t pieces = head ? head->rows.pieces(c.plan.head_pieces) : 1;
+    if (pieces < 2 || !put_together(c, *head)) continue;
     i = head->members[0] + head->members.size() * static_cast<size_t>(pieces) - 1;
     Pieces(c, *head, pieces).write();
   }

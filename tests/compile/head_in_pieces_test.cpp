@@ -78,6 +78,15 @@ TEST_CASE("there are no more pieces than rows") {
   CHECK(count(p, "softmax_cross_entropy_with_grad") == 12);
 }
 
+TEST_CASE("a piece begins at a multiple of 64 bytes in every tensor: rows of 6 labels are cut by eights") {
+  Job j = job("language", {"dataset.batch=24"});
+  j.plan.head_pieces = 5;
+  std::vector<int64_t> rows;
+  for (const Instruction& i : programs(j)[0].instructions)
+    if (i.op == "softmax_cross_entropy_with_grad") rows.push_back(i.inputs[0].shape[0]);
+  CHECK(rows == std::vector<int64_t>{8, 8, 8});
+}
+
 TEST_CASE("sums over rows are added up over the pieces: the loss, and the gradients of weight and bias") {
   const Program p = programs(language_model(3, ""))[0];
   int first = 0, later = 0;

@@ -58,6 +58,9 @@ const std::vector<const char*> kLlama = {"qkv", "gate", "up"};
 const char* const kGptBlocks =
     "parallel.recompute=['h.*.ln?', h.*.qkv, h.*.attn, h.*.proj, h.*.sum1, h.*.up, h.*.act, h.*.down]";
 const char* const kBlocks = "parallel.recompute=['h.*']";
+const char* const kTokens = "dataset.shape=[16]";
+const char* const kLabels = "dataset.label_shape=[16]";
+const char* const kPlain = "optimizer={type: sgd, learning_rate: 0.1}";
 const char* const kHead5 = "parallel.head_pieces=5";
 const char* const kThreeStages = "parallel.stages=3";
 
@@ -133,14 +136,14 @@ const std::vector<PlanCase>& plan_cases() {
         "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, 1]]}"}},
       {"shapes: groups, rows, slices and paddings cut, 2 ranks",
        "shapes",
-       {},
+       {"train.epochs=25"},
        {ranks(2), kSemi,
         "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: [[1, 1, 2]], "
         "middle: [[1, 1, 1, 1]], top: [[2, 1, 1]]}"},
        kAdamTolerance},
       {"shapes: channels by whole groups, 3 ranks, micro-batches",
        "shapes",
-       {},
+       {"train.epochs=25"},
        {ranks(3), kSemi, "parallel.strategies={up: [[1, 3, 1]], gn: [[1, 3, 1], [3], [3]], wide: [[1, 3, 1]]}"},
        kAdamTolerance},
       // semi_auto_parallel, one stage
@@ -384,26 +387,26 @@ const std::vector<PlanCase>& plan_cases() {
        {ranks(12), kSemi,
         "parallel.strategies={norm1: [[3, 1, 4]], norm2: [[1, 2, 6]], loss: [[2, 1, 6]], fc1: [[3, 1, 4], [1, 4]]}"}},
       // the head in pieces of rows
-      {"language: the head in 5 pieces, one rank", "language", {}, {ranks(1), kHead5}, kAdamTolerance},
+      {"language: the head in 5 pieces, one rank", "language", {kTokens, kLabels}, {ranks(1), kHead5}, kAdamTolerance},
       {"language: the head in pieces, recompute, micro-batches",
        "language",
-       {kMicro2},
+       {kTokens, kLabels, kMicro2},
        {ranks(1), kHead5, "parallel.recompute=['*']"},
        kAdamTolerance},
       {"language: the head in pieces, data parallel, 2 ranks, level 3, clipped",
        "language",
-       {"optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
+       {kTokens, kLabels, "optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
        {ranks(2), kData, kShard3, kHead5}},
+      {"language: the head in pieces, plain steps", "language", {kTokens, kLabels, kPlain}, {ranks(1), kHead5}},
       {"language: the head in pieces, vocabulary cut in 3, labels smoothed and ignored, level 1",
        "language",
-       {kMicro2, kSgd, kIgnored},
+       {kTokens, kLabels, kMicro2, kSgd, kIgnored},
        {ranks(3), kSemi, kShard1, kHead5, "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"}},
       {"language: the head in pieces, tied over 2 stages of 2, gpipe",
        "language",
-       {kMicro4},
+       {kTokens, kLabels, kMicro2},
        {ranks(4), kSemi, kTwoStages, kGpipe, kHead5},
        kAdamTolerance},
-      {"mlp: the head in pieces, plain steps", "mlp", {}, {ranks(1), kHead5}},
       {"classifier: norms cut, 4 ranks, recompute",
        "classifier",
        {kMicro2},
