@@ -25,8 +25,9 @@ struct Rows {
   Shape leading;     ///< up to and with that dim
   int64_t unit = 1;  ///< pieces begin at multiples of it: what begins at a multiple of 64 bytes in all tensors
   int64_t pieces(int64_t most) const { return std::min(most, units()); }
+  /// No piece is larger than the first, so that each fits in the memory of the one before.
   int64_t first_of(int64_t piece, int64_t pieces) const {
-    return std::min(count(), units() * piece / pieces * unit);
+    return std::min(count(), (units() * piece + pieces - 1) / pieces * unit);
   }
   int64_t units() const { return (count() + unit - 1) / unit; }
   size_t dim() const { return leading.size() - 1; }
