@@ -19,6 +19,8 @@ void gather_ahead(Compiler& c);
 void fuse_loss(Compiler& c);
 /// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do matmul and relu_grad or gelu_grad.
 void fuse_products(Compiler& c);
+/// The last product, the loss and what reads their results run for some rows at a time.
+void head_in_pieces(Compiler& c);
 /// Plain SGD inside the kernels that compute the gradients, if nothing else needs those.
 void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias are computed by one kernel.

@@ -44,6 +44,11 @@ struct ChannelsLast {
   unsigned inputs = 0, outputs = 0;  ///< bit i: operand i is images, and is then channels last
 };
 
+/// Operands that have the rows of the first one as their leading dims.
+struct RowOperands {
+  unsigned inputs = 0, outputs = 0;  ///< bit i: operand i has
+};
+
 /// A kernel's role in a launch that several small kernels share (engine/ops/small_step).
 enum class LaunchRole : uint8_t { none, product, loss, weight_grad };
 
@@ -106,6 +111,9 @@ struct KernelDef {
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
+  /// Of a kernel that computes its rows one by one: of some rows of these operands it computes those of its outputs, and
+  /// its other outputs are sums over rows. Null: it has no such rows.
+  RowOperands (*row_operands)(const Attrs& attrs) = nullptr;
   LaunchRole launch_role = LaunchRole::none;
 
   // Work.

@@ -45,14 +45,19 @@ class KeptResults {
     });
     std::map<int, int64_t> left = saved_bytes();
     for (auto& [region, bytes] : left) bytes /= kSavedPerKeptByte;
+    std::vector<Result> repeated;
     std::erase_if(results, [&](const Result& result) {
       int64_t& budget = left[region_of(result.tensor)];
-      if (result.bytes > budget) return true;
+      if (result.bytes > budget) {
+        repeated.push_back(result);
+        return true;
+      }
       budget -= result.bytes;
       plan_.kept[result.tensor].push_back(result.layout);
       return false;
     });
-    explain(results);
+    explain(results, "keeps the result of");
+    explain(repeated, "repeats");
   }
 
  private:
@@ -144,11 +149,12 @@ class KeptResults {
     return saved;
   }
 
-  void explain(const std::vector<Result>& results) {
+  /// "; recompute repeats all_gather": its result would take too much of the memory that recompute saves.
+  void explain(const std::vector<Result>& results, const char* what) {
     for (const Result& result : results) {
       std::vector<std::string> steps;
       for (const RedistributionStep& step : result.steps) steps.emplace_back(to_string(step.kind));
-      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; recompute keeps the result of {}", join(steps));
+      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; recompute {} {}", what, join(steps));
     }
   }
 

@@ -63,6 +63,7 @@ struct Plan {
   bool copies_weights = false;       ///< precision bf16: kernels read copies of the f32 weights
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
+  int head_pieces = 1;                   ///< of rows, in which the prediction is made and used
   std::vector<LayerPlan> layers;         ///< one per layer of the graph
   std::map<TensorId, NodePlan> apart;    ///< nodes that are planned apart from their layer, by their first output
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of

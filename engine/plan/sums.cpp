@@ -32,8 +32,17 @@ class SumPlacement {
   }
 
   void explain(const Node& node) {
-    if (plan_.apart_from_layer(node) != nullptr && is_last(node))
-      plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
+    if (plan_.apart_from_layer(node) != nullptr) {
+      if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
+      return;
+    }
+    if (plan_.hybrid() || node.phase != Phase::backward) return;
+    const Layout layout = made(node.outputs[0]);
+    int apart = 0;  // terms that cross the ranks each for itself
+    for (TensorId term : node.inputs)
+      apart += maker(term) != nullptr && made(term).is_partial() && !way(term, made(term), layout).empty();
+    if (apart > 1)
+      plan_.layers[node.layer].reason += fmt::format("; {} terms of its gradient are summed over ranks one by one", apart);
   }
 
  private:

@@ -458,6 +458,11 @@ const Section& parallel_section() {
               .shorthand("level"),
           field<&P::full_batch>("full_batch",
                                 "Each rank reads the whole batch and takes its slice; false: it reads only its slice."),
+          field<&P::head_pieces>("head_pieces",
+                                 "Pieces of rows in which the last product, the loss and their gradients run, so that the "
+                                 "prediction never exists whole; 0: one, or as many as max_memory requires.")
+              .at_least(0)
+              .at_most(kMaxHeadPieces),
           field<&P::max_memory>("max_memory", "Memory that a rank may use; 0: no limit.")
               .is(FieldKind::bytes)
               .at_least(0),

@@ -15,6 +15,7 @@
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
+#include "engine/train/head_pieces.h"
 #include "engine/train/trainer.h"
 
 namespace trainctl {
@@ -111,6 +112,7 @@ PlannedJob plan_job(JobSpec spec) {
   }
   job.graph = build_graph(job.spec, job.shapes);
   job.plan = make_plan(job.graph, job.spec, job.cost);
+  choose_head_pieces(job);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);

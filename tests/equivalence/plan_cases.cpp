@@ -58,6 +58,10 @@ const std::vector<const char*> kLlama = {"qkv", "gate", "up"};
 const char* const kGptBlocks =
     "parallel.recompute=['h.*.ln?', h.*.qkv, h.*.attn, h.*.proj, h.*.sum1, h.*.up, h.*.act, h.*.down]";
 const char* const kBlocks = "parallel.recompute=['h.*']";
+const char* const kTokens = "dataset.shape=[16]";
+const char* const kLabels = "dataset.label_shape=[16]";
+const char* const kPlain = "optimizer={type: sgd, learning_rate: 0.1}";
+const char* const kHead5 = "parallel.head_pieces=5";
 const char* const kThreeStages = "parallel.stages=3";
 
 }  // namespace
@@ -101,6 +105,47 @@ const std::vector<PlanCase>& plan_cases() {
         "parallel.strategies={h.0.cut: [[6, 1, 1]], parts: [[3, 1, 1]], tokens: [[3, 1, 2]], back: [[1, 1, 2], [1, 1, "
         "2], "
         "[1, 1, 2], [1, 1, 2], [1, 1, 2]]}"}},
+      {"split: packed q, k, v whose units are cut, 3 ranks",
+       "split",
+       {},
+       {ranks(3), kSemi, "parallel.strategies={'h.*.qkv': [[1, 1, 1], [3, 1]], 'h.*.cut': [[1, 1, 3]]}"}},
+      {"split: packed q, k, v and tokens cut, 12 ranks, micro-batches, recompute",
+       "split",
+       {kMicro2},
+       {ranks(12), kSemi, "parallel.recompute=['h.*.cut', joined]",
+        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, 1, "
+        "2], [2, 1, 2], [2, 1, 2]]}"}},
+      {"parts: no strategies, 4 ranks", "parts", {}, {ranks(4), kSemi}},
+      {"parts: along the dims that are cut, 2 ranks",
+       "parts",
+       {},
+       {ranks(2), kSemi,
+        "parallel.strategies={packed: [[1, 1, 1], [2, 1]], cut: [[1, 1, 2]], joined: [[1, 1, 2], [1, 1, 2], [1, 1, 2]], "
+        "down: [[1, 1, 2], [1, 2]], halves: [[1, 2, 1]], turned: [[1, 2, 1], [1, 2, 1]], middle: [[1, 1, 2]], padded: "
+        "[[1, 1, 2]], sum: [[1, 1, 2], [1, 1, 2]], out: [[1, 1, 2], [1, 2]]}"}},
+      {"parts: units 3 ways, tokens 2 ways, micro-batches, level 2, 6 ranks",
+       "parts",
+       {kMicro2},
+       {ranks(6), kSemi, kShard2,
+        "parallel.strategies={packed: [[1, 1, 1], [6, 1]], cut: [[1, 2, 3]], joined: [[2, 1, 3], [2, 1, 3], [2, 1, 3]], "
+        "halves: [[1, 6, 1]], turned: [[3, 2, 1], [3, 2, 1]], sum: [[1, 1, 6], [1, 1, 6]]}"}},
+      {"parts: 2 stages of 4, cut by units and batch, recompute",
+       "parts",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, "parallel.recompute=['*']",
+        "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, 1]]}"}},
+      {"shapes: groups, rows, slices and paddings cut, 2 ranks",
+       "shapes",
+       {"train.epochs=25"},
+       {ranks(2), kSemi,
+        "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: [[1, 1, 2]], "
+        "middle: [[1, 1, 1, 1]], top: [[2, 1, 1]]}"},
+       kAdamTolerance},
+      {"shapes: channels by whole groups, 3 ranks, micro-batches",
+       "shapes",
+       {"train.epochs=25"},
+       {ranks(3), kSemi, "parallel.strategies={up: [[1, 3, 1]], gn: [[1, 3, 1], [3], [3]], wide: [[1, 3, 1]]}"},
+       kAdamTolerance},
       // semi_auto_parallel, one stage
       {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -341,6 +386,27 @@ const std::vector<PlanCase>& plan_cases() {
        {"optimizer={type: sgd, learning_rate: 0.1}"},
        {ranks(12), kSemi,
         "parallel.strategies={norm1: [[3, 1, 4]], norm2: [[1, 2, 6]], loss: [[2, 1, 6]], fc1: [[3, 1, 4], [1, 4]]}"}},
+      // the head in pieces of rows
+      {"language: the head in 5 pieces, one rank", "language", {kTokens, kLabels}, {ranks(1), kHead5}, kAdamTolerance},
+      {"language: the head in pieces, recompute, micro-batches",
+       "language",
+       {kTokens, kLabels, kMicro2},
+       {ranks(1), kHead5, "parallel.recompute=['*']"},
+       kAdamTolerance},
+      {"language: the head in pieces, data parallel, 2 ranks, level 3, clipped",
+       "language",
+       {kTokens, kLabels, "optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
+       {ranks(2), kData, kShard3, kHead5}},
+      {"language: the head in pieces, plain steps", "language", {kTokens, kLabels, kPlain}, {ranks(1), kHead5}},
+      {"language: the head in pieces, vocabulary cut in 3, labels smoothed and ignored, level 1",
+       "language",
+       {kTokens, kLabels, kMicro2, kSgd, kIgnored},
+       {ranks(3), kSemi, kShard1, kHead5, "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"}},
+      {"language: the head in pieces, tied over 2 stages of 2, gpipe",
+       "language",
+       {kTokens, kLabels, kMicro2},
+       {ranks(4), kSemi, kTwoStages, kGpipe, kHead5},
+       kAdamTolerance},
       {"classifier: norms cut, 4 ranks, recompute",
        "classifier",
        {kMicro2},

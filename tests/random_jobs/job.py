@@ -190,6 +190,8 @@ def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
         parallel["optimizer_shard"] = {"level": level, "min_kb": rng.choice([0, 0, 0, 1, 4])}
     if chance(rng, 0.2):
         parallel["full_batch"] = True
+    if chance(rng, 0.15):
+        parallel["head_pieces"] = rng.choice([2, 3, 7])
     return parallel
 
 
