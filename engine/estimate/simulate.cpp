@@ -241,8 +241,10 @@ class Simulator {
         return priced_kernel(at);
       case Opcode::collective: {
         const GroupSpread& spread = spreads[static_cast<size_t>(now.group)];
-        return {collective_time(machine_, now.collective, bytes, spread), kUnmeasured,
-                std::string(to_string(now.collective))};
+        std::string key = call_key(now.collective, spread);
+        const auto model = machine_.calls.find(key);
+        return {collective_time(machine_, now.collective, bytes, spread),
+                model == machine_.calls.end() ? kUnmeasured : model->second.error(), std::move(key)};
       }
       case Opcode::send:
         return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <numeric>
 #include <set>
@@ -49,6 +50,11 @@ int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
 // (h-1)/h of the bytes, g devices at a time. Within a host the call passes as among all members.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread) {
   if (spread.size() <= 1) return {};
+  if (!machine.calls.empty()) {
+    const auto measured = machine.calls.find(call_key(kind, spread));
+    const auto sent = static_cast<double>(wire_bytes(kind, static_cast<int64_t>(bytes.value), spread.size()));
+    if (measured != machine.calls.end()) return measured->second.seconds(call_sizes(bytes), {.bytes = sent});
+  }
   const double passes = kind == Collective::all_reduce ? 2 : 1;
   Seconds latency, slowest;
   double inner = 1;  // members of a unit of this level
@@ -66,6 +72,16 @@ Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, co
   const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
   return machine.links[static_cast<size_t>(first - spread.units.begin())].latency + latency + slowest;
 }
+
+std::string call_key(Collective kind, const GroupSpread& spread) {
+  std::vector<int> units = spread.units;
+  while (units.size() > 1 && units.back() == 1) units.pop_back();
+  std::string key(to_string(kind));
+  for (size_t l = 0; l < units.size(); ++l) key += (l == 0 ? " " : "x") + std::to_string(units[l]);
+  return key;
+}
+
+std::vector<double> call_sizes(Bytes bytes) { return {std::log2(std::max(bytes.value, 1.0))}; }
 
 Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
   for (const LinkLevel& link : machine.links)

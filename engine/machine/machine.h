@@ -54,7 +54,8 @@ struct Machine {
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
-  KernelSamples kernels;
+  KernelSamples kernels;  ///< by kernel_key
+  KernelSamples calls;    ///< collectives, by call_key; `cost.bytes` is what a rank sends
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
   friend bool operator==(const Machine&, const Machine&) = default;
@@ -76,8 +77,13 @@ GroupSpread spread_of(const Machine& machine, std::span<const int> ranks);
 int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
 
 /// The alpha-beta model over all levels: a call has a latency, and one more for each round of a tree within each level;
-/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once.
+/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group that
+/// lies like one that was measured takes what that took.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread);
+/// "all_reduce 8x2": the kind and the group's units, without trailing ones.
+std::string call_key(Collective kind, const GroupSpread& spread);
+std::vector<double> call_sizes(Bytes bytes);
+
 /// From one rank to another.
 Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
 

@@ -97,6 +97,12 @@ KernelModel model_of(const Fields& kernels, const char* key) {
   return KernelModel(std::move(samples));
 }
 
+KernelSamples models_of(const Fields& fields) {
+  KernelSamples models;
+  for (const auto& [key, samples] : fields.json().items()) models.emplace(key, model_of(fields, key.c_str()));
+  return models;
+}
+
 Json json_of(const KernelModel& model) {
   Json samples = Json::array();
   for (const KernelSample& sample : model.samples())
@@ -107,16 +113,21 @@ Json json_of(const KernelModel& model) {
   return samples;
 }
 
+Json json_of(const KernelSamples& models) {
+  Json json = Json::object();
+  for (const auto& [key, model] : models) json[key] = json_of(model);
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const Machine& machine) {
-  Json links = Json::array(), kernels = Json::object();
+  Json links = Json::array();
   for (const LinkLevel& link : machine.links)
     links.push_back({{"name", link.name},
                      {"devices", link.devices},
                      {"bytes_per_second", link.bandwidth.value},
                      {"latency_seconds", link.latency.value}});
-  for (const auto& [key, model] : machine.kernels) kernels[key] = json_of(model);
   const Json json = {{"name", machine.name},
                      {"source", machine.source},
                      {"kind", machine.kind == DeviceKind::cuda ? "cuda" : "cpu"},
@@ -132,7 +143,8 @@ std::string to_json(const Machine& machine) {
                      {"overlaps", machine.overlaps},
                      {"overlap_cost", machine.overlap_cost},
                      {"links", std::move(links)},
-                     {"kernels", std::move(kernels)}};
+                     {"kernels", json_of(machine.kernels)},
+                     {"calls", json_of(machine.calls)}};
   return json.dump(1) + "\n";
 }
 
@@ -157,8 +169,8 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.overlap_cost = fields.number("overlap_cost");
   if (m.overlap_cost < 1) throw EnvError(where + ".overlap_cost: at least 1: nothing gets faster beside a transfer");
   m.links = links_of(fields);
-  const Fields kernels = fields.object("kernels");
-  for (const auto& [key, samples] : kernels.json().items()) m.kernels.emplace(key, model_of(kernels, key.c_str()));
+  m.kernels = models_of(fields.object("kernels"));
+  m.calls = models_of(fields.object("calls"));
   return m;
 }
 
