@@ -46,8 +46,10 @@ struct Example {
 const std::vector<Example>& examples(Device device) {
   static const std::vector<Example> cpu = {
       {"mlp", {}},
-      {"gpt2", {"vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256", "dataset.batch=8"}},
-      {"gpt2", {"vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024", "dataset.batch=8"}},
+      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256",
+                "dataset.batch=8"}},
+      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024",
+                "dataset.batch=8"}},
   };
   static const std::vector<Example> cuda = {
       {"gpt2", {"vars.layers=1"}},
@@ -103,6 +105,7 @@ void write(const Machine& machine, const fs::path& file) {
 
 /// The job as one rank, and its batch cut as ranks cut it, where that divides.
 void add_calls(const JobSpec& job, KernelCalls& calls) {
+  require_precision(job);
   for (const int ranks : {1, 2, 4, 8}) {
     JobSpec spec = job;
     spec.launch.ranks = ranks;

@@ -84,6 +84,12 @@ Row fit(const Samples& samples, size_t without) {
   return best;
 }
 
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double square = 0;
+  for (size_t i = 0; i < a.size(); ++i) square += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(square);
+}
+
 /// The interpolated log of measured over modelled. A size that is four powers of two away counts as much as no size,
 /// whose error is none.
 double left_near(const Samples& samples, const std::vector<double>& left, const std::vector<double>& sizes,
@@ -92,12 +98,7 @@ double left_near(const Samples& samples, const std::vector<double>& left, const 
   double weights = 1 / std::pow(kFar, 4), sum = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s == without) continue;
-    double square = kSame * kSame;
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      const double apart = sizes[i] - samples[s].sizes[i];
-      square += apart * apart;
-    }
-    const double weight = 1 / (square * square);
+    const double weight = 1 / std::pow(std::max(apart(sizes, samples[s].sizes), kSame), 4);
     weights += weight;
     sum += weight * left[s];
   }
@@ -124,10 +125,10 @@ double own_error(const Samples& samples) {
     const Row coefficients = fit(samples, s);
     const double seconds =
         seconds_of(coefficients, samples, left_by(coefficients, samples), samples[s].sizes, samples[s].cost, s);
-    const double error = seconds / samples[s].seconds.value - 1;
+    const double error = std::log(seconds / samples[s].seconds.value);
     squares += error * error;
   }
-  return std::sqrt(squares / static_cast<double>(samples.size()));
+  return std::min(1.0, std::sqrt(squares / static_cast<double>(samples.size())));
 }
 
 }  // namespace
@@ -146,6 +147,13 @@ KernelModel::KernelModel(std::vector<KernelSample> samples)
 
 Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost) const {
   return {seconds_of(coefficients_, samples_, left_, sizes, cost, kNone)};
+}
+
+double KernelModel::error(const std::vector<double>& sizes) const {
+  constexpr double kMeasured = 0.03;  // the same call, measured again
+  double nearest = 1;                 // in powers of two
+  for (const KernelSample& sample : samples_) nearest = std::min(nearest, apart(sizes, sample.sizes));
+  return std::max(kMeasured, nearest * error_);
 }
 
 std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {

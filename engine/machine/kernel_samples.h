@@ -3,7 +3,7 @@
 // A kernel's time is modelled as start + operations / rate + bytes / rate, with coefficients >= 0 that minimize the
 // squares of the relative errors. What the model leaves at the measured sizes is interpolated: a size takes on the
 // errors of the nearest ones. The model says its own error: that which it makes at each measured size when it has not
-// seen that size.
+// seen that size, and less the nearer a measured size is.
 #pragma once
 
 #include <array>
@@ -30,7 +30,10 @@ class KernelModel {
   explicit KernelModel(std::vector<KernelSample> samples);
 
   Seconds seconds(const std::vector<double>& sizes, const Cost& cost) const;
-  double error() const { return error_; }  ///< relative, the root of the mean square; of one sample 1
+  /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
+  double error(const std::vector<double>& sizes) const;
+  /// The same of a size far from all samples, at most 1.
+  double error() const { return error_; }
   const std::vector<KernelSample>& samples() const { return samples_; }
   friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }
 

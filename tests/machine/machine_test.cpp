@@ -44,6 +44,8 @@ TEST_CASE("a measured size has the time that was measured, and sizes near it are
   const KernelModel model(samples);
   CHECK(model.seconds(samples[2].sizes, samples[2].cost).value == doctest::Approx(samples[2].seconds.value));
   CHECK(model.error() > 0.1);
+  CHECK(model.error(samples[2].sizes) < 0.05);
+  CHECK(model.error({40, 40}) == model.error());
   const Cost near{.flops = 1.05e6, .bytes = 1e3};
   CHECK(model.seconds({std::log2(near.flops), std::log2(1e3)}, near).value > 2 * affine(near.flops, 1e3));
 }
