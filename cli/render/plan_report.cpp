@@ -14,6 +14,7 @@
 #include "cli/render/held_parts.h"
 #include "cli/render/move_rows.h"
 #include "cli/render/schedule_drawing.h"
+#include "cli/render/profile_report.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
@@ -337,6 +338,18 @@ std::string checkpoint(const Json& r) {
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 
+std::string estimate(const Json& r) {
+  if (!r.contains("estimate")) return "";
+  const Json& e = r["estimate"];
+  const double seconds = e["seconds"];
+  Table table({"part", ">time", ">of the step"});
+  for (const auto& [name, part] : e["parts"].items())
+    table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
+  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
+                     text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
+         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n";
+}
+
 std::string communication(const Json& r) {
   Table table({"for", "kind", ">group of", ">calls", ">bytes a call", ">bytes"});
   for (const Json& row : r["communication"]) {
@@ -373,7 +386,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r);
+  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r) + estimate(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

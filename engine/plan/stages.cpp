@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/ops/op_def.h"
+
 namespace trainctl {
 namespace {
 

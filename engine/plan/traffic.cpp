@@ -61,9 +61,8 @@ std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const M
 }  // namespace
 
 Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches)
-    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
+    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost.without_latency()), once_a_step_weight_(1.0 / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
-  bucketed_.wire_latency_seconds = 0;
   touched_.resize(units.all.size());
   work_.resize(units.all.size());
   is_set_.resize(units.all.size(), false);
@@ -188,13 +187,17 @@ double Traffic::work_seconds(int unit) const {
 }
 
 double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
-  int parts = 1;
-  for (int f : work.inner) parts *= ways_[unit][f];
+  Axes axes;
+  for (int f : work.inner) {
+    const Axes& cut = axes_lists_[codes_[unit][f]];
+    axes.insert(axes.end(), cut.begin(), cut.end());
+  }
+  const int parts = mesh_.ways(axes);
   const bool exchanges = !work.block_bytes.empty();
   if (parts == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
   int64_t bytes = exchanges ? work.block_bytes.at(parts) : work.statistics_bytes * parts;
   for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : ways_[unit][f];
-  return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, parts);
+  return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, mesh_, axes);
 }
 
 double Traffic::around(const std::vector<int>& units) {

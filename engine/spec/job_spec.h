@@ -210,6 +210,7 @@ struct ParallelSpec {
 struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
+  std::string machine = "auto";  ///< that plans are made for (engine/machine)
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< for start-up, and for a collective

@@ -478,6 +478,10 @@ const Section& launch_section() {
       {
           field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(kMaxRanks),
           field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
+          field<&L::machine>("machine",
+                             "The machine that the plan is made for: h100x8, …, a name that trainctl calibrate has "
+                             "given, or its file.")
+              .of(JobKind::network),
           field<&L::log_dir>("log_dir", "Holds one folder per run, with one folder per rank."),
           field<&L::comm>("comm", "How ranks communicate: shm is shared memory of one host.")
               .one_of({"auto", "shm", "gloo"})

@@ -16,6 +16,7 @@
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
 #include "engine/train/head_pieces.h"
+#include "engine/train/machine_file.h"
 #include "engine/train/trainer.h"
 
 namespace trainctl {
@@ -101,7 +102,11 @@ SpecError with_positions(const SpecError& error, const JobSpec& spec) {
 PlannedJob plan_job(JobSpec spec) {
   PlannedJob job;
   job.spec = std::move(spec);
-  job.cost = job.spec.launch.device == Device::cuda ? CostModel::cuda(job.spec.precision) : CostModel::cpu();
+  try {
+    job.cost = CostModel(machine_of(job.spec.launch), job.spec.precision);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
   try {
     job.shapes = read_data_shapes(job.spec.dataset);
     job.samples = read_data_size(job.spec.dataset);

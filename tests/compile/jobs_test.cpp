@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
+std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
 std::vector<Program> compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
   return compiled(job(name, overrides));

@@ -28,10 +28,10 @@ struct Job {
     const DataShapes shapes{spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
                             spec.dataset.label_dtype == "i32"};
     graph = build_graph(spec, shapes);
-    plan = make_plan(graph, spec, CostModel::cpu());
+    plan = make_plan(graph, spec, CostModel());
   }
-  RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel::cpu()); }
-  Program program(int rank) const { return compile(graph, plan, spec, CostModel::cpu(), rank); }
+  RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel()); }
+  Program program(int rank) const { return compile(graph, plan, spec, CostModel(), rank); }
   std::vector<Program> programs() const {
     std::vector<Program> all;
     for (int rank = 0; rank < plan.ranks; ++rank) all.push_back(program(rank));

@@ -46,7 +46,7 @@ Job transformer_job(int ranks, std::vector<std::string> overrides) {
   return job("transformer", std::move(overrides));
 }
 
-std::vector<Program> programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
+std::vector<Program> programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
 int64_t activation_bytes(const Job& j) {
   const Tensor& t = j.graph.tensors[j.graph.find_tensor("h.0.sum1").value()];
