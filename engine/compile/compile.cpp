@@ -21,6 +21,8 @@ constexpr std::array kPasses = {
     Pass{"gather_ahead", "gathers of weights start one layer before their use", optional, gather_ahead},
     Pass{"fuse_loss", "a loss and its gradient become one kernel", optional, fuse_loss},
     Pass{"fuse_products", "a product, add_bias and an activation become one product", optional, fuse_products},
+    Pass{"fuse_statistics", "the mean and variance of batch_norm become one kernel", optional, fuse_statistics},
+    Pass{"fuse_relu_grad", "batch_norm's gradients take the gradient behind its relu", optional, fuse_relu_grad},
     Pass{"head_in_pieces", "the last product and the loss, some rows at a time", optional, head_in_pieces},
     Pass{"fuse_update", "plain SGD inside the kernels that compute the gradients", optional, fuse_update},
     Pass{"fuse_bias_grad", "a layer's gradients of weight and bias become one kernel", optional, fuse_bias_grad},

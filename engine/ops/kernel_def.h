@@ -97,6 +97,14 @@ struct KernelDef {
   /// For a loss: the kernel of its gradient, from the same operands, and the one that computes both.
   const KernelDef* loss_grad = nullptr;
   const KernelDef* loss_with_grad = nullptr;
+  /// The kernel that reads this one's inputs and then its outputs, with the same attrs, and the one that computes both:
+  /// inputs -> this one's outputs, then those of `next`.
+  const KernelDef* next = nullptr;
+  const KernelDef* with_next = nullptr;
+  /// Of a gradient with inputs dy, x, mean, var, .. of a forward kernel x, mean, var, parameters ..: with attr
+  /// behind_relu, dy is the gradient behind the relu of the forward kernel's epilogue. The gradient finds from x where
+  /// relu gave 0, so that its inputs are this many, then all parameters of the forward kernel. 0: it does not take it.
+  size_t inputs_behind_relu = 0;
   /// The dim of output 0, or of the last input of a gradient of weights, that a bias belongs to. Null: the last.
   int (*channel_dim)(const Attrs& attrs) = nullptr;
 
