@@ -156,7 +156,7 @@ TEST_CASE("a map gives names, sizes of the job's layers, and constants") {
 words: {bn: [weight, running_mean]}
 tensors:
   h.{i}.qkv.weight:
-    name: [q.{i}, k.{i}, v.{i}]
+    name: ["q.{i}", "k.{i}", "v.{i}"]
     order: "(g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d"
     sizes: {g: ["h.{i}.attn.kv_heads", "h.{i}.attn.heads"], g r: "h.{i}.attn.heads"}
   bn.{bn}: norm.{bn}
