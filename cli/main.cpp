@@ -28,12 +28,14 @@ constexpr const char* kFooter = R"(Examples:
   trainctl attach                                 watch it; Ctrl-C detaches
   trainctl logs 1 --rank 0,3-5 --tail 20          what the ranks of run 1 wrote
   trainctl stop 1                                 end it at the end of a step
+  trainctl checkpoint list                        what the latest run has saved
   trainctl help run                             a command's options and examples
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
 A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
 Exit codes: 0 done, 2 error in the job file, 3 the machine (files, memory), 4 a bug in trainctl,
-            5 a rank failed, or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and SIGTERM)";
+            5 a rank failed, or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and SIGTERM;
+            1 checkpoint diff found a difference)";
 
 /// cron and daemons may start us with closed standard streams; files opened later would get their descriptors.
 void open_standard_streams() {

@@ -20,7 +20,9 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
+#include "engine/train/evaluator.h"
 #include "engine/train/job.h"
+#include "engine/train/prediction.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -38,6 +40,8 @@ struct Options {
   int image_fd = -1;     ///< memory for this rank's part of checkpoints; -1: the job saves none
   int failures = 0;      ///< of the run before this attempt
   std::string resume;    ///< the checkpoint to go on from; empty: none
+  bool evaluate = false;  ///< the validation set, with the weights of `resume`
+  std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;  ///< the launcher's StartUpClock, serialized
 };
 
@@ -62,6 +66,7 @@ class Worker {
     status.state = RankState::loading;
     job_ = plan_job(load_job(directory_.file("job.yaml")));
     program_ = compile(*job_, options_.rank);
+    if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
@@ -76,6 +81,7 @@ class Worker {
       train_options.cuda->timeout_seconds = job_->spec.launch.timeout_seconds;
     }
     train_options.start_up = start_up;
+    if (validation_) train_options.validation = &*validation_;
     if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
@@ -102,6 +108,49 @@ class Worker {
     status.state = RankState::done;
   }
 
+  void evaluate() {
+    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
+    memory_ = SharedMemory::attach(options_.memory_fd);
+    RankStatus& status = memory_->status(options_.rank);
+    status.state = RankState::loading;
+    job_ = plan_job(load_job(directory_.file("job.yaml")));
+    if (!options_.predict.empty()) predict_layer(*job_, options_.predict);
+    program_ = compile_validation(*job_, options_.rank, false);
+    std::optional<PredictionFile> file;
+    if (!options_.predict.empty()) file.emplace(*job_, *program_, options_.output);
+    int64_t batch = 0;
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    ExecutorOptions executor_options;
+    executor_options.seed = job_->spec.seed;
+    executor_options.threads = kernel_threads();
+    executor_options.in_flight = 1;
+    if (file)
+      executor_options.print = [&](const Operand& operand, const void* data, int micro_batch) {
+        file->write(batch, operand, data, micro_batch);
+      };
+    std::unique_ptr<Executor> executor;
+    if (options_.gpu >= 0) {
+      CudaExecutorOptions cuda;
+      cuda.gpu = options_.gpu;
+      cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
+      executor = make_cuda_executor(*program_, rendezvous.communicator(), executor_options, cuda);
+    } else {
+      executor = make_cpu_executor(*program_, rendezvous.communicator(), executor_options,
+                                   memory_->arena(options_.rank));
+    }
+    PieceReader reader(read_manifest(options_.resume), options_.resume);
+    restore(*program_, reader, *executor);
+    status.state = RankState::training;
+    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor));
+    const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
+      batch = done;
+      status.validated_batches = static_cast<uint32_t>(done);
+      status.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
+    });
+    if (options_.rank == 0 && !file) write_evaluation(directory_, options_.resume, report);
+    status.state = RankState::done;
+  }
+
   /// Call it in a catch block.
   void write_failure() const {
     const RankStatus* status = memory_ ? &memory_->status(options_.rank) : nullptr;
@@ -113,7 +162,7 @@ class Worker {
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
-  std::optional<Program> program_;
+  std::optional<Program> program_, validation_;
 };
 
 /// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
@@ -134,7 +183,7 @@ int work(const Options& options) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` loses lines, as on a full disk
   Worker worker(options);
   try {
-    worker.train_rank();
+    options.evaluate ? worker.evaluate() : worker.train_rank();
     return kExitDone;
   } catch (...) {
     worker.write_failure();
@@ -160,6 +209,9 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--image-fd", options->image_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
+  command->add_flag("--evaluate", options->evaluate);
+  command->add_option("--predict", options->predict);
+  command->add_option("--output", options->output);
   command->add_option("--start-up", options->start_up)->required();
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <set>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -94,18 +95,26 @@ class Writer {
     for (;;) {
       try {
         return write();
+      } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
+        return board_.finished(true);
+      } catch (const LaterAttempt& error) {  // no later try can do better
+        say_failure(error.what(), "");
+        break;
       } catch (const EnvError& error) {
-        if (std::string(error.what()) != last_error_) {
-          last_error_ = error.what();
-          say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), last_error_,
-                          ended_ ? "" : "; trying again"));
-        }
+        say_failure(error.what(), ended_ ? "" : "; trying again");
       }
       if (ended_) break;
       wait(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
     board_.finished(false);
+  }
+
+  /// Once, however often it is tried.
+  void say_failure(const std::string& error, const char* next) {
+    if (error == last_error_) return;
+    last_error_ = error;
+    say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
   }
 
   void write() {
@@ -128,7 +137,10 @@ class Writer {
 
   void retain() {
     try {
-      directory_.retain(static_cast<int>(job_.spec.train.checkpoint->keep));
+      const CheckpointSpec& spec = *job_.spec.train.checkpoint;
+      std::set<int64_t> also;
+      if (const auto best = best_step(directory_.list(), spec.keep_best)) also.insert(*best);
+      directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
       say(std::string("old checkpoints not deleted: ") + error.what());
     }
@@ -193,7 +205,14 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
 
 CheckpointWriter::~CheckpointWriter() {
   ::close(fd_);
-  waitpid(pid_, nullptr, WNOHANG);
+  if (pid_ > 0) waitpid(pid_, nullptr, WNOHANG);
+}
+
+bool CheckpointWriter::was_killed() {
+  int status = 0;
+  if (pid_ <= 0 || waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  pid_ = 0;
+  return WIFSIGNALED(status);
 }
 
 std::vector<std::string> CheckpointWriter::news() {
@@ -209,7 +228,7 @@ bool CheckpointWriter::finish(std::chrono::seconds patience) {
   shutdown(fd_, SHUT_WR);
   uint64_t bytes = memory_->saves().written_bytes;
   Clock::time_point seen = Clock::now();
-  for (int look = 0; waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
+  for (int look = 0; pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
     std::this_thread::sleep_for(milliseconds(1));
     if (const uint64_t now = memory_->saves().written_bytes; now != bytes) {
       bytes = now;

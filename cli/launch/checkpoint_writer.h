@@ -29,6 +29,8 @@ class CheckpointWriter {
 
   /// Lines that it has said since the last call, without blocking.
   std::vector<std::string> news();
+  /// Whether a signal has ended it. True once.
+  bool was_killed();
   /// The ranks have ended: waits until everything that they copied is written, or nothing was for `patience`. False if
   /// something is left.
   bool finish(std::chrono::seconds patience);

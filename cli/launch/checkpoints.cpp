@@ -45,6 +45,14 @@ ResumePoint point_at(const std::string& path) {
   return {path, read_manifest(path)};
 }
 
+/// For the number of a run, where no folder has that name; else "".
+std::string folder_of_run(const JobSpec& spec, const std::string& text) {
+  const bool is_number = text.size() < 9 && text.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_number || fs::exists(text)) return "";
+  const RunDirectory run(spec.launch.log_dir, std::stoi(text));
+  return fs::is_directory(run.path()) ? run.path() : "";
+}
+
 /// Folders that may hold checkpoints of the job, the newest first.
 std::vector<std::string> folders_of(const JobSpec& spec) {
   if (spec.train.checkpoint && !spec.train.checkpoint->dir.empty()) return {spec.train.checkpoint->dir};
@@ -59,6 +67,8 @@ std::vector<std::string> folders_of(const JobSpec& spec) {
 
 ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices) {
   if (!options.from.empty()) {
+    if (const std::string folder = folder_of_run(spec, options.from); !folder.empty())
+      return find_resume_point(spec, {.from = folder}, notices);
     if (fs::exists(options.from + "/" + std::string(kManifestName))) return point_at(options.from);
     const std::string inside = options.from + "/" + kFolder;
     const std::string folder = fs::is_directory(inside) ? inside : options.from;
@@ -77,9 +87,14 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
                  "\nrun it without --resume to start anew, or name one with --resume-from");
 }
 
-Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options) : job_(job), options_(options) {
-  if (!options.resume && options.from.empty()) return;
+Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use)
+    : job_(job), options_(options), use_(use) {
+  if (use == CheckpointUse::train && !options.resume && options.from.empty()) return;
   point_ = find_resume_point(job.spec, options, notices_);
+  if (use == CheckpointUse::evaluate) {
+    require_same_weights(job, point_->manifest, point_->path);
+    return;
+  }
   require_same_state(job, point_->manifest, point_->path, options.partial);
   position_after(job, point_->manifest, point_->path);
 }
@@ -108,9 +123,14 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
       images_.push_back(fd);
     }
     if (point_) memory->saves().begin_at(position_after(job_, point_->manifest, point_->path).step);
-    writer_ = std::make_unique<CheckpointWriter>(job_, checkpoints, number, directory.run(), memory, images_);
+    start_writer_ = [this, checkpoints, number, run = directory.run(), memory] {
+      return std::make_unique<CheckpointWriter>(job_, checkpoints, number, run, memory, images_);
+    };
+    writer_ = start_writer_();
   }
-  if (point_)
+  if (point_ && use_ == CheckpointUse::evaluate)
+    notices_.push_back(fmt::format("evaluating the weights after step {}, from {}", point_->manifest.step, point_->path));
+  else if (point_)
     notices_.push_back(fmt::format("going on after step {} (epoch {}), from {}", point_->manifest.step,
                                    point_->manifest.epoch, point_->path));
 }
@@ -133,12 +153,28 @@ void Checkpoints::add_to(ProcessCommand& command, int rank) const {
 std::vector<std::string> Checkpoints::news() {
   std::vector<std::string> lines = std::exchange(notices_, {});
   if (!writer_) return lines;
+  revive_writer();
   for (std::string& line : writer_->news()) lines.push_back(std::move(line));
+  lines.insert(lines.end(), std::make_move_iterator(notices_.begin()), std::make_move_iterator(notices_.end()));
+  notices_.clear();
   return lines;
+}
+
+/// The ranks' copies are still there: another process writes the save that was under way.
+void Checkpoints::revive_writer() {
+  if (!writer_->was_killed()) return;
+  for (std::string& line : writer_->news()) notices_.push_back(std::move(line));
+  notices_.emplace_back("the process that writes checkpoints was killed; another goes on");
+  try {
+    writer_ = start_writer_();
+  } catch (const EnvError& error) {
+    notices_.push_back(std::string("no more checkpoints: ") + error.what());
+  }
 }
 
 std::vector<std::string> Checkpoints::finish() {
   if (!writer_) return {};
+  revive_writer();
   const bool written = writer_->finish(kPatience);
   std::vector<std::string> lines = news();
   if (!written)

@@ -2,6 +2,7 @@
 // that writes.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,10 +31,15 @@ struct ResumePoint {
 /// none.
 ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices);
 
+enum class CheckpointUse : uint8_t {
+  train,     ///< goes on from it, if one is asked for, and saves
+  evaluate,  ///< reads the weights and running statistics
+};
+
 class Checkpoints {
  public:
   /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is none that fits.
-  Checkpoints(const PlannedJob& job, const ResumeOptions& options);
+  Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use = CheckpointUse::train);
   ~Checkpoints();
 
   /// What an attempt's ranks need. A later attempt goes on from the newest checkpoint. Throws EnvError.
@@ -50,13 +56,16 @@ class Checkpoints {
 
  private:
   void close_images();
+  void revive_writer();
   void find_newest(const CheckpointDirectory& directory);
 
   const PlannedJob& job_;
   const ResumeOptions options_;
+  const CheckpointUse use_;
   std::optional<ResumePoint> point_;
   int attempt_ = 0;
   std::vector<int> images_;  ///< memfds, by rank
+  std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::vector<std::string> notices_;
 };

@@ -16,6 +16,7 @@
 #include "engine/train/data/index_check.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/memory_limit.h"
+#include "engine/train/prediction.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -48,8 +49,10 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     : job_(std::move(job)),
       options_(options),
       start_up_(options.start_up),
-      classes_(compile_classes(job_)),
-      checkpoints_(job_, options.resume),
+      classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
+      validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_)) : std::nullopt),
+      checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
+                   options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train),
       loop_(loop),
       states_(classes_) {
   start_up_.ended("plan");
@@ -66,11 +69,25 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
+  if (validation_) make_room_for(*validation_);
   require_host_memory();
 }
 
+/// Its programs run in the arenas of the training, and on its routes.
+void NetworkWorkload::make_room_for(const RankClasses& others) {
+  for (int rank = 0; rank < others.num_ranks(); ++rank) {
+    int64_t& bytes = arena_bytes_[static_cast<size_t>(rank)];
+    bytes = std::max(bytes, others.program_of(rank).arena_bytes);
+  }
+  if (needs_store(job_.spec)) return;
+  const std::vector<Route> more = routes_of(others);
+  routes_.insert(routes_.end(), more.begin(), more.end());
+}
+
 void NetworkWorkload::require_host_memory() const {
-  require_memory(arena_bytes_, data_set_bytes(job_.spec.dataset), job_.spec.position("dataset"));
+  int64_t bytes = data_set_bytes(job_.spec.dataset);
+  if (job_.validation) bytes += data_set_bytes(job_.validation->set);
+  require_memory(arena_bytes_, bytes, job_.spec.position("dataset"));
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
@@ -103,6 +120,9 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   std::to_string(memory_->fd()),
                   "--start-up",
                   start_up_.to_text()};
+  if (options_.evaluate) command.argv.emplace_back("--evaluate");
+  if (options_.evaluate && !options_.evaluate->layer.empty())
+    command.argv.insert(command.argv.end(), {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
@@ -192,6 +212,7 @@ RunResult NetworkWorkload::result() const {
   RunResult result;
   result.step = static_cast<int64_t>(first.finished_steps.load());
   result.steps = static_cast<int64_t>(first.total_steps.load());
+  if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
@@ -210,6 +231,9 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
 }
 
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
+  if (options.evaluate && (spec.has_command() || !spec.validation))
+    throw SpecError(spec.position("validation"), "validation", "the job has no samples to evaluate",
+                    "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
   if (!spec.has_command()) return;
   if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
@@ -236,6 +260,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
+  if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
 }
 

@@ -36,6 +36,7 @@ class NetworkWorkload : public Workload {
   std::string report(const RunDirectory& directory) override;
 
  private:
+  void make_room_for(const RankClasses& others);
   void require_host_memory() const;
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
@@ -45,6 +46,7 @@ class NetworkWorkload : public Workload {
   StartUpClock start_up_;
   bool start_up_told_ = false;
   const RankClasses classes_;
+  const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
   Checkpoints checkpoints_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<Route> routes_;         ///< for messages through shared memory

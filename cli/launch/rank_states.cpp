@@ -61,6 +61,8 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
     case RankState::training:
       break;
   }
+  if (const uint32_t all = memory.status(rank).validation_batches; all > 0)
+    return "validating " + std::to_string(memory.status(rank).validated_batches.load()) + "/" + std::to_string(all);
   const std::vector<Instruction>& instructions = classes_->program_of(rank).instructions;
   const bool in_step = at.instruction >= 0 && at.instruction < static_cast<int32_t>(instructions.size());
   if (now - seen.since < kStandsStill || !in_step) return "training";
@@ -79,7 +81,8 @@ std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const
     const std::vector<Instruction>& theirs = classes_->program_of(other).instructions;
     const Position there = position_of(memory, other);
     bool reached = other == rank || there.step > at.step;
-    for (int32_t i = 0; !reached && there.step == at.step && i <= there.instruction; ++i)
+    const auto end = std::min(there.instruction + 1, static_cast<int32_t>(theirs.size()));
+    for (int32_t i = 0; !reached && there.step == at.step && i < end; ++i)
       reached = same_call(*classes_, call, rank, theirs[static_cast<size_t>(i)], other);
     if (!reached) missing.push_back(other);
   }

@@ -183,15 +183,15 @@ void Run::let_go() {
 }
 
 void Run::finish(const Outcome& outcome) {
+  if (!outcome.disk_hangs) {
+    tell_news();  // a run may be shorter than a tick
+    for (const std::string& line : workload_.finish()) view_.news(line);  // outcome.json names the last checkpoint
+  }
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(outcome, report);
   if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
   RunEnd end = run_end(outcome, workload_.result());
-  if (!outcome.disk_hangs) {
-    tell_news();  // a run may be shorter than a tick
-    for (const std::string& line : workload_.finish()) view_.news(line);
-    end.report = report_of_workload();
-  }
+  if (!outcome.disk_hangs) end.report = report_of_workload();
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;

@@ -27,6 +27,7 @@ class Run {
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
+  const RunDirectory& directory() const { return directory_; }
   /// Runs until all ranks have ended; returns the exit code.
   int operator()();
 

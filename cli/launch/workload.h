@@ -47,10 +47,18 @@ class Workload {
   virtual std::string report(const RunDirectory&) { return ""; }
 };
 
+/// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
+struct EvaluateOptions {
+  std::string checkpoint;  ///< as ResumeOptions::from, or the number of a run
+  std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
+  std::string output;      ///< absolute
+};
+
 struct WorkloadOptions {
   StartUpClock start_up{};                ///< starts with the command
   ResumeOptions resume{};                 ///< networks only
   bool record = false;                    ///< networks only: each rank writes the collectives of its first step
+  std::optional<EvaluateOptions> evaluate;  ///< networks only: nothing is trained
   std::optional<ProfileOptions> profile;  ///< networks only: when each instruction of a few steps ran
 };
 

@@ -12,7 +12,7 @@ namespace {
 
 const Instruction* instruction_at(const RankStatus& status, const Program& program) {
   const int index = status.instruction.load();
-  const bool in_step = index >= 0 && index < static_cast<int>(program.instructions.size());
+  const bool in_step = status.validation_batches == 0 && index >= 0 && index < static_cast<int>(program.instructions.size());
   return in_step ? &program.instructions[static_cast<size_t>(index)] : nullptr;
 }
 
@@ -76,6 +76,7 @@ std::string describe_position(const RankStatus& status, const Program& program) 
       break;
   }
   const uint32_t step = status.step.load();
+  if (status.validation_batches > 0) return "the validation after step " + std::to_string(step);
   const Instruction* instruction = instruction_at(status, program);
   if (step == 0 && instruction == nullptr) return "loading";
   std::string text = "step " + std::to_string(step);

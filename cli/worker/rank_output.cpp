@@ -8,6 +8,7 @@
 
 #include "cli/render/tensor_text.h"
 #include "engine/base/error.h"
+#include "engine/base/text.h"
 #include "engine/compile/report.h"
 #include "engine/train/npy_file.h"
 
@@ -45,6 +46,11 @@ TrainHooks RankOutput::hooks() {
   hooks.on_step = [this](const StepReport& report) { on_step(report); };
   hooks.on_not_finite = [this](const StepReport& report) { on_not_finite(report); };
   hooks.on_epoch = [this](const EpochReport& report) { on_epoch(report); };
+  hooks.on_validation_progress = [this](int64_t done, int64_t all) {
+    status_.validated_batches = static_cast<uint32_t>(done);
+    status_.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
+  };
+  hooks.on_validation = [this](const ValidationReport& report) { on_validation(report); };
   hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
     print_tensor(operand, data, micro_batch);
   };
@@ -94,8 +100,21 @@ void RankOutput::on_epoch(const EpochReport& report) {
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 
+void RankOutput::on_validation(const ValidationReport& report) {
+  write_line(validation_line(report));
+  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+}
+
 void RankOutput::ended(const TrainResult& result) {
   if (!result.stopped) return;
+  if (!result.reason.empty()) {
+    status_.total_steps = status_.finished_steps.load();  // the run has reached its end
+    write_line("stopped after step " + std::to_string(status_.finished_steps.load()) + ": " + result.reason);
+    if (metrics_.is_open())
+      metrics_ << nlohmann::json{{"stopped_at_step", status_.finished_steps.load()}, {"reason", result.reason}}.dump()
+               << std::endl;
+    return;
+  }
   write_line("stopped after step " + std::to_string(result.steps) + ", as asked");
   if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.steps}}.dump() << std::endl;
 }
@@ -134,6 +153,15 @@ void RankOutput::write_text(const Operand& operand, const PrintedPart& part, con
     prefix += ", " + part_text(part);
   prefix += "): ";
   write_line(prefix + tensor_text(data, operand.shape, operand.dtype, static_cast<int>(prefix.size())));
+}
+
+void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report) {
+  nlohmann::ordered_json json = {{"checkpoint", checkpoint}, {"step", report.run_step}, {"samples", report.samples}};
+  for (const auto& [name, value] : report.values) json[name] = value;
+  json["seconds"] = report.seconds;
+  directory.write("evaluation.json", json.dump(2) + "\n");
+  write_line("step " + std::to_string(report.run_step) + ": " + values_text(report) + " (" +
+             with_commas(report.samples) + " samples)");
 }
 
 }  // namespace trainctl

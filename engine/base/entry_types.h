@@ -37,6 +37,9 @@ struct EntryType {
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.
   bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
+  // Metrics.
+  /// The name under which one with these fields is reported: "top_5".
+  std::string (*reported_as)(const Attrs& fields) = nullptr;
 
   bool has_field(std::string_view field) const;
 };

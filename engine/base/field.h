@@ -40,6 +40,7 @@ enum class FieldKind : uint8_t {
   paths,      ///< a path or a list of paths
   transforms,
   metrics,  ///< [accuracy, {type: top_k, k: 5}]
+  metric_names,  ///< [loss, accuracy, top_5]
   modules,
   layers,
   values,        ///< {name: number, text or flag}: vars, the arguments of a module
@@ -74,6 +75,8 @@ struct Field {
   void* (*object)(void* enclosing, bool make) = nullptr;
   void (*set)(void* object, const Value& value) = nullptr;
   Value (*get)(const void* object) = nullptr;
+  /// paths and metric_names: where they are.
+  std::vector<std::string>& (*list)(void* object) = nullptr;
   /// In place of set and get: the Attrs of the section's struct that hold the field under its name.
   Attrs& (*attrs)(void* object) = nullptr;
 

@@ -52,8 +52,9 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
   }
 }
 
-Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
-  Compiler c(graph, plan, spec, cost, rank);
+Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+                const EvaluationOf* of) {
+  Compiler c(graph, plan, spec, cost, rank, of);
   run_passes(passes(), c);
   return std::move(c.program);
 }

@@ -35,8 +35,10 @@ std::span<const Pass> passes_up_to(std::string_view name);
 using PassObserver = std::function<void(const Pass&, const Compiler&)>;
 void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& after_each = {});
 
-/// The program of one rank. Deterministic, and consistent with every other rank's.
-Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
+/// The program of one rank. Deterministic, and consistent with every other rank's. An evaluation's graph is compiled
+/// with `of`, and its plan is that of the training.
+Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+                const EvaluationOf* of = nullptr);
 
 /// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;
 /// plans and launches use compile_classes (rank_classes.h).

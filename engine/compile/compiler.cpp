@@ -8,8 +8,11 @@
 
 namespace trainctl {
 
-Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostModel& c, int of_rank)
+Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostModel& c, int of_rank,
+                   const EvaluationOf* of)
     : graph(g),
+      trained(of != nullptr ? of->trained : g),
+      keeps_training_state(of == nullptr || of->beside_training),
       plan(p),
       spec(s),
       cost(c),

@@ -74,11 +74,14 @@ struct RankBucket {
 };
 
 struct Compiler {
-  Compiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
+  Compiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+           const EvaluationOf* of = nullptr);
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 
   const Graph& graph;
+  const Graph& trained;             ///< whose updates decide how variables lie: `graph`, unless that is an evaluation's
+  const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
@@ -97,7 +100,7 @@ struct Compiler {
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
 
-  bool trains() const { return graph.loss >= 0; }
+  bool trains() const { return graph.trains(); }
   const Optimizer& optimizer_of(const BucketPlan& bucket) const {
     return optimizers.at(static_cast<size_t>(bucket.group + 1));
   }

@@ -120,9 +120,10 @@ bool has_shard_to_add(const Lowering& l, int bucket) {
 bool counts_loss(const Lowering& l) { return counts_loss(l.c.graph, {l.c.plan, l.c.stage, l.c.rank_in_stage}); }
 
 void finish_step(Lowering& l) {
-  if (!l.c.trains()) return;
-  reduce_remaining_buckets(l);
+  if (!l.c.graph.has_loss()) return;
+  if (l.c.trains()) reduce_remaining_buckets(l);
   finish_loss(l);
+  if (!l.c.trains()) return;
   std::optional<View> norm;
   if (l.c.spec.optimizer.clip_norm > 0) {
     add_up_shards(l);

@@ -152,6 +152,7 @@ bool spans_stages(const Lowering& l, int bucket) { return plan_of(l, bucket).sta
 void start_gradients(Lowering& l) {
   l.gradients.resize(l.c.buckets.size());
   l.gathered.assign(l.c.buckets.size(), -1);
+  if (!l.c.trains()) return;
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     const BucketPlan& plan = *l.c.buckets[b].plan;
     GradientState& state = l.gradients[b];
@@ -266,7 +267,7 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut();
   if (!may_be_late || spans_stages(l, bucket) || l.task.phase != Phase::forward) return;
   if (l.first_layer < 0) l.first_layer = layer;
-  if (layer == l.first_layer) return;
+  if (layer == l.first_layer && l.c.trains()) return;
   l.c.buckets[bucket].gathered_in_forward = true;
   for (int p = 0; p < b.pieces; ++p) {
     const Bucket::Piece piece = b.piece(p);

@@ -67,7 +67,7 @@ bool is_metric(const Compiler& c, const VirtualInstruction& v) {
 
 /// True if several ranks compute the same loss, which only one of them counts.
 bool loss_has_replicas(const Compiler& c) {
-  if (!c.trains()) return false;
+  if (!c.graph.has_loss()) return false;
   const Node& node = c.graph.nodes[c.graph.tensors[c.graph.loss].producer];
   return c.plan.mesh.ways(output_layout(c.graph, c.plan, node, 0).replica_axes(c.plan.mesh)) > 1;
 }

@@ -50,7 +50,7 @@ void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
   if (copied) {
     const int64_t elements = level3 ? bucket.shard_elements() : bucket.elements;
     r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));
-    if (!r.plan->updated) return;
+    if (!r.plan->updated || !c.keeps_training_state) return;
   }
   const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
   r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kFloat);
@@ -62,15 +62,19 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
   RankBucket r;
   r.plan = &plan;
   add_weights(c, bucket, r);
-  if (plan.updated) {
-    const int64_t kept = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
-    r.gradients = c.new_buffer(BufferKind::gradients, kept);
-    if (plan.adds_up_apart && plan.level < 2) r.sums = c.new_buffer(BufferKind::gradients, whole);
+  if (plan.updated && c.keeps_training_state) {
+    RankBucket kept = r;
+    const int64_t bytes = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
+    kept.gradients = c.new_buffer(BufferKind::gradients, bytes);
+    if (plan.adds_up_apart && plan.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     for (size_t i = 0; i < c.optimizer_of(plan).states().size(); ++i) {
-      r.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
+      kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
+    }
+    if (c.trains()) {  // an evaluation leaves them alone
+      r = std::move(kept);
+      bucket.optimizer_states = c.optimizer_of(plan).states();
     }
   }
-  if (plan.updated) bucket.optimizer_states = c.optimizer_of(plan).states();
   c.program.buckets.push_back(std::move(bucket));
   c.buckets.push_back(std::move(r));
 }
@@ -78,7 +82,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
 }  // namespace
 
 void lay_out_variables(Compiler& c) {
-  c.bucket_plans = plan_buckets(c.graph, c.plan);
+  c.bucket_plans = plan_buckets(c.trained, c.plan);
   for (const BucketPlan& plan : c.bucket_plans) {
     if (plan.in_stage(c.stage)) add_bucket(c, plan);
   }
@@ -99,7 +103,7 @@ void lay_out_variables(Compiler& c) {
     c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
-  if (c.trains()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
+  if (c.graph.has_loss()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
 }
 
 }  // namespace trainctl

@@ -215,6 +215,14 @@ struct Program {
   std::vector<Instruction> instructions;
 };
 
+/// The training whose variables a program of an evaluation reads: they lie in buckets and in shards as there.
+struct EvaluationOf {
+  const Graph& trained;  ///< its ids of tensors are those of the evaluation's graph
+  /// The arena is that of the training program: variables have the same offsets in both, and nothing that outlives a
+  /// step is overwritten. Else there are only the weights that kernels read.
+  bool beside_training = true;
+};
+
 /// One line per instruction: `trainctl show program`.
 std::string to_string(const Program& program);
 /// "weights 24.1 GiB, gradients 24.1 GiB, …": the terms of total(); master and workspace only if not zero.

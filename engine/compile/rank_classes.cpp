@@ -49,7 +49,8 @@ void number_groups(RankClasses& classes) {
   }
 }
 
-RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+                            const EvaluationOf* of) {
   RankClasses classes;
   classes.mesh = plan.mesh;
   const std::vector<RankTraits> traits = rank_traits(graph, plan, spec);
@@ -62,7 +63,7 @@ RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec&
     classes.class_of.push_back(entry->second);
   }
   for (const std::vector<int>& ranks : classes.ranks)
-    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front()));
+    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front(), of));
   number_groups(classes);
   require_verified(classes);
   return classes;

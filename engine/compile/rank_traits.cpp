@@ -102,7 +102,7 @@ std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) cons
 }
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
-  const bool trains = graph.loss >= 0, clips = trains && spec.optimizer.clip_norm > 0;
+  const bool has_loss = graph.has_loss(), clips = graph.trains() && spec.optimizer.clip_norm > 0;
   const std::vector<BucketPlan> buckets = clips ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;
   for (const BucketPlan& bucket : buckets)
@@ -112,7 +112,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const 
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
     traits.stage = of.stage;
-    traits.counts_loss = trains && counts_loss(graph, of);
+    traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {
       if (!bucket.bucket().in_stage(of.stage)) continue;
       std::vector<int> of_pieces(static_cast<size_t>(bucket.bucket().pieces));

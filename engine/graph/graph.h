@@ -113,7 +113,10 @@ struct Graph {
   TensorId loss = -1;            ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
   std::vector<Metric> metrics;   ///< computed by the loss's layer
   std::vector<TensorId> prints;  ///< tensors to write to stdout, in the job's order
+  bool is_evaluation = false;    ///< of the weights as they are: no backward pass, no update (model/evaluation.h)
 
+  bool has_loss() const { return loss >= 0; }
+  bool trains() const { return has_loss() && !is_evaluation; }
   std::optional<TensorId> find_tensor(std::string_view name) const;
   std::optional<LayerId> find_layer(std::string_view name) const;
   /// The place of `tensor` among the numbers that a step reports: 0 the loss, then the metrics; -1: it is none.

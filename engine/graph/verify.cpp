@@ -50,7 +50,9 @@ void verify_tensors(const Graph& graph) {
   for (const Tensor& tensor : graph.tensors) {
     require(names.insert(tensor.name).second, "two tensors are named {}", tensor.name);
     const bool made = tensor.kind == TensorKind::activation || tensor.kind == TensorKind::gradient;
-    require(made == (tensor.producer >= 0), "{}: its producer disagrees with its kind", tensor.name);
+    // An evaluation's graph has the tensors of the training graph, also those that it does not make.
+    require(made == (tensor.producer >= 0) || (made && graph.is_evaluation),
+            "{}: its producer disagrees with its kind", tensor.name);
     for (int64_t size : tensor.shape) require(size > 0, "{}: every dim is at least 1", tensor.name);
   }
   names.clear();
@@ -65,6 +67,8 @@ void verify_node(const Graph& graph, NodeId id) {
   verify_operands(graph, layer, node.outputs, node.rule.outputs, node.name);
   for (TensorId input : node.inputs) {
     require(graph.tensors[input].producer < id, "{} reads {} too early", node.name, graph.tensors[input].name);
+    require(graph.tensors[input].producer >= 0 || graph.tensors[input].kind != TensorKind::activation,
+            "{} reads {}, which nothing makes", node.name, graph.tensors[input].name);
   }
   const TensorKind kind = node.phase == Phase::forward ? TensorKind::activation : TensorKind::gradient;
   for (TensorId output : node.outputs) {

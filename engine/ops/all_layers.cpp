@@ -47,7 +47,11 @@ EntryType entry_of(const OptimizerDef& def) {
   return type;
 }
 
-EntryType entry_of(const MetricDef& def) { return {def.name, def.doc, def.fields}; }
+EntryType entry_of(const MetricDef& def) {
+  EntryType type{def.name, def.doc, def.fields};
+  type.reported_as = def.reported_as;
+  return type;
+}
 
 template <class Def>
 std::vector<EntryType> entries_of(std::span<const Def* const> defs) {

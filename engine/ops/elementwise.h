@@ -25,6 +25,14 @@ Cost elementwise_cost(Infos inputs, Infos outputs, const Attrs&) {
   return traffic_cost(inputs, outputs, kFlops);
 }
 
+/// The same, with flops for each element of the first input: of a sum, or of a loss.
+template <int kFlops>
+Cost reduction_cost(Infos inputs, Infos outputs, const Attrs&) {
+  Cost cost = traffic_cost(inputs, outputs, 0);
+  cost.flops = double{kFlops} * static_cast<double>(num_elements(inputs[0].shape));
+  return cost;
+}
+
 /// As in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 /// "ab,()b->ab", for any number of inputs.

@@ -44,6 +44,13 @@ TensorId LayerContext::bias(const Shape& shape, Init otherwise) {
   }
 }
 
+std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, int64_t features, bool shifts) {
+  if (!attrs.flag("affine")) return tensors;
+  tensors.push_back(builder.parameter("weight", {features}, constant_init(1)));
+  if (shifts) tensors.push_back(builder.parameter("bias", {features}, constant_init(0)));
+  return tensors;
+}
+
 int64_t LayerContext::non_negative_dim(int64_t dim) const {
   const auto ndim = static_cast<int64_t>(shape().size());
   if (dim >= -ndim && dim < ndim) return dim < 0 ? dim + ndim : dim;

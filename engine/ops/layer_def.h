@@ -20,8 +20,8 @@ struct LayerContext;
 /// What `emit` returns: one output, or all outputs of a layer with several.
 struct LayerOutputs {
   std::vector<TensorId> tensors;
-  LayerOutputs(TensorId one) : tensors{one} {}                                        // NOLINT: stands for a list of one
-  LayerOutputs(std::vector<TensorId> several) : tensors(std::move(several)) {}        // NOLINT
+  LayerOutputs(TensorId one) : tensors{one} {}                                  // NOLINT: stands for a list of one
+  LayerOutputs(std::vector<TensorId> several) : tensors(std::move(several)) {}  // NOLINT
 };
 
 struct LayerDef {
@@ -66,6 +66,9 @@ struct LayerContext {
   TensorId weight(const Shape& shape, Init otherwise, std::optional<Fans> fans = {});
   /// The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
+
+  /// With the field affine: the inputs, then a weight of ones and, if it shifts, a bias of zeros, [features].
+  std::vector<TensorId> with_affine(std::vector<TensorId> inputs, int64_t features, bool shifts = true);
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;

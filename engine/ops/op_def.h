@@ -23,6 +23,13 @@ class GradBuilder;
 /// What an op does that is a collective as a layer (hybrid_parallel).
 enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
+/// What a node does where nothing is trained.
+enum class InEvaluation : uint8_t {
+  runs,         ///< the same
+  passes_on,    ///< nothing: what reads its output reads its input 0 (dropout)
+  reads_state,  ///< nothing: its inputs are (new statistics.., kept ones..), and what reads the new reads the kept
+};
+
 /// How an op runs if an inner letter of its rule, of input 0, is cut, on each rank: `stats` computes statistics of its
 /// part, a few numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of
 /// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
@@ -62,6 +69,7 @@ struct OpDef {
   std::optional<LayerCollective> collective = {};
   /// Of an op whose rule, or that of its forward op, has inner letters.
   std::optional<InnerSum> inner_sum = {};
+  InEvaluation in_evaluation = InEvaluation::runs;
 };
 
 /// Thrown by an op's infer or a layer's emit; model/ turns it into a SpecError at the layer's position, or at that of

@@ -73,4 +73,11 @@ Cost pool_cost(Infos in, Infos out, const Attrs& attrs) {
   return cost;
 }
 
+KernelExample pool_example(const char* what, std::vector<KernelExample::Input> inputs) {
+  return {.what = what,
+          .inputs = std::move(inputs),
+          .attrs = {{"kernel", Ints{3, 3}}, {"stride", Ints{2, 2}}, {"padding", Ints{1, 1, 1, 1}}},
+          .optional = {{"ceil_mode", true}, {"channels_last", true}}};
+}
+
 }  // namespace trainctl

@@ -21,7 +21,12 @@ Cost pool_cost(Infos in, Infos out, const Attrs& attrs);
 
 // Examples: 32 images of 64 channels, 112 x 112, with windows of 3x3 that overlap.
 inline const Shape kPoolInput = {32, 64, 112, 112}, kPoolOutput = {32, 64, 56, 56};
-inline const Attrs kPoolExample = {{"kernel", Ints{3, 3}}, {"stride", Ints{2, 2}}, {"padding", Ints{1, 1, 1, 1}}};
-inline const Attrs kPoolOptional = {{"ceil_mode", true}, {"channels_last", true}};
+KernelExample pool_example(const char* what, std::vector<KernelExample::Input> inputs);
+
+/// The kernel of a pool or of its gradient; all of its kInputs inputs are images.
+template <unsigned kInputs>
+constexpr KernelDef pool_kernel(const char* name, KernelExample (*example)()) {
+  return {.name = name, .channels_last = images_of<(1u << kInputs) - 1, 1>, .cost = pool_cost, .example = example};
+}
 
 }  // namespace trainctl

@@ -43,6 +43,7 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// Tables that a device may keep whole if it has room; read only while the executor is constructed.
   std::vector<SampleTable> tables;
+  int64_t least_arena_bytes = 0;  ///< of an arena that the executor allocates: room for what runs beside() it
   std::optional<LeftOut> left_out;  ///< for tests
   Timeline* timeline = nullptr;     ///< decides once a step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
@@ -66,6 +67,11 @@ class Executor {
   virtual float finish_step(std::span<float> metrics) = 0;
   float finish_step() { return finish_step({}); }
   virtual int max_in_flight() const = 0;
+
+  /// An executor of another program on the same arena, with variables at the same offsets. Before the first step, and
+  /// before anything is written: variables may get their initial values again. Only one of the two may have unfinished
+  /// steps at a time. This one, and `program`, must outlive it.
+  virtual std::unique_ptr<Executor> beside(const Program& program, const ExecutorOptions& options) = 0;
 
   /// Zeroed memory for `inputs`, which the device reads directly. 64-byte aligned.
   virtual HostBlock allocate_inputs(int64_t bytes) = 0;

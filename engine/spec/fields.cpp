@@ -11,12 +11,17 @@ namespace {
 const void* default_object(const Section* section) {
   static JobSpec job;
   static const CheckpointSpec checkpoint;
+  static const StopSpec stop;
+  static const ValidationSpec validation;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
   if (section->name == "optimizer.learning_rate") return &job.optimizer.learning_rate;
   if (section->name == "train") return &job.train;
   if (section->name == "train.checkpoint") return &checkpoint;
+  if (section->name == "train.stop_when") return &stop;
+  if (section->name == "validation") return &validation;
+  if (section->name == "validation.dataset") return &validation.dataset;
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
   if (section->name == "launch") return &job.launch;
@@ -66,6 +71,8 @@ std::string kind_name(const Field& field) {
       return "list of transforms";
     case FieldKind::metrics:
       return "list of metrics";
+    case FieldKind::metric_names:
+      return "list of names of metrics";
     case FieldKind::modules:
       return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:

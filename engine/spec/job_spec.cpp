@@ -1,6 +1,10 @@
 // Names of the choices, and looking up positions.
 #include "engine/spec/job_spec.h"
 
+#include <algorithm>
+
+#include "engine/base/entry_types.h"
+
 namespace trainctl {
 
 // Each returns "" past the last value: the field table counts the values that way.
@@ -103,6 +107,47 @@ std::vector<std::string> LayerSpec::output_names() const {
   std::vector<std::string> full;
   for (const std::string& output : outputs) full.push_back(name + "." + output);
   return full;
+}
+
+bool ValidationSpec::tells(const std::string& metric) const {
+  return metrics.empty() || std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
+}
+
+bool ValidationSpec::is_due(int64_t steps, int64_t steps_per_epoch) const {
+  const int64_t epochs = every_epochs == 0 && every_steps == 0 ? 1 : every_epochs;
+  const bool by_epochs = epochs > 0 && steps % steps_per_epoch == 0 && steps / steps_per_epoch % epochs == 0;
+  return by_epochs || (every_steps > 0 && steps % every_steps == 0);
+}
+
+bool is_better(const std::string& metric, double value, double than) {
+  return metric == "loss" ? value < than : value > than;
+}
+
+DatasetSpec JobSpec::validation_set() const {
+  DatasetSpec set = dataset;
+  set.shuffle = false;
+  set.drop_last = false;
+  set.repeat = 1;
+  if (!validation) return set;
+  const DatasetSpec& differs = validation->dataset;
+  if (!differs.paths.empty()) set.paths = differs.paths;
+  if (!differs.split.empty()) set.split = differs.split;
+  if (differs.samples > 0) set.samples = differs.samples;
+  return set;
+}
+
+std::vector<std::string> JobSpec::metric_names() const {
+  std::vector<std::string> names;
+  for (const MetricSpec& metric : metrics) names.push_back(find_type(metric_types(), metric.type)->reported_as(metric.attrs));
+  return names;
+}
+
+std::vector<std::string> JobSpec::told_metrics() const {
+  if (!validation) return {};
+  std::vector<std::string> all = metric_names();
+  all.insert(all.begin(), "loss");
+  std::erase_if(all, [&](const std::string& metric) { return !validation->tells(metric); });
+  return all;
 }
 
 SourcePos JobSpec::position(std::string_view path) const {

@@ -40,6 +40,7 @@ struct DatasetSpec {
   std::string type;  ///< mnist | tokens | text | random | constant
   /// Made absolute. mnist: one folder; tokens and text: files and globs, in order.
   std::vector<std::string> paths;
+  std::string split = "train";  ///< mnist: train | test
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
@@ -89,6 +90,20 @@ struct MetricSpec {
   std::string path;  ///< "metrics[1]", for positions
 };
 
+/// Samples that are evaluated and not trained on.
+struct ValidationSpec {
+  ValidationSpec() { dataset.split.clear(); }
+
+  DatasetSpec dataset;                  ///< only what differs from the job's: paths, split, samples
+  int64_t every_epochs = 0;             ///< 0: not by epochs
+  int64_t every_steps = 0;              ///< 0: not by steps
+  std::vector<std::string> metrics;     ///< loss, and names of the job's metrics; empty: all
+
+  bool tells(const std::string& metric) const;
+  /// After this many steps of the run.
+  bool is_due(int64_t steps, int64_t steps_per_epoch) const;
+};
+
 struct ScheduleSpec {
   std::string type = "constant";  ///< constant | step | cosine
   double base = 0.01;
@@ -128,11 +143,22 @@ struct CheckpointSpec {
   std::string every = "auto";
   std::string dir;           ///< empty: `checkpoints` in the run's folder
   int64_t keep = 2;          ///< newest checkpoints that are kept
+  std::string keep_best;     ///< loss or a metric of validation; empty: only the newest are kept
   bool async = true;         ///< training goes on while a save is written
   bool integrated = false;   ///< also one file of whole tensors
 
   bool is_automatic() const { return every_steps == 0 && every_epochs == 0 && every_minutes == 0; }
 };
+
+/// train.stop_when: which validation ends the run.
+struct StopSpec {
+  std::string metric;
+  std::optional<double> reaches;
+  int64_t patience = 0;  ///< validations without a better value; 0: no limit
+};
+
+/// Whether `value` of a metric is better than `than`: a loss is to be low, all else high.
+bool is_better(const std::string& metric, double value, double than);
 
 struct TrainSpec {
   int64_t epochs = 1;          ///< 0: as many as `steps` takes; given `steps` alone it is 0
@@ -141,6 +167,7 @@ struct TrainSpec {
   int64_t sink_steps = 1;      ///< steps between two reads of the losses
   OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
   std::optional<CheckpointSpec> checkpoint;  ///< nothing is saved without it
+  std::optional<StopSpec> stop_when;
 };
 
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
@@ -214,6 +241,7 @@ struct JobSpec {
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
   std::vector<MetricSpec> metrics;
+  std::optional<ValidationSpec> validation;
   OptimizerSpec optimizer;
   TrainSpec train;
   ParallelSpec parallel;
@@ -223,6 +251,13 @@ struct JobSpec {
   std::string file;                            ///< as given by the user
   std::string source;                          ///< its text, for excerpts in errors
   std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> its position
+
+  /// The set of `validation`: what it does not say is as in `dataset`, and each sample comes once, in order.
+  DatasetSpec validation_set() const;
+  /// What a step reports beside the loss: "accuracy", "top_5".
+  std::vector<std::string> metric_names() const;
+  /// What a validation tells, in its order; nothing without one.
+  std::vector<std::string> told_metrics() const;
 
   bool has_command() const { return !command.empty(); }
 

@@ -95,6 +95,7 @@ class Walk {
       case FieldKind::paths:
       case FieldKind::transforms:
       case FieldKind::metrics:
+      case FieldKind::metric_names:
       case FieldKind::layers:
         return true;
       default:

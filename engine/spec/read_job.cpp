@@ -159,7 +159,10 @@ class JobReader {
       case FieldKind::patterns:
         return recompute(node, path);
       case FieldKind::paths:
-        return paths(node, path);
+        return paths(node, path, field.list(object));
+      case FieldKind::metric_names:
+        field.list(object) = read_texts(node, path, "the name of a metric", problems_);
+        return;
       case FieldKind::transforms:
         return transforms(node, path);
       case FieldKind::metrics:
@@ -362,14 +365,14 @@ class JobReader {
   }
 
   /// One path stands for a list of one.
-  void paths(const YamlNode& node, const std::string& path) {
+  void paths(const YamlNode& node, const std::string& path, std::vector<std::string>& to) {
     static const Field one = text("path", "");
     const bool is_list = node.is_list();
     if (is_list && node.items.empty()) problems_.add(node.pos, path, "must name at least one file");
     for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i) {
       if (std::optional<Value> value =
               read_value(is_list ? node.items[i] : node, one, is_list ? at_index(path, i) : path, problems_))
-        job_.dataset.paths.push_back(std::get<std::string>(*value));
+        to.push_back(std::get<std::string>(*value));
     }
   }
 

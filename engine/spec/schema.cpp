@@ -198,6 +198,7 @@ Json plain_schema(const Field& field) {
       return reference("initial");
     case FieldKind::names:
     case FieldKind::patterns:
+    case FieldKind::metric_names:
       return texts_schema();
     case FieldKind::paths: {
       Json list = list_of(text_schema());

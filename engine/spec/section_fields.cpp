@@ -92,6 +92,15 @@ Field unless_zero(std::string name, std::string doc) {
   return f;
 }
 
+/// paths or metric_names.
+template <auto Member>
+Field list_field(std::string name, FieldKind kind, std::string doc) {
+  using C = typename MemberOf<decltype(Member)>::Class;
+  Field f = make_field(std::move(name), kind, std::move(doc));
+  f.list = [](void* object) -> std::vector<std::string>& { return static_cast<C*>(object)->*Member; };
+  return f;
+}
+
 template <auto Member>
 Field subsection(std::string name, const Section& section, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -145,6 +154,10 @@ std::string meanings(const std::vector<EntryType>& types) {
   return join(all, "; ");
 }
 
+Field split_field() {
+  return field<&DatasetSpec::split>("split", "Which of the folder's files: train-… or t10k-….").one_of({"train", "test"});
+}
+
 const Section& dataset_section() {
   using D = DatasetSpec;
   static const Section section{
@@ -156,11 +169,12 @@ const Section& dataset_section() {
                           "files; random and constant generate samples.")
               .one_of({"mnist", "tokens", "text", "random", "constant"})
               .required(),
-          make_field("path", FieldKind::paths,
-                     "mnist: the folder of the IDX files. tokens, text: files, by name or glob. Relative to the job "
-                     "file.")
+          list_field<&D::paths>("path", FieldKind::paths,
+                                "mnist: the folder of the IDX files. tokens, text: files, by name or glob. Relative to "
+                                "the job file.")
               .for_type({"mnist", "tokens", "text"})
               .required(),
+          split_field().for_type({"mnist"}),
           field<&D::length>("length", "Tokens of a sample; its label is the next token of each.")
               .for_type({"tokens", "text"})
               .at_least(1)
@@ -205,6 +219,88 @@ const Section& dataset_section() {
           field<&D::label_value>("label_value", "Every element of the labels.").for_type({"constant"}),
       }};
   return section;
+}
+
+const Section& validation_dataset_section() {
+  using D = DatasetSpec;
+  static const Section section{
+      "validation.dataset",
+      "What differs from `dataset`. The order is that of the files, and each sample counts once.",
+      {
+          list_field<&D::paths>("path", FieldKind::paths, "Folder or files, of the type of `dataset`."),
+          field<&D::split>("split", "Of the type mnist: which of the folder's files; as `dataset` if omitted.")
+              .one_of({"train", "test"}),
+          unless_zero<&D::samples>("samples", "Of the types random and constant: as many; as `dataset` if omitted.")
+              .at_least(1),
+      }};
+  return section;
+}
+
+const Section& validation_section() {
+  using V = ValidationSpec;
+  static const Section section{
+      "validation",
+      "The loss and metrics of samples that are not trained on, with the weights as they are. Always after the last "
+      "step.",
+      {
+          subsection<&V::dataset>("dataset", validation_dataset_section(), "The samples."),
+          unless_zero<&V::every_epochs>("every_epochs", "Epochs between two validations; 1 without every_steps.")
+              .at_least(1),
+          unless_zero<&V::every_steps>("every_steps", "Steps between two validations.").at_least(1),
+          list_field<&V::metrics>("metrics", FieldKind::metric_names,
+                                  "What is told: loss, and names of the job's `metrics`; all if omitted."),
+      }};
+  return section;
+}
+
+Field validation_field() {
+  Field f = make_field("validation", FieldKind::section,
+                       "Evaluates samples that are not trained on, during the run and with `trainctl evaluate`.")
+                .of(JobKind::network);
+  f.section = &validation_section();
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& validation = static_cast<JobSpec*>(enclosing)->validation;
+    if (make && !validation) validation.emplace();
+    return validation ? &*validation : nullptr;
+  };
+  return f;
+}
+
+Field reaches_field() {
+  Field f = make_field("reaches", FieldKind::number, "Stop at this value: loss at or below it, others at or above.");
+  f.set = [](void* object, const Value& value) {
+    const auto* whole = std::get_if<int64_t>(&value);
+    static_cast<StopSpec*>(object)->reaches = whole != nullptr ? static_cast<double>(*whole) : std::get<double>(value);
+  };
+  f.get = [](const void* object) -> Value {
+    const auto& reaches = static_cast<const StopSpec*>(object)->reaches;
+    return reaches ? Value(*reaches) : Value(std::string());
+  };
+  return f;
+}
+
+const Section& stop_section() {
+  using S = StopSpec;
+  static const Section section{
+      "train.stop_when",
+      "Ends the run early, after a validation.",
+      {
+          field<&S::metric>("metric", "loss, or a metric that validation tells.").required(),
+          reaches_field(),
+          unless_zero<&S::patience>("patience", "Stop after this many validations without a better value.").at_least(1),
+      }};
+  return section;
+}
+
+Field stop_field() {
+  Field f = make_field("stop_when", FieldKind::section, "Ends the run early, after a validation.");
+  f.section = &stop_section();
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& stop = static_cast<TrainSpec*>(enclosing)->stop_when;
+    if (make && !stop) stop.emplace();
+    return stop ? &*stop : nullptr;
+  };
+  return f;
 }
 
 const Section& loss_section() {
@@ -273,6 +369,7 @@ const Section& checkpoint_section() {
               .one_of({"auto"}),
           field<&C::dir>("dir", "Where the checkpoints are; empty: `checkpoints` in the run's folder."),
           field<&C::keep>("keep", "How many of the newest are kept.").at_least(1),
+          field<&C::keep_best>("keep_best", "A metric of validation, or loss: the best checkpoint of it is kept too."),
           field<&C::async>("async", "Training goes on while a save is written; false: it waits until it is on disk."),
           field<&C::integrated>("integrated", "Each also has one file of whole tensors, model.safetensors."),
       }};
@@ -316,6 +413,7 @@ const Section& train_section() {
                             "If the loss is nan or infinite: stop ends the run with exit code 5, warn says so once and "
                             "goes on."),
           checkpoint_field(),
+          stop_field(),
       }};
   return section;
 }
@@ -476,6 +574,7 @@ const Section& job_section() {
           make_field("metrics", FieldKind::metrics,
                      "Numbers of each step's predictions that are reported with the loss.")
               .of(JobKind::network),
+          validation_field(),
           subsection<&J::optimizer>("optimizer", optimizer_section(), "The update rule.").of(JobKind::network),
           subsection<&J::train>("train", train_section(), "How long.").of(JobKind::network),
           subsection<&J::parallel>("parallel", parallel_section(), "How it is cut.").of(JobKind::network),

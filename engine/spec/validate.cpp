@@ -1,6 +1,7 @@
 // Rules between fields: one function per rule.
 #include "engine/spec/validate.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -188,6 +189,55 @@ void metrics_have_classes(Rules& r) {
         r.wrong(r.job.metrics[i].path, "is the same metric as " + r.job.metrics[j].path);
 }
 
+void validation_fits(Rules& r) {
+  if (!r.job.validation || !r.fine({"validation", "dataset.type"})) return;
+  const ValidationSpec& validation = *r.job.validation;
+  const DatasetSpec& set = validation.dataset;
+  const std::string& type = r.job.dataset.type;
+  const bool has_files = type != "random" && type != "constant";
+  if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
+  if (!set.paths.empty() && !has_files)
+    r.wrong("validation.dataset.path", "a " + type + " set has no files", "set samples");
+  if (type == "mnist" && set.paths.size() > 1)
+    r.wrong("validation.dataset.path",
+            "a mnist set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
+  if (!set.split.empty() && type != "mnist")
+    r.wrong("validation.dataset.split", "split is for the type mnist, and dataset.type is " + type);
+  if (set.samples > 0 && has_files)
+    r.wrong("validation.dataset.samples", "samples is for the types random and constant, and dataset.type is " + type);
+}
+
+/// `told`: only what the validation tells.
+void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
+  std::vector<std::string> all = r.job.told_metrics();
+  if (!told) {
+    all = r.job.metric_names();
+    all.insert(all.begin(), "loss");
+  }
+  if (std::find(all.begin(), all.end(), name) != all.end()) return;
+  const std::string guess = did_you_mean(name, all);
+  r.wrong(path, "there is no metric '" + name + "'" + (told ? " of validation" : " in this job"),
+          guess.empty() ? "there are " + join(all) + "; the job's `metrics` make more" : guess);
+}
+
+void validation_has_metrics(Rules& r) {
+  if (!r.fine({"metrics", "validation", "train"})) return;
+  const auto need = [&](const std::string& path, const std::string& metric) {
+    if (r.job.validation) return metric_is_known(r, path, metric, true);
+    r.wrong(path, "there is no validation that tells '" + metric + "'", "add validation: {dataset: ...}");
+  };
+  if (r.job.validation)
+    for (size_t i = 0; i < r.job.validation->metrics.size(); ++i)
+      metric_is_known(r, "validation.metrics[" + std::to_string(i) + "]", r.job.validation->metrics[i], false);
+  const TrainSpec& train = r.job.train;
+  if (train.checkpoint && !train.checkpoint->keep_best.empty())
+    need("train.checkpoint.keep_best", train.checkpoint->keep_best);
+  if (!train.stop_when) return;
+  need("train.stop_when.metric", train.stop_when->metric);
+  if (!train.stop_when->reaches && train.stop_when->patience == 0)
+    r.wrong("train.stop_when", "needs reaches or patience", "e.g. {metric: accuracy, reaches: 0.97}");
+}
+
 void one_folder_of_images(Rules& r) {
   if (r.fine({"dataset.type", "dataset.path"}) && r.job.dataset.type == "mnist" && r.job.dataset.paths.size() > 1)
     r.wrong("dataset.path",
@@ -271,6 +321,8 @@ void validate(const JobSpec& job, Problems& problems) {
   groups_cover_the_stage(r);
   labels_suit_the_loss(r);
   metrics_have_classes(r);
+  validation_fits(r);
+  validation_has_metrics(r);
   one_folder_of_images(r);
   random_integers_have_classes(r);
   constant_integers_are_whole(r);

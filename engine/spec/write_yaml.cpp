@@ -104,7 +104,8 @@ class Writer {
       case FieldKind::patterns:
         return recompute(field);
       case FieldKind::paths:
-        return names(field, job_.dataset.paths);
+      case FieldKind::metric_names:
+        return names(field, field.list(const_cast<void*>(object)));
       case FieldKind::transforms:
         return transforms(field);
       case FieldKind::metrics:

@@ -8,6 +8,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/text.h"
+#include "engine/model/evaluation.h"
 #include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/workspace.h"
 #include "engine/spec/fields.h"
@@ -31,6 +32,48 @@ void check_run(const JobSpec& spec, int64_t samples) {
                   fmt::format("the run would have {}{} steps, {} an epoch; {} is the most", is_more ? "more than " : "",
                               with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
                   "set train.steps to stop earlier");
+}
+
+/// Each sample counts once, also where the last batch has to be filled up: then no result may depend on other rows, and
+/// nothing but the loss may read a label that is not there.
+void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
+  if (evaluation.samples % job.spec.dataset.batch == 0) return;
+  const std::string remedy = fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
+                                         job.spec.dataset.batch, evaluation.samples);
+  if (const LayerId layer = mixes_rows(evaluation.graph); layer >= 0)
+    throw SpecError({}, "validation",
+                    fmt::format("the last batch of {} samples has to be filled up, but {} computes over its rows",
+                                evaluation.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
+                    remedy);
+  if (const LayerId layer = reads_label(evaluation.graph); layer >= 0)
+    throw SpecError({}, "validation",
+                    fmt::format("the last batch of {} samples has to be filled up with samples that have no label, but "
+                                "{} reads the label",
+                                evaluation.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
+                    remedy);
+}
+
+PlannedEvaluation plan_validation(const PlannedJob& job) {
+  PlannedEvaluation evaluation;
+  evaluation.set = job.spec.validation_set();
+  const DataShapes shapes = read_data_shapes(evaluation.set);
+  if (shapes.data != job.shapes.data || shapes.label != job.shapes.label)
+    throw SpecError({}, "validation.dataset",
+                    fmt::format("its samples are {}, those of the training set are {}", to_string(shapes.data),
+                                to_string(job.shapes.data)),
+                    "dataset.transforms: {resize: [h, w]} makes them alike");
+  evaluation.samples = read_data_size(evaluation.set);
+  evaluation.graph = evaluation_graph(job.graph);
+  check_filled_batch(job, evaluation);
+  return evaluation;
+}
+
+/// A data set's errors name fields of `dataset`; those that `validation.dataset` has too are its own.
+SpecError of_validation(const SpecError& error, const JobSpec& spec) {
+  std::vector<Diagnostic> diagnostics = error.diagnostics();
+  for (Diagnostic& diagnostic : diagnostics)
+    if (diagnostic.path.starts_with("dataset.")) diagnostic.path = "validation." + diagnostic.path;
+  return with_positions(SpecError(std::move(diagnostics)), spec);
 }
 
 Program with_device_memory(const PlannedJob& job, Program program) {
@@ -68,6 +111,12 @@ PlannedJob plan_job(JobSpec spec) {
   }
   job.graph = build_graph(job.spec, job.shapes);
   job.plan = make_plan(job.graph, job.spec, job.cost);
+  if (!job.spec.validation) return job;
+  try {
+    job.validation = plan_validation(job);
+  } catch (const SpecError& error) {
+    throw of_validation(error, job.spec);
+  }
   return job;
 }
 
@@ -83,6 +132,18 @@ int steps_in_flight(const TrainSpec& spec) {
 
 Program compile(const PlannedJob& job, int rank) {
   return with_device_memory(job, compile(job.graph, job.plan, job.spec, job.cost, rank));
+}
+
+Program compile_validation(const PlannedJob& job, int rank, bool beside_training) {
+  const EvaluationOf of{job.graph, beside_training};
+  return with_device_memory(job, compile(job.validation->graph, job.plan, job.spec, job.cost, rank, &of));
+}
+
+RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
+  const EvaluationOf of{job.graph, beside_training};
+  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.spec, job.cost, &of);
+  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
+  return classes;
 }
 
 std::vector<Program> compile_all(const PlannedJob& job) {

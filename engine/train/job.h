@@ -1,6 +1,7 @@
 // A planned job: the starting point of every command. Every rank computes the same one on its own.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -14,6 +15,13 @@
 
 namespace trainctl {
 
+/// Samples that are evaluated, beside the training or alone.
+struct PlannedEvaluation {
+  DatasetSpec set;
+  int64_t samples = 0;
+  Graph graph;  ///< PlannedJob::plan is its plan too
+};
+
 struct PlannedJob {
   JobSpec spec;
   DataShapes shapes;
@@ -21,6 +29,7 @@ struct PlannedJob {
   Graph graph;
   Plan plan;
   CostModel cost;
+  std::optional<PlannedEvaluation> validation;  ///< of `validation:`
 };
 
 /// Reads the headers of the data set, builds the graph and plans it. SpecErrors have positions.
@@ -37,6 +46,10 @@ int steps_in_flight(const TrainSpec& spec);
 Program compile(const PlannedJob& job, int rank);
 std::vector<Program> compile_all(const PlannedJob& job);
 RankClasses compile_classes(const PlannedJob& job);
+
+/// The program that evaluates the job's validation set. `beside_training`: its arena is that of the training program.
+Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);
+RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training = true);
 
 /// The same error, with a position for each field that had none.
 SpecError with_positions(const SpecError& error, const JobSpec& spec);

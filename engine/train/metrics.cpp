@@ -90,6 +90,34 @@ std::string metrics_line(const EpochReport& report) {
   return line.dump();
 }
 
+std::optional<double> ValidationReport::value(const std::string& metric) const {
+  for (const auto& [name, number] : values)
+    if (name == metric) return number;
+  return std::nullopt;
+}
+
+std::string values_text(const ValidationReport& report) {
+  std::string text;
+  for (const auto& [name, number] : report.values)
+    text += fmt::format("{}{} {:.4f}", text.empty() ? "" : ", ", name, number);
+  return text;
+}
+
+std::string validation_line(const ValidationReport& report) {
+  const std::string step = report.is_whole_epoch ? "" : fmt::format(" step {}", report.epoch_step);
+  return fmt::format("validation epoch {}{}: {}", report.epoch, step, values_text(report));
+}
+
+std::string metrics_line(const ValidationReport& report) {
+  nlohmann::ordered_json line = {{"kind", "validation"},
+                                 {"epoch", report.epoch},
+                                 {"run_step", report.run_step},
+                                 {"samples", report.samples}};
+  for (const auto& [name, number] : report.values) put_loss(line, name.c_str(), number);
+  line["seconds"] = whole_microseconds(report.seconds);
+  return line.dump();
+}
+
 std::string not_finite_line(const StepReport& report) {
   return fmt::format("loss is {} since step {} (epoch {}, step {})", not_finite_name(static_cast<double>(report.loss)),
                      report.run_step, report.epoch, report.step);

@@ -4,8 +4,11 @@
 #include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/base/start_up.h"
 #include "engine/compile/program.h"
@@ -45,6 +48,26 @@ struct EpochReport {
   double seconds = 0;    ///< from the end of the last epoch, or the start of the first step, to the end of this one
   MetricValues metrics{};
 };
+
+/// An evaluation of a whole data set.
+struct ValidationReport {
+  int64_t epoch = 1;
+  int64_t epoch_step = 0;  ///< steps of that epoch that were run
+  bool is_whole_epoch = false;
+  int64_t run_step = 0;    ///< over the whole run
+  int64_t samples = 0;
+  std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
+  double seconds = 0;
+
+  std::optional<double> value(const std::string& metric) const;
+};
+
+/// "validation epoch 3: loss 0.1204, accuracy 0.9670"; "validation epoch 3 step 20: …" inside an epoch.
+std::string validation_line(const ValidationReport& report);
+/// "loss 0.1204, accuracy 0.9670".
+std::string values_text(const ValidationReport& report);
+/// {"kind":"validation","epoch":3,"run_step":132,"samples":1000,"loss":0.1204,"accuracy":0.967,"seconds":0.2}
+std::string metrics_line(const ValidationReport& report);
 
 /// "epoch: 1 step: 44, loss is 2.1034".
 std::string loss_line(int64_t epoch, int64_t step, double loss);

@@ -90,8 +90,12 @@ std::string npy_head(const Shape& shape, DType dtype) {
 
 void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,
                     const void* data) {
+  write_tensor_part(path, npy_head(whole, dtype), whole, dtype, first, shape, data);
+}
+
+void write_tensor_part(const std::string& path, const std::string& head, const Shape& whole, DType dtype,
+                       const Shape& first, const Shape& shape, const void* data) {
   check(whole.size() == shape.size() && first.size() == shape.size(), "a part has the dims of its tensor");
-  const std::string head = npy_head(whole, dtype);
   NpyFile file(path);
   file.write(0, head.data(), static_cast<int64_t>(head.size()));
   std::vector<float> wide;

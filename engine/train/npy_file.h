@@ -17,6 +17,10 @@ namespace trainctl {
 /// Everything before the data.
 std::string npy_head(const Shape& shape, DType dtype);
 
+/// The same for any file that begins with `head` and goes on with the whole tensor, row-major; bf16 as f32.
+void write_tensor_part(const std::string& path, const std::string& head, const Shape& whole, DType dtype,
+                       const Shape& first, const Shape& shape, const void* data);
+
 /// Writes this part into the file of the whole tensor: creates it if needed, and leaves the rest as it is. So several
 /// processes can write the parts of one file, in any order. `data` is contiguous, of `shape`; `first` is where it
 /// begins in `whole`. Throws EnvError.

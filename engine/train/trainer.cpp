@@ -46,6 +46,18 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   }
 }
 
+/// The variables of both lie at the same places of the arena.
+void require_same_places(const Program& program, const Program& other) {
+  bool same = program.variables.size() == other.variables.size() && program.buckets.size() == other.buckets.size();
+  for (size_t v = 0; same && v < program.variables.size(); ++v)
+    same = program.variables[v].arena_offset == other.variables[v].arena_offset &&
+           program.variables[v].bucket_element == other.variables[v].bucket_element;
+  for (size_t b = 0; same && b < program.buckets.size(); ++b)
+    same = program.buckets[b].weights_offset == other.buckets[b].weights_offset &&
+           program.buckets[b].compute_offset == other.buckets[b].compute_offset;
+  check(same, "a validation reads the variables where the training has them");
+}
+
 }  // namespace
 
 LossNotFinite::LossNotFinite(const StepReport& report)
@@ -72,6 +84,8 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       finished_(first_step_),
       reported_(first_step_),
       is_finite_(options.from.is_finite),
+      validated_(first_step_),
+      stop_rule_(job.spec.train.stop_when),
       epoch_means_(options.from.epoch, program.metrics) {
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
@@ -84,9 +98,25 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.left_out = options.left_out;
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
+  if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
   if (options.cuda) executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
+  if (options.validation != nullptr) {
+    check(job.validation.has_value(), "a program of a validation is for a job that has one");
+    require_same_places(program, *options.validation);
+    ExecutorOptions beside = executor_options;
+    beside.in_flight = 1;
+    beside.tables.clear();
+    beside.print = {};
+    beside.on_communication = {};
+    beside.timeline = nullptr;
+    beside.left_out.reset();
+    beside.start_up = nullptr;
+    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation,
+                                             executor_->beside(*options.validation, beside));
+    start_up_.ended("kernels");
+  }
   if (options.restore) {
     options.restore(*executor_);
     start_up_.ended("checkpoint");
@@ -99,6 +129,11 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
 
 void Trainer::start_steps() {
   while (!stopped_ && started_ < run_steps_ && started_ - finished_ < max_ahead_) {
+    if (must_validate()) {
+      if (reported_ < started_) return;
+      validate();
+      continue;
+    }
     if (hooks_.may_start && !hooks_.may_start(started_)) {
       stopped_ = true;
       break;
@@ -107,6 +142,28 @@ void Trainer::start_steps() {
     if (hooks_.at_step) hooks_.at_step(started_, *executor_);
     start_step();
   }
+  if ((!stopped_ && started_ < run_steps_) || started_ > finished_) return;
+  // First what the steps before it have reported.
+  if (must_validate() && reported_ == started_) validate();
+}
+
+/// Before the next step starts, or at the end.
+bool Trainer::must_validate() const {
+  if (!evaluator_ || validated_ == started_) return false;
+  return started_ == run_steps_ || job_.spec.validation->is_due(started_, steps_per_epoch());
+}
+
+void Trainer::validate() {
+  const Clock::time_point start = Clock::now();
+  ValidationReport report = evaluator_->run(started_, hooks_.on_validation_progress);
+  validated_ = started_;
+  report.epoch = (started_ - 1) / steps_per_epoch() + 1;
+  report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
+  report.is_whole_epoch = report.epoch_step == steps_per_epoch();
+  stop_reason_ = stop_rule_.reason_after(report);
+  if (!stop_reason_.empty()) stopped_ = true;  // all ranks have the same numbers, and stop here
+  if (hooks_.on_validation) hooks_.on_validation(report);
+  epoch_start_ += Clock::now() - start;
 }
 
 void Trainer::start_step() {
@@ -221,6 +278,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
     ++result.steps;
   }
   result.stopped = !trainer.done();
+  result.reason = trainer.stop_reason();
   return result;
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "engine/base/start_up.h"
@@ -14,6 +15,7 @@
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/loader.h"
+#include "engine/train/evaluator.h"
 #include "engine/train/job.h"
 #include "engine/train/metrics.h"
 
@@ -38,6 +40,10 @@ struct TrainPosition {
 
 /// All are optional, and called on the training thread.
 struct TrainHooks {
+  /// While a validation runs: batches that are done, of all.
+  std::function<void(int64_t done, int64_t all)> on_validation_progress;
+  /// Before the step that follows it, or the end. All ranks have the same numbers.
+  std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const StepReport&)> on_step;
   /// The first step whose loss is nan or infinite; called before its on_step.
   std::function<void(const StepReport&)> on_not_finite;
@@ -66,12 +72,14 @@ struct TrainOptions {
   std::optional<LeftOut> left_out{};          ///< for tests
   StartUpClock start_up{};                    ///< started by the phases before this one
   TrainPosition from{};                       ///< where to start
+  const Program* validation = nullptr;        ///< compile_validation; with `validation:` in the job
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
 };
 
 struct TrainResult {
   int64_t steps = 0;     ///< of this run: those before TrainOptions::from are not counted
+  std::string reason;    ///< of an early end by train.stop_when; else empty
   bool stopped = false;  ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
@@ -93,12 +101,16 @@ class Trainer {
   /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss; no
   /// step is in flight then.
   std::optional<StepReport> run_step();
+  /// Why train.stop_when has ended the run; empty: it has not.
+  const std::string& stop_reason() const { return stop_reason_; }
   Executor& executor() { return *executor_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void start_steps();
+  bool must_validate() const;
+  void validate();
   void start_step();
   void finish_steps();
   StepReport finish_step();
@@ -121,8 +133,12 @@ class Trainer {
   Clock::time_point epoch_start_;
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
+  int64_t validated_;  ///< the last validation was before this step, or the run started there
+  StopRule stop_rule_;
+  std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
 };
 

@@ -43,7 +43,7 @@ def trainctl(a, save, folder):
         sets.append(f"launch.ranks={a.ranks}")
     else:
         job = root / "templates/gpt2.yaml"
-        sets += ["launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch}", f"train.steps={a.steps}", *a.set]
+        sets += ["launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch}", f"train.steps={a.steps}", "train.log_every=1", *a.set]
     out = sh([a.trainctl, "run", job, *sets], a)
     rows = [json.loads(line) for line in open(f"{folder}/logs/1/metrics.jsonl")]
     written = re.findall(r"checkpoint of step \d+: (.*) in ([\d.]+) s", out)

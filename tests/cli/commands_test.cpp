@@ -185,7 +185,7 @@ TEST_CASE("an unknown command is answered with the nearest one") {
   const CommandResult result = trainctl_command(scratch.path(), {"runn", "job.yaml"});
   CHECK(result.exit_code == kExitSpec);
   CHECK(contains(result.err, "unknown command 'runn'; did you mean 'run'?"));
-  CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, plan, check"));
+  CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, evaluate, predict, plan, check"));
 }
 
 TEST_CASE("output that cannot be written is a failure") {

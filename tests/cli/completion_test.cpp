@@ -242,7 +242,7 @@ true
 TEST_CASE("errors in a command line are reported in our own words") {
   const Scratch scratch;
   small_job(scratch.path());
-  CHECK(contains(complaint(scratch, {}), "trainctl: a command is missing: run, plan"));
+  CHECK(contains(complaint(scratch, {}), "trainctl: a command is missing: run, evaluate"));
   CHECK(contains(complaint(scratch, {"run"}), "trainctl run: JOB.yaml is missing"));
   CHECK(contains(complaint(scratch, {"show"}), "trainctl show: what is missing: spec | graph | plan | program | weights"));
   CHECK(contains(complaint(scratch, {"show", "grap", "job.yaml"}),

@@ -1,11 +1,16 @@
 // Convolutions that cuDNN computes on a GPU. Here they are plain loops, so that the code around them runs; they are
-// counted, and reported as left out at the end. There is no attention of cuDNN: the engine's own kernels run.
+// counted, and reported as left out at the end. Of attention the engine's own kernels run, unless a test sets the rule
+// that the library has it. Nothing is measured or kept.
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/cuda/cudnn_plans.h"
+#include "engine/ops/cuda/device_choices_cuda.h"
+#include "engine/ops/cuda/trial_cuda.h"
+#include "tests/cuda_emulator/library_rules.h"
 #include "tools/cuda_emulator/global_memory.h"
 #include "tools/cuda_emulator/runtime_state.h"
 
@@ -21,6 +26,7 @@ struct Count {
   }
 };
 Count count;
+int runs = 0;
 
 float element(const void* data, DType dtype, int64_t i) {
   return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
@@ -69,6 +75,7 @@ class LoopPlan : public CudnnPlan {
   int64_t workspace() const override { return 0; }
 
   void run(CudaStream, const std::vector<const void*>& tensors, void*) const override {
+    ++runs;
     emulator::submit([this, tensors] {
       emulator::settle();
       compute(tensors);
@@ -88,12 +95,127 @@ class LoopPlan : public CudnnPlan {
       if (v_.kind == Kind::data) sums[static_cast<size_t>(x)] += product(y, w);
       if (v_.kind == Kind::weight) sums[static_cast<size_t>(w)] += product(y, x);
     });
-    auto* out = const_cast<void*>(tensors[2]);
+    auto* out = const_cast<void*>(tensors.back());
     const DType type = v_.kind == Kind::weight ? v_.w_dtype : v_.dtype;
-    for (size_t i = 0; i < sums.size(); ++i) store(out, type, static_cast<int64_t>(i), sums[i]);
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      double value = sums[i];
+      if (v_.bias) value += element(tensors[2], v_.dtype, at / v_.y.strides[1] % v_.y.dims[1]);
+      store(out, type, at, v_.relu ? std::max(value, 0.0) : value);
+    }
   }
 
   CudnnConvolution v_;
+};
+
+/// One engine, or none, as the rules say.
+class LoopEngines : public CudnnEngines {
+ public:
+  explicit LoopEngines(const CudnnConvolution& convolution) : v_(convolution) {
+    const emulator::LibraryRules& rules = emulator::library_rules();
+    const bool last = v_.x.strides[1] == 1 && v_.dtype == DType::bf16;
+    const bool odd = last && (v_.x.dims[1] % rules.channel_unit != 0 || v_.y.dims[1] % rules.channel_unit != 0);
+    const bool apart = rules.only_fused && v_.kind == CudnnConvolution::Kind::forward && !v_.bias;
+    const bool wide = !rules.wide_gradients && v_.dtype == DType::bf16 && v_.w_dtype == DType::f32;
+    if (!rules.convolutions || odd || apart || wide || v_.x.dims[0] > rules.most_images)
+      fault_ = "the stand-in has no engine";
+    else
+      names_ = {"loops"};
+  }
+  CudnnPlanPtr plan(size_t) override {
+    ++count.convolutions;
+    return std::make_shared<LoopPlan>(v_);
+  }
+
+ private:
+  CudnnConvolution v_;
+};
+
+/// Tensors as in the signature: all bf16, but the logs.
+class LoopAttention : public CudnnPlan {
+ public:
+  explicit LoopAttention(CudnnAttention attention) : v_(std::move(attention)) {}
+
+  int64_t workspace() const override { return 0; }
+
+  void run(CudaStream, const std::vector<const void*>& tensors, void*) const override {
+    ++runs;
+    emulator::submit([this, tensors] {
+      emulator::settle();
+      for (int64_t b = 0; b < v_.q.dims[0]; ++b)
+        for (int64_t g = 0; g < v_.k.dims[1]; ++g) v_.backward ? group_grad(tensors, b, g) : group(tensors, b, g);
+    });
+  }
+
+ private:
+  int64_t rows() const { return v_.q.dims[2]; }
+  int64_t keys() const { return v_.k.dims[2]; }
+  int64_t features() const { return v_.q.dims[3]; }
+  int64_t heads_of_group() const { return v_.q.dims[1] / v_.k.dims[1]; }
+  int64_t seen(int64_t row) const { return v_.causal ? row + 1 + (keys() - rows()) : keys(); }
+
+  static double get(const void* data, const CudnnTensor& t, int64_t b, int64_t h, int64_t row, int64_t i) {
+    return element(data, DType::bf16, at(t, b, h, row, i));
+  }
+  double dot(const void* x, const CudnnTensor& tx, int64_t hx, int64_t row, const void* y, const CudnnTensor& ty,
+             int64_t hy, int64_t other, int64_t b) const {
+    double sum = 0;
+    for (int64_t i = 0; i < features(); ++i) sum += get(x, tx, b, hx, row, i) * get(y, ty, b, hy, other, i);
+    return sum;
+  }
+
+  void group(const std::vector<const void*>& t, int64_t b, int64_t g) const {
+    for (int64_t h = g * heads_of_group(); h < (g + 1) * heads_of_group(); ++h) {
+      for (int64_t row = 0; row < rows(); ++row) {
+        std::vector<double> weights, out(static_cast<size_t>(features()));
+        double sum = 0;
+        for (int64_t key = 0; key < seen(row); ++key) {
+          weights.push_back(std::exp(double{v_.scale} * dot(t[0], v_.q, h, row, t[1], v_.k, g, key, b)));
+          sum += weights.back();
+        }
+        for (size_t key = 0; key < weights.size(); ++key)
+          for (size_t i = 0; i < out.size(); ++i)
+            out[i] += weights[key] / sum * get(t[2], v_.v, b, g, static_cast<int64_t>(key), static_cast<int64_t>(i));
+        for (size_t i = 0; i < out.size(); ++i)
+          store(const_cast<void*>(t[3]), DType::bf16, at(v_.out, b, h, row, static_cast<int64_t>(i)), out[i]);
+        store(const_cast<void*>(t[4]), DType::f32, at(v_.logs, b, h, row, 0), std::log(sum));
+      }
+    }
+  }
+
+  /// t: q, k, v, out, logs, dy, dq, dk, dv
+  void group_grad(const std::vector<const void*>& t, int64_t b, int64_t g) const {
+    const auto count_of = [&](int64_t n) { return static_cast<size_t>(n * features()); };
+    std::vector<double> dk(count_of(keys())), dv(count_of(keys()));
+    for (int64_t h = g * heads_of_group(); h < (g + 1) * heads_of_group(); ++h) {
+      for (int64_t row = 0; row < rows(); ++row) {
+        std::vector<double> dq(static_cast<size_t>(features()));
+        const double log = element(t[4], DType::f32, at(v_.logs, b, h, row, 0));
+        const double mean = dot(t[5], v_.out, h, row, t[3], v_.out, h, row, b);
+        for (int64_t key = 0; key < seen(row); ++key) {
+          const double weight = std::exp(double{v_.scale} * dot(t[0], v_.q, h, row, t[1], v_.k, g, key, b) - log);
+          const double slope = weight * (dot(t[5], v_.out, h, row, t[2], v_.v, g, key, b) - mean) * double{v_.scale};
+          for (int64_t i = 0; i < features(); ++i) {
+            const auto of_key = static_cast<size_t>(key * features() + i);
+            dq[static_cast<size_t>(i)] += slope * get(t[1], v_.k, b, g, key, i);
+            dk[of_key] += slope * get(t[0], v_.q, b, h, row, i);
+            dv[of_key] += weight * get(t[5], v_.out, b, h, row, i);
+          }
+        }
+        store_row(t[6], v_.q, b, h, row, dq.data());
+      }
+    }
+    for (int64_t key = 0; key < keys(); ++key) {
+      store_row(t[7], v_.k, b, g, key, dk.data() + key * features());
+      store_row(t[8], v_.v, b, g, key, dv.data() + key * features());
+    }
+  }
+
+  void store_row(const void* to, const CudnnTensor& tensor, int64_t b, int64_t h, int64_t row, const double* v) const {
+    for (int64_t i = 0; i < features(); ++i) store(const_cast<void*>(to), DType::bf16, at(tensor, b, h, row, i), v[i]);
+  }
+
+  CudnnAttention v_;
 };
 
 }  // namespace
@@ -103,11 +225,45 @@ const std::string& cudnn_fault() {
   return none;
 }
 
-CudnnPlanPtr cudnn_plan(const CudnnAttention&) { return nullptr; }
-
-CudnnPlanPtr cudnn_plan(const CudnnConvolution& convolution) {
-  ++count.convolutions;
-  return std::make_shared<LoopPlan>(convolution);
+/// Plans are kept for each version, so each set of rules is one.
+std::string cudnn_version() {
+  const emulator::LibraryRules& r = emulator::library_rules();
+  return std::to_string(r.convolutions) + "." + std::to_string(r.channel_unit) + "." + std::to_string(r.most_images) +
+         "." + std::to_string(r.only_fused) + "." + std::to_string(r.wide_gradients);
 }
 
+CudnnPlanPtr cudnn_plan(const CudnnAttention& attention) {
+  if (!emulator::library_rules().attention) return nullptr;
+  return std::make_shared<LoopAttention>(attention);
+}
+
+std::unique_ptr<CudnnEngines> cudnn_engines(const CudnnConvolution& convolution, int64_t) {
+  return std::make_unique<LoopEngines>(convolution);
+}
+
+KeptChoices& choices_of_device(const std::string&, const std::string&) {
+  static KeptChoices here("");  // where nothing can be kept the first candidate is taken
+  return here;
+}
+
+size_t fastest(size_t, const std::function<float(size_t)>&) { return 0; }
+
+struct Trial::Device {};
+Trial::Trial() = default;
+Trial::~Trial() = default;
+void* Trial::memory(int64_t) { return nullptr; }
+void* Trial::numbers(int64_t, DType) { return nullptr; }
+float Trial::milliseconds(const Once&, int) { return -1; }
+
 }  // namespace trainctl::cuda
+
+namespace trainctl::emulator {
+
+LibraryRules& library_rules() {
+  static LibraryRules rules;
+  return rules;
+}
+
+int library_runs() { return cuda::runs; }
+
+}  // namespace trainctl::emulator

@@ -26,6 +26,7 @@ struct Rank {
   std::unique_ptr<Trainer> trainer;
   std::vector<float> losses;
   std::map<std::string, std::vector<double>> metrics;
+  std::vector<ValidationReport> validations;
   std::vector<std::string> first_calls, printed;
   int calls_per_step = 0;
 };
@@ -50,13 +51,19 @@ CudaExecutorOptions cuda_options(int rank, const RunOn& on) {
   return cuda;
 }
 
-void run_rank(const PlannedJob& job, const Program& program, std::span<std::byte> arena, Rank& rank, const RunOn& on) {
+void run_rank(const PlannedJob& job, const Program& program, const Program* validation, std::span<std::byte> arena,
+              Rank& rank, const RunOn& on) {
   TrainHooks hooks;
+  hooks.on_validation = [&](const ValidationReport& report) {
+    rank.validations.push_back(report);
+    rank.comm->calls.clear();
+  };
   hooks.print = [&](const Operand& operand, const void* data, int) {
     rank.printed.push_back(printed_text(operand, data));
   };
   TrainOptions options{.threads = 1, .arena = arena};
   if (on.cuda) options.cuda = cuda_options(program.rank, on);
+  options.validation = validation;
   options.from = on.from;
   if (on.restore) options.restore = [&](Executor& executor) { on.restore(program, executor); };
   if (on.at_step)
@@ -139,10 +146,14 @@ RunResult run_job(const std::string& name, const std::vector<std::string>& overr
   return run_job(plan_job(job_spec(name, overrides)), on);
 }
 
-void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after) {
+void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after,
+               const std::vector<Program>& beside) {
   std::vector<int64_t> arena_bytes;
   for (const Program& program : programs) arena_bytes.push_back(program.arena_bytes);
-  const auto memory = SharedMemory::create(arena_bytes, routes_of(programs));
+  for (size_t r = 0; r < beside.size(); ++r) arena_bytes[r] = std::max(arena_bytes[r], beside[r].arena_bytes);
+  std::vector<Route> routes = routes_of(programs);
+  for (const Route& route : routes_of(beside)) routes.push_back(route);
+  const auto memory = SharedMemory::create(arena_bytes, routes);
   std::vector<std::exception_ptr> errors(programs.size());
   std::vector<std::thread> threads;
   for (int r = 0; r < static_cast<int>(programs.size()); ++r) {
@@ -163,27 +174,37 @@ RunResult run_job(PlannedJob planned, const RunOn& on) {
   RunResult result;
   result.job = std::move(planned);
   result.programs = compile_all(result.job);
+  std::vector<Program> validation;
+  if (result.job.validation) {
+    const RankClasses classes = compile_validation_classes(result.job);
+    for (int r = 0; r < classes.num_ranks(); ++r) validation.push_back(compile_validation(result.job, r));
+  }
   std::vector<Rank> ranks(result.programs.size());
   const auto body = [&](int r, std::unique_ptr<Communicator> comm, std::span<std::byte> arena) {
     Rank& rank = ranks[static_cast<size_t>(r)];
     rank.comm = std::make_unique<RecordingCommunicator>(std::move(comm));
-    run_rank(result.job, result.programs[static_cast<size_t>(r)], arena, rank, on);
+    const Program* beside = validation.empty() ? nullptr : &validation[static_cast<size_t>(r)];
+    run_rank(result.job, result.programs[static_cast<size_t>(r)], beside, arena, rank, on);
   };
   run_ranks(result.programs, body, [&] {
     std::vector<Executor*> executors;
     for (Rank& rank : ranks) executors.push_back(&rank.trainer->executor());
     result.weights = gather_weights(result.programs, executors);
-  });
+  }, validation);
   for (size_t r = 0; r < ranks.size(); ++r) {
     result.calls.push_back(ranks[r].first_calls);
     result.calls_per_step.push_back(ranks[r].calls_per_step);
     result.arena_bytes.push_back(ranks[r].comm->arena_bytes);
     result.printed[static_cast<int>(r)] = ranks[r].printed;
     if (ranks[r].losses != ranks[0].losses) throw std::runtime_error("ranks disagree on the loss");
+    for (size_t i = 0; i < ranks[r].validations.size(); ++i)
+      if (ranks[r].validations[i].values != ranks[0].validations.at(i).values)
+        throw std::runtime_error("ranks disagree on a validation");
     if (ranks[r].metrics != ranks[0].metrics) throw std::runtime_error("ranks disagree on a metric");
   }
   result.losses = ranks[0].losses;
   result.metrics = ranks[0].metrics;
+  result.validations = ranks[0].validations;
   return result;
 }
 

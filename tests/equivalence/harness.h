@@ -20,6 +20,7 @@ struct RunResult {
   std::vector<float> losses;                          ///< one per step; checked to be the same on all ranks
   std::map<std::string, std::vector<double>> metrics;  ///< by name, one per step; checked like the losses
   std::map<std::string, std::vector<float>> weights;  ///< after the last step, whole; replicas checked to agree
+  std::vector<ValidationReport> validations;          ///< checked like the losses
   std::vector<std::vector<std::string>> calls;        ///< per rank: communications of the first step
   std::vector<int> calls_per_step;                    ///< per rank; -1: steps differ
   std::vector<int64_t> arena_bytes;                   ///< per rank: as registered
@@ -47,8 +48,10 @@ RunResult run_job(PlannedJob job, const RunOn& on = {});
 /// Runs `body` once per rank, each on its own thread, with a communicator over shared memory and the rank's arena in
 /// it, which lives until `after` has run. Throws the first error, preferably a rank's own rather than one of a rank
 /// that waited for it.
+/// `beside`: programs that run in the same arenas, and on routes of their own.
 using RankBody = std::function<void(int rank, std::unique_ptr<Communicator> comm, std::span<std::byte> arena)>;
-void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after = {});
+void run_ranks(const std::vector<Program>& programs, const RankBody& body, const std::function<void()>& after = {},
+               const std::vector<Program>& beside = {});
 
 /// All variables whole, from each rank's arena (read through its program).
 std::map<std::string, std::vector<float>> gather_weights(const std::vector<Program>& programs,

@@ -53,6 +53,13 @@ std::span<const FamilyCases> all_cases() {
   return all;
 }
 
+bool is_wanted(std::string_view op) {
+  for (const FamilyCases& each : wanted())
+    for (const OpDef* def : each.family.ops)
+      if (def->name == op) return true;
+  return false;
+}
+
 bool may_allocate(std::string_view kernel) {
   for (const FamilyCases& family : all_cases())
     for (const Exemption& e : family.cases.allocating)

@@ -3,6 +3,7 @@
 
 #include "engine/ops/images.h"
 #include "tests/op_cases/naive.h"
+#include "tests/op_cases/op_case.h"
 
 namespace trainctl {
 
@@ -14,6 +15,24 @@ inline Attrs in_format(Attrs attrs, bool channels_last) {
   if (channels_last) attrs.set("channels_last", true);
   return attrs;
 }
+
+/// A convolution with the same stride, padding and dilation in both directions.
+struct SquareConvolution {
+  Images x;
+  Shape weight;
+  int64_t stride = 1, padding = 0, dilation = 1, groups = 1;
+
+  OpCase row(bool channels_last) const {
+    Window window{.kernel = {weight[2], weight[3]}, .stride = {stride, stride}, .dilation = {dilation, dilation}};
+    window.before = window.after = {padding, padding};
+    const Images y{x.n, weight[0], {window.count(0, x.size[0]), window.count(1, x.size[1])}};
+    const Attrs attrs{{"stride", Ints{stride, stride}},
+                      {"padding", Ints(4, padding)},
+                      {"dilation", Ints{dilation, dilation}},
+                      {"groups", groups}};
+    return {"conv2d", {{x.shape(channels_last)}, {weight}}, in_format(attrs, channels_last), {y.shape(channels_last)}};
+  }
+};
 
 namespace naive {
 

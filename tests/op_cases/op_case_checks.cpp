@@ -166,13 +166,22 @@ void check_same_bits_twice(const OpCase& row, const CaseRun& run) {
   check_same(row, built.graph, plain_run(row, built, run.device), plain_run(row, built, run.device), 0.0);
 }
 
-void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run) {
-  const CaseGraph built = both_ways(row, run), wide = build_case(row, true);
+void check_as_on(const CaseDevice& other, const OpCase& row, const std::vector<CaseRun>& runs) {
+  const CaseGraph built = both_ways(row, runs.front()), wide = build_case(row, true);
   const Values start = initial_values(row, built);
-  Values got = start, expected = start;
-  run_graph(built.graph, uncut(built.graph), got, {.device = &run.device});
+  Values expected = start;
   run_graph(wide.graph, uncut(wide.graph), expected, {.device = &other});
-  check_same(row, built.graph, got, expected, run.tolerance(1e-5));
+  for (const CaseRun& run : runs) {
+    REQUIRE(run.floats == runs.front().floats);
+    REQUIRE(run.bf16_gradients == runs.front().bf16_gradients);
+    Values got = start;
+    run_graph(built.graph, uncut(built.graph), got, {.device = &run.device});
+    check_same(row, built.graph, got, expected, run.tolerance(1e-5));
+  }
+}
+
+void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run) {
+  check_as_on(other, row, std::vector<CaseRun>{run});
 }
 
 }  // namespace trainctl

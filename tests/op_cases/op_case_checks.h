@@ -33,5 +33,7 @@ void check_threads(const OpCase& row, const CaseRun& run);
 void check_same_bits_twice(const OpCase& row, const CaseRun& run);
 /// Forward and backward, against f32 on another device: for rows too large for finite differences.
 void check_as_on(const CaseDevice& other, const OpCase& row, const CaseRun& run);
+/// The same for several runs with the same number types: the other device computes once.
+void check_as_on(const CaseDevice& other, const OpCase& row, const std::vector<CaseRun>& runs);
 
 }  // namespace trainctl

@@ -36,9 +36,9 @@ def read_losses(path):
 
 
 def digests(checkpoint):
-    """{file of a checkpoint: its SHA-256}, of those with tensors"""
+    """{file of a checkpoint: its XXH128}, of those with tensors"""
     with open(f"{checkpoint}/checkpoint.json") as file:
-        return {entry["name"]: entry["sha256"] for entry in json.load(file)["files"] if entry["name"].endswith(".safetensors")}
+        return {entry["name"]: entry["xxh128"] for entry in json.load(file)["files"] if entry["name"].endswith(".safetensors")}
 
 
 def finite(loss):

@@ -93,7 +93,7 @@ void add_checkpoint_list(CLI::App& checkpoint, Action& chosen) {
   complete       checkpoint.json is sound, and its files have their sizes
   damaged        it is not used; the reason follows
   being written  by the latest attempt, or it was when that ended
-  half-written   by an earlier attempt; the next start of the run deletes it
+  half-written   by an earlier attempt; the next run that saves in this folder deletes it
 
 Examples:
   trainctl checkpoint list

@@ -54,8 +54,8 @@ std::string head_of(const std::string& path, const Manifest& m) {
 }
 
 std::string files_of(const Manifest& m) {
-  Table table({"file", ">bytes", "sha256"});
-  for (const StoredFile& file : m.files) table.add({printable(file.name), with_commas(file.bytes), file.sha256});
+  Table table({"file", ">bytes", "xxh128"});
+  for (const StoredFile& file : m.files) table.add({printable(file.name), with_commas(file.bytes), file.xxh128});
   return table.str();
 }
 
@@ -83,7 +83,7 @@ Json json_of(const std::string& path, const Manifest& m, const Options& options)
   put_facts(json, m);
   json["files"] = Json::array();
   for (const StoredFile& file : m.files)
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}});
   json["tensors"] = Json::array();
   for (const StoredTensor& tensor : m.tensors) {
     if (!glob_match(options.tensors, tensor.name)) continue;

@@ -76,7 +76,7 @@ void add_checkpoint_verify(CLI::App& checkpoint, Action& chosen) {
   command->add_flag("--json", options->json, "One object per checkpoint: path, files, bytes, problems");
   add_log_dir(*command, options->log_dir);
   command->footer(
-      R"(Checks sizes and SHA-256 of all files, the headers of the safetensors files, and that the pieces of each tensor tile it. What
+      R"(Checks sizes and XXH128 of all files, the headers of the safetensors files, and that the pieces of each tensor tile it. What
 is whole is noted in its folder (.verified): the newest such checkpoint is never deleted to make room.
 
 Examples:

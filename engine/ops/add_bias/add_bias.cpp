@@ -81,12 +81,7 @@ extern const OpDef bias_grad_op = {
                      return EpilogueRole{EpilogueStep::bias_grad, Activation::none, bias_dim(attrs)};
                    },
                .channels_last = [](Infos, const Attrs& attrs) { return channels_last(attrs, 0); },
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = static_cast<double>(num_elements(in[0].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<1>,
                .example =
                    [] {
                      using namespace example;

@@ -115,8 +115,8 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   n.d = inputs[0][2] / n.heads();
   if (outputs.size() == 3) n.s = outputs[1][1];
   int64_t most = 4 * num_elements(logs);
-  for (const bool all_heads : {false, true}) {
-    const AttentionSlice slice = grad_slice(n, all_heads);
+  for (const bool uniform : {false, true}) {
+    const AttentionSlice slice = grad_slice(n, uniform);
     if (slice.b > 0) most = std::max(most, grad_workspace(n, slice));
   }
   return most;

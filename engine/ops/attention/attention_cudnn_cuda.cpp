@@ -1,11 +1,12 @@
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <string>
 
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 #include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/cuda/say_once.h"
 
 namespace trainctl {
 namespace {
@@ -26,35 +27,44 @@ bool is_aligned(const KernelCall& call) {
   return std::all_of(call.in.begin(), call.in.end(), starts) && std::all_of(call.out.begin(), call.out.end(), starts);
 }
 
-/// Says once what a run is without.
-bool cudnn_is_here() {
-  const std::string& fault = cuda::cudnn_fault();
-  static const bool said = [&] {
-    if (!fault.empty())
-      std::fprintf(stderr, "attention runs in the engine's own kernels, which are slower in bf16: %s\n", fault.c_str());
-    return true;
-  }();
-  return said && fault.empty();
+std::string sizes(const AttentionCall& a) {
+  const AttentionSize& n = a.size;
+  return std::to_string(n.b) + " samples of " + std::to_string(n.heads()) + " heads (" + std::to_string(n.g) +
+         " of keys) of " + std::to_string(n.d) + " features, " + std::to_string(n.t) + " rows, " + std::to_string(n.s) +
+         " keys" + (a.causal ? ", causal" : "");
 }
 
-bool is_suitable(const KernelCall& call, const AttentionCall& a) {
-  if (call.out[0].dtype != DType::bf16 || a.masked || a.size.d % 8 != 0) return false;
-  if (a.causal && a.first_row + a.size.t > a.size.s) return false;  // the last rows see keys beyond the diagonal
-  return is_aligned(call) && cudnn_is_here();
+/// Says once what a run in bf16 is without.
+CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
+  say_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
+           " runs in the engine's own kernels, which are slower: " + why);
+  return nullptr;
+}
+
+/// Why the library cannot be asked; "" if it can.
+std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
+  if (a.masked) return "cuDNN's attention takes no mask of keys";
+  if (a.size.d % 8 != 0) return "cuDNN's attention takes heads whose features are a multiple of 8";
+  if (a.causal && a.first_row + a.size.t > a.size.s) return "the last rows are beyond the last key";
+  if (!is_aligned(call)) return "an operand does not begin at a multiple of 16 bytes";
+  return cuda::cudnn_fault();
 }
 
 CudnnAttention signature_of(const AttentionCall& a, const AttentionSlice& slice, bool backward) {
   const AttentionSize& n = a.size;
   const int64_t heads = slice.g * n.r, keys = seen_keys(a);
   const auto of_queries = [&](const Heads& x) {
+    if (slice.heads_as_samples) return CudnnTensor{{slice.g, n.r, n.t, n.d}, {x.group, x.head, x.row, 1}};
     const int64_t step = n.r == 1 ? x.group : x.head;
     return CudnnTensor{{slice.b, heads, n.t, n.d}, {x.batch, step, x.row, 1}};
   };
   const auto of_keys = [&](const Heads& x) {
+    if (slice.heads_as_samples) return CudnnTensor{{slice.g, 1, keys, n.d}, {x.group, x.group, x.row, 1}};
     return CudnnTensor{{slice.b, slice.g, keys, n.d}, {x.batch, x.group, x.row, 1}};
   };
   CudnnAttention signature{of_queries(a.q), of_keys(a.k), of_keys(a.v), of_queries(a.out)};
   signature.logs = {{slice.b, heads, n.t, 1}, {n.heads() * n.t, n.t, 1, 1}};
+  if (slice.heads_as_samples) signature.logs = {{slice.g, n.r, n.t, 1}, {n.r * n.t, n.t, 1, 1}};
   signature.causal = a.causal;
   signature.scale = a.scale;
   signature.backward = backward;
@@ -80,32 +90,41 @@ const void* at_logs(const TensorArg& logs, const AttentionSize& n, int64_t b, in
 }  // namespace
 
 CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a) {
-  if (!is_suitable(call, a)) return nullptr;
-  const AttentionSlice slice{a.size.b, is_uniform(a) ? a.size.g : 1};
+  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, false);
+  const AttentionSlice slice = largest_slice(a.size, is_uniform(a), [](const AttentionSlice&) { return true; });
   const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, false));
-  if (plan == nullptr || plan->workspace() > kForwardWorkspace) return nullptr;
+  if (plan == nullptr) return refused(a, "cuDNN has no engine for it", false);
+  if (plan->workspace() > kForwardWorkspace)
+    return refused(a, "cuDNN wants " + std::to_string(plan->workspace()) + " bytes of workspace", false);
   call.scratch->need(plan->workspace());
   return [plan, slice, a, q = call.in[a.q_at], k = call.in[a.k_at], v = call.in[a.v_at], out = call.out[0],
           logs = call.out[1], scratch = call.scratch](CudaStream stream) {
     for_each_slice(a.size, slice, [&](int64_t b, int64_t g) {
-      plan->run(stream,
-                {at(q, a.q, b, g), at(k, a.k, b, g), at(v, a.v, b, g), at(out, a.out, b, g),
-                 at_logs(logs, a.size, b, g)},
-                scratch->memory());
+      plan->run(
+          stream,
+          {at(q, a.q, b, g), at(k, a.k, b, g), at(v, a.v, b, g), at(out, a.out, b, g), at_logs(logs, a.size, b, g)},
+          scratch->memory());
     });
   };
 }
 
 CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a) {
-  if (!is_suitable(call, a)) return nullptr;
-  const AttentionSlice slice = grad_slice(a.size, is_uniform(a));
-  if (slice.b == 0) return nullptr;
-  const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, true));
-  if (plan == nullptr || plan->workspace() > grad_workspace(a.size, slice)) return nullptr;
+  if (call.out[0].dtype != DType::bf16) return nullptr;
+  if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, true);
+  AttentionSlice slice = grad_slice(a.size, is_uniform(a));
+  if (slice.b == 0) return refused(a, "one head needs more than 256 MB of workspace", true);
+  const int64_t most = grad_workspace(a.size, slice);  // as the plan shows
+  CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, true));
+  while (plan != nullptr && plan->workspace() > most) {
+    slice = smaller(a.size, slice);
+    plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
+  }
+  if (plan == nullptr) return refused(a, "cuDNN has no deterministic engine for it", true);
   call.scratch->need(plan->workspace());
   return [plan, slice, a, dy = call.in[0], q = call.in[a.q_at], k = call.in[a.k_at], v = call.in[a.v_at],
-          out = call.in[call.in.size() - 2], logs = call.in.back(), dq = call.out[0],
-          dk = call.out[a.packed ? 0 : 1], dv = call.out[a.packed ? 0 : 2], scratch = call.scratch](CudaStream stream) {
+          out = call.in[call.in.size() - 2], logs = call.in.back(), dq = call.out[0], dk = call.out[a.packed ? 0 : 1],
+          dv = call.out[a.packed ? 0 : 2], scratch = call.scratch](CudaStream stream) {
     if (const int64_t seen = seen_keys(a); seen < a.size.s) {
       for (const TensorArg* to : {&dk, &dv}) {
         for (int64_t b = 0; b < a.size.b; ++b)
@@ -115,11 +134,11 @@ CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall&
       }
     }
     for_each_slice(a.size, slice, [&](int64_t b, int64_t g) {
-      plan->run(stream,
-                {at(q, a.q, b, g), at(k, a.k, b, g), at(v, a.v, b, g), at(out, a.out, b, g),
-                 at_logs(logs, a.size, b, g), at(dy, a.out, b, g), at(dq, a.q, b, g), at(dk, a.k, b, g),
-                 at(dv, a.v, b, g)},
-                scratch->memory());
+      plan->run(
+          stream,
+          {at(q, a.q, b, g), at(k, a.k, b, g), at(v, a.v, b, g), at(out, a.out, b, g), at_logs(logs, a.size, b, g),
+           at(dy, a.out, b, g), at(dq, a.q, b, g), at(dk, a.k, b, g), at(dv, a.v, b, g)},
+          scratch->memory());
     });
   };
 }

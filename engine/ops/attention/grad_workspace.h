@@ -1,9 +1,14 @@
-// The workspace of cuDNN's attention, as a plan shows it and as the kernel asks for it. A deterministic gradient needs
-// 2 bytes for each score, rounded up to tiles: it is computed in slices of samples, or of heads, that stay below a
-// limit.
+// The calls of cuDNN's attention, and their workspace, as a plan shows it and as the kernel asks for it. A
+// deterministic gradient needs 2 bytes for each score, rounded up to tiles: it is computed in slices of samples, or of
+// heads, that stay below a limit.
+//
+// The library's heads are the same distance apart. Packed for each kv head, those of grouped queries are not:
+//
+//     q q k v | q q k v | q q k v      2 query heads a kv head, 3 kv heads
+//
+// Then a call takes one kv head of several samples, or several kv heads of one sample in the place of samples,
+// whichever makes fewer calls.
 #pragma once
-
-#include <algorithm>
 
 #include "engine/ops/attention/attention_shape.h"
 
@@ -15,29 +20,50 @@ inline constexpr int64_t kMostGradWorkspace = int64_t{256} << 20;
 /// As many samples, and kv heads of each, in one call of the library. 0: none fits.
 struct AttentionSlice {
   int64_t b = 0, g = 0;
+  bool heads_as_samples = false;  ///< one sample, whose kv heads with their queries take the place of samples
+
+  int64_t calls(const AttentionSize& n) const { return (n.b / b) * (n.g / g); }
 };
 
 /// At most, with room for what the library adds to scores, dq in f32 and sums of rows.
 inline int64_t grad_workspace(const AttentionSize& n, const AttentionSlice& slice) {
   const auto tiles = [](int64_t rows) { return (rows + 127) / 128 * 128; };
-  const int64_t head = 2 * tiles(n.t) * tiles(n.s) + 4 * tiles(n.t) * (n.d + 2);
+  // With grouped queries also dk and dv of each query head, before they are added.
+  const int64_t of_keys = n.r > 1 ? 4 * tiles(n.s) * n.d : 0;
+  const int64_t head = 2 * tiles(n.t) * tiles(n.s) + 4 * tiles(n.t) * (n.d + 2) + of_keys;
   return slice.b * slice.g * n.r * head * 9 / 8 + (int64_t{1} << 20);
 }
 
-/// `all_heads`: one call may take more than one kv head.
-inline AttentionSlice grad_slice(const AttentionSize& n, bool all_heads) {
-  const auto fits = [&](const AttentionSlice& slice) { return grad_workspace(n, slice) <= kMostGradWorkspace; };
+/// The next smaller slice: of samples, down to one, then of heads. 0: there is none.
+inline AttentionSlice smaller(const AttentionSize& n, AttentionSlice slice) {
   const auto divisor_below = [](int64_t whole, int64_t part) {
     do --part;
     while (part > 0 && whole % part != 0);
     return part;
   };
-  AttentionSlice slice{n.b, all_heads ? n.g : 1};
-  while (slice.b > 0 && !fits(slice)) slice.b = divisor_below(n.b, slice.b);
-  if (slice.b > 0) return slice;
-  slice.b = 1;
-  while (slice.g > 0 && !fits(slice)) slice.g = divisor_below(n.g, slice.g);
+  if (slice.b > 1) {
+    slice.b = divisor_below(n.b, slice.b);
+    return slice;
+  }
+  slice.g = divisor_below(n.g, slice.g);
   return slice.g > 0 ? slice : AttentionSlice{};
+}
+
+/// The largest slice that fits(slice). `uniform`: all query heads are the same distance apart.
+template <class Fits>
+AttentionSlice largest_slice(const AttentionSize& n, bool uniform, const Fits& fits) {
+  const auto shrink = [&](AttentionSlice slice) {
+    while (slice.b > 0 && !fits(slice)) slice = smaller(n, slice);
+    return slice;
+  };
+  if (uniform) return shrink({n.b, n.g});
+  const AttentionSlice of_one_head = shrink({n.b, 1}), of_one_sample = shrink({1, n.g, true});
+  if (of_one_head.b == 0) return of_one_sample;
+  return of_one_sample.b > 0 && of_one_sample.calls(n) < of_one_head.calls(n) ? of_one_sample : of_one_head;
+}
+
+inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
+  return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }
 
 }  // namespace trainctl

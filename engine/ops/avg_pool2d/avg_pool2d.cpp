@@ -6,6 +6,15 @@
 #include "engine/ops/pool_layer.h"
 
 namespace trainctl {
+namespace {
+
+KernelExample example_of(const char* what, const Shape& input) {
+  KernelExample example = pool_example(what, {{input}});
+  example.optional.set("count_include_pad", true);
+  return example;
+}
+
+}  // namespace
 
 extern const OpDef avg_pool2d_op = {
     .name = "avg_pool2d",
@@ -18,19 +27,7 @@ extern const OpDef avg_pool2d_op = {
           attrs.set("size", Ints{x.size[0], x.size[1]});
           g.set_in_grad(0, "avg_pool2d_grad", {g.out_grad()}, attrs);
         },
-    .kernel = {.name = "avg_pool2d",
-               .channels_last = images_of<1, 1>,
-               .cost = pool_cost,
-               .example =
-                   [] {
-                     using namespace example;
-                     KernelExample example{.what = "y = the mean of each window",
-                                           .inputs = {{kPoolInput}},
-                                           .attrs = kPoolExample,
-                                           .optional = kPoolOptional};
-                     example.optional.set("count_include_pad", true);
-                     return example;
-                   }},
+    .kernel = pool_kernel<1>("avg_pool2d", [] { return example_of("y = the mean of each window", kPoolInput); }),
 };
 
 /// dy -> dx, of attr size [h, w]
@@ -43,20 +40,12 @@ extern const OpDef avg_pool2d_grad_op = {
       const TensorInfo x{Images{dy.n, dy.c, {size[0], size[1]}}.shape(is_channels_last(attrs)), in[0].dtype};
       return infer_pool_grad("avg_pool2d_grad", in[0], x, attrs);
     },
-    .kernel = {.name = "avg_pool2d_grad",
-               .channels_last = images_of<1, 1>,
-               .cost = pool_cost,
-               .example =
-                   [] {
-                     using namespace example;
-                     KernelExample example{.what = "dx of attr size; input dy",
-                                           .inputs = {{kPoolOutput}},
-                                           .attrs = kPoolExample,
-                                           .optional = kPoolOptional};
-                     example.attrs.set("size", Ints{112, 112});
-                     example.optional.set("count_include_pad", true);
-                     return example;
-                   }},
+    .kernel = pool_kernel<1>("avg_pool2d_grad",
+                             [] {
+                               KernelExample example = example_of("dx of attr size; input dy", kPoolOutput);
+                               example.attrs.set("size", Ints{112, 112});
+                               return example;
+                             }),
 };
 
 extern const LayerDef avg_pool2d_layer = {

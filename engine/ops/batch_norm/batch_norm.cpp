@@ -46,12 +46,6 @@ std::optional<ChannelsLast> channels_last(Infos in, const Attrs& attrs) {
   return form;
 }
 
-Cost reduce_cost(Infos in, Infos out, const Attrs&) {
-  Cost cost = traffic_cost(in, out, 0);
-  cost.flops = 3.0 * static_cast<double>(num_elements(in[0].shape));
-  return cost;
-}
-
 /// The weights' gradients are the same two sums that dx needs.
 void backward(GradBuilder& g) {
   const Attrs attrs = g.attrs();
@@ -89,12 +83,8 @@ TensorId emit_batch_norm(LayerContext& layer) {
                  running_var = b.state("running_var", {features}, 1);
   b.emit("batch_norm_running", {mean, var, running_mean, running_var},
          {{"momentum", layer.attrs.number("momentum")}, {"count", count}}, "running");
-  std::vector<TensorId> inputs = {x, mean, var};
-  if (layer.attrs.flag("affine")) {
-    inputs.push_back(b.parameter("weight", {features}, constant_init(1)));
-    inputs.push_back(b.parameter("bias", {features}, constant_init(0)));
-  }
-  return b.emit("batch_norm", inputs, {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
+  return b.emit("batch_norm", layer.with_affine({x, mean, var}, features),
+                {{"count", count}, {"dim", dim}, {"eps", layer.attrs.number("eps")}})[0];
 }
 
 }  // namespace
@@ -108,7 +98,7 @@ extern const OpDef batch_norm_mean_op = {
     .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + "->c"}; },
     .kernel = {.name = "batch_norm_mean",
                .channels_last = channels_last<1, 0>,
-               .cost = reduce_cost,
+               .cost = reduction_cost<3>,
                .example =
                    [] {
                      using namespace example;
@@ -126,7 +116,7 @@ extern const OpDef batch_norm_var_op = {
     .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + ",c->c"}; },
     .kernel = {.name = "batch_norm_var",
                .channels_last = channels_last<1, 0>,
-               .cost = reduce_cost,
+               .cost = reduction_cost<3>,
                .example =
                    [] {
                      using namespace example;
@@ -154,6 +144,7 @@ extern const OpDef batch_norm_running_op = {
                                           .inputs = {f32(kChannels), f32(kChannels), f32(kChannels), f32(kChannels)},
                                           .attrs = kBatchNorm};
                    }},
+    .in_evaluation = InEvaluation::reads_state,
 };
 
 /// (x, mean, var[, gamma, beta]) -> y
@@ -192,7 +183,7 @@ extern const OpDef batch_norm_grad_stats_op = {
     },
     .kernel = {.name = "batch_norm_grad_stats",
                .channels_last = channels_last<2, 0>,
-               .cost = reduce_cost,
+               .cost = reduction_cost<3>,
                .example =
                    [] {
                      using namespace example;

@@ -4,7 +4,7 @@
 // axes. A bias is an op of its own (add_bias) in the dim of the channels, since a partial sum has none.
 #include <fmt/format.h>
 
-#include "engine/ops/cuda/cuda_scratch.h"
+#include "engine/ops/conv2d/conv_ways.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/grad_builder.h"
@@ -143,12 +143,11 @@ TensorId emit_conv2d(LayerContext& layer) {
   return b.emit("add_bias", {product, layer.bias({channels}, init)}, {{"dim", int64_t{1}}})[0];
 }
 
-/// cuDNN's workspace, and the weights or their gradient in another order.
 int64_t weight_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
-  return kMostCudnnWorkspace + 4 * num_elements(inputs[1]) + 256;
+  return most_conv_scratch(inputs[1]);
 }
 int64_t weight_grad_scratch(const std::vector<Shape>&, const std::vector<Shape>& outputs) {
-  return kMostCudnnWorkspace + 4 * num_elements(outputs[0]) + 256;
+  return most_conv_scratch(outputs[0]);
 }
 
 // 32 images of 64 channels, 56 x 56, as in the first blocks of a ResNet.

@@ -38,7 +38,8 @@ struct CudnnAttention {
   bool backward = false;
 };
 
-/// y = x * w by image, or a gradient of it. Tensors: forward x, w, y; data dy, w, dx; weight dy, x, dw.
+/// y = x * w by image, or a gradient of it. Tensors: forward x, w, y; data dy, w, dx; weight dy, x, dw. A bias comes
+/// before y: forward x, w, bias, y.
 struct CudnnConvolution {
   enum class Kind : uint8_t { forward, data, weight };
   Kind kind = Kind::forward;
@@ -46,15 +47,41 @@ struct CudnnConvolution {
   Shape before, after;  ///< padding: top and left, bottom and right
   Shape stride, dilation;
   DType dtype = DType::bf16;
-  DType w_dtype = DType::bf16;  ///< f32 for a gradient that is kept in it
+  DType w_dtype = DType::bf16;  ///< of the weight, or of its gradient
   bool tf32 = false;            ///< of f32: the products may round their operands
+  bool bias = false;            ///< of a forward one: of the outputs, then
+  bool relu = false;
+};
+
+/// The library's engines for one signature that are permitted, in the order that its heuristics suggest.
+class CudnnEngines {
+ public:
+  virtual ~CudnnEngines() = default;
+  /// Of each engine: what it is, and its settings, in one word that is the same in every process.
+  const std::vector<std::string>& names() const { return names_; }
+  /// Null if it cannot be built, which is found out here, or refused: see fault().
+  virtual CudnnPlanPtr plan(size_t engine) = 0;
+  /// Why there is none, or why the one asked for last was not built.
+  const std::string& fault() const { return fault_; }
+
+ protected:
+  std::vector<std::string> names_;
+  std::string fault_;
 };
 
 /// Why there is no cuDNN to use; "" if there is. The first call opens it.
 const std::string& cudnn_fault();
 
-/// Null if the library has no engine for it. Only after cudnn_fault() is "".
+/// Of the library; only after cudnn_fault() is "", as all below.
+std::string cudnn_version();
+
+/// Null if the library has no engine for it.
 CudnnPlanPtr cudnn_plan(const CudnnAttention& attention);
-CudnnPlanPtr cudnn_plan(const CudnnConvolution& convolution);
+
+/// Those that need at most so many bytes of workspace; never null.
+std::unique_ptr<CudnnEngines> cudnn_engines(const CudnnConvolution& convolution, int64_t most_workspace);
+
+/// One word for everything that the choice of an engine may depend on.
+std::string key_of(const CudnnConvolution& convolution);
 
 }  // namespace trainctl::cuda

@@ -1,8 +1,9 @@
-// The one file that includes NVIDIA's front end, which takes a minute to compile. The front end looks up each function of
-// cuDNN in `cudnn_dlhandle`, and those of CUDA in the runtime's shared library.
+// The one file that includes NVIDIA's front end, which takes a minute to compile. The front end looks up each function
+// of cuDNN in `cudnn_dlhandle`, and those of CUDA in the runtime's shared library.
 #define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
 #include <cudnn_frontend.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -60,15 +61,23 @@ cudnnHandle_t handle_of_device() {
   by_device.emplace(device, handle);
   return handle;
 }
-using fe::graph::Graph;
 using fe::graph::Tensor_attributes;
 using Tensor = std::shared_ptr<Tensor_attributes>;
+
+/// With what the front end knows of each engine, not only of the one that it chose.
+class Graph : public fe::graph::Graph {
+ public:
+  int64_t chosen() const { return plans.candidate; }
+  /// Whether an engine is permitted, has room enough, and computes this graph. Builds nothing.
+  fe::error_t support_of(int64_t engine) { return plans.check_support_at_index(engine); }
+};
 
 fe::DataType_t type_of(DType dtype) { return dtype == DType::bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::FLOAT; }
 
 class Plan : public CudnnPlan {
  public:
-  Plan(std::shared_ptr<Graph> graph, int64_t workspace) : graph_(std::move(graph)), workspace_(workspace) {}
+  Plan(std::shared_ptr<Graph> graph, int64_t engine, int64_t workspace)
+      : graph_(std::move(graph)), engine_(engine), workspace_(workspace) {}
 
   int64_t workspace() const override { return workspace_; }
 
@@ -79,13 +88,13 @@ class Plan : public CudnnPlan {
     for (size_t i = 0; i < tensors.size(); ++i) pointers[static_cast<int64_t>(i) + 1] = const_cast<void*>(tensors[i]);
     const cudnnHandle_t handle = handle_of_device();
     if (fe::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS) throw EnvError("cudnnSetStream failed");
-    fe::error_t status = graph_->execute(handle, pointers, workspace);
+    fe::error_t status = graph_->execute_plan_at_index(handle, pointers, workspace, engine_);
     if (status.is_bad()) throw EnvError("cuDNN: " + status.get_message());
   }
 
  private:
   std::shared_ptr<Graph> graph_;
-  int64_t workspace_;
+  int64_t engine_, workspace_;
 };
 
 /// Ids count from 1 in the order of the signature.
@@ -108,7 +117,8 @@ CudnnPlanPtr build(std::shared_ptr<Graph> graph, const std::vector<fe::Numerical
   if (graph->check_support().is_bad() || graph->build_plans().is_bad()) return nullptr;
   int64_t workspace = 0;
   if (graph->get_workspace_size(workspace).is_bad() || workspace > kMostCudnnWorkspace) return nullptr;
-  return std::make_shared<Plan>(std::move(graph), workspace);
+  const int64_t engine = graph->chosen();
+  return std::make_shared<Plan>(std::move(graph), engine, workspace);
 }
 
 /// One plan for each signature and device; also remembers that there is none.
@@ -160,18 +170,26 @@ CudnnPlanPtr make(const CudnnAttention& a) {
   return build(graph, {fe::NumericalNote_t::NONDETERMINISTIC});
 }
 
-CudnnPlanPtr make(const CudnnConvolution& c) {
-  const auto graph = std::make_shared<Graph>();
+std::shared_ptr<Graph> graph_of(const CudnnConvolution& c) {
+  auto graph = std::make_shared<Graph>();
   const fe::DataType_t type = type_of(c.dtype), floats = fe::DataType_t::FLOAT;
   graph->set_io_data_type(type).set_intermediate_data_type(floats).set_compute_data_type(floats);
   const auto with_shape = [&](auto options) {
     options.set_pre_padding(c.before).set_post_padding(c.after).set_stride(c.stride).set_dilation(c.dilation);
     return options;
   };
+  const auto mode = [](fe::PointwiseMode_t which) { return fe::graph::Pointwise_attributes().set_mode(which); };
   switch (c.kind) {
     case CudnnConvolution::Kind::forward: {
       const Tensor x = input(*graph, c.x, 1, type), w = input(*graph, c.w, 2, type);
-      set_output(graph->conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes())), c.y, 3, type);
+      Tensor y = graph->conv_fprop(x, w, with_shape(fe::graph::Conv_fprop_attributes()));
+      if (c.bias) {
+        const int64_t outputs = c.y.dims[1];
+        const CudnnTensor bias{{1, outputs, 1, 1}, {outputs, 1, outputs, outputs}};
+        y = graph->pointwise(y, input(*graph, bias, 3, type), mode(fe::PointwiseMode_t::ADD));
+      }
+      if (c.relu) y = graph->pointwise(y, mode(fe::PointwiseMode_t::RELU_FWD));
+      set_output(y, c.y, c.bias ? 4 : 3, type);
       break;
     }
     case CudnnConvolution::Kind::data: {
@@ -185,10 +203,92 @@ CudnnPlanPtr make(const CudnnConvolution& c) {
       break;
     }
   }
-  std::vector<fe::NumericalNote_t> refused = {fe::NumericalNote_t::NONDETERMINISTIC};
-  if (c.dtype == DType::f32 && !c.tf32) refused.push_back(fe::NumericalNote_t::TENSOR_CORE);
-  return build(graph, refused);
+  return graph;
 }
+
+/// Why engines were left out, for the message that none is left.
+class LeftOut {
+ public:
+  void add(const std::string& why) {
+    const size_t at = why.find("workspace violation. Requires ");
+    if (at == std::string::npos) {
+      ++(why.find("Deselecting") != std::string::npos ? not_permitted_ : unfit_);
+      return;
+    }
+    ++too_large_;
+    least_ = std::min(least_, std::strtod(why.c_str() + why.find_last_of(' '), nullptr));
+  }
+  std::string text() const {
+    std::string text;
+    const auto add = [&](int count, const std::string& why) {
+      if (count > 0) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + why;
+    };
+    add(not_permitted_, "not deterministic or of lower precision");
+    add(too_large_, "with too much workspace (the least: " + std::to_string(int64_t(least_ / 1e6)) + " MB)");
+    add(unfit_, "refused by the library");
+    return text.empty() ? "no engine" : "engines: " + text;
+  }
+
+ private:
+  int not_permitted_ = 0, too_large_ = 0, unfit_ = 0;
+  double least_ = 1e18;
+};
+
+class ConvolutionEngines : public CudnnEngines {
+ public:
+  ConvolutionEngines(const CudnnConvolution& c, int64_t most_workspace)
+      : graph_(graph_of(c)), most_workspace_(most_workspace) {
+    const cudnnHandle_t handle = handle_of_device();
+    for (const auto& step : {+[](Graph&g, cudnnHandle_t) { return g.validate(); },
+                             +[](Graph&g, cudnnHandle_t h) { return g.build_operation_graph(h); },
+                             +[](Graph&g, cudnnHandle_t) {
+                               return g.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
+                             }}) {
+      fe::error_t status = step(*graph_, handle);
+      if (!status.is_bad()) continue;
+      fault_ = status.get_message();
+      return;
+    }
+    std::vector<fe::NumericalNote_t> refused = {fe::NumericalNote_t::NONDETERMINISTIC};
+    if (c.dtype == DType::f32 && !c.tf32) refused.push_back(fe::NumericalNote_t::TENSOR_CORE);
+    graph_->deselect_numeric_notes(refused);
+    graph_->deselect_workspace_greater_than(most_workspace);
+    list();
+  }
+
+  CudnnPlanPtr plan(size_t engine) override {
+    const int64_t index = indices_[engine];
+    fe::error_t status = graph_->build_plan_at_index(index);
+    int64_t workspace = 0;
+    if (!status.is_bad()) status = graph_->get_workspace_size_plan_at_index(index, workspace);
+    if (status.is_bad()) fault_ = status.get_message();
+    if (status.is_bad() || workspace > most_workspace_) return nullptr;
+    return std::make_shared<Plan>(graph_, index, workspace);
+  }
+
+ private:
+  void list() {
+    LeftOut left_out;
+    for (int64_t i = 0; i < graph_->get_execution_plan_count(); ++i) {
+      std::string name;
+      fe::error_t status = graph_->get_plan_name_at_index(i, name);
+      if (!status.is_bad()) status = graph_->support_of(i);
+      if (status.is_bad()) {
+        left_out.add(status.get_message());
+        continue;
+      }
+      std::replace(name.begin(), name.end(), ' ', '_');
+      if (std::find(names_.begin(), names_.end(), name) != names_.end()) continue;  // suggested twice
+      names_.push_back(name);
+      indices_.push_back(i);
+    }
+    if (names_.empty()) fault_ = left_out.text();
+  }
+
+  std::shared_ptr<Graph> graph_;
+  int64_t most_workspace_;
+  std::vector<int64_t> indices_;  ///< in the graph, of each name
+};
 
 }  // namespace
 
@@ -212,12 +312,10 @@ CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   return shared(signature.str(), [&] { return make(a); });
 }
 
-CudnnPlanPtr cudnn_plan(const CudnnConvolution& c) {
-  std::ostringstream signature;
-  signature << "convolution " << static_cast<int>(c.kind) << text_of(c.x) << text_of(c.w) << text_of(c.y)
-            << to_string(c.before) << to_string(c.after) << to_string(c.stride) << to_string(c.dilation)
-            << to_string(c.dtype) << to_string(c.w_dtype) << c.tf32;
-  return shared(signature.str(), [&] { return make(c); });
+std::string cudnn_version() { return std::to_string(fe::detail::get_backend_version()); }
+
+std::unique_ptr<CudnnEngines> cudnn_engines(const CudnnConvolution& convolution, int64_t most_workspace) {
+  return std::make_unique<ConvolutionEngines>(convolution, most_workspace);
 }
 
 }  // namespace trainctl::cuda

@@ -1,4 +1,5 @@
 // For a program that is built without NVIDIA's front end of cuDNN, and for the emulated GPU.
+#include "engine/base/error.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 
 namespace trainctl::cuda {
@@ -8,7 +9,10 @@ const std::string& cudnn_fault() {
   return fault;
 }
 
+std::string cudnn_version() { return ""; }
+
 CudnnPlanPtr cudnn_plan(const CudnnAttention&) { return nullptr; }
-CudnnPlanPtr cudnn_plan(const CudnnConvolution&) { return nullptr; }
+
+std::unique_ptr<CudnnEngines> cudnn_engines(const CudnnConvolution&, int64_t) { throw EnvError(cudnn_fault()); }
 
 }  // namespace trainctl::cuda

@@ -57,6 +57,7 @@ extern const OpDef dropout_op = {
                                           .attrs = {{"p", 0.1}, {"key", int64_t{1}}},
                                           .optional = {{"batch", Ints{4, 0, 1}}}};
                    }},
+    .in_evaluation = InEvaluation::passes_on,
 };
 
 extern const LayerDef dropout_layer = {

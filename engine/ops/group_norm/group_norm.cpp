@@ -98,12 +98,7 @@ extern const OpDef group_norm_param_grad_op = {
     },
     .kernel = {.name = "group_norm_param_grad",
                .accumulates = 3,
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = 4.0 * static_cast<double>(num_elements(in[1].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<4>,
                .example =
                    [] {
                      using namespace example;
@@ -123,12 +118,7 @@ extern const LayerDef group_norm_layer = {
           if (layer.shape().size() < 2) {
             shape_error(fmt::format("group_norm needs channels in dim 1, its input is {}", to_string(layer.shape())));
           }
-          std::vector<TensorId> inputs = {layer.inputs[0]};
-          if (layer.attrs.flag("affine")) {
-            inputs.push_back(layer.builder.parameter("weight", {layer.shape()[1]}, constant_init(1)));
-            inputs.push_back(layer.builder.parameter("bias", {layer.shape()[1]}, constant_init(0)));
-          }
-          return layer.builder.emit("group_norm", inputs,
+          return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, layer.shape()[1]),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];
         },
 };

@@ -60,28 +60,15 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
-    float sum = 0;
-    read_row(
-        part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
-    const float mean = group.sum(sum) * share;
-    float squares = 0;
-    read_row_again(
-        part,
-        [&](int, const auto& a) {
-          float sum_of_squares = 0;
-          for (const float v : a.v) sum_of_squares += (v - mean) * (v - mean);
-          squares += sum_of_squares;
-        },
-        from);
-    const float rstd = 1.0f / sqrtf(group.sum(squares) * share + eps);
+    const float mean = sum_of_row(group, part, from) * share;
+    const float rstd = 1.0f / sqrtf(squares_about(mean, group, part, from) * share + eps);
+    const Moments of_row{mean, rstd};
     const int64_t first = channels.first(row);
     write_row(
         part, valid, y,
-        [&]<int W>(int place, Pack<W> a) {
-          const Pack<W> scale = of_channels<W>(gamma, channels, first, place),
-                        shift = of_channels<W>(beta, channels, first, place);
-          for (int j = 0; j < W; ++j) a.v[j] = (a.v[j] - mean) * rstd * scale.v[j] + shift.v[j];
-          return a;
+        [&]<int W>(int place, const Pack<W>& a) {
+          return of_row.normalised(a, of_channels<W>(gamma, channels, first, place),
+                                   of_channels<W>(beta, channels, first, place));
         },
         from);
     if (!valid || group.lane() != 0) return;
@@ -102,30 +89,21 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
     from.start(part);
-    const float mean = value(means, row), rstd = value(rstds, row);
+    const Moments of_row{value(means, row), value(rstds, row)};
     const int64_t first = channels.first(row);
     float sums[2] = {};
     read_row(
         part,
-        [&]<int W>(int place, Pack<W> a, Pack<W> b) {
-          const Pack<W> scale = of_channels<W>(gamma, channels, first, place);
-          for (int j = 0; j < W; ++j) {
-            a.v[j] *= scale.v[j];
-            b.v[j] = a.v[j] * ((b.v[j] - mean) * rstd);
-          }
-          sums[0] += sum_of_pack(a.v);
-          sums[1] += sum_of_pack(b.v);
+        [&]<int W>(int place, const Pack<W>& a, const Pack<W>& b) {
+          of_row.add_grad_sums(a, b, of_channels<W>(gamma, channels, first, place), sums);
         },
         grad, from);
     group.sum(sums);
     const float of_g = sums[0] * share, of_product = sums[1] * share;
     write_row(
         part, valid, dx,
-        [&]<int W>(int place, Pack<W> a, const Pack<W>& b) {
-          const Pack<W> scale = of_channels<W>(gamma, channels, first, place);
-          for (int j = 0; j < W; ++j)
-            a.v[j] = rstd * (a.v[j] * scale.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
-          return a;
+        [&]<int W>(int place, const Pack<W>& a, const Pack<W>& b) {
+          return of_row.grad(a, b, of_channels<W>(gamma, channels, first, place), of_g, of_product);
         },
         grad, from);
   });

@@ -165,12 +165,7 @@ extern const OpDef layer_norm_param_grad_op = {
     },
     .kernel = {.name = "layer_norm_param_grad",
                .accumulates = 3,
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = 4.0 * static_cast<double>(num_elements(in[1].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<4>,
                .example =
                    [] {
                      using namespace example;
@@ -186,12 +181,8 @@ extern const LayerDef layer_norm_layer = {
     .fields = {eps_field(), affine_field()},
     .emit =
         [](LayerContext& layer) {
-          std::vector<TensorId> inputs = {layer.inputs[0]};
-          if (layer.attrs.flag("affine")) {
-            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
-            inputs.push_back(layer.builder.parameter("bias", {layer.shape().back()}, constant_init(0)));
-          }
-          return layer.builder.emit("layer_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+          return layer.builder.emit("layer_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back()),
+                                    {{"eps", layer.attrs.number("eps")}})[0];
         },
 };
 

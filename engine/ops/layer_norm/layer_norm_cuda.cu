@@ -7,6 +7,44 @@
 namespace trainctl {
 namespace {
 
+// Of a row
+
+/// Writes y and the row's statistics.
+template <int V, class T, class X, class Scale, class Shift>
+__device__ void write_normalised(const RowGroup& group, const RowPart<V>& part, int64_t row, bool valid,
+                                 const Moments& moments, Ref<T> y, Ref<float> means, Ref<float> rstds, X& x,
+                                 Scale& scale, Shift& shift) {
+  write_row(
+      part, valid, y,
+      [&]<int W>(int, const Pack<W>& a, const Pack<W>& g, const Pack<W>& b) { return moments.normalised(a, g, b); }, x,
+      scale, shift);
+  if (!valid || group.lane() != 0) return;
+  set(means, row, moments.mean);
+  set(rstds, row, moments.rstd);
+}
+
+/// The sums of g and of g * xhat over the row; the first pass over it.
+template <int V, class Grad, class X, class Scale>
+__device__ void sum_gradient(RowGroup& group, const RowPart<V>& part, const Moments& moments, float (&sums)[2],
+                             Grad& dy, X& x, Scale& scale) {
+  read_row(
+      part,
+      [&]<int W>(int, const Pack<W>& a, const Pack<W>& b, const Pack<W>& s) { moments.add_grad_sums(a, b, s, sums); },
+      dy, x, scale);
+  group.sum(sums);
+}
+
+template <int V, class T, class Grad, class X, class Scale>
+__device__ void write_gradient(const RowPart<V>& part, bool valid, const Moments& moments, float of_g, float of_product,
+                               Ref<T> dx, Grad& dy, X& x, Scale& scale) {
+  write_row(
+      part, valid, dx,
+      [&]<int W>(int, const Pack<W>& a, const Pack<W>& b, const Pack<W>& s) {
+        return moments.grad(a, b, s, of_g, of_product);
+      },
+      dy, x, scale);
+}
+
 // Kernels
 
 template <int V, bool kInRegisters, class T>
@@ -21,30 +59,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kI
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
-    float sum = 0;
-    read_row(
-        part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
-    const float mean = group.sum(sum) * share;
-    float squares = 0;
-    read_row_again(
-        part,
-        [&](int, const auto& a) {
-          float sum_of_squares = 0;
-          for (const float v : a.v) sum_of_squares += (v - mean) * (v - mean);
-          squares += sum_of_squares;
-        },
-        from);
-    const float rstd = 1.0f / sqrtf(group.sum(squares) * share + eps);
-    write_row(
-        part, valid, y,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& g, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] = (a.v[j] - mean) * rstd * g.v[j] + b.v[j];
-          return a;
-        },
-        from, scale, shift);
-    if (!valid || group.lane() != 0) return;
-    set(means, row, mean);
-    set(rstds, row, rstd);
+    const float mean = sum_of_row(group, part, from) * share;
+    const float rstd = 1.0f / sqrtf(squares_about(mean, group, part, from) * share + eps);
+    write_normalised(group, part, row, valid, {mean, rstd}, y, means, rstds, from, scale, shift);
   });
 }
 
@@ -61,32 +78,14 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
     from.start(part);
-    const float mean = value(means, row), rstd = value(rstds, row);
+    const Moments of_row{value(means, row), value(rstds, row)};
     float sums[2] = {};
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, Pack<W> b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) {
-            a.v[j] *= s.v[j];
-            b.v[j] = a.v[j] * ((b.v[j] - mean) * rstd);
-          }
-          sums[0] += sum_of_pack(a.v);
-          sums[1] += sum_of_pack(b.v);
-        },
-        grad, from, scale);
-    group.sum(sums);
-    const float of_g = sums[0] * share, of_product = sums[1] * share;
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
-          return a;
-        },
-        grad, from, scale);
+    sum_gradient(group, part, of_row, sums, grad, from, scale);
+    write_gradient(part, valid, of_row, sums[0] * share, sums[1] * share, dx, grad, from, scale);
   });
 }
 
-// Of a part of the rows' elements. `stats` of all parts is [parts, rows, 2].
+// Of a part of the rows' elements: two numbers a row.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)
@@ -97,20 +96,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   RowOperand<V, T, kInRegisters> from(x, rows, group);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
-    float sum = 0;
-    read_row(
-        part, [&](int, const auto& a) { sum += sum_of_pack(a.v); }, from);
-    const float mean = group.sum(sum) / static_cast<float>(rows.n);
-    float squares = 0;
-    read_row_again(
-        part,
-        [&](int, const auto& a) {
-          float sum_of_squares = 0;
-          for (const float v : a.v) sum_of_squares += (v - mean) * (v - mean);
-          squares += sum_of_squares;
-        },
-        from);
-    squares = group.sum(squares);
+    const float mean = sum_of_row(group, part, from) / static_cast<float>(rows.n);
+    const float squares = squares_about(mean, group, part, from);
     if (!valid || group.lane() != 0) return;
     stats[2 * row] = mean;
     stats[2 * row + 1] = squares;
@@ -137,18 +124,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, kRowBlocks<V, kI
       squares += of_part[1] + n * (of_part[0] - mean) * (of_part[0] - mean);
     }
     const float rstd = 1.0f / sqrtf(squares / (n * static_cast<float>(parts)) + eps);
-    read_row(
-        part, [](int, const auto&) {}, from);
-    write_row(
-        part, valid, y,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& g, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] = (a.v[j] - mean) * rstd * g.v[j] + b.v[j];
-          return a;
-        },
-        from, scale, shift);
-    if (!valid || group.lane() != 0) return;
-    set(means, row, mean);
-    set(rstds, row, rstd);
+    wait_for_row(part, from);
+    write_normalised(group, part, row, valid, {mean, rstd}, y, means, rstds, from, scale, shift);
   });
 }
 
@@ -164,20 +141,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
     from.start(part);
-    const float mean = value(means, row), rstd = value(rstds, row);
+    const Moments of_row{value(means, row), value(rstds, row)};
     float sums[2] = {};
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, Pack<W> b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) {
-            a.v[j] *= s.v[j];
-            b.v[j] = a.v[j] * ((b.v[j] - mean) * rstd);
-          }
-          sums[0] += sum_of_pack(a.v);
-          sums[1] += sum_of_pack(b.v);
-        },
-        grad, from, scale);
-    group.sum(sums);
+    sum_gradient(group, part, of_row, sums, grad, from, scale);
     if (!valid || group.lane() != 0) return;
     stats[2 * row] = sums[0];
     stats[2 * row + 1] = sums[1];
@@ -197,22 +163,14 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
     from.start(part);
-    const float mean = value(means, row), rstd = value(rstds, row);
+    const Moments of_row{value(means, row), value(rstds, row)};
     float of_g = 0, of_product = 0;
     for (int p = 0; p < parts; ++p) {
       of_g += stats[(p * rows.count + row) * 2];
       of_product += stats[(p * rows.count + row) * 2 + 1];
     }
-    of_g *= share, of_product *= share;
-    read_row(
-        part, [](int, const auto&, const auto&) {}, grad, from);
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - of_g - (b.v[j] - mean) * rstd * of_product);
-          return a;
-        },
-        grad, from, scale);
+    wait_for_row(part, grad, from);
+    write_gradient(part, valid, of_row, of_g * share, of_product * share, dx, grad, from, scale);
   });
 }
 
@@ -297,13 +255,12 @@ CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(),
                   *gamma = affine ? &call.in[1] : nullptr, *beta = affine ? &call.in[2] : nullptr;
   const float* const stats = statistic(of_parts).p;
-  const int parts = static_cast<int>(of_parts.shape[0]);
   return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_apply_kernel<pack, in_registers, T>, how, "layer_norm_apply", how.rows, ref<T>(x),
                          row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), stats,
-                         parts, ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
+                         parts_of(of_parts), ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
                          static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
@@ -328,13 +285,12 @@ CudaKernel prepare_layer_norm_grad_apply(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], &of_parts = call.in.back(),
                   *gamma = call.in.size() > 5 ? &call.in[4] : nullptr;
   const float* const stats = statistic(of_parts).p;
-  const int parts = static_cast<int>(of_parts.shape[0]);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(layer_norm_grad_apply_kernel<pack, in_registers, T>, how, "layer_norm_grad_apply", how.rows,
                          ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts, ref<T>(dx));
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts_of(of_parts), ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });

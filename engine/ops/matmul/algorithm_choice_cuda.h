@@ -1,11 +1,7 @@
 // Which of cuBLASLt's algorithms computes a product: the fastest of the library's suggestions, measured once on a
 // machine and remembered.
-//
-// Two algorithms may add in different orders, so the choice must be the same each time: otherwise two runs of a job
-// would differ in their last bits. It is kept in a file, one for each GPU model, driver and library version:
-//     $XDG_CACHE_HOME/trainctl/products/<GPU>-<driver>-<library>        (~/.cache if that is unset)
-// A process that does not find a product there measures it while it holds the file's lock, so all ranks of a host
-// choose alike. If the file cannot be written, the library's first suggestion is taken unmeasured.
+// The choice is kept in the file `products` (device_choices_cuda.h). If it cannot be written, the library's first
+// suggestion is taken unmeasured.
 // Algorithms that split k across blocks and add in the order in which blocks end are never taken.
 #pragma once
 

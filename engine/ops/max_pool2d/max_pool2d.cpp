@@ -16,17 +16,8 @@ extern const OpDef max_pool2d_op = {
         [](GradBuilder& g) {
           g.set_in_grad(0, "max_pool2d_grad", {g.out_grad(), g.in(0)}, g.attrs());
         },
-    .kernel = {.name = "max_pool2d",
-               .channels_last = images_of<1, 1>,
-               .cost = pool_cost,
-               .example =
-                   [] {
-                     using namespace example;
-                     return KernelExample{.what = "y = the largest x of each window",
-                                          .inputs = {{kPoolInput}},
-                                          .attrs = kPoolExample,
-                                          .optional = kPoolOptional};
-                   }},
+    .kernel =
+        pool_kernel<1>("max_pool2d", [] { return pool_example("y = the largest x of each window", {{kPoolInput}}); }),
 };
 
 /// (dy, x) -> dx
@@ -36,17 +27,10 @@ extern const OpDef max_pool2d_grad_op = {
       expect_inputs("max_pool2d_grad", in, 2, 2);
       return infer_pool_grad("max_pool2d_grad", in[0], in[1], attrs);
     },
-    .kernel = {.name = "max_pool2d_grad",
-               .channels_last = images_of<3, 1>,
-               .cost = pool_cost,
-               .example =
-                   [] {
-                     using namespace example;
-                     return KernelExample{.what = "dx; inputs dy, x",
-                                          .inputs = {{kPoolOutput}, {kPoolInput}},
-                                          .attrs = kPoolExample,
-                                          .optional = kPoolOptional};
-                   }},
+    .kernel = pool_kernel<2>("max_pool2d_grad",
+                             [] {
+                               return pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
+                             }),
 };
 
 extern const LayerDef max_pool2d_layer = {

@@ -1,6 +1,6 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy. functions.h has
 // the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of the
-// prediction's type.
+// prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -28,13 +28,6 @@ std::vector<TensorInfo> infer_loss(std::string_view op, Infos in) {
 RuleText rule(Infos in, const Attrs&) {
   const std::string dims = letters(in[0].shape.size());
   return {dims + "," + dims + "->()"};
-}
-
-template <int kFlops>
-Cost cost(Infos in, Infos out, const Attrs&) {
-  Cost cost = traffic_cost(in, out, 0);
-  cost.flops = double{kFlops} * static_cast<double>(num_elements(in[0].shape));
-  return cost;
 }
 
 KernelExample example_of(const char* what, bool has_beta) {
@@ -73,7 +66,7 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                      .accumulates = 1,
                      .loss_grad = &grad.kernel,
                      .loss_with_grad = &with_grad,
-                     .cost = cost<kFlops>,
+                     .cost = reduction_cost<kFlops>,
                      .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
 
@@ -82,9 +75,9 @@ template <class Loss, int kFlops>
 constexpr OpDef grad_of() {
   return {.name = Loss::kGrad,
           .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
-          .kernel = {.name = Loss::kGrad,
-                     .cost = elementwise_cost<kFlops>,
-                     .example = [] { return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
+          .kernel = {.name = Loss::kGrad, .cost = elementwise_cost<kFlops>, .example = [] {
+                       return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>);
+                     }}};
 }
 
 }  // namespace

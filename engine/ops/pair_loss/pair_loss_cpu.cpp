@@ -22,9 +22,11 @@ struct CpuMaths {
 template <class Loss>
 CpuKernel prepare(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
-          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0), f = Loss(call.attrs)] {
+          add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0), f = Loss(call.attrs),
+          skips = call.attrs.flag("nan_is_no_label")] {
+    const auto term = [=](int64_t i) { return f.template loss<CpuMaths>(double{p[i]}, double{l[i]}); };
     const double total =
-        cpu::sum(n, [=](int64_t i) { return f.template loss<CpuMaths>(double{p[i]}, double{l[i]}); });
+        skips ? cpu::sum(n, [=](int64_t i) { return std::isnan(l[i]) ? 0.0 : term(i); }) : cpu::sum(n, term);
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
   };
 }

@@ -11,10 +11,13 @@ template <class Loss>
 struct Scaled {
   Loss f;
   float scale;
+  bool skips;
   explicit Scaled(const CudaKernelCall& call)
-      : f(call.attrs), scale(static_cast<float>(call.attrs.number("scale", 1.0))) {}
+      : f(call.attrs),
+        scale(static_cast<float>(call.attrs.number("scale", 1.0))),
+        skips(call.attrs.flag("nan_is_no_label")) {}
 
-  __device__ float loss(float p, float l) const { return f.template loss<CudaMaths>(p, l); }
+  __device__ float loss(float p, float l) const { return skips && l != l ? 0.0f : f.template loss<CudaMaths>(p, l); }
   __device__ float grad(float p, float l) const { return scale * f.template slope<CudaMaths>(p, l); }
   __device__ float operator()(float p, float l) const { return grad(p, l); }
 };

@@ -72,12 +72,7 @@ extern const OpDef position_embedding_grad_op = {
     },
     .kernel = {.name = "position_embedding_grad",
                .accumulates = 1,
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = static_cast<double>(num_elements(in[0].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<1>,
                .example =
                    [] {
                      using namespace example;

@@ -27,12 +27,7 @@ extern const OpDef reduce_max_op = {
           g.set_in_grad(0, "reduce_max_grad", {g.out_grad(), g.in(0), g.out()}, {{"dims", g.attrs().ints("dims")}});
         },
     .kernel = {.name = "reduce_max",
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = static_cast<double>(num_elements(in[0].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<1>,
                .example =
                    [] {
                      using namespace example;

@@ -50,12 +50,7 @@ extern const OpDef reduce_sum_op = {
                    [](Infos in, const Attrs& attrs) {
                      return over_pixels(in[0].shape, attrs, 1, attrs.flag("keep_dims") ? 1 : 0);
                    },
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = static_cast<double>(num_elements(in[0].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<1>,
                .example =
                    [] {
                      using namespace example;

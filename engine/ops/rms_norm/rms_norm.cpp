@@ -154,12 +154,7 @@ extern const OpDef rms_norm_param_grad_op = {
     },
     .kernel = {.name = "rms_norm_param_grad",
                .accumulates = 1,
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = 3.0 * static_cast<double>(num_elements(in[1].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<3>,
                .example =
                    [] {
                      using namespace example;
@@ -175,10 +170,8 @@ extern const LayerDef rms_norm_layer = {
     .fields = {eps_field(), flag("affine", true, "Learn a scale.")},
     .emit =
         [](LayerContext& layer) {
-          std::vector<TensorId> inputs = {layer.inputs[0]};
-          if (layer.attrs.flag("affine"))
-            inputs.push_back(layer.builder.parameter("weight", {layer.shape().back()}, constant_init(1)));
-          return layer.builder.emit("rms_norm", inputs, {{"eps", layer.attrs.number("eps")}})[0];
+          return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),
+                                    {{"eps", layer.attrs.number("eps")}})[0];
         },
 };
 

@@ -6,6 +6,63 @@
 namespace trainctl {
 namespace {
 
+// Of a row
+
+/// The sum of x^2; the first pass over the row.
+template <int V, class X>
+__device__ float squares_of_row(RowGroup& group, const RowPart<V>& part, X& x) {
+  float squares = 0;
+  read_row(
+      part,
+      [&]<int W>(int, Pack<W> a) {
+        for (float& v : a.v) v *= v;
+        squares += sum_of_pack(a.v);
+      },
+      x);
+  return group.sum(squares);
+}
+
+/// Writes y and rstd.
+template <int V, class T, class X, class Scale>
+__device__ void write_scaled(const RowGroup& group, const RowPart<V>& part, int64_t row, bool valid, float rstd,
+                             Ref<T> y, Ref<float> rstds, X& x, Scale& scale) {
+  write_row(
+      part, valid, y,
+      [&]<int W>(int, Pack<W> a, const Pack<W>& g) {
+        for (int j = 0; j < W; ++j) a.v[j] = a.v[j] * rstd * g.v[j];
+        return a;
+      },
+      x, scale);
+  if (valid && group.lane() == 0) set(rstds, row, rstd);
+}
+
+/// The sum of g * xhat; the first pass over the row.
+template <int V, class Grad, class X, class Scale>
+__device__ float sum_along(RowGroup& group, const RowPart<V>& part, float rstd, Grad& dy, X& x, Scale& scale) {
+  float along = 0;
+  read_row(
+      part,
+      [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+        for (int j = 0; j < W; ++j) a.v[j] *= s.v[j] * (b.v[j] * rstd);
+        along += sum_of_pack(a.v);
+      },
+      dy, x, scale);
+  return group.sum(along);
+}
+
+/// `mean` is that of g * xhat.
+template <int V, class T, class Grad, class X, class Scale>
+__device__ void write_gradient(const RowPart<V>& part, bool valid, float rstd, float mean, Ref<T> dx, Grad& dy, X& x,
+                               Scale& scale) {
+  write_row(
+      part, valid, dx,
+      [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
+        for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - b.v[j] * rstd * mean);
+        return a;
+      },
+      dy, x, scale);
+}
+
 // Kernels
 
 template <int V, bool kInRegisters, class T>
@@ -19,23 +76,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, kRowBlocks<V, kI
   const float share = 1.0f / static_cast<float>(rows.n);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
-    float squares = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a) {
-          for (float& v : a.v) v *= v;
-          squares += sum_of_pack(a.v);
-        },
-        from);
-    const float rstd = 1.0f / sqrtf(group.sum(squares) * share + eps);
-    write_row(
-        part, valid, y,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& g) {
-          for (int j = 0; j < W; ++j) a.v[j] = a.v[j] * rstd * g.v[j];
-          return a;
-        },
-        from, scale);
-    if (valid && group.lane() == 0) set(rstds, row, rstd);
+    const float rstd = 1.0f / sqrtf(squares_of_row(group, part, from) * share + eps);
+    write_scaled(group, part, row, valid, rstd, y, rstds, from, scale);
   });
 }
 
@@ -52,26 +94,12 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     grad.start(part);
     from.start(part);
     const float rstd = value(rstds, row);
-    float along = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] *= s.v[j] * (b.v[j] * rstd);
-          along += sum_of_pack(a.v);
-        },
-        grad, from, scale);
-    const float mean = group.sum(along) * share;
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - b.v[j] * rstd * mean);
-          return a;
-        },
-        grad, from, scale);
+    const float mean = sum_along(group, part, rstd, grad, from, scale) * share;
+    write_gradient(part, valid, rstd, mean, dx, grad, from, scale);
   });
 }
 
-// Of a part of the rows' elements. `stats` of all parts is [parts, rows, 1].
+// Of a part of the rows' elements: one number a row.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
@@ -82,23 +110,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
   RowOperand<V, T, kInRegisters, 0> from(x, rows, group);
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
-    float squares = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a) {
-          for (float& v : a.v) v *= v;
-          squares += sum_of_pack(a.v);
-        },
-        from);
-    squares = group.sum(squares);
+    const float squares = squares_of_row(group, part, from);
     if (valid && group.lane() == 0) stats[row] = squares;
   });
-}
-
-__device__ float mean_of_parts(const float* stats, int parts, const Rows& rows, int64_t row) {
-  float total = 0;
-  for (int p = 0; p < parts; ++p) total += stats[p * rows.count + row];
-  return total / (static_cast<float>(rows.n) * static_cast<float>(parts));
 }
 
 template <int V, bool kInRegisters, class T>
@@ -113,16 +127,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, kRowBlocks<V, kI
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
     const float rstd = 1.0f / sqrtf(mean_of_parts(stats, parts, rows, row) + eps);
-    read_row(
-        part, [](int, const auto&) {}, from);
-    write_row(
-        part, valid, y,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& g) {
-          for (int j = 0; j < W; ++j) a.v[j] = a.v[j] * rstd * g.v[j];
-          return a;
-        },
-        from, scale);
-    if (valid && group.lane() == 0) set(rstds, row, rstd);
+    wait_for_row(part, from);
+    write_scaled(group, part, row, valid, rstd, y, rstds, from, scale);
   });
 }
 
@@ -138,15 +144,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     grad.start(part);
     from.start(part);
     const float rstd = value(rstds, row);
-    float along = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] *= s.v[j] * (b.v[j] * rstd);
-          along += sum_of_pack(a.v);
-        },
-        grad, from, scale);
-    along = group.sum(along);
+    const float along = sum_along(group, part, rstd, grad, from, scale);
     if (valid && group.lane() == 0) stats[row] = along;
   });
 }
@@ -164,15 +162,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
     grad.start(part);
     from.start(part);
     const float rstd = value(rstds, row), mean = mean_of_parts(stats, parts, rows, row);
-    read_row(
-        part, [](int, const auto&, const auto&) {}, grad, from);
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b, const Pack<W>& s) {
-          for (int j = 0; j < W; ++j) a.v[j] = rstd * (a.v[j] * s.v[j] - b.v[j] * rstd * mean);
-          return a;
-        },
-        grad, from, scale);
+    wait_for_row(part, grad, from);
+    write_gradient(part, valid, rstd, mean, dx, grad, from, scale);
   });
 }
 
@@ -256,8 +247,8 @@ CudaKernel prepare_rms_norm_apply(const CudaKernelCall& call) {
     using T = decltype(t);
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(rms_norm_apply_kernel<pack, in_registers, T>, how, "rms_norm_apply", how.rows, ref<T>(x),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, static_cast<int>(of_parts.shape[0]),
-                         ref<T>(y), statistic(call.out[1]), static_cast<float>(call.attrs.number("eps", 1e-5)));
+                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts_of(of_parts), ref<T>(y),
+                         statistic(call.out[1]), static_cast<float>(call.attrs.number("eps", 1e-5)));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 1, prepare);
   });
@@ -285,7 +276,7 @@ CudaKernel prepare_rms_norm_grad_apply(const CudaKernelCall& call) {
     const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
       return launch_rows(rms_norm_grad_apply_kernel<pack, in_registers, T>, how, "rms_norm_grad_apply", how.rows,
                          ref<T>(dy), ref<T>(x), statistic(call.in[2]), row_side<T>(gamma, 1.0f, how.rows, pack), stats,
-                         static_cast<int>(of_parts.shape[0]), ref<T>(dx));
+                         parts_of(of_parts), ref<T>(dx));
     };
     return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
   });

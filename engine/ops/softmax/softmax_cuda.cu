@@ -1,11 +1,51 @@
 // y = e^(x - max) / sum e^(x - max) along one dim.  dx = y * (dy - sum dy * y).
 // A tensor is [outer, n, inner] around the dim: rows where inner is 1, otherwise columns of n elements.
 #include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/norms_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 #include "engine/ops/softmax/softmax_dim.h"
 
 namespace trainctl {
 namespace {
+
+// Of a row
+
+template <int V, class T, class X>
+__device__ void write_exponentials(const RowPart<V>& part, bool valid, const Exponentials& e, Ref<T> y, X& x) {
+  const float scale = 1.0f / e.sum;
+  write_row(
+      part, valid, y,
+      [&](int, auto a) {
+        for (float& v : a.v) v = e.of(v) * scale;
+        return a;
+      },
+      x);
+}
+
+/// The sum of dy * y; the first pass over the row.
+template <int V, class Grad, class Y>
+__device__ float sum_of_products(RowGroup& group, const RowPart<V>& part, Grad& dy, Y& y) {
+  float total = 0;
+  read_row(
+      part,
+      [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+        for (int j = 0; j < W; ++j) a.v[j] *= b.v[j];
+        total += sum_of_pack(a.v);
+      },
+      dy, y);
+  return group.sum(total);
+}
+
+template <int V, class T, class Grad, class Y>
+__device__ void write_gradient(const RowPart<V>& part, bool valid, float total, Ref<T> dx, Grad& dy, Y& y) {
+  write_row(
+      part, valid, dx,
+      [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
+        for (int j = 0; j < W; ++j) a.v[j] = b.v[j] * (a.v[j] - total);
+        return a;
+      },
+      dy, y);
+}
 
 // Kernels
 
@@ -21,14 +61,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
     Exponentials e;
     e.add_row(part, from);
     e.combine(group);
-    const float scale = 1.0f / e.sum;
-    write_row(
-        part, valid, y,
-        [&](int, auto a) {
-          for (float& v : a.v) v = e.of(v) * scale;
-          return a;
-        },
-        from);
+    write_exponentials(part, valid, e, y, from);
   });
 }
 
@@ -42,33 +75,12 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t, bool valid) {
     grad.start(part);
     from.start(part);
-    float total = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] *= b.v[j];
-          total += sum_of_pack(a.v);
-        },
-        grad, from);
-    total = group.sum(total);
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] = b.v[j] * (a.v[j] - total);
-          return a;
-        },
-        grad, from);
+    const float total = sum_of_products(group, part, grad, from);
+    write_gradient(part, valid, total, dx, grad, from);
   });
 }
 
-// Of a part of the dim. `stats` of all parts is [parts, rows, numbers of a row].
-
-/// Waits for a row that is only written.
-template <int V, class... Operands>
-__device__ void wait_for_row(const RowPart<V>& part, Operands&... operands) {
-  read_row(
-      part, [](auto...) {}, operands...);
-}
+// Of a part of the dim.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>) softmax_stats_rows(Rows rows, Ref<T> x, float* stats) {
@@ -96,15 +108,8 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     from.start(part);
     const Exponentials e = exponentials_of_parts(stats, parts, rows.count, 2, row);
-    const float scale = 1.0f / e.sum;
     wait_for_row(part, from);
-    write_row(
-        part, valid, y,
-        [&](int, auto a) {
-          for (float& v : a.v) v = e.of(v) * scale;
-          return a;
-        },
-        from);
+    write_exponentials(part, valid, e, y, from);
   });
 }
 
@@ -118,23 +123,9 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   over_rows<V>(group, rows, [&](const RowPart<V>& part, int64_t row, bool valid) {
     grad.start(part);
     from.start(part);
-    float total = 0;
-    read_row(
-        part,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] *= b.v[j];
-          total += sum_of_pack(a.v);
-        },
-        grad, from);
-    total = group.sum(total);
+    const float total = sum_of_products(group, part, grad, from);
     if (valid && group.lane() == 0) stats[row] = total;
   });
-}
-
-__device__ float total_of_parts(const float* stats, int parts, int64_t rows, int64_t row) {
-  float total = 0;
-  for (int p = 0; p < parts; ++p) total += stats[p * rows + row];
-  return total;
 }
 
 template <int V, bool kInRegisters, class T>
@@ -149,13 +140,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
     from.start(part);
     const float total = total_of_parts(stats, parts, rows.count, row);
     wait_for_row(part, grad, from);
-    write_row(
-        part, valid, dx,
-        [&]<int W>(int, Pack<W> a, const Pack<W>& b) {
-          for (int j = 0; j < W; ++j) a.v[j] = b.v[j] * (a.v[j] - total);
-          return a;
-        },
-        grad, from);
+    write_gradient(part, valid, total, dx, grad, from);
   });
 }
 
@@ -319,15 +304,9 @@ CudaKernel prepare_softmax_grad(const CudaKernelCall& call) {
   });
 }
 
-float* statistics(const TensorArg& arg) {
-  check(arg.dtype == DType::f32, "statistics are f32");
-  return arg.as<float>();
-}
-int parts_of(const TensorArg& stats) { return static_cast<int>(stats.shape[0]); }
-
 CudaKernel prepare_softmax_stats(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
-  float* const stats = statistics(call.out[0]);
+  float* const stats = statistic(call.out[0]).p;
   const SoftmaxDim a = softmax_dim(call, x.shape);
   if (a.inner != 1) return launch_columns(softmax_stats_columns, a, "softmax_stats", ref<Mixed>(x), stats);
   return with_common_type({&x}, [&](auto t) {
@@ -340,7 +319,7 @@ CudaKernel prepare_softmax_stats(const CudaKernelCall& call) {
 
 CudaKernel prepare_softmax_apply(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
-  const float* const stats = statistics(call.in[1]);
+  const float* const stats = statistic(call.in[1]).p;
   const int parts = parts_of(call.in[1]);
   const SoftmaxDim a = softmax_dim(call, x.shape);
   if (a.inner != 1) {
@@ -357,7 +336,7 @@ CudaKernel prepare_softmax_apply(const CudaKernelCall& call) {
 
 CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &y = call.in[1];
-  float* const stats = statistics(call.out[0]);
+  float* const stats = statistic(call.out[0]).p;
   const SoftmaxDim a = softmax_dim(call, y.shape);
   if (a.inner != 1) {
     return launch_columns(softmax_grad_stats_columns, a, "softmax_grad_stats", ref<Mixed>(dy), ref<Mixed>(y), stats);
@@ -373,7 +352,7 @@ CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
 
 CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &y = call.in[1], &dx = call.out[0];
-  const float* const stats = statistics(call.in[2]);
+  const float* const stats = statistic(call.in[2]).p;
   const int parts = parts_of(call.in[2]);
   const SoftmaxDim a = softmax_dim(call, y.shape);
   if (a.inner != 1) {

@@ -131,12 +131,7 @@ extern const OpDef softmax_cross_entropy_op = {
                .accumulates = 1,
                .loss_grad = &softmax_cross_entropy_grad_op.kernel,
                .loss_with_grad = &softmax_cross_entropy_with_grad_kernel,
-               .cost =
-                   [](Infos in, Infos out, const Attrs&) {
-                     Cost cost = traffic_cost(in, out, 0);
-                     cost.flops = 12.0 * static_cast<double>(num_elements(in[0].shape));
-                     return cost;
-                   },
+               .cost = reduction_cost<12>,
                .example =
                    [] {
                      using namespace example;

@@ -18,20 +18,15 @@ extern const OpDef sum_to_op = {
       }
       return {{shape, in[0].dtype}};
     },
-    .kernel = {
-        .name = "sum_to",
-        .accumulates = 1,
-        .cost =
-            [](Infos in, Infos out, const Attrs&) {
-              Cost cost = traffic_cost(in, out, 0);
-              cost.flops = static_cast<double>(num_elements(in[0].shape));
-              return cost;
-            },
-        .example =
-            [] {
-              using namespace example;
-              return KernelExample{.what = "y = x summed to shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kRow}}};
-            }},
+    .kernel =
+        {.name = "sum_to",
+         .accumulates = 1,
+         .cost = reduction_cost<1>,
+         .example =
+             [] {
+               using namespace example;
+               return KernelExample{.what = "y = x summed to shape", .inputs = {{kMatrix}}, .attrs = {{"shape", kRow}}};
+             }},
 };
 
 extern const OpFamily sum_to_family = {.ops = {&sum_to_op}};

@@ -27,6 +27,8 @@ class SaveBoard {
     std::array<double, kMostMetrics> metric_sums{};
     int64_t steps = 0;  ///< that were summed
     bool is_finite = true;
+    bool is_validated = false;  ///< the state that is saved; `validation` is its loss and metrics that are told
+    std::array<double, kMostMetrics + 1> validation{};
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }

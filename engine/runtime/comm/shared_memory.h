@@ -37,6 +37,9 @@ struct alignas(64) RankStatus {
   std::atomic<float> loss{0};               ///< of the last finished step
   std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< of that step, as in Program::metrics
   std::atomic<float> samples_per_second{0};
+  std::atomic<uint32_t> validation_batches{0};  ///< of the validation that runs; 0: none does, and `instruction` is of
+                                                ///< the training's Program
+  std::atomic<uint32_t> validated_batches{0};   ///< of those
   std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
   std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`
 };

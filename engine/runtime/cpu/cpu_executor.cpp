@@ -55,11 +55,14 @@ struct Bound : BoundMove {
 
 class CpuExecutor final : public Executor {
  public:
-  CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena);
+  /// `is_filled`: the variables are in the arena.
+  CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options, std::span<std::byte> arena,
+              bool is_filled = false);
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
   float finish_step(std::span<float> metrics) override;
   int max_in_flight() const override { return 1; }
+  std::unique_ptr<Executor> beside(const Program& program, const ExecutorOptions& options) override;
   HostBlock allocate_inputs(int64_t bytes) override;
   const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
@@ -85,7 +88,7 @@ class CpuExecutor final : public Executor {
   Communicator& comm_;
   ExecutorOptions options_;
   std::unique_ptr<Pages> pages_;
-  std::byte* arena_ = nullptr;
+  std::span<std::byte> arena_;
   std::vector<int> groups_;
   std::vector<Bound> bound_;
   std::vector<int> last_sends_;  ///< sends that only the end of the step waits for
@@ -94,15 +97,16 @@ class CpuExecutor final : public Executor {
 };
 
 CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const ExecutorOptions& options,
-                         std::span<std::byte> arena)
-    : program_(program), inputs_(input_layout(program)), comm_(comm), options_(options), arena_(arena.data()) {
+                         std::span<std::byte> arena, bool is_filled)
+    : program_(program), inputs_(input_layout(program)), comm_(comm), options_(options), arena_(arena) {
   check(arena.empty() || static_cast<int64_t>(arena.size()) >= program.arena_bytes, "the given arena is too small");
   if (arena.empty()) {
-    pages_ = std::make_unique<Pages>(program.arena_bytes);
-    arena_ = pages_->data();
+    const int64_t bytes = std::max(program.arena_bytes, options.least_arena_bytes);
+    pages_ = std::make_unique<Pages>(bytes);
+    arena_ = {pages_->data(), static_cast<size_t>(bytes)};
   }
-  check(reinterpret_cast<uintptr_t>(arena_) % kAlignment == 0, "the arena must be 64-byte aligned");
-  comm_.register_arena(arena_, program.arena_bytes);
+  check(reinterpret_cast<uintptr_t>(arena_.data()) % kAlignment == 0, "the arena must be 64-byte aligned");
+  if (!is_filled) comm_.register_arena(arena_.data(), static_cast<int64_t>(arena_.size()));
   phase_ended(options_.start_up, "memory");
   open_groups();
   phase_met_others(options_.start_up, "connect");
@@ -120,7 +124,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
     if (program.instructions[i].opcode == Opcode::send && !awaited[i]) last_sends_.push_back(static_cast<int>(i));
   }
   phase_ended(options_.start_up, "kernels");
-  write_initial_weights(program, options_.seed, arena_);
+  if (!is_filled) write_initial_weights(program, options_.seed, arena_.data());
   phase_ended(options_.start_up, "weights");
 }
 
@@ -144,7 +148,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
     bind_kernel(instruction, bound);
     return bound;
   }
-  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_);
+  static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_.data());
   if (instruction.opcode == Opcode::collective) bound.group = groups_.at(instruction.group);
   return bound;
 }
@@ -154,7 +158,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
                             "' runs; a family of engine/ops has none for CPUs");
   KernelCall call;
-  bind_operands(instruction, program_, arena_, call);
+  bind_operands(instruction, program_, arena_.data(), call);
   call.seed = options_.seed;
   call.threads = options_.threads;
   bound.kernel = prepare_with_bf16_operands(*def, std::move(call));
@@ -162,7 +166,7 @@ void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
 
 void CpuExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
   check(!started_, "a step must be finished before the next is started");
-  std::memcpy(arena_ + program_.scalars_offset, &scalars, sizeof(scalars));
+  std::memcpy(arena_.data() + program_.scalars_offset, &scalars, sizeof(scalars));
   const uint32_t step = scalars.step + 1;  // peers and users count from 1
   Timeline* const timeline =
       options_.timeline != nullptr && options_.timeline->wants(scalars.step) ? options_.timeline : nullptr;
@@ -276,6 +280,10 @@ float CpuExecutor::finish_step(std::span<float> metrics) {
   return loss;
 }
 
+std::unique_ptr<Executor> CpuExecutor::beside(const Program& program, const ExecutorOptions& options) {
+  return std::make_unique<CpuExecutor>(program, comm_, options, arena_, true);
+}
+
 HostBlock CpuExecutor::allocate_inputs(int64_t bytes) {
   auto pages = std::make_shared<Pages>(bytes);
   return {pages, pages->data()};
@@ -283,16 +291,16 @@ HostBlock CpuExecutor::allocate_inputs(int64_t bytes) {
 
 void CpuExecutor::read(int64_t offset, void* to, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads must stay inside the arena");
-  std::memcpy(to, arena_ + offset, static_cast<size_t>(bytes));
+  std::memcpy(to, arena_.data() + offset, static_cast<size_t>(bytes));
 }
 
 void CpuExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes must stay inside the arena");
-  std::memcpy(arena_ + offset, from, static_cast<size_t>(bytes));
+  std::memcpy(arena_.data() + offset, from, static_cast<size_t>(bytes));
 }
 
 void CpuExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
-  copier_ = std::make_unique<StateCopier>(program_, arena_, copies, to);
+  copier_ = std::make_unique<StateCopier>(program_, arena_.data(), copies, to);
 }
 
 void CpuExecutor::begin_copy() {

@@ -62,7 +62,7 @@ class CudaCollectiveTimer final : public CollectiveTimer {
         stream_(make_stream(true)),
         begin_(make_timed_event()),
         end_(make_timed_event()) {
-    peers_.connect(in_);
+    peers_.connect(in_, true);
     group_ = comm_->open_group(program_.groups[0]);
     std::vector<float> random(static_cast<size_t>(most_bytes / 4));
     for (size_t i = 0; i < random.size(); ++i) random[i] = philox_uniform(1, i, 0) - 0.5f;

@@ -19,20 +19,23 @@ class CudaCommunicator {
 
   /// Collective, once, before anything else; on a thread with the device current, when all kernels of this rank are
   /// loaded. `arena` holds the program's operands and is a separate allocation. EnvError if NCCL fails, CommError if a
-  /// rank is lost meanwhile.
-  void connect(std::byte* arena, StartUpClock* start_up = nullptr) {
+  /// rank is lost meanwhile. `copies`: whether copy engines are used; the same on all ranks.
+  void connect(std::byte* arena, bool copies, StartUpClock* start_up = nullptr) {
     nccl_.connect(start_up);
+    if (!copies) return;
     copies_ = std::make_unique<CopyEngines>(program_, ranks_, device_, arena);
     phase_met_others(start_up, "copy engines");
   }
 
   /// One of the program's collectives; `move` is as from bind_move(), or has a smaller count. Safe while capturing.
   void collective(const Instruction& instruction, const BoundMove& move, CudaStream stream) const {
-    if (copies_->takes(instruction, move)) return copies_->enqueue(instruction, move, stream);
+    if (this->copies(instruction, move)) return copies_->enqueue(instruction, move, stream);
     nccl_.collective(instruction, move, stream);
   }
   /// Whether copy engines run it.
-  bool copies(const Instruction& instruction, const BoundMove& move) const { return copies_->takes(instruction, move); }
+  bool copies(const Instruction& instruction, const BoundMove& move) const {
+    return copies_ && copies_->takes(instruction, move);
+  }
   /// Completes when the peer has received it.
   void send(int peer, const void* data, int64_t bytes, CudaStream stream) const {
     nccl_.send(peer, data, bytes, stream);
@@ -44,7 +47,7 @@ class CudaCommunicator {
   /// Ends everything that is enqueued, at once and for good. Does not wait for that and frees nothing: the process must
   /// end. Any thread.
   void abort() {
-    copies_->abort();
+    if (copies_) copies_->abort();
     nccl_.abort();
   }
 

@@ -53,14 +53,16 @@ constexpr std::chrono::milliseconds kLate{10};
 
 class CudaExecutor final : public Executor {
  public:
-  /// `peers` is opening and not yet connected; null if the rank has no peers.
+  /// `peers` is opening and not yet connected; null if the rank has no peers. `owner`: of the arena, for beside().
   CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-               const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers);
+               const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
+               const CudaExecutor* owner = nullptr);
   ~CudaExecutor() override;
 
   void start_step(const std::byte* inputs, const StepScalars& scalars) override;
   float finish_step(std::span<float> metrics) override;
   int max_in_flight() const override { return slots_; }
+  std::unique_ptr<Executor> beside(const Program& program, const ExecutorOptions& options) override;
   HostBlock allocate_inputs(int64_t bytes) override;
   const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
@@ -97,7 +99,9 @@ class CudaExecutor final : public Executor {
   const int64_t stride_;  ///< of a slot of the staging memory
   const int slots_;
 
-  DeviceMemory arena_, staging_, counter_, scratch_;
+  int64_t arena_bytes_;
+  std::byte* arena_ = nullptr;
+  DeviceMemory own_arena_, staging_, counter_, scratch_;
   PinnedMemory finished_memory_, metrics_memory_, position_memory_, printed_memory_;
   const FinishedWord* finished_slots_ = nullptr;
   const PositionWord* position_ = nullptr;
@@ -131,7 +135,8 @@ std::array<int32_t, kCount> least_of_all(Communicator& ranks, const std::array<i
 }
 
 CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const ExecutorOptions& options,
-                           const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers)
+                           const CudaExecutorOptions& cuda, std::unique_ptr<CudaCommunicator> peers,
+                           const CudaExecutor* owner)
     : program_(program),
       ranks_(ranks),
       options_(options),
@@ -141,6 +146,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       workspace_(workspace_with(inputs_, program, options.in_flight)),
       stride_(workspace_.stride),
       slots_(workspace_.slots),
+      arena_bytes_(owner != nullptr ? owner->arena_bytes_ : std::max(program.arena_bytes, options.least_arena_bytes)),
+      arena_(owner != nullptr ? owner->arena_ : nullptr),
       peers_(std::move(peers)),
       times_(program, options.timeline) {
   phase_ended(options.start_up, "data");
@@ -152,7 +159,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
     limit_clusters(least_of_all(ranks, count_clusters()));
   }
   StepMemory memory;
-  memory.arena = static_cast<std::byte*>(arena_.get());
+  memory.arena = arena_;
   memory.staging.counter = static_cast<StepCounter*>(counter_.get());
   memory.staging.slots = slots_;
   memory.staging.base = static_cast<const std::byte*>(staging_.get());
@@ -167,9 +174,10 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed);
   rehearse();
   phase_ended(options.start_up, "kernels");
-  if (peers_) peers_->connect(memory.arena, options.start_up);
+  // The copy engines map an arena once.
+  if (peers_) peers_->connect(memory.arena, owner == nullptr, options.start_up);
   // The rehearsal, and libraries that time their kernels, have left values in the arena.
-  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(program.arena_bytes), step_->compute()),
+  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(arena_bytes_), step_->compute()),
              "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
   synchronize();
@@ -207,13 +215,17 @@ CudaExecutor::~CudaExecutor() {
 void CudaExecutor::allocate() {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  if (static_cast<int64_t>(free) < program_.arena_bytes + workspace_.bytes()) {
-    failed("loading", "the arena needs " + format_bytes(program_.arena_bytes) + " and the workspace " +
+  const int64_t arena = arena_ == nullptr ? arena_bytes_ : 0;
+  if (static_cast<int64_t>(free) < arena + workspace_.bytes()) {
+    failed("loading", "the arena needs " + format_bytes(arena) + " and the workspace " +
                           format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
                           " of " + format_bytes(static_cast<int64_t>(total)) +
                           " are free; see nvidia-smi for what uses the rest");
   }
-  arena_ = make_device_memory(program_.arena_bytes);
+  if (arena_ == nullptr) {
+    own_arena_ = make_device_memory(arena_bytes_);
+    arena_ = static_cast<std::byte*>(own_arena_.get());
+  }
   staging_ = make_device_memory(workspace_.staging());
   counter_ = make_device_memory(workspace_.counter);
   scratch_ = make_device_memory(workspace_.scratch);
@@ -238,6 +250,15 @@ void CudaExecutor::rehearse() {
   cuda_check(cudaMemsetAsync(counter_.get(), 0, sizeof(StepCounter), step_->compute()), "cudaMemsetAsync");
   std::memset(finished_memory_.get(), 0, sizeof(FinishedWord) * static_cast<size_t>(slots_));
   std::memset(position_memory_.get(), 0, sizeof(PositionWord));
+}
+
+std::unique_ptr<Executor> CudaExecutor::beside(const Program& program, const ExecutorOptions& options) {
+  use_device();
+  synchronize();
+  std::unique_ptr<CudaCommunicator> peers;
+  if (needs_peers(program)) peers = std::make_unique<CudaCommunicator>(program, ranks_, cuda_.device, nullptr);
+  use_device();
+  return std::make_unique<CudaExecutor>(program, ranks_, options, cuda_, std::move(peers), this);
 }
 
 HostBlock CudaExecutor::allocate_inputs(int64_t bytes) {
@@ -385,18 +406,18 @@ void CudaExecutor::finish_all_started() {
 }
 
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "reads must stay inside the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
   finish_all_started();
-  cuda_check(cudaMemcpy(to, static_cast<std::byte*>(arena_.get()) + offset, static_cast<size_t>(bytes),
+  cuda_check(cudaMemcpy(to, arena_ + offset, static_cast<size_t>(bytes),
                         cudaMemcpyDeviceToHost),
              "cudaMemcpy from the arena");
 }
 
 void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
-  check(offset >= 0 && bytes >= 0 && offset + bytes <= program_.arena_bytes, "writes must stay inside the arena");
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
   finish_all_started();
   // The copy runs on the default stream, for which the step's streams do not wait.
-  cuda_check(cudaMemcpyAsync(static_cast<std::byte*>(arena_.get()) + offset, from, static_cast<size_t>(bytes),
+  cuda_check(cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes),
                              cudaMemcpyHostToDevice, step_->compute()),
              "cudaMemcpy into the arena");
   synchronize();
@@ -404,7 +425,7 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
 
 void CudaExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {
   use_device();
-  copier_ = std::make_unique<StateCopier>(static_cast<const std::byte*>(arena_.get()), copies, to);
+  copier_ = std::make_unique<StateCopier>(arena_, copies, to);
 }
 
 void CudaExecutor::begin_copy() {

@@ -143,7 +143,7 @@ bool CheckpointDirectory::is_latest(int attempt) const {
 
 void CheckpointDirectory::require_latest(int attempt) const {
   if (!is_latest(attempt))
-    throw EnvError(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
+    throw LaterAttempt(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
                                attempt, attempt + 1));
 }
 
@@ -157,7 +157,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
     if (name.step != step || name.hidden) continue;
     const CheckpointEntry there = describe(name);
     if (there.complete() && there.attempt == attempt)
-      throw EnvError(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+      throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
   }
   make_directories(path_, *disk_);
   const std::string folder = folder_of(step, attempt);
@@ -169,7 +169,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
 std::string CheckpointDirectory::commit(Manifest manifest, std::string_view job) {
   const std::string folder = folder_of(manifest.step, manifest.attempt);
   write_file(folder + "/" + kJobName, job, *disk_);
-  manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), sha256(job)});
+  manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), digest_of(job)});
   if (const std::string defect = files_defect(manifest, folder); !defect.empty())
     throw EnvError(folder + "/" + defect + "; the checkpoint is not published");
   return publish(manifest, to_json(manifest));

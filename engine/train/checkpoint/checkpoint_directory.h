@@ -33,6 +33,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/train/checkpoint/checkpoint_names.h"
 #include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
@@ -58,6 +59,22 @@ struct CheckpointEntry {
   bool complete() const { return problem.empty(); }
 };
 
+/// The step of the complete one whose validation had the best value of a metric, of equal ones the last; nothing if no
+/// one has a value.
+std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric);
+
+/// A later attempt has begun: this one publishes nothing any more.
+class LaterAttempt : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
+
+/// This attempt has published that step before.
+class AlreadyPublished : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
+
 class CheckpointDirectory {
  public:
   /// Touches nothing; it need not exist.
@@ -69,7 +86,7 @@ class CheckpointDirectory {
   /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
   /// then on commits of older attempts fail.
   int claim_attempt();
-  /// The directory in which the files of a step are to be written, empty. EnvError if a later attempt exists, or if
+  /// The directory in which the files of a step are to be written, empty. LaterAttempt if there is one; EnvError if
   /// this attempt has published the step before.
   std::string begin(int64_t step, int attempt);
   /// Publishes it. All files of the manifest, other than job.yaml, have been written and synced there; `job` is written
@@ -81,7 +98,8 @@ class CheckpointDirectory {
 
   // Reading.
 
-  /// The newest first: by step, then by attempt. Complete: checkpoint.json is sound, and its files have their sizes;
+  /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
+  /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is sound, and its files have their sizes;
   /// verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
   /// The first complete one of list(); `passed_over`: those before it.

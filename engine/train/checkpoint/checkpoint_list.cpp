@@ -1,10 +1,13 @@
 // Reading a directory of checkpoints: which are complete, and which are no longer needed.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/job_spec.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/checkpoint/delete_checkpoint.h"
 #include "engine/train/checkpoint/input_file.h"
@@ -55,12 +58,22 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
 std::vector<CheckpointEntry> CheckpointDirectory::list() const {
   std::vector<CheckpointEntry> entries;
   for (const CheckpointName& name : checkpoint_names(path_)) entries.push_back(describe(name));
+  std::vector<CheckpointEntry*> places;
+  std::vector<CheckpointEntry> complete;
+  for (CheckpointEntry& entry : entries) {
+    if (!entry.complete()) continue;  // its attempt may not be known: it stays where its step is
+    places.push_back(&entry);
+    complete.push_back(std::move(entry));
+  }
+  std::stable_sort(complete.begin(), complete.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::pair(a.attempt, a.step) > std::pair(b.attempt, b.step);
+  });
+  for (size_t i = 0; i < places.size(); ++i) *places[i] = std::move(complete[i]);
   return entries;
 }
 
 std::optional<CheckpointEntry> CheckpointDirectory::newest_complete(std::vector<CheckpointEntry>* passed_over) const {
-  for (const CheckpointName& name : checkpoint_names(path_)) {
-    CheckpointEntry entry = describe(name);
+  for (CheckpointEntry& entry : list()) {
     if (entry.complete()) return entry;
     if (passed_over != nullptr) passed_over->push_back(std::move(entry));
   }
@@ -92,6 +105,20 @@ std::vector<std::string> CheckpointDirectory::retain(int keep, const std::set<in
   }
   if (!failures.empty()) throw EnvError(join(failures, "; "));
   return gone;
+}
+
+std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric) {
+  std::optional<int64_t> step;
+  double best = 0;
+  for (const CheckpointEntry& entry : entries) {  // the newest first
+    if (!entry.complete()) continue;
+    for (const auto& [name, value] : entry.manifest.metrics) {
+      if (name != metric || std::isnan(value) || (step && !is_better(metric, value, best))) continue;
+      step = entry.step;
+      best = value;
+    }
+  }
+  return step;
 }
 
 }  // namespace trainctl

@@ -1,47 +1,40 @@
-// See the header. OpenSSL uses the processor's SHA instructions.
+// See the header.
 #include "engine/train/checkpoint/digest.h"
 
-#include <openssl/evp.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
-#include <array>
+#include <fmt/format.h>
 
-#include "engine/base/error.h"
+#include <new>
 
 namespace trainctl {
 
-struct Sha256::State {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  ~State() { EVP_MD_CTX_free(context); }
+struct Digest::State {
+  XXH3_state_t* xxh = XXH3_createState();  // wants more alignment than new gives
+  State() {
+    if (xxh == nullptr) throw std::bad_alloc();
+    XXH3_128bits_reset(xxh);
+  }
+  ~State() { XXH3_freeState(xxh); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {
-  check(state_->context != nullptr && EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1,
-        "OpenSSL has SHA-256");
-}
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+Digest::Digest() : state_(std::make_unique<State>()) {}
+Digest::~Digest() = default;
+Digest::Digest(Digest&&) noexcept = default;
+Digest& Digest::operator=(Digest&&) noexcept = default;
 
-void Sha256::add(std::span<const uint8_t> bytes) {
-  check(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1, "a digest can be continued");
-}
+void Digest::add(std::span<const uint8_t> bytes) { XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()); }
 
-std::string Sha256::digits() {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  unsigned int size = 0;
-  check(EVP_DigestFinal_ex(state_->context, digest.data(), &size) == 1 && 2 * size == kDigestDigits,
-        "SHA-256 has 32 bytes");
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+std::string Digest::digits() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
 }
 
-std::string sha256(std::string_view text) {
-  Sha256 digest;
+std::string digest_of(std::string_view text) {
+  Digest digest;
   digest.add({reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   return digest.digits();
 }

@@ -1,4 +1,5 @@
-// SHA-256 of what is given to it piece by piece.
+// XXH128 of what is given to it piece by piece: a checksum against damage, not against forgery. The digits are those of
+// `xxhsum -H128`.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +10,24 @@
 
 namespace trainctl {
 
-inline constexpr size_t kDigestDigits = 64;
+inline constexpr size_t kDigestDigits = 32;
 
-class Sha256 {
+class Digest {
  public:
-  Sha256();
-  ~Sha256();
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
+  Digest();
+  ~Digest();
+  Digest(Digest&&) noexcept;
+  Digest& operator=(Digest&&) noexcept;
 
   void add(std::span<const uint8_t> bytes);
-  /// 64 hexadecimal digits; nothing can be added after it.
-  std::string digits();
+  /// 32 hexadecimal digits of all bytes so far.
+  std::string digits() const;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-std::string sha256(std::string_view text);
+std::string digest_of(std::string_view text);
 
 }  // namespace trainctl

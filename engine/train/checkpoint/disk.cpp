@@ -20,6 +20,7 @@ ssize_t Disk::pwrite(int fd, std::span<const uint8_t> bytes, int64_t at) {
   return ::pwrite(fd, bytes.data(), bytes.size(), at);
 }
 int Disk::fsync(int fd) { return ::fsync(fd); }
+int Disk::use_cache(int fd) { return ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) & ~O_DIRECT); }
 int Disk::close(int fd) { return ::close(fd); }
 int Disk::mkdir(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
 int Disk::rename(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()); }
@@ -31,13 +32,19 @@ Disk& real_disk() {
   return disk;
 }
 
-DiskFile::DiskFile(std::string path, Disk& disk) : path_(std::move(path)), disk_(&disk) {
-  fd_ = disk_->open(path_, O_WRONLY | O_CREAT | O_TRUNC);
+DiskFile::DiskFile(std::string path, Disk& disk, FileCache cache) : path_(std::move(path)), disk_(&disk) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+  if (cache == FileCache::bypassed) fd_ = disk_->open(path_, kFlags | O_DIRECT);
+  is_direct_ = fd_ >= 0;
+  if (!is_direct_ && (cache == FileCache::used || errno == EINVAL)) fd_ = disk_->open(path_, kFlags);
   if (fd_ < 0) fail("cannot be created");
 }
 
 DiskFile::DiskFile(DiskFile&& other) noexcept
-    : path_(std::move(other.path_)), disk_(other.disk_), fd_(std::exchange(other.fd_, -1)) {}
+    : path_(std::move(other.path_)),
+      disk_(other.disk_),
+      fd_(std::exchange(other.fd_, -1)),
+      is_direct_(other.is_direct_) {}
 
 DiskFile::~DiskFile() {
   if (fd_ >= 0) disk_->close(fd_);
@@ -51,6 +58,8 @@ void DiskFile::write(int64_t at, std::span<const uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t written = disk_->pwrite(fd_, bytes, at);
     if (written < 0 && errno == EINTR) continue;
+    if (written < 0 && errno == EINVAL && std::exchange(is_direct_, false) && disk_->use_cache(fd_) == 0)
+      continue;  // the end of a file, or a disk of larger blocks
     if (written == 0) errno = ENOSPC;  // of a file this has no other cause
     if (written <= 0) fail("cannot be written");
     bytes = bytes.subspan(static_cast<size_t>(written));

@@ -73,7 +73,7 @@ class Importer {
         write_same(writer, entry, wanted_[i]);
     }
     const FileDigest digest = writer.finish();
-    return {kWeightsName, digest.bytes, digest.sha256};
+    return {kWeightsName, digest.bytes, digest.xxh128};
   }
 
   ImportedWeights result() const {
@@ -220,7 +220,7 @@ StoredFile write_text(const std::string& folder, const std::string& name, const 
   DiskFile file(folder + "/" + name, disk);
   file.write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
   file.sync_and_close();
-  return {name, static_cast<int64_t>(text.size()), sha256(text)};
+  return {name, static_cast<int64_t>(text.size()), digest_of(text)};
 }
 
 }  // namespace

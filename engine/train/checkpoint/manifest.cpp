@@ -38,7 +38,7 @@ std::string file_defect(const StoredFile& file, std::set<std::string_view>& name
   if (file.name == kManifestName) return fmt::format("name: {} cannot list itself", kManifestName);
   if (!names.insert(file.name).second) return "name: '" + shown(file.name) + "' is listed twice";
   if (file.bytes < 0) return fmt::format("bytes: expected at least 0, found {}", file.bytes);
-  if (!is_digest(file.sha256)) return "sha256: expected 64 hexadecimal digits, found '" + shown(file.sha256) + "'";
+  if (!is_digest(file.xxh128)) return "xxh128: expected 32 hexadecimal digits, found '" + shown(file.xxh128) + "'";
   return "";
 }
 

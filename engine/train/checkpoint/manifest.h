@@ -2,14 +2,14 @@
 //
 //   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
 //    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
-//    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "sha256": "9f86…"}, …],
+//    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "checksum": "…"}
 //
-// The last line is `"checksum": "<64 digits>"}` and a newline: the SHA-256 of all bytes before that line. Fields that
+// The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that
 // are not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf",
 // "-inf".
 //
@@ -48,7 +48,7 @@ struct StoredTensor {
 struct StoredFile {
   std::string name;  ///< in the checkpoint's directory
   int64_t bytes = 0;
-  std::string sha256;  ///< 64 hexadecimal digits
+  std::string xxh128;  ///< 32 hexadecimal digits
 };
 
 struct Manifest {

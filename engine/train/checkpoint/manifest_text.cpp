@@ -22,7 +22,7 @@ constexpr size_t kLastLineBytes = kBeforeDigits.size() + kDigestDigits + kAfterD
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::i32};
 
 std::string last_line(std::string_view before) {
-  return std::string(kBeforeDigits) + sha256(before) + std::string(kAfterDigits);
+  return std::string(kBeforeDigits) + digest_of(before) + std::string(kAfterDigits);
 }
 
 /// A value and its path, which is made only for messages.
@@ -178,7 +178,7 @@ Manifest read(const Value& root) {
   manifest.seed = root["seed"].unsigned_integer(std::numeric_limits<uint64_t>::max());
   manifest.written = root["written"].text();
   root["files"].each([&](const Value& file) {
-    manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["sha256"].text()});
+    manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
   root["tensors"].each([&](const Value& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
   if (root.has("epoch_sums")) {
@@ -226,7 +226,7 @@ std::string to_json(const Manifest& manifest) {
   std::string text = head.dump();
   text.pop_back();  // the object goes on
   text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {
-            return Json{{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}};
+            return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
   Json sums = {{"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};

@@ -109,6 +109,23 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
                  (nothing_fits ? "\nnothing of it fits this job" : "\n--partial takes what fits, and leaves the rest as it starts"));
 }
 
+void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  std::vector<std::string> missing, reshaped;
+  for (const VariablePlan& v : job.plan.variables) {
+    const Tensor& tensor = job.graph.tensors[v.tensor];
+    const StoredTensor* stored =
+        manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
+    if (stored == nullptr)
+      missing.push_back(tensor.name);
+    else if (stored->shape != v.global_shape)
+      reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", tensor.name, to_string(v.global_shape),
+                                     to_string(stored->shape)));
+  }
+  if (missing.empty() && reshaped.empty()) return;
+  throw EnvError(checkpoint + " is of another network:" + list_of("the checkpoint has not: ", missing) +
+                 list_of("", reshaped));
+}
+
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
   const int64_t epochs = manifest.epoch - 1;

@@ -53,7 +53,7 @@ struct SafetensorsWriter::State {
   SafetensorsHeader header;
   std::unordered_map<std::string, size_t> index;
   DiskFile file;
-  Sha256 digest;
+  Digest digest;
   int64_t digested = 0;  ///< bytes of the file, from its start
   int64_t written = 0;   ///< bytes of the file
 

@@ -110,7 +110,7 @@ class SafetensorsFile {
 /// Of a file that is on the disk.
 struct FileDigest {
   int64_t bytes = 0;
-  std::string sha256;  ///< 64 hexadecimal digits
+  std::string xxh128;  ///< 32 hexadecimal digits
 };
 
 /// Writes one file. What is written in the file's order is digested on the way; anything else is read again at the end.

@@ -67,6 +67,10 @@ void Saver::add_to(TrainHooks& hooks) {
   hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
   hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
   hooks.reported = [this](const TrainPosition& position) { reported(position); };
+  hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
+    validated(report);
+    if (next) next(report);
+  };
   hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
     on_step(report);
     if (next) next(report);
@@ -93,7 +97,16 @@ void Saver::at_end(int64_t step, Executor& executor) {
   look(executor, true);
 }
 
+void Saver::validated(const ValidationReport& report) {
+  validation_ = report;
+  const std::optional<double> value = report.value(spec_.keep_best);
+  if (!value || (best_ && !is_better(spec_.keep_best, *value, *best_))) return;
+  best_ = value;
+  best_step_ = report.run_step;
+}
+
 bool Saver::is_due(int64_t step, int64_t last) const {
+  if (step == best_step_) return true;
   const auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
   SaveMoment now{.step = step, .last = last, .seconds = seconds_since(last_)};
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
@@ -141,6 +154,9 @@ void Saver::tell() {
   said.metric_sums = position_.epoch.metrics;
   said.steps = position_.epoch.count;
   said.is_finite = position_.is_finite;
+  said.is_validated = !validation_.values.empty() && validation_.run_step == position_.step;
+  for (size_t i = 0; said.is_validated && i < validation_.values.size(); ++i)
+    said.validation[i] = validation_.values[i].second;
   board_.tell(position_.step, said);
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <thread>
 
@@ -44,6 +45,7 @@ class Saver {
   void at_end(int64_t step, Executor& executor);
   void on_step(const StepReport& report);
   void reported(const TrainPosition& position);
+  void validated(const ValidationReport& report);
   bool is_due(int64_t step, int64_t last) const;
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
@@ -60,6 +62,9 @@ class Saver {
   const int64_t first_step_, steps_per_epoch_;
   const int failures_;
   TrainPosition position_;
+  ValidationReport validation_;  ///< the last one
+  std::optional<double> best_;   ///< of keep_best, in this run
+  int64_t best_step_ = -1;       ///< after which it was
   bool prepared_ = false;
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();

@@ -76,7 +76,7 @@ class Verifier {
   void check_content(const StoredFile& stored) {
     const InputFile file(path_of(stored.name));
     ++found_.files;
-    Sha256 digest;
+    Digest digest;
     std::vector<uint8_t> block(static_cast<size_t>(std::min(kBlockBytes, file.bytes())));
     for (int64_t at = 0, size; at < file.bytes(); at += size) {
       size = std::min(kBlockBytes, file.bytes() - at);
@@ -87,9 +87,9 @@ class Verifier {
     }
     if (file.bytes() != stored.bytes)
       fail(stored.name, fmt::format("has {} bytes, expected {}", file.bytes(), stored.bytes));
-    if (const std::string digits = digest.digits(); digits != stored.sha256)
-      fail(stored.name, fmt::format("its bytes are not those that were written: expected SHA-256 {}, found {}",
-                                    stored.sha256, digits));
+    if (const std::string digits = digest.digits(); digits != stored.xxh128)
+      fail(stored.name, fmt::format("its bytes are not those that were written: expected XXH128 {}, found {}",
+                                    stored.xxh128, digits));
   }
 
   void check_header(const std::string& name, const std::vector<ExpectedPiece>& expected) const {

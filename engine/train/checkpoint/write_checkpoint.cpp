@@ -9,6 +9,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/order.h"
@@ -17,7 +18,7 @@ namespace trainctl {
 namespace {
 
 /// Small enough that a slow disk shows progress.
-constexpr int64_t kWriteBytes = int64_t{4} << 20;
+constexpr size_t kWriteBytes = size_t{4} << 20;
 
 std::span<const uint8_t> bytes_of(std::span<const std::byte> image) {
   return {reinterpret_cast<const uint8_t*>(image.data()), image.size()};
@@ -53,19 +54,19 @@ class Tensors {
   std::vector<StoredTensor> all_;
 };
 
+/// The image is the file, byte for byte.
 StoredFile write_image(const std::string& folder, const std::string& name, std::span<const uint8_t> image,
-                       const SafetensorsHeader& header, std::atomic<uint64_t>& progress, Disk& disk) {
-  SafetensorsWriter writer(folder + "/" + name, header.entries, header.metadata, disk);
-  for (size_t e = 0; e < header.entries.size(); ++e) {
-    const SafetensorsEntry& entry = header.entries[e];
-    for (int64_t at = 0; at < entry.bytes(); at += kWriteBytes) {
-      const int64_t size = std::min(kWriteBytes, entry.bytes() - at);
-      writer.write(e, at, image.subspan(static_cast<size_t>(header.data_at + entry.begin + at), static_cast<size_t>(size)));
-      progress.fetch_add(static_cast<uint64_t>(size), std::memory_order_relaxed);
-    }
+                       std::atomic<uint64_t>& progress, Disk& disk) {
+  DiskFile file(folder + "/" + name, disk, FileCache::bypassed);
+  Digest digest;
+  for (size_t at = 0; at < image.size(); at += kWriteBytes) {
+    const std::span<const uint8_t> block = image.subspan(at, std::min(kWriteBytes, image.size() - at));
+    digest.add(block);
+    file.write(static_cast<int64_t>(at), block);
+    progress.fetch_add(block.size(), std::memory_order_relaxed);
   }
-  const FileDigest digest = writer.finish();
-  return {name, digest.bytes, digest.sha256};
+  file.sync_and_close();
+  return {name, static_cast<int64_t>(image.size()), digest.digits()};
 }
 
 std::string utc_now() {
@@ -89,6 +90,9 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
   m.is_finite = facts.position.is_finite;
+  if (!facts.position.is_validated) return m;
+  const std::vector<std::string> told = job.spec.told_metrics();
+  for (size_t i = 0; i < told.size(); ++i) m.metrics.emplace_back(told[i], facts.position.validation[i]);
   return m;
 }
 
@@ -106,7 +110,7 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
       const std::span<const uint8_t> image = bytes_of(images[rank]);
       const SafetensorsHeader header = parse_safetensors_header(image, static_cast<int64_t>(image.size()), name);
       for (const SafetensorsEntry& entry : header.entries) tensors.add(entry, name);
-      manifest.files.push_back(write_image(folder, name, image, header, progress, disk));
+      manifest.files.push_back(write_image(folder, name, image, progress, disk));
     }
     manifest.tensors = tensors.take();
     if (job.spec.train.checkpoint && job.spec.train.checkpoint->integrated)

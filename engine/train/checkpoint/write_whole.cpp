@@ -68,7 +68,7 @@ StoredFile write_whole(const Manifest& manifest, const std::string& directory, c
       throw EnvError(fmt::format("{}: cannot be renamed to {}: {}", part, path, std::strerror(errno)));
     const std::filesystem::path file = path;
     sync_directory(file.has_parent_path() ? file.parent_path().string() : ".", disk);
-    return {file.filename(), digest.bytes, digest.sha256};
+    return {file.filename(), digest.bytes, digest.xxh128};
   } catch (...) {
     disk.unlink(part);
     throw;

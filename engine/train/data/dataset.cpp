@@ -33,7 +33,7 @@ void write_number(double value, bool integer, int64_t count, void* out) {
 
 class Mnist final : public Dataset {
  public:
-  explicit Mnist(const DatasetSpec& spec) : set_(spec.paths.front()) {
+  explicit Mnist(const DatasetSpec& spec) : set_(spec.paths.front(), spec.split) {
     shapes_ = {set_.sample_shape(), {}, false, label_is_integer(spec)};
   }
   int64_t size() const override { return set_.size(); }
@@ -220,7 +220,7 @@ DataShapes read_data_shapes(const DatasetSpec& spec) {
   if (reads_tokens(spec)) return token_shapes(spec);
   DataShapes shapes = synthetic_shapes(spec);
   if (spec.type == "mnist")
-    shapes = {read_mnist_header(spec.paths.front()).sample_shape, {}, false, label_is_integer(spec)};
+    shapes = {read_mnist_header(spec.paths.front(), spec.split).sample_shape, {}, false, label_is_integer(spec)};
   const Transforms transforms(spec.transforms, shapes.data);
   shapes.data = transforms.shape();
   if (!spec.transforms.empty()) shapes.data_is_integer = transforms.to_integer();
@@ -229,11 +229,11 @@ DataShapes read_data_shapes(const DatasetSpec& spec) {
 
 int64_t read_data_size(const DatasetSpec& spec) {
   if (reads_tokens(spec)) return read_token_index(spec).samples;
-  return spec.type == "mnist" ? read_mnist_header(spec.paths.front()).size : synthetic_size(spec);
+  return spec.type == "mnist" ? read_mnist_header(spec.paths.front(), spec.split).size : synthetic_size(spec);
 }
 
 void check_files(const DatasetSpec& spec) {
-  if (spec.type == "mnist") check_mnist_files(spec.paths.front());
+  if (spec.type == "mnist") check_mnist_files(spec.paths.front(), spec.split);
 }
 
 int64_t data_set_bytes(const DatasetSpec& spec) {
@@ -241,7 +241,7 @@ int64_t data_set_bytes(const DatasetSpec& spec) {
   const auto word = static_cast<int64_t>(sizeof(int64_t));
   int64_t bytes = capped_product(spec.batch + (spec.shuffle ? samples : 0), word);
   if (spec.type != "mnist") return bytes;
-  const Shape image = read_mnist_header(spec.paths.front()).sample_shape;
+  const Shape image = read_mnist_header(spec.paths.front(), spec.split).sample_shape;
   bytes = capped_sum(bytes, capped_product(samples, num_elements(image) + 1));
   if (spec.transforms.empty()) return bytes;
   return capped_sum(bytes, Transforms(spec.transforms, image).scratch_size() * int64_t{sizeof(float)});

@@ -32,7 +32,7 @@ std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, const In
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
   }
   if (which == DataTensor::label) {
-    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front());
+    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front(), spec.dataset.split);
     for (size_t i = 0; i < labels.size(); ++i)
       if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};

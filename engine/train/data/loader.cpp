@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <limits>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
@@ -98,6 +99,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
   const auto allocate = options.allocate ? options.allocate : allocate_on_heap;
   for (int i = 0; i <= options.held; ++i) blocks_.push_back(allocate(layout.bytes));
   label_weights_.resize(blocks_.size(), 1.0f);
+  counts_.resize(blocks_.size());
   if (options.ignored_label) labels_.resize(static_cast<size_t>(set_->elements(DataTensor::label)));
   thread_ = std::thread([this] { load_steps(); });
 }
@@ -168,23 +170,44 @@ void Loader::load_steps() {
 }
 
 void Loader::fill(size_t block, int64_t step) {
-  const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), step % steps_per_epoch());
-  for (const Part& part : parts_) fill_part(part, samples, blocks_[block].get() + part.offset);
-  if (options_.ignored_label) label_weights_[block] = weight_of_labels(samples);
+  const int64_t in_epoch = step % steps_per_epoch();
+  const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), in_epoch);
+  const int64_t own = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(samples.size());
+  for (const Part& part : parts_) fill_part(part, samples, own, blocks_[block].get() + part.offset);
+  if (!options_.no_label && !options_.ignored_label) return;
+  const int64_t labels = count_labels(samples.first(static_cast<size_t>(own)));
+  counts_[block] = {own, labels};
+  if (options_.no_label) return;  // an evaluation divides by its own count
+  const auto all = static_cast<double>(own * set_->elements(DataTensor::label));
+  label_weights_[block] = labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(labels));
 }
 
-float Loader::weight_of_labels(std::span<const int64_t> samples) {
+/// Those that are not ignored.
+int64_t Loader::count_labels(std::span<const int64_t> samples) {
+  if (!options_.ignored_label) return static_cast<int64_t>(samples.size()) * set_->elements(DataTensor::label);
   int64_t counted = 0;
   for (const int64_t sample : samples) {
     set_->read(DataTensor::label, sample, labels_.data());
     counted += std::count_if(labels_.begin(), labels_.end(),
                              [ignored = *options_.ignored_label](int32_t label) { return label != ignored; });
   }
-  const auto all = static_cast<double>(samples.size() * labels_.size());
-  return counted == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(counted));
+  return counted;
 }
 
-void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out) {
+/// Marks the labels of rows that only fill the batch up. `rows` begins with the part's first row.
+void Loader::fill_labels(const Part& part, int64_t own_rows, std::byte* rows) const {
+  if (part.which != DataTensor::label || !options_.no_label) return;
+  const int64_t first = std::clamp<int64_t>(own_rows - part.batch_row - part.first_row, 0, part.rows);
+  const bool classes = set_->shapes().label_is_integer;
+  for (int64_t e = first * part.sample_elements; e < part.rows * part.sample_elements; ++e) {
+    if (classes)
+      reinterpret_cast<int32_t*>(rows)[e] = *options_.no_label;
+    else
+      reinterpret_cast<float*>(rows)[e] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+void Loader::fill_part(const Part& part, std::span<const int64_t> samples, int64_t own_rows, std::byte* out) {
   if (part.by_number) {
     const auto first = samples.begin() + part.batch_row + part.first_row;
     std::transform(first, first + part.rows, reinterpret_cast<int32_t*>(out),
@@ -197,6 +220,7 @@ void Loader::fill_part(const Part& part, std::span<const int64_t> samples, std::
     const auto row = static_cast<size_t>(part.batch_row + part.first_row + r);
     set_->read(part.which, samples[row], rows + r * sample_bytes);
   }
+  fill_labels(part, own_rows, rows);
   if (part.direct) return;
   const int64_t skipped = part.first_row * part.sample_elements;
   const Operand& operand = part.load->outputs[0];

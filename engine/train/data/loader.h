@@ -29,6 +29,8 @@ struct LoaderOptions {
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;              ///< the loss's ignore_index
+  /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
+  std::optional<int32_t> no_label;
   int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
@@ -58,6 +60,10 @@ class Loader {
   float label_weight() const { return label_weights_[static_cast<size_t>(taken_ - 1) % label_weights_.size()]; }
   /// The same of the batch that release_step releases next.
   float oldest_label_weight() const { return label_weights_[static_cast<size_t>(released_) % label_weights_.size()]; }
+  /// The labels that count of the batch that release_step releases next, where LoaderOptions::no_label is set; and its
+  /// samples without those that fill it up.
+  int64_t oldest_labels() const { return counts_[static_cast<size_t>(released_) % counts_.size()].labels; }
+  int64_t oldest_samples() const { return counts_[static_cast<size_t>(released_) % counts_.size()].samples; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
 
@@ -78,8 +84,9 @@ class Loader {
   Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const;
   void load_steps();
   void fill(size_t block, int64_t step);
-  float weight_of_labels(std::span<const int64_t> samples);
-  void fill_part(const Part& part, std::span<const int64_t> samples, std::byte* out);
+  int64_t count_labels(std::span<const int64_t> samples);
+  void fill_labels(const Part& part, int64_t own_rows, std::byte* rows) const;
+  void fill_part(const Part& part, std::span<const int64_t> samples, int64_t own_rows, std::byte* out);
 
   std::unique_ptr<Dataset> set_;
   SampleOrder order_;
@@ -93,6 +100,10 @@ class Loader {
   std::condition_variable changed_;
   std::vector<HostBlock> blocks_;
   std::vector<float> label_weights_;  ///< of the batches in blocks_
+  struct Counts {
+    int64_t samples = 0, labels = 0;
+  };
+  std::vector<Counts> counts_;  ///< of the batches in blocks_
   int64_t filled_ = 0;                ///< by the thread so far
   int64_t taken_ = 0;                 ///< by the trainer so far
   int64_t released_ = 0;              ///< by the trainer so far, of those taken

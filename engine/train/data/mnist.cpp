@@ -16,12 +16,17 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kImages = "train-images-idx3-ubyte";
-constexpr const char* kLabels = "train-labels-idx1-ubyte";
+/// The names of a split's files.
+struct SplitFiles {
+  std::string images, labels;
+  explicit SplitFiles(const std::string& split)
+      : images(split == "test" ? "t10k-images-idx3-ubyte" : "train-images-idx3-ubyte"),
+        labels(split == "test" ? "t10k-labels-idx1-ubyte" : "train-labels-idx1-ubyte") {}
+};
 constexpr int64_t kHeaderBytes = 64 << 10;  ///< more than any header needs, compressed or not
 
 /// The path of a file of the set; the raw file takes precedence over .gz.
-std::string find_file(const std::string& folder, const char* name) {
+std::string find_file(const std::string& folder, const SplitFiles& files, const std::string& name) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
@@ -29,11 +34,11 @@ std::string find_file(const std::string& folder, const char* name) {
                     "a folder with MNIST's IDX files; a relative path starts at the job file's folder");
   }
   for (const char* suffix : {"", ".gz"}) {
-    const fs::path path = fs::path(folder) / (std::string(name) + suffix);
+    const fs::path path = fs::path(folder) / (name + suffix);
     if (fs::is_regular_file(path, ignored)) return path.string();
   }
   throw SpecError({}, "dataset.path", fmt::format("'{}' has no {} (looked for {} and {}.gz)", folder, name, name, name),
-                  fmt::format("the set is {} and {}, each raw or .gz", kImages, kLabels));
+                  fmt::format("the set is {} and {}, each raw or .gz", files.images, files.labels));
 }
 
 std::vector<uint8_t> read_bytes(const std::string& path, int64_t most) {
@@ -122,8 +127,9 @@ void check_sample(const std::string& images, const Shape& image_dims) {
 
 }  // namespace
 
-MnistSet::MnistSet(const std::string& folder) {
-  const std::string images = find_file(folder, kImages), labels = find_file(folder, kLabels);
+MnistSet::MnistSet(const std::string& folder, const std::string& split) {
+  const SplitFiles files(split);
+  const std::string images = find_file(folder, files, files.images), labels = find_file(folder, files, files.labels);
   images_ = read_array(images, 3);
   labels_ = read_array(labels, 1);
   check_same_size(images, images_.header.dims, labels, labels_.header.dims);
@@ -136,15 +142,17 @@ void MnistSet::read_image(int64_t sample, float* out) const {
   for (int64_t i = 0; i < pixels; ++i) out[i] = in[i];
 }
 
-void check_mnist_files(const std::string& folder) {
-  for (const auto& [name, num_dims] : {std::pair{kImages, size_t{3}}, {kLabels, size_t{1}}}) {
-    const std::string path = find_file(folder, name);
+void check_mnist_files(const std::string& folder, const std::string& split) {
+  const SplitFiles files(split);
+  for (const auto& [name, num_dims] : {std::pair{files.images, size_t{3}}, {files.labels, size_t{1}}}) {
+    const std::string path = find_file(folder, files, name);
     if (is_compressed(of_the_job([&] { return read_bytes(path, 2); }))) read_array(path, num_dims);
   }
 }
 
-MnistHeader read_mnist_header(const std::string& folder) {
-  const std::string images = find_file(folder, kImages), labels = find_file(folder, kLabels);
+MnistHeader read_mnist_header(const std::string& folder, const std::string& split) {
+  const SplitFiles files(split);
+  const std::string images = find_file(folder, files, files.images), labels = find_file(folder, files, files.labels);
   // Reads no more than headers and lengths.
   const Shape image_dims = read_header(images, 3).dims, label_dims = read_header(labels, 1).dims;
   check_same_size(images, image_dims, labels, label_dims);
@@ -152,8 +160,9 @@ MnistHeader read_mnist_header(const std::string& folder) {
   return {image_dims[0], {image_dims[1], image_dims[2], 1}};
 }
 
-std::vector<uint8_t> read_mnist_labels(const std::string& folder) {
-  return read_array(find_file(folder, kLabels), 1).body;
+std::vector<uint8_t> read_mnist_labels(const std::string& folder, const std::string& split) {
+  const SplitFiles files(split);
+  return read_array(find_file(folder, files, files.labels), 1).body;
 }
 
 }  // namespace trainctl

@@ -1,5 +1,6 @@
 // A folder of IDX files with MNIST's names, raw or .gz:
-//   train-images-idx3-ubyte  u8 [n, h, w]      train-labels-idx1-ubyte  u8 [n]
+//   train-images-idx3-ubyte  u8 [n, h, w]      train-labels-idx1-ubyte  u8 [n]       split "train"
+//   t10k-images-idx3-ubyte                     t10k-labels-idx1-ubyte                split "test"
 // Raw samples are [h, w, 1], 0 to 255.
 #pragma once
 
@@ -16,7 +17,7 @@ class MnistSet {
  public:
   /// SpecError (dataset.path) if files are missing, with the names looked for, if they are broken, or if they do not
   /// belong together.
-  explicit MnistSet(const std::string& folder);
+  explicit MnistSet(const std::string& folder, const std::string& split = "train");
 
   int64_t size() const { return images_.header.dims[0]; }
   Shape sample_shape() const { return {images_.header.dims[1], images_.header.dims[2], 1}; }
@@ -34,11 +35,11 @@ struct MnistHeader {
 
 /// From the first bytes of both files, and their lengths. SpecError (dataset.path) if a file is missing or cut off, a
 /// header is damaged, or the numbers of labels and images differ.
-MnistHeader read_mnist_header(const std::string& folder);
+MnistHeader read_mnist_header(const std::string& folder, const std::string& split = "train");
 
 /// The labels alone. Throws as MnistSet.
-std::vector<uint8_t> read_mnist_labels(const std::string& folder);
+std::vector<uint8_t> read_mnist_labels(const std::string& folder, const std::string& split = "train");
 /// Inflates files in .gz, whose checksum is at their end. SpecError (dataset.path) if one is damaged.
-void check_mnist_files(const std::string& folder);
+void check_mnist_files(const std::string& folder, const std::string& split = "train");
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 // Which samples a step trains on. Depends on (seed, epoch, step) alone, so all ranks agree without communication.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -31,6 +32,10 @@ class SampleOrder {
   SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed);
 
   int64_t steps_per_epoch() const { return steps_; }
+  /// Of a step's batch, how many are not there to fill it up: they come first.
+  int64_t own_rows(int64_t step) const {
+    return std::min(static_cast<int64_t>(batch_.size()), samples_ - step * static_cast<int64_t>(batch_.size()));
+  }
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
   /// nothing.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);

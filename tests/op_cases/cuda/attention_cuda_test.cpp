@@ -1,5 +1,5 @@
-// That cuDNN computes what the engine expects of it: the op cases only see the results, which the engine's own kernels
-// give too.
+// That cuDNN has what the engine expects of it: the op cases only see the results, which the engine's own kernels give
+// too.
 #include <doctest/doctest.h>
 
 #include "engine/ops/cuda/cudnn_plans.h"
@@ -31,7 +31,31 @@ CudnnAttention packed(int64_t b, int64_t heads, int64_t t, int64_t d, bool causa
   return attention;
 }
 
+/// Grouped queries, packed for each kv head: those of a sample take the place of samples.
+CudnnAttention heads_as_samples(int64_t kv_heads, int64_t group, int64_t t, int64_t d, bool backward) {
+  const int64_t of_head = (group + 2) * d, row = kv_heads * of_head;
+  const CudnnTensor q{{kv_heads, group, t, d}, {of_head, d, row, 1}},
+      k{{kv_heads, 1, t, d}, {of_head, of_head, row, 1}};
+  CudnnAttention attention{q, k, k, {{kv_heads, group, t, d}, {group * d, d, kv_heads * group * d, 1}}};
+  attention.logs = {{kv_heads, group, t, 1}, {group * t, t, 1, 1}};
+  attention.causal = true;
+  attention.scale = 0.125;
+  attention.backward = backward;
+  return attention;
+}
+
 }  // namespace
+
+TEST_CASE("cuDNN's attention takes the kv heads of one sample, with their queries, in the place of samples") {
+  if (!cudnn_is_here()) return;
+  for (const int64_t t : {192, 1024, 2048}) {
+    for (const bool backward : {false, true}) {
+      CAPTURE(t);
+      CAPTURE(backward);
+      CHECK(cuda::cudnn_plan(heads_as_samples(8, 4, t, 64, backward)) != nullptr);
+    }
+  }
+}
 
 TEST_CASE("cuDNN has a deterministic attention, forward and backward, for packed heads of all lengths") {
   if (!cudnn_is_here()) return;
@@ -66,12 +90,16 @@ TEST_CASE("cuDNN has deterministic convolutions of channels-last images in bf16,
         c.kind = kind;
         c.x = image(4, 64, 28, 28), c.w = image(128, 64, 3, 3), c.y = image(4, 128, 14, 14);
         c.before = c.after = {1, 1}, c.stride = {2, 2}, c.dilation = {1, 1};
-        c.dtype = c.w_dtype = dtype;
+        c.dtype = dtype;
+        c.w_dtype = kind == Kind::weight ? DType::f32 : dtype;  // as the engine asks
         c.tf32 = tf32;
         CAPTURE(static_cast<int>(kind));
         CAPTURE(to_string(dtype));
         CAPTURE(tf32);
-        CHECK(cuda::cudnn_plan(c) != nullptr);
+        const auto engines = cuda::cudnn_engines(c, kMostCudnnWorkspace);
+        INFO(engines->fault());
+        REQUIRE(!engines->names().empty());
+        CHECK(engines->plan(0) != nullptr);
       }
     }
   }

@@ -5,6 +5,7 @@
 
 namespace trainctl {
 
+/// Of the families in TRAINCTL_OP_CASES.
 std::vector<OpCase> large_cases();
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@ using namespace trainctl;
 namespace {
 
 Manifest sample() {
-  const std::string digits(64, 'a');
+  const std::string digits(kDigestDigits, 'a');
   return {.trainctl = "0.1.0",
           .name = "mnist_mlp",
           .run = 3,
@@ -40,7 +40,7 @@ Manifest sample() {
 /// Ends the text as a manifest ends, so that what is before it is looked at.
 std::string with_checksum(std::string text) {
   text.resize(text.rfind("\"checksum\""));
-  return text + "\"checksum\": \"" + sha256(text) + "\"}\n";
+  return text + "\"checksum\": \"" + digest_of(text) + "\"}\n";
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -77,7 +77,7 @@ TEST_CASE("a manifest is JSON to everybody, and its last line is the checksum of
   const nlohmann::json json = nlohmann::json::parse(text);
   CHECK(json["tensors"][0]["pieces"][1]["offset"] == std::vector<int>{2, 0});
   const size_t last = text.rfind("\"checksum\"");
-  CHECK(json["checksum"] == sha256(text.substr(0, last)));
+  CHECK(json["checksum"] == digest_of(text.substr(0, last)));
   CHECK(text[last - 1] == '\n');
   CHECK(checksum_of(text) == json["checksum"].get<std::string>());
 }
@@ -148,7 +148,7 @@ TEST_CASE("files have plain names, listed once: none leads out of the directory"
     check_refused("{\"name\":\"rank.0000.safetensors\"", std::string("{\"name\":\"") + name + "\"", "files[0]: name: ");
   }
   check_refused("{\"name\":\"rank.0001.safetensors\"", "{\"name\":\"rank.0000.safetensors\"", "files[1]: name: ");
-  check_refused(std::string(64, 'a'), std::string(64, 'A'), "files[0]: sha256: expected 64 hexadecimal digits");
+  check_refused(std::string(kDigestDigits, 'a'), std::string(kDigestDigits, 'A'), "files[0]: xxh128: expected 32 hexadecimal digits");
 }
 
 TEST_CASE("an unsound manifest is never written") {

@@ -128,7 +128,7 @@ Manifest write_sample_files(const std::string& folder, const std::vector<SampleT
       writer.write(writer.index_of(entry.name), 0, sample_bytes(*tensor, box, tensor->dtype));
     }
     const FileDigest digest = writer.finish();
-    manifest.files.push_back({name, digest.bytes, digest.sha256});
+    manifest.files.push_back({name, digest.bytes, digest.xxh128});
   }
   return manifest;
 }

@@ -100,7 +100,7 @@ TEST_CASE("a flipped byte outside the numbers never makes a reader return other 
   int refused = 0, survived = 0;
   for (const auto& entry : fs::directory_iterator(saved.path)) {
     const std::string path = entry.path(), text = read_whole_file(path);
-    // The numbers themselves have only their SHA-256: the test above.
+    // The numbers themselves have only their XXH128: the test above.
     const bool has_numbers = path.ends_with(".safetensors");
     const size_t end = has_numbers ? static_cast<size_t>(SafetensorsFile(path).header().data_at) : text.size();
     for (size_t i = 0; i < end; ++i)
@@ -157,7 +157,7 @@ TEST_CASE("a file whose tensors are not those of the manifest is found though it
     const FileDigest digest = writer.finish();
     Manifest manifest = parse_manifest(read_whole_file(saved.path + "/checkpoint.json"), "c");
     for (StoredFile& file : manifest.files)
-      if (file.name == "rank.0000.safetensors") file = {file.name, digest.bytes, digest.sha256};
+      if (file.name == "rank.0000.safetensors") file = {file.name, digest.bytes, digest.xxh128};
     put(saved.path + "/checkpoint.json", to_json(manifest));
   };
   const SafetensorsEntry weight{.name = "fc.weight:weight[0:2, 0:3]", .type = StoredType::f32, .shape = {2, 3}};
@@ -200,7 +200,7 @@ TEST_CASE("the integrated file is verified: its bytes, and that its tensors are 
     const FileDigest digest = writer.finish();
     Manifest manifest = parse_manifest(read_whole_file(path + "/checkpoint.json"), "c");
     for (StoredFile& stored : manifest.files)
-      if (stored.name == "model.safetensors") stored = {stored.name, digest.bytes, digest.sha256};
+      if (stored.name == "model.safetensors") stored = {stored.name, digest.bytes, digest.xxh128};
     put(path + "/checkpoint.json", to_json(manifest));
     CHECK(names(problems(path), words));
   }
@@ -214,6 +214,6 @@ TEST_CASE("that a checkpoint was verified is known until it changes") {
   forget_verified(saved.path);
   CHECK_FALSE(saved.directory.list()[0].verified);
   CHECK(record_verified(saved.path));
-  put(saved.path + "/.verified", std::string(64, '0'));
+  put(saved.path + "/.verified", std::string(kDigestDigits, '0'));
   CHECK_FALSE(saved.directory.list()[0].verified);
 }

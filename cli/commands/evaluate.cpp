@@ -1,0 +1,158 @@
+// trainctl evaluate and predict: the job's validation set with the weights of a checkpoint, under the job's plan.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <numeric>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
+#include "cli/launch/run.h"
+#include "cli/launch/workload.h"
+#include "cli/output_path.h"
+#include "engine/base/error.h"
+#include "engine/base/round_up.h"
+#include "engine/train/prediction.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  JobArguments job;
+  std::string checkpoint;
+  bool json = false;
+};
+
+struct PredictOptions {
+  JobArguments job;
+  std::string checkpoint, layer, output;
+};
+
+/// Where the ranks write until all is there: "out.part.npy".
+std::string part_name(const std::string& output) {
+  const size_t dot = output.rfind('.');
+  return output.substr(0, dot) + ".part" + output.substr(dot);
+}
+
+/// What a run of its own would do otherwise: save, restart, print. Rows that fill up a batch do not count, so the batch
+/// may be any that the ranks divide.
+JobSpec for_evaluation(JobSpec spec) {
+  spec.train.checkpoint.reset();
+  spec.train.stop_when.reset();
+  spec.launch.max_restarts = 0;
+  spec.print = {};
+  const int64_t ranks = std::max(1, spec.launch.ranks / std::max(1, spec.parallel.stages));
+  spec.dataset.batch = round_up(spec.dataset.batch, ranks * spec.parallel.micro_batches);
+  return spec;
+}
+
+/// While it lives, what is written to stdout goes to stderr.
+class QuietStdout {
+ public:
+  QuietStdout() : stdout_(dup(STDOUT_FILENO)) { dup2(STDERR_FILENO, STDOUT_FILENO); }
+  ~QuietStdout() {
+    dup2(stdout_, STDOUT_FILENO);
+    close(stdout_);
+  }
+  QuietStdout(const QuietStdout&) = delete;
+  QuietStdout& operator=(const QuietStdout&) = delete;
+
+ private:
+  int stdout_;
+};
+
+/// The exit code of the run, and its folder.
+struct Ended {
+  int code = kExitDone;
+  RunDirectory directory;
+};
+
+Ended run_evaluation(const JobArguments& arguments, EvaluateOptions evaluate) {
+  WorkloadOptions for_workload;
+  for_workload.evaluate = std::move(evaluate);
+  JobSpec spec = arguments.load();
+  require_possible(spec, for_workload);
+  boost::asio::io_context loop;
+  const std::unique_ptr<Workload> workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
+  Run run(*workload, {0}, loop, nullptr);
+  const int code = run();
+  return {code, run.directory()};
+}
+
+int evaluate(const Options& options) {
+  std::optional<QuietStdout> quiet;
+  if (options.json) quiet.emplace();
+  const Ended ended = run_evaluation(options.job, {.checkpoint = options.checkpoint});
+  quiet.reset();
+  if (options.json && ended.code == kExitDone)
+    std::cout << std::ifstream(ended.directory.file("evaluation.json")).rdbuf() << std::flush;
+  return ended.code;
+}
+
+int predict(const PredictOptions& options) {
+  require_prediction_name(options.output);
+  require_writable_file(options.output, "-o");
+  const std::string output = std::filesystem::absolute(options.output).string(), part = part_name(output);
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  EvaluateOptions evaluate{.checkpoint = options.checkpoint, .layer = options.layer, .output = part};
+  const int code = run_evaluation(options.job, std::move(evaluate)).code;
+  if (code != kExitDone) {
+    std::filesystem::remove(part, ignored);
+    return code;
+  }
+  std::error_code error;
+  std::filesystem::rename(part, output, error);
+  if (error) throw EnvError("cannot write " + output + ": " + error.message());
+  std::cout << options.layer << " in " << options.output << "\n";
+  return code;
+}
+
+}  // namespace
+
+void add_evaluate_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("evaluate", "Loss and metrics of the validation set, with a checkpoint's weights");
+  options->job.add_to(*command);
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A checkpoint, a folder of checkpoints, a run's folder or its number: the newest in it")
+      ->required();
+  command->add_flag("--json", options->json, "The numbers as JSON; all else goes to stderr");
+  command->footer(
+      R"(Runs forward only: batch_norm takes its running statistics, and dropout passes everything. Each sample of the
+job's validation.dataset counts once, under any plan. The numbers are also in evaluation.json in the run's folder.
+
+Examples:
+  trainctl evaluate job.yaml --checkpoint 3                    the newest of run 3
+  trainctl evaluate job.yaml --checkpoint log_output/3/checkpoints/step_00000630 launch.ranks=2
+  trainctl evaluate job.yaml --checkpoint 3 validation.dataset.split=test --json)");
+  command->callback([&chosen, options] { chosen = [options] { return evaluate(*options); }; });
+}
+
+void add_predict_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<PredictOptions>();
+  auto* command =
+      app.add_subcommand("predict", "Write a layer's output for the validation set, with a checkpoint's weights");
+  options->job.add_to(*command);
+  command
+      ->add_option("--checkpoint", options->checkpoint,
+                   "A checkpoint, a folder of checkpoints, a run's folder or its number: the newest in it")
+      ->required();
+  command->add_option("--layer", options->layer, "The layer")->required();
+  command->add_option("-o,--output", options->output, "The file, .npy or .safetensors")->required();
+  command->footer(
+      R"(Row i is of sample i of the job's validation.dataset, under any plan. All else is as with evaluate; bf16 is
+written as f32.
+
+Examples:
+  trainctl predict job.yaml --checkpoint 3 --layer out -o logits.npy
+  trainctl predict job.yaml --checkpoint 3 --layer fc1 -o features.safetensors launch.ranks=2)");
+  command->callback([&chosen, options] { chosen = [options] { return predict(*options); }; });
+}
+
+}  // namespace trainctl

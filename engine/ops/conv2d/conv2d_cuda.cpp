@@ -1,0 +1,124 @@
+// The convolution kernels of GPUs: cuDNN computes them, or the engine's own kernel what cuDNN does not; then the
+// kernels of bias and activation run on the result, unless cuDNN has done that too.
+#include "engine/ops/conv2d/conv_library_cuda.h"
+#include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/cuda/say_once.h"
+#include "engine/ops/fused_kernels.h"
+
+namespace trainctl {
+namespace {
+
+const char* name_of(ConvKind kind) {
+  switch (kind) {
+    case ConvKind::forward:
+      return "the forward pass";
+    case ConvKind::data:
+      return "the input gradient";
+    case ConvKind::weight:
+      return "the weight gradient";
+  }
+  return "";
+}
+
+/// With the bias, if the problem has one.
+CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
+  CudaKernel sums = own_convolution(problem.kind, problem.shape, problem.tensors, scratch);
+  if (!problem.finish) return sums;
+  return [sums, finish = problem.finish(problem.tensors, scratch)](CudaStream stream) {
+    sums(stream);
+    finish(stream);
+  };
+}
+
+CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
+  problem.tf32 = call.tf32 || call.attrs.flag("tf32");
+  if (const std::string& fault = cuda::cudnn_fault(); !fault.empty()) {
+    say_once("convolutions run in the engine's own kernels, which are many times slower: " + fault);
+    return by_own_kernel(problem, call.scratch);
+  }
+  std::string tried;
+  if (CudaKernel by_library = library_convolution(problem, call.scratch, tried)) return by_library;
+  const ConvTensors& t = problem.tensors;
+  say_once("conv2d: cuDNN has no deterministic engine for " + std::string(name_of(problem.kind)) + " of images " +
+           to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
+           to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
+           "; the engine's own kernel computes it, which is many times slower. Tried: " + tried);
+  return by_own_kernel(problem, call.scratch);
+}
+
+CudaKernel in_order(std::vector<CudaKernel> kernels) {
+  if (kernels.size() == 1) return kernels[0];
+  return [kernels = std::move(kernels)](CudaStream stream) {
+    for (const CudaKernel& kernel : kernels) kernel(stream);
+  };
+}
+
+/// The kernel of a fused op, with its own operands; of a bias, along the channels.
+CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in, TensorArg out) {
+  const CudaKernelDef* kernel = find_cuda_kernel(def.name);
+  check(kernel != nullptr, std::string("no CUDA kernel of ") + def.name);
+  CudaKernelCall one = call;
+  one.in = std::move(in);
+  one.out = {std::move(out)};
+  if (!is_channels_last(call.attrs)) one.attrs.set("dim", int64_t{1});
+  return kernel->prepare(one);
+}
+
+/// The kernels of bias and activation, from `sums` to y.
+std::vector<CudaKernel> epilogue_kernels(const CudaKernelCall& call, const TensorArg& sums, const TensorArg& bias,
+                                         const TensorArg& y) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  std::vector<CudaKernel> kernels;
+  if (epilogue.bias) kernels.push_back(apart(call, bias_kernel(), {sums, bias}, sums));
+  if (epilogue.activation != Activation::none)
+    kernels.push_back(apart(call, activation_kernel(epilogue.activation), {sums}, y));
+  return kernels;
+}
+
+/// Whether cuDNN may have an engine that adds the bias, and applies the activation.
+bool may_fuse(const CudaKernelCall& call, const Epilogue& epilogue) {
+  return epilogue.bias && !epilogue.keep_input && call.in[2].dtype == call.out[0].dtype &&
+         (epilogue.activation == Activation::none || epilogue.activation == Activation::relu);
+}
+
+CudaKernel prepare_conv2d(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &w = call.in[1], &y = call.out[0];
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  const TensorArg sums = epilogue.keep_input ? call.out[1] : y;  // the activation's input
+  ConvProblem problem{ConvKind::forward, ConvShape::of(call.attrs, x.shape, w.shape, y.shape), {x, w, sums}};
+  const TensorArg bias = epilogue.bias ? call.in[2] : TensorArg{};
+  if (may_fuse(call, epilogue)) {
+    problem.tensors.bias = bias;
+    problem.relu = epilogue.activation == Activation::relu;
+    problem.finish = [call](const ConvTensors& t, CudaScratch* scratch) {
+      CudaKernelCall on = call;
+      on.scratch = scratch;
+      return in_order(epilogue_kernels(on, t.y, t.bias, t.y));
+    };
+    return convolution(call, std::move(problem));
+  }
+  std::vector<CudaKernel> kernels = {convolution(call, std::move(problem))};
+  for (CudaKernel& kernel : epilogue_kernels(call, sums, bias, y)) kernels.push_back(std::move(kernel));
+  return in_order(std::move(kernels));
+}
+
+CudaKernel prepare_conv2d_input_grad(const CudaKernelCall& call) {
+  const TensorArg &dy = call.in[0], &w = call.in[1], &dx = call.out[0];
+  return convolution(call, {ConvKind::data, ConvShape::of(call.attrs, dx.shape, w.shape, dy.shape), {dx, w, dy}});
+}
+
+CudaKernel prepare_conv2d_weight_grad(const CudaKernelCall& call) {
+  const TensorArg &x = call.in[0], &dy = call.in[1], &dw = call.out[0];
+  std::vector<CudaKernel> kernels = {
+      convolution(call, {ConvKind::weight, ConvShape::of(call.attrs, x.shape, dw.shape, dy.shape), {x, dw, dy}})};
+  if (epilogue_of(call.attrs).bias_grad) kernels.push_back(apart(call, bias_grad_kernel(), {dy}, call.out[1]));
+  return in_order(std::move(kernels));
+}
+
+}  // namespace
+
+extern const CudaKernels conv2d_cuda = {{"conv2d", prepare_conv2d},
+                                        {"conv2d_input_grad", prepare_conv2d_input_grad},
+                                        {"conv2d_weight_grad", prepare_conv2d_weight_grad}};
+
+}  // namespace trainctl

@@ -1,0 +1,45 @@
+#include "engine/ops/cuda/device_choices_cuda.h"
+
+#include <cctype>
+#include <memory>
+
+#include "engine/ops/cuda/launch_cuda.h"
+
+namespace trainctl::cuda {
+
+KeptChoices& choices_of_device(const std::string& what, const std::string& library_version) {
+  static std::mutex mutex;
+  static auto& files = *new std::map<std::string, std::unique_ptr<KeptChoices>>;
+  int device = 0, driver = 0;
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  cuda_check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  std::string name = properties.name;
+  for (char& c : name)
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  name += "-" + std::to_string(properties.multiProcessorCount) + "-" + std::to_string(driver) + "-" + library_version;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<KeptChoices>& file = files[what + "/" + name];
+  if (file == nullptr) {
+    const std::filesystem::path root = cache_folder();
+    file = std::make_unique<KeptChoices>(root.empty() ? root : root / what / name);
+  }
+  return *file;
+}
+
+size_t fastest(size_t candidates, const std::function<float(size_t)>& measure) {
+  size_t best = 0;
+  float best_time = -1;
+  for (size_t i = 0; i < candidates; ++i) {
+    const float time = measure(i);
+    // A later suggestion must be faster by more than noise; otherwise the library's order decides. An algorithm that
+    // wins a trial by 1 % may take more power, which slows long runs of large products by 3 %.
+    if (time < 0 || (best_time >= 0 && time > 0.98f * best_time)) continue;
+    best = i;
+    best_time = time;
+  }
+  return best;
+}
+
+}  // namespace trainctl::cuda

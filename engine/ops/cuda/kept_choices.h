@@ -1,0 +1,44 @@
+// Choices that are measured once on a machine and then kept in a file: which algorithm of a library computes a product
+// or a convolution. Two algorithms may add in different orders, so each process of each run must take the same one:
+// otherwise two runs of a job would differ in their last bits.
+//
+//   file   = { line }
+//   line   = key ' ' choice '.' newline            neither has a space or a newline
+//
+// A process that does not find a key measures while it holds the file's lock, so that all ranks that share the file
+// choose alike. A choice is added as one write. A line of another form (of a process that died, of a damaged disk) is
+// ignored, and said once.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace trainctl {
+
+/// $XDG_CACHE_HOME/trainctl, or ~/.cache/trainctl; empty if neither is set.
+std::filesystem::path cache_folder();
+
+/// All calls are safe from several threads.
+class KeptChoices {
+ public:
+  /// An empty path, or a file that cannot be written: choices are kept in this process alone.
+  explicit KeptChoices(std::filesystem::path file) : file_(std::move(file)) {}
+
+  /// What this process has taken before, or else what the file says.
+  std::optional<std::string> find(const std::string& key);
+
+  /// As find(). If there is no choice yet, that of `make`, which is called while the file is locked and is then kept
+  /// there; if it cannot be kept, `unkept`, which must be the same in every process.
+  std::string find_or_make(const std::string& key, const std::string& unkept, const std::function<std::string()>& make);
+
+ private:
+  std::filesystem::path file_;
+  std::mutex mutex_;
+  std::map<std::string, std::string> taken_;  ///< by this process: later changes of the file have no effect
+};
+
+}  // namespace trainctl

@@ -1,0 +1,17 @@
+#include "engine/ops/cuda/say_once.h"
+
+#include <cstdio>
+#include <mutex>
+#include <set>
+
+namespace trainctl {
+
+void say_once(const std::string& line) {
+  static std::mutex mutex;
+  static auto& said = *new std::set<std::string>;
+  const std::lock_guard lock(mutex);
+  if (!said.insert(line).second) return;
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,98 @@
+// See the header.
+#include "engine/train/evaluator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/model/evaluation.h"
+
+namespace trainctl {
+namespace {
+
+std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
+                                    Executor& executor) {
+  const JobSpec& spec = job.spec;
+  LoaderOptions options;
+  options.num_steps = std::numeric_limits<int64_t>::max();  // one pass after another
+  options.micro_batches = job.plan.micro_batches;
+  options.full_batch = spec.parallel.full_batch;
+  if (spec.loss->attrs.has("ignore_index")) options.ignored_label = spec.loss->attrs.integer("ignore_index");
+  options.no_label = no_label(evaluation.graph);
+  options.held = 1;
+  options.layout = &executor.inputs();
+  options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
+  try {
+    return std::make_unique<Loader>(open_dataset(evaluation.set, spec.seed), evaluation.set, program, spec.seed,
+                                    options);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+}
+
+}  // namespace
+
+Evaluator::Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
+                     std::unique_ptr<Executor> executor)
+    : job_(job),
+      program_(program),
+      rows_(evaluation.set.batch * num_elements(job.shapes.label)),
+      executor_(std::move(executor)),
+      loader_(make_loader(job, evaluation, program, *executor_)) {}
+
+ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t, int64_t)>& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  StepScalars scalars;
+  scalars.step = static_cast<uint32_t>(std::max<int64_t>(steps, 1) - 1);
+  std::array<float, kMostMetrics> sums{};
+  double loss = 0;                             // a batch's loss is its sum divided by all rows of a batch
+  std::array<double, kMostMetrics> metrics{};  // sums of whole numbers
+  int64_t labels = 0;
+  ValidationReport report;
+  report.run_step = steps;
+  if (progress) progress(0, batches());
+  for (int64_t batch = 0; batch < batches(); ++batch) {
+    executor_->start_step(loader_->next_step(), scalars);
+    loss += static_cast<double>(executor_->finish_step(std::span(sums).first(program_.metrics.size())));
+    for (size_t i = 0; i < program_.metrics.size(); ++i) metrics[i] += static_cast<double>(sums[i]);
+    labels += loader_->oldest_labels();
+    report.samples += loader_->oldest_samples();
+    loader_->release_step();
+    if (progress) progress(batch + 1, batches());
+  }
+  const auto mean = [&](double sum, double scale) {
+    return labels == 0 ? 0.0 : sum * (scale * static_cast<double>(rows_)) / static_cast<double>(labels);
+  };
+  const ValidationSpec& told = *job_.spec.validation;
+  if (program_.loss_offset >= 0 && told.tells("loss")) report.values.emplace_back("loss", mean(loss, 1));
+  for (size_t i = 0; i < program_.metrics.size(); ++i)
+    if (told.tells(program_.metrics[i].name))
+      report.values.emplace_back(program_.metrics[i].name, mean(metrics[i], program_.metrics[i].scale));
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+std::string StopRule::reason_after(const ValidationReport& report) {
+  if (!spec_) return "";
+  const std::optional<double> value = report.value(spec_->metric);
+  check(value.has_value(), "train.stop_when names what validation tells");
+  const bool is_best = !best_ || is_better(spec_->metric, *value, *best_);
+  since_ = is_best ? 0 : since_ + 1;
+  if (is_best) {
+    best_ = value;
+    best_step_ = report.run_step;
+  }
+  if (spec_->reaches && !is_better(spec_->metric, *spec_->reaches, *value) && *value == *value)
+    return fmt::format("validation's {} is {:.4g}, and train.stop_when.reaches is {:.4g}", spec_->metric, *value,
+                       *spec_->reaches);
+  if (spec_->patience > 0 && since_ >= spec_->patience)
+    return fmt::format("validation's {} has not been better than {:.4g} since step {} (train.stop_when.patience: {})",
+                       spec_->metric, *best_, best_step_, spec_->patience);
+  return "";
+}
+
+}  // namespace trainctl

@@ -1,0 +1,51 @@
+// Runs one rank's evaluation program over a whole data set: each sample counts once, in loss and metrics. The last
+// batch is filled up with rows that have no label.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/runtime/executor.h"
+#include "engine/train/data/loader.h"
+#include "engine/train/job.h"
+#include "engine/train/metrics.h"
+
+namespace trainctl {
+
+class Evaluator {
+ public:
+  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator.
+  Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
+            std::unique_ptr<Executor> executor);
+
+  int64_t batches() const { return loader_->steps_per_epoch(); }
+  Executor& executor() { return *executor_; }
+
+  /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
+  /// numbers are the same on all ranks, and the loss and the metrics that are not told (validation.metrics) are too.
+  /// `progress` is called after each batch. Throws as Trainer::run_step.
+  ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {});
+
+ private:
+  const PlannedJob& job_;
+  const Program& program_;
+  const int64_t rows_;  ///< labels of a whole batch
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Loader> loader_;
+};
+
+/// train.stop_when over the validations of a run.
+class StopRule {
+ public:
+  explicit StopRule(const std::optional<StopSpec>& spec) : spec_(spec) {}
+  /// Why the run ends after this validation; empty: it goes on.
+  std::string reason_after(const ValidationReport& report);
+
+ private:
+  std::optional<StopSpec> spec_;
+  std::optional<double> best_;
+  int64_t best_step_ = 0;
+  int64_t since_ = 0;  ///< validations after the best
+};
+
+}  // namespace trainctl

@@ -1,0 +1,150 @@
+// Preloaded into runs by resumes.py: counts the calls by which checkpoints reach the disk, logs them, and hurts the run
+// at one of them.
+//
+//   FAULT_FOLDER  calls on paths that contain this count
+//   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
+//   FAULT_AT      number of the call, from 1; 0: none
+//   FAULT         kill (this process) | parent (its parent) | group | short | errno, of that call alone
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char paths[1024][512];  // of descriptors; empty: not of the folder
+static int count;
+static off_t data_at;
+
+static int is_ours(const char* path) {
+  const char* folder = getenv("FAULT_FOLDER");
+  return folder != NULL && strstr(path, folder) != NULL;
+}
+
+static int open_beside(const char* suffix, int flags) {
+  static int (*real)(const char*, int, ...);
+  if (!real) real = dlsym(RTLD_NEXT, "open");
+  char path[600];
+  snprintf(path, sizeof path, "%s%s", getenv("FAULT_LOG"), suffix);
+  return real(path, flags | O_CLOEXEC, 0666);
+}
+
+static void append(const char* suffix, const void* data, size_t size) {
+  const int fd = open_beside(suffix, O_WRONLY | O_CREAT | O_APPEND);
+  if (write(fd, data, size) < 0) abort();
+  close(fd);
+}
+
+static void log_call(const char* call, const char* path, const char* more) {
+  char line[1400];
+  append("", line, (size_t)snprintf(line, sizeof line, "%d\t%s\t%s\t%s\n", count, call, path, more));
+}
+
+// The launcher's parent is the campaign.
+static int is_writer(void) {
+  char name[32] = "";
+  prctl(PR_GET_NAME, name);
+  return strcmp(name, "trainctl-save") == 0;
+}
+
+// Returns the errno to fail with; 0: none; -1: write half.
+static int strike(void) {
+  ++count;
+  const char* at = getenv("FAULT_AT");
+  const char* what = getenv("FAULT");
+  if (at == NULL || what == NULL || count != atoi(at)) return 0;
+  if (strcmp(what, "kill") == 0) kill(getpid(), SIGKILL);
+  if (strcmp(what, "parent") == 0) kill(is_writer() ? getppid() : getpid(), SIGKILL);
+  if (strcmp(what, "group") == 0) kill(0, SIGKILL);
+  return strcmp(what, "short") == 0 ? -1 : atoi(what);
+}
+
+#define REAL(type, name, ...) static type (*real)(__VA_ARGS__); if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
+
+#define STRIKE(call, path, more)                        \
+  const int error = strike();                           \
+  if (error > 0) {                                      \
+    errno = error;                                      \
+    return -1;                                          \
+  }                                                     \
+  log_call(call, path, more)
+
+int open(const char* path, int flags, ...) {
+  static int (*real)(const char*, int, ...);
+  if (!real) real = dlsym(RTLD_NEXT, "open");
+  va_list rest;
+  va_start(rest, flags);
+  const int mode = va_arg(rest, int);
+  va_end(rest);
+  if (!is_ours(path)) return real(path, flags, mode);
+  if (flags & O_CREAT) {
+    STRIKE("create", path, flags & O_TRUNC ? "trunc" : "");
+  }
+  const int fd = real(path, flags, mode);
+  if (fd >= 0 && fd < 1024) snprintf(paths[fd], sizeof paths[fd], "%s", path);
+  return fd;
+}
+
+int close(int fd) {
+  REAL(int, close, int);
+  if (fd >= 0 && fd < 1024) paths[fd][0] = 0;
+  return real(fd);
+}
+
+ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
+  REAL(ssize_t, pwrite, int, const void*, size_t, off_t);
+  if (fd < 0 || fd >= 1024 || !paths[fd][0]) return real(fd, data, size, at);
+  const int error = strike();
+  if (error > 0) {
+    errno = error;
+    return -1;
+  }
+  if (error < 0 && size > 1) size /= 2;
+  char more[100];
+  snprintf(more, sizeof more, "%lld\t%zu\t%lld", (long long)at, size, (long long)data_at);
+  log_call("write", paths[fd], more);
+  append(".data", data, size);
+  data_at += (off_t)size;
+  return real(fd, data, size, at);
+}
+
+int fsync(int fd) {
+  REAL(int, fsync, int);
+  if (fd < 0 || fd >= 1024 || !paths[fd][0]) return real(fd);
+  STRIKE("fsync", paths[fd], "");
+  return real(fd);
+}
+
+int mkdir(const char* path, mode_t mode) {
+  REAL(int, mkdir, const char*, mode_t);
+  if (!is_ours(path)) return real(path, mode);
+  STRIKE("mkdir", path, "");
+  return real(path, mode);
+}
+
+int rename(const char* from, const char* to) {
+  REAL(int, rename, const char*, const char*);
+  if (!is_ours(from)) return real(from, to);
+  STRIKE("rename", from, to);
+  return real(from, to);
+}
+
+int unlink(const char* path) {
+  REAL(int, unlink, const char*);
+  if (!is_ours(path)) return real(path);
+  STRIKE("unlink", path, "");
+  return real(path);
+}
+
+int rmdir(const char* path) {
+  REAL(int, rmdir, const char*);
+  if (!is_ours(path)) return real(path);
+  STRIKE("rmdir", path, "");
+  return real(path);
+}

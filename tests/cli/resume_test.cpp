@@ -1,0 +1,261 @@
+// Saves and resumes of real runs: when, from what, and with which losses.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "launcher/run_directory.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+namespace {
+
+/// tests/jobs/small.yaml on two ranks: 8 steps an epoch.
+std::vector<std::string> run_words(const std::vector<std::string>& more) {
+  std::vector<std::string> words = {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
+                                    "optimizer={type: adam, learning_rate: 0.01}"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string train_steps(int64_t steps, const std::string& checkpoint) {
+  return "train={steps: " + std::to_string(steps) + ", checkpoint: {" + checkpoint + "}}";
+}
+
+std::string file_of(const Scratch& scratch, int run, const std::string& name) {
+  return RunDirectory(scratch.path() + "/log_output", run).file(name);
+}
+
+/// Lines of steps and epochs after the first `steps`.
+std::string lines_after(const Scratch& scratch, int run, int64_t steps) {
+  std::istringstream text(slurp(file_of(scratch, run, "rank.0/stdout")));
+  std::string line, lines;
+  for (int64_t seen = 0; std::getline(text, line);) {
+    if (!line.starts_with("epoch: ")) continue;
+    if (contains(line, " step: ")) ++seen;
+    if (seen > steps) lines += line + "\n";
+  }
+  return lines;
+}
+
+int64_t saved_step(const Scratch& scratch, int run) {
+  const Json outcome = Json::parse(slurp(file_of(scratch, run, "outcome.json")), nullptr, false);
+  return outcome.is_object() ? outcome.value("saved_step", int64_t{-1}) : -1;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> checkpoints_in(const std::string& folder) {
+  std::vector<std::string> names = names_in(folder);
+  std::erase_if(names, [](const std::string& name) { return !contains(name, "step_"); });
+  return names;
+}
+
+/// The loss lines of run `run`, which went on after `step`, are those of a run that nothing stopped.
+void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int64_t steps) {
+  const Scratch whole;
+  small_job(whole.path());
+  REQUIRE(trainctl_command(whole.path(), run_words({"train.steps=" + std::to_string(steps)})).exit_code == kExitDone);
+  const std::string lines = lines_after(scratch, run, 0);
+  CHECK(std::count(lines.begin(), lines.end(), '\n') >= steps - step);
+  CHECK(lines == lines_after(whole, 1, step));
+}
+
+void flip_byte(const std::string& path, int64_t from_end) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-from_end, std::ios::end);
+  const auto at = file.tellg();
+  const int byte = file.get();
+  file.seekp(at);
+  file.put(static_cast<char>(byte ^ 0x40));
+}
+
+constexpr int64_t kEndless = 1'000'000'000;
+
+}  // namespace
+
+TEST_CASE(
+    "SIGUSR1 saves and training goes on, SIGTERM saves and stops, and a resumed run has the lines of one that was not") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const int pid = start_trainctl(scratch.path(), run_words({train_steps(kEndless, "every_minutes: 1000")}));
+  const std::string stdout_of_rank = file_of(scratch, 1, "rank.0/stdout");
+  REQUIRE(eventually([&] { return contains(slurp(stdout_of_rank), "step: 3"); }));
+  CHECK_FALSE(contains(slurp(scratch.path() + "/out"), "checkpoint of step"));
+  kill(pid, SIGUSR1);
+  REQUIRE(eventually([&] { return contains(slurp(scratch.path() + "/out"), "checkpoint of step"); }));
+  const std::vector<std::string> first = checkpoints_in(file_of(scratch, 1, "checkpoints"));
+  REQUIRE(first.size() == 1);
+  const auto size = fs::file_size(stdout_of_rank);
+  CHECK(eventually([&] { return fs::file_size(stdout_of_rank) > size; }));
+  kill(pid, SIGTERM);
+  const CommandResult stopped = finish_trainctl(scratch.path(), pid);
+  CHECK(stopped.exit_code == 143);
+  const int64_t step = saved_step(scratch, 1);
+  CHECK(contains(stopped.out, "stopped by SIGTERM at the end of step " + std::to_string(step)));
+  const int64_t steps = step + 21;
+  const CommandResult resumed =
+      trainctl_command(scratch.path(), run_words({train_steps(steps, "every_minutes: 1000"), "--resume"}));
+  CHECK(resumed.exit_code == kExitDone);
+  CHECK(contains(resumed.out, "going on after step " + std::to_string(step)));
+  check_like_uninterrupted(scratch, 2, step, steps);
+
+  const int64_t early = std::stoll(first[0].substr(5));
+  const CommandResult from = trainctl_command(
+      scratch.path(),
+      run_words({"train.steps=" + std::to_string(early + 9), "--resume-from", "log_output/1/checkpoints/" + first[0]}));
+  CHECK(from.exit_code == kExitDone);
+  check_like_uninterrupted(scratch, 3, early, early + 9);
+}
+
+TEST_CASE(
+    "a rank that fails: the run restarts from its newest checkpoint, and ends with the losses of one that did not "
+    "fail") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const int pid = start_trainctl(
+      scratch.path(), run_words({train_steps(kEndless, "every_steps: 9, keep: 3"), "launch.max_restarts=2"}));
+  const std::string out = scratch.path() + "/out";
+  for (int time = 0; time < 2; ++time) {
+    const auto saves = [&] {
+      const std::string text = slurp(out);
+      const size_t begin = text.rfind("going on after step ");
+      return contains(begin == std::string::npos ? text : text.substr(begin), "checkpoint of step ");
+    };
+    REQUIRE(eventually([&] { return saves() && workers_of(pid, 2)[1] > 0; }));
+    kill(workers_of(pid, 2)[1], SIGKILL);
+    const std::string notice = "restarting all ranks (" + std::to_string(time + 1) + " of 2)";
+    REQUIRE(eventually([&] { return contains(slurp(out), notice); }));
+    REQUIRE(eventually([&] { return contains(slurp(out).substr(slurp(out).find(notice)), "going on after step "); }));
+  }
+  REQUIRE(eventually([&] { return workers_of(pid, 2)[0] > 0; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  kill(pid, SIGTERM);
+  CHECK(finish_trainctl(scratch.path(), pid).exit_code == 143);
+  const int64_t step = saved_step(scratch, 1);
+  const std::string steps = "train.steps=" + std::to_string(step + 5);
+  CHECK(trainctl_command(scratch.path(), run_words({steps, "--resume"})).exit_code == kExitDone);
+  check_like_uninterrupted(scratch, 2, step, step + 5);
+}
+
+TEST_CASE("a damaged checkpoint is named with file and reason, and the one before it is taken") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(30, "async: false, every_steps: 10, keep: 5")}))
+              .exit_code == kExitDone);
+  const std::string folder = file_of(scratch, 1, "checkpoints");
+  REQUIRE(checkpoints_in(folder) == std::vector<std::string>{"step_00000010", "step_00000020", "step_00000030"});
+  flip_byte(folder + "/step_00000030/rank.0000.safetensors", 5);
+  fs::resize_file(folder + "/step_00000020/rank.0000.safetensors", 100);
+  const CommandResult resumed = trainctl_command(scratch.path(), run_words({"train.steps=33", "--resume"}));
+  CHECK(resumed.exit_code == kExitDone);
+  CHECK(contains(resumed.out, "step_00000030 passed over: "));
+  CHECK(contains(resumed.out, "step_00000020 passed over: "));
+  CHECK(contains(resumed.out, "rank.0000.safetensors"));
+  CHECK(contains(resumed.out, "going on after step 10 "));
+  check_like_uninterrupted(scratch, 2, 10, 33);
+  const CommandResult named = trainctl_command(
+      scratch.path(), run_words({"train.steps=33", "--resume-from", "log_output/1/checkpoints/step_00000030"}));
+  CHECK(named.exit_code == kExitEnv);
+  CHECK(contains(named.err, "cannot be resumed from: "));
+}
+
+TEST_CASE("only the newest checkpoints are kept, and nothing else is left beside them") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(50, "async: false, every_steps: 5, keep: 3")}))
+              .exit_code == kExitDone);
+  CHECK(names_in(file_of(scratch, 1, "checkpoints")) ==
+        std::vector<std::string>{".attempts", ".newest", "step_00000040", "step_00000045", "step_00000050"});
+}
+
+TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later step is kept") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::string dir = "dir: here, async: false, every_steps: 10, keep: 1";
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(20, dir + "0")})).exit_code == kExitDone);
+  flip_byte(scratch.path() + "/here/step_00000020/rank.0000.safetensors", 5);
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(15, dir), "--resume"})).exit_code == kExitDone);
+  const CommandResult again = trainctl_command(scratch.path(), run_words({train_steps(15, dir), "--resume"}));
+  CHECK(again.exit_code == kExitDone);
+  CHECK(contains(again.out, "going on after step 15 "));
+}
+
+TEST_CASE("a run of an older attempt cannot publish once a later one has begun") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  fs::create_directories(scratch.path() + "/later");
+  small_job(scratch.path() + "/later");
+  const std::string dir = scratch.path() + "/shared";
+  const int old =
+      start_trainctl(scratch.path(), run_words({train_steps(kEndless, "every_minutes: 1000, dir: " + dir)}));
+  REQUIRE(eventually([&] { return contains(slurp(file_of(scratch, 1, "rank.0/stdout")), "step: 3"); }));
+  REQUIRE(trainctl_command(scratch.path() + "/later", run_words({train_steps(5, "every_minutes: 1000, dir: " + dir)}))
+              .exit_code == kExitDone);
+  kill(old, SIGUSR1);
+  CHECK(eventually([&] {
+    return contains(slurp(scratch.path() + "/out"),
+                    "attempt 1 writes no checkpoints any more, since attempt 2 was begun");
+  }));
+  kill(old, SIGTERM);
+  CHECK(finish_trainctl(scratch.path(), old).exit_code == 143);
+  CHECK(checkpoints_in(dir) == std::vector<std::string>{"step_00000005"});
+}
+
+TEST_CASE("a changed network is an error that lists what differs, and --partial takes what fits") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(5, "every_steps: 5")})).exit_code == kExitDone);
+  const std::string network =
+      "network=[{name: fc1, type: dense, units: 16}, {name: act1, type: relu}, "
+      "{name: fc2, type: dense, units: 4}, {name: out, type: dense, units: 1}]";
+  const std::vector<std::string> words = run_words({"train.steps=9", network, "--resume"});
+  const CommandResult refused = trainctl_command(scratch.path(), words);
+  CHECK(refused.exit_code == kExitEnv);
+  CHECK(contains(refused.err, "fc2.weight"));
+  CHECK(contains(refused.err, "out.weight is [1, 4] in the job, [1, 16] in the checkpoint"));
+  CHECK(contains(refused.err, "--partial takes what fits"));
+  std::vector<std::string> partial = words;
+  partial.push_back("--partial");
+  const CommandResult taken = trainctl_command(scratch.path(), partial);
+  CHECK(taken.exit_code == kExitDone);
+  CHECK(contains(taken.out, "going on after step 5 "));
+}
+
+TEST_CASE("a run goes on under another plan, on the samples that were next") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(11, "every_steps: 5")})).exit_code == kExitDone);
+  REQUIRE(
+      trainctl_command(scratch.path(), run_words({train_steps(24, "every_steps: 5"), "--resume", "launch.ranks=4",
+                                                  "parallel.optimizer_shard={level: 3}", "parallel.micro_batches=2"}))
+          .exit_code == kExitDone);
+  const Scratch whole;
+  small_job(whole.path());
+  REQUIRE(trainctl_command(whole.path(), run_words({"train.steps=24"})).exit_code == kExitDone);
+  std::istringstream moved(lines_after(scratch, 2, 0)), expected(lines_after(whole, 1, 11));
+  std::string a, b;
+  int lines = 0;
+  for (; std::getline(moved, a) && std::getline(expected, b); ++lines) {
+    const size_t loss = b.rfind(' ');
+    CHECK(a.substr(0, loss) == b.substr(0, loss));
+    CHECK(std::stod(a.substr(loss)) == doctest::Approx(std::stod(b.substr(loss))).epsilon(0.001));
+  }
+  CHECK(lines > 13);
+}

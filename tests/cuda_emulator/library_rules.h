@@ -1,0 +1,25 @@
+// What the emulator's stand-in for cuDNN has engines for. Tests set other rules, to see what the engine does where the
+// library refuses.
+#pragma once
+
+#include <cstdint>
+
+namespace trainctl::emulator {
+
+struct LibraryRules {
+  bool convolutions = true;
+  int64_t channel_unit = 1;                ///< in bf16, of channels-last images
+  int64_t most_images = int64_t{1} << 40;  ///< of a call
+  bool only_fused = false;                 ///< of forward convolutions
+  bool wide_gradients = true;              ///< of weights: in f32 for images in bf16
+  bool attention = false;
+
+  bool operator==(const LibraryRules&) const = default;
+};
+
+LibraryRules& library_rules();
+
+/// Calls of the library so far.
+int library_runs();
+
+}  // namespace trainctl::emulator

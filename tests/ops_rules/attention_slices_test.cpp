@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include "engine/ops/attention/grad_workspace.h"
+
+namespace trainctl {
+namespace {
+
+bool all(const AttentionSlice&) { return true; }
+bool none(const AttentionSlice&) { return false; }
+
+}  // namespace
+
+TEST_CASE("heads that are the same distance apart go to cuDNN in one call") {
+  const AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64};
+  CHECK(largest_slice(n, true, all).calls(n) == 1);
+}
+
+TEST_CASE("grouped queries packed for each kv head go to cuDNN in as few calls as strides can describe") {
+  AttentionSize n{.b = 16, .t = 64, .s = 64, .g = 8, .r = 4, .d = 64};
+  CHECK(largest_slice(n, false, all).calls(n) == 8);
+  CHECK(!largest_slice(n, false, all).heads_as_samples);
+  n.b = 2;
+  CHECK(largest_slice(n, false, all).calls(n) == 2);
+  CHECK(largest_slice(n, false, all).heads_as_samples);
+  n.b = 1;
+  CHECK(largest_slice(n, false, all).calls(n) == 1);
+}
+
+TEST_CASE("a gradient's slices stay below the limit, and cover all samples and heads") {
+  for (const int64_t t : {128, 1000, 4096}) {
+    for (const int64_t b : {1, 6, 16}) {
+      for (const bool uniform : {false, true}) {
+        const AttentionSize n{.b = b, .t = t, .s = t, .g = 6, .r = 2, .d = 64};
+        const AttentionSlice slice = grad_slice(n, uniform);
+        REQUIRE(slice.b > 0);
+        CHECK(grad_workspace(n, slice) <= kMostGradWorkspace);
+        CHECK(n.b % slice.b == 0);
+        CHECK(n.g % slice.g == 0);
+        CHECK((uniform || slice.g == 1 || (slice.heads_as_samples && slice.b == 1)));
+      }
+    }
+  }
+}
+
+TEST_CASE("slices become smaller until there is none") {
+  const AttentionSize n{.b = 4, .t = 64, .s = 64, .g = 3, .r = 1, .d = 64};
+  int64_t calls = 0, slices = 0;
+  for (AttentionSlice slice{n.b, n.g}; slice.b > 0; slice = smaller(n, slice)) {
+    CHECK(slice.calls(n) > calls);
+    calls = slice.calls(n);
+    ++slices;
+  }
+  CHECK(slices == 4);
+  CHECK(calls == 12);
+  CHECK(largest_slice(n, true, none).b == 0);
+  CHECK(largest_slice(n, false, none).b == 0);
+}
+
+}  // namespace trainctl
