@@ -1,0 +1,198 @@
+// checkpoint export and import, and the maps that come with the program.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "cli/job_templates.h"
+#include "engine/base/error.h"
+#include "engine/spec/parse.h"
+#include "engine/train/checkpoint/name_map.h"
+#include "engine/train/checkpoint/weight_files.h"
+#include "engine/train/job.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+const char* const kJob = R"(
+name: weights
+seed: 3
+dataset: {type: random, shape: [6], classes: 4, label_dtype: i32, batch: 8, samples: 16}
+network:
+  - {name: fc1, type: dense, units: 10}
+  - {name: bn, type: batch_norm}
+  - {name: fc2, type: dense, units: 4}
+loss: softmax_cross_entropy
+optimizer: {type: adam, learning_rate: 0.01}
+train: {steps: 3, checkpoint: {}}
+launch: {device: cpu, ranks: 2}
+parallel: {mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}
+)";
+
+const char* const kMap = R"(
+words: {w: [weight, bias], bn: [weight, bias, running_mean, running_var]}
+tensors:
+  fc1.weight: {name: [one.even, one.odd], order: "(h [1+1]) d = d h, d h"}
+  fc1.bias: one.bias
+  bn.{bn}: norm.{bn}
+  fc2.{w}: two.{w}
+constants: {norm.batches: {with: bn.running_mean, dtype: I64, value: 5}}
+)";
+
+/// A folder with the job, the map, and a run of three steps.
+struct TrainedJob {
+  Scratch scratch;
+
+  TrainedJob() {
+    write("job.yaml", kJob);
+    write("map.yaml", kMap);
+    CHECK(command({"run", "job.yaml"}).exit_code == kExitDone);
+  }
+  void write(const std::string& name, const std::string& text) const { std::ofstream(path(name)) << text; }
+  std::string path(const std::string& name) const { return scratch.path() + "/" + name; }
+  CommandResult command(const Words& words) const { return trainctl_command(scratch.path(), words); }
+  CommandResult exported(const std::string& what, const std::string& file, Words more = {"--map", "map.yaml"}) const {
+    more.insert(more.begin(), {"checkpoint", "export", what, "-o", file});
+    return command(more);
+  }
+  CommandResult imported(const std::string& file, const std::string& folder, Words more = {"--map", "map.yaml"}) const {
+    more.insert(more.begin(), {"checkpoint", "import", file, "--job", "job.yaml", "-o", folder});
+    return command(more);
+  }
+};
+
+std::vector<float> values(const WeightFiles& files, const std::string& name) {
+  std::vector<float> all(static_cast<size_t>(num_elements(files.find(name)->shape)));
+  files.read_f32(name, 0, static_cast<int64_t>(all.size()), all.data());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("each map of the program names every tensor of its template's job, once") {
+  for (const JobTemplate& item : name_maps()) {
+    const std::string name(item.name);
+    INFO(name);
+    const NameMap map = NameMap::parse(item.text, name);
+    for (const JobTemplate& job : job_templates()) {
+      if (job.name != item.name) continue;
+      const PlannedJob planned = plan_job(parse_job(job.text, name + ".yaml", {}));
+      const LayerNumbers layers = numbers_of(planned.spec);
+      std::set<std::string> theirs;
+      for (const VariablePlan& variable : planned.plan.variables) {
+        const std::string& ours = planned.graph.tensors[variable.tensor].name;
+        const auto mapped = map.of_ours(ours, layers);
+        REQUIRE_MESSAGE(mapped, ours);
+        for (const std::string& each : mapped->theirs) CHECK_MESSAGE(theirs.insert(each).second, each);
+        if (mapped->order) CHECK_NOTHROW(mapped->order->sizes_from_ours(variable.global_shape, mapped->sizes));
+      }
+      CHECK(theirs.size() >= planned.plan.variables.size());
+    }
+  }
+}
+
+TEST_CASE("what was exported is imported again without a bit of difference, and trained on") {
+  const TrainedJob job;
+  const CommandResult out = job.exported("1", "a.safetensors");
+  INFO(out.out << out.err);
+  REQUIRE(out.exit_code == kExitDone);
+  CHECK(contains(out.out, "not exported: the optimizer's state, 12 tensors"));
+  const CommandResult in = job.imported("a.safetensors", "start");
+  INFO(in.out << in.err);
+  REQUIRE(in.exit_code == kExitDone);
+  CHECK(contains(in.out, "next: trainctl run job.yaml --resume-from start\n"));
+  REQUIRE(job.exported("start", "b.safetensors").exit_code == kExitDone);
+  const WeightFiles a(job.path("a.safetensors")), b(job.path("b.safetensors"));
+  CHECK(a.names() == b.names());
+  CHECK(a.names().size() == 10);
+  CHECK(a.find("one.odd")->shape == Shape{6, 5});
+  for (const std::string& name : a.names())
+    if (name != "norm.batches") CHECK_MESSAGE(values(a, name) == values(b, name), name);
+
+  const CommandResult resumed = job.command({"run", "job.yaml", "--resume-from", "start", "launch.ranks=3"});
+  INFO(resumed.out << resumed.err);
+  CHECK(resumed.exit_code == kExitDone);
+}
+
+TEST_CASE("without a map names are those of the job, and bf16 is rounded") {
+  const TrainedJob job;
+  REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
+  REQUIRE(job.exported("1", "b.safetensors", {"--dtype", "bf16"}).exit_code == kExitDone);
+  const WeightFiles whole(job.path("a.safetensors")), rounded(job.path("b.safetensors"));
+  REQUIRE(whole.find("fc1.weight") != nullptr);
+  CHECK(rounded.find("fc1.weight")->type == StoredType::bf16);
+  const std::vector<float> a = values(whole, "fc1.weight"), b = values(rounded, "fc1.weight");
+  for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= std::abs(a[i]) / 256);
+  CHECK(job.imported("b.safetensors", "start", {}).exit_code == kExitDone);
+}
+
+TEST_CASE("what a map does not name is not exported in silence") {
+  const TrainedJob job;
+  job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two}\n");
+  const CommandResult refused = job.exported("1", "a.safetensors");
+  CHECK(refused.exit_code == kExitEnv);
+  CHECK(contains(refused.err, "the map does not name 6 of 8 tensors"));
+  CHECK(contains(refused.err, "bn.running_var"));
+  const CommandResult partial = job.exported("1", "a.safetensors", {"--map", "map.yaml", "--partial"});
+  CHECK(partial.exit_code == kExitDone);
+  CHECK(contains(partial.out, "left out, since the map does not name them: 6"));
+}
+
+TEST_CASE("what is missing, left over or of another shape is listed, and taken with --partial alone") {
+  const TrainedJob job;
+  REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
+  const Words other = {"network=[{name: fc1, type: dense, units: 12}, {name: fc3, type: dense, units: 3}, {name: fc2, type: dense, units: 4, bias: false}]"};
+  const CommandResult refused = job.imported("a.safetensors", "start", other);
+  CHECK(refused.exit_code == kExitEnv);
+  for (const char* part : {"the file has not:\n    fc3.weight\n    fc3.bias\n", "the job has not:\n", "    fc2.bias\n",
+                           "of another shape:\n    fc1.weight is [12, 6] in the job, fc1.weight [10, 6] in the file\n"})
+    CHECK_MESSAGE(contains(refused.err, part), refused.err);
+  CHECK(contains(refused.err, "nothing of it fits this job"));
+  CHECK_FALSE(std::filesystem::exists(job.path("start")));
+
+  Words wider = {"--partial", "network=[{name: fc1, type: dense, units: 10}, {name: fc3, type: dense, units: 3}]"};
+  const CommandResult partial = job.imported("a.safetensors", "start", wider);
+  INFO(partial.out << partial.err);
+  CHECK(partial.exit_code == kExitDone);
+  CHECK(contains(partial.out, "not in the file, so they start as the job says: 2\n"));
+  CHECK(contains(partial.out, "--resume-from start --partial"));
+  const CommandResult again = job.imported("a.safetensors", "start", wider);
+  CHECK(again.exit_code == kExitEnv);
+  CHECK(contains(again.err, "start is there already"));
+}
+
+TEST_CASE("files of torch, and an index that does not say the truth, are refused with the reason") {
+  const TrainedJob job;
+  REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
+  job.write("model.bin", std::string("PK\x03\x04", 4) + "archive/data.pkl");
+  CHECK(contains(job.imported("model.bin", "start", {}).err, "model.bin: is a pickle of torch"));
+  job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "a.safetensors", "fc9": "a.safetensors"}})");
+  CHECK(contains(job.imported("model.safetensors.index.json", "start", {}).err,
+                 "tensor 'fc9' is not in a.safetensors, as the index says"));
+  job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "../a.safetensors"}})");
+  CHECK(contains(job.imported(".", "start", {}).err, "the file of 'fc1.weight' is no name of a file in that folder"));
+  job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "a.safetensors"}})");
+  CHECK(job.imported(".", "start", {}).exit_code == kExitDone);
+}
+
+TEST_CASE("errors in a map show its line, of a file or of the program") {
+  const TrainedJob job;
+  job.write("map.yaml", "tensors:\n  fc1.weight: {name: x, order: '(h k) d = d (h k)'}\n  '{w': x\n");
+  const CommandResult form = job.exported("1", "a.safetensors");
+  CHECK(form.exit_code == kExitSpec);
+  CHECK(contains(form.err, "map.yaml:3:3: tensors.{w: '{w': a { without its }"));
+  job.write("map.yaml", "tensors:\n  fc1.weight: {name: x, order: '(h k) d = d (h k)'}\n");
+  const CommandResult sizes = job.exported("1", "a.safetensors");
+  CHECK(contains(sizes.err, "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' does not follow"));
+  const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
+  CHECK(unknown.exit_code == kExitSpec);
+  CHECK(contains(unknown.err, "there is no map 'gpt3'"));
+  CHECK(contains(unknown.err, "maps: gpt2, llama, resnet50"));
+}
