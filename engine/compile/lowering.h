@@ -53,7 +53,7 @@ struct ScatteredShard {
 /// What another stage sends to this one in a step, in its order, and how much of that has been received.
 struct Inbox {
   struct Message {
-    Transfer transfer;
+    const Transfer* transfer = nullptr;
     int micro_batch = 0;
     size_t acknowledged = 0;  ///< messages in the other direction that the sender has received before it sends this
   };
@@ -86,7 +86,8 @@ struct Lowering {
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
-  std::multimap<TensorId, Transfer> outgoing;  ///< of all chunks
+  std::vector<Transfer> transfers;                    ///< of all stages
+  std::multimap<TensorId, const Transfer*> outgoing;  ///< of all chunks
   std::vector<Inbox> inboxes;
 
   std::vector<GradientState> gradients;    ///< by bucket

@@ -54,7 +54,7 @@ Task receiving_task(const Plan& plan, const Transfer& transfer, int micro_batch)
 void receive_until(Lowering& l, Inbox& inbox, size_t end) {
   for (; inbox.received < end; ++inbox.received) {
     const Inbox::Message& message = inbox.messages[inbox.received];
-    const Transfer& transfer = message.transfer;
+    const Transfer& transfer = *message.transfer;
     in_task(l, receiving_task(l.c.plan, transfer, message.micro_batch), [&] {
       const LayoutId layout = l.id(transfer.layout);
       const View view = l.new_tensor(transfer.tensor, layout);
@@ -69,13 +69,17 @@ void receive_until(Lowering& l, Inbox& inbox, size_t end) {
 Inbox inbox_of(const Plan& plan, const std::vector<Transfer>& transfers, bool trains, int from, int to) {
   Inbox inbox;
   inbox.from_stage = from;
+  std::map<std::pair<TaskKind, int>, std::vector<const Transfer*>> of_tasks;  // by kind and chunk
+  for (const Transfer& transfer : transfers)
+    if (transfer.from % plan.num_stages == from && transfer.to % plan.num_stages == to)
+      of_tasks[{sending_task(transfer), transfer.from / plan.num_stages}].push_back(&transfer);
   for (const Task& task : stage_tasks(plan.pipeline(trains), from)) {
-    for (const Transfer& transfer : transfers) {
-      if (transfer.from != task.chunk * plan.num_stages + from || transfer.to % plan.num_stages != to) continue;
-      if (sending_task(transfer) != task.kind) continue;
-      inbox.places[{transfer.tensor, task.micro_batch, transfer.to}] = inbox.messages.size();
+    const auto sent = of_tasks.find({task.kind, task.chunk});
+    if (sent == of_tasks.end()) continue;
+    for (const Transfer* transfer : sent->second) {
+      inbox.places[{transfer->tensor, task.micro_batch, transfer->to}] = inbox.messages.size();
       inbox.messages.push_back({transfer, task.micro_batch});
-      const Task receiving = receiving_task(plan, transfer, task.micro_batch);
+      const Task receiving = receiving_task(plan, *transfer, task.micro_batch);
       inbox.ends_of_tasks[{receiving.kind, receiving.micro_batch, receiving.chunk}] = inbox.messages.size();
     }
   }
@@ -93,23 +97,23 @@ void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& 
   }
   for (Inbox::Message& message : inbox.messages)
     message.acknowledged =
-        before.at({sending_task(message.transfer), message.micro_batch, message.transfer.from / plan.num_stages});
+        before.at({sending_task(*message.transfer), message.micro_batch, message.transfer->from / plan.num_stages});
 }
 
 }  // namespace
 
 void open_channels(Lowering& l) {
   const Plan& plan = l.c.plan;
-  const std::vector<Transfer> transfers = plan_transfers(l.c.graph, plan, l.c.cost);
+  l.transfers = plan_transfers(l.c.graph, plan, l.c.cost);
   std::set<int> senders;
-  for (const Transfer& transfer : transfers) {
+  for (const Transfer& transfer : l.transfers) {
     const int from = transfer.from % plan.num_stages, to = transfer.to % plan.num_stages;
-    if (from == l.c.stage) l.outgoing.emplace(transfer.tensor, transfer);
+    if (from == l.c.stage) l.outgoing.emplace(transfer.tensor, &transfer);
     if (to == l.c.stage && from != to) senders.insert(from);
   }
   for (int from : senders) {
-    Inbox inbox = inbox_of(plan, transfers, l.c.trains(), from, l.c.stage);
-    note_acknowledged(plan, l.c.trains(), inbox_of(plan, transfers, l.c.trains(), l.c.stage, from), inbox);
+    Inbox inbox = inbox_of(plan, l.transfers, l.c.trains(), from, l.c.stage);
+    note_acknowledged(plan, l.c.trains(), inbox_of(plan, l.transfers, l.c.trains(), l.c.stage, from), inbox);
     l.inboxes.push_back(std::move(inbox));
   }
 }
@@ -135,7 +139,7 @@ void send_outputs(Lowering& l, const Node& node) {
   for (TensorId tensor : node.outputs) {
     const auto [begin, end] = l.outgoing.equal_range(tensor);
     for (auto it = begin; it != end; ++it) {
-      const Transfer& transfer = it->second;
+      const Transfer& transfer = *it->second;
       const LayoutId layout = l.id(transfer.layout);
       const View view = bring(l, tensor, layout, l.c.formats[static_cast<size_t>(tensor)]);
       const int to = transfer.to % l.c.plan.num_stages;
