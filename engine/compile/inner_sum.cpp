@@ -96,7 +96,7 @@ bool read_alike(const Lowering& l, NodeId a, NodeId b) {
 
 View gathered_statistics(Lowering& l, NodeId id, const std::vector<View>& inputs) {
   const Node& node = l.c.graph.nodes[id];
-  auto& known = l.statistics[l.task.micro_batch];
+  auto& known = l.statistics[l.slot()];
   const auto found = std::find_if(known.begin(), known.end(), [&](const auto& of) {
     return of.first == id || (share_statistics(l.c.graph.nodes[of.first], node) && read_alike(l, of.first, id));
   });

@@ -63,10 +63,10 @@ class KeptResults {
  private:
   const Node& maker(TensorId tensor) const { return graph_.nodes[graph_.tensors[tensor].producer]; }
 
-  /// The reader's stage makes input i again.
+  /// The reader's virtual stage makes input i again.
   bool makes_again(const Node& reader, size_t i) const {
     const TensorId tensor = reader.inputs[i];
-    return recomputed_[tensor] && plan_.stage_of(maker(tensor)) == plan_.stage_of(reader);
+    return recomputed_[tensor] && plan_.virtual_stage_of(maker(tensor)) == plan_.virtual_stage_of(reader);
   }
 
   Layout made(TensorId tensor) const {
@@ -176,7 +176,7 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
   // A reshape is a view: keeping it would keep the tensor it views.
   if (!get_op(node.op).is_view) return false;
   const NodeId viewed = graph.tensors[node.inputs[0]].producer;
-  return viewed >= 0 && plan.stage_of(graph.nodes[viewed]) == plan.stage_of(node) &&
+  return viewed >= 0 && plan.virtual_stage_of(graph.nodes[viewed]) == plan.virtual_stage_of(node) &&
          is_recomputed(graph, plan, node.inputs[0]);
 }
 
