@@ -18,7 +18,7 @@ std::vector<Program> programs(const std::string& layers, const std::vector<std::
                     layers + "  - {name: z, type: dense, units: 16}\nloss: mse\noptimizer: {type: adam}\n",
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
-  const CostModel cost = CostModel::cpu();
+  const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }
 
