@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/error.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 
