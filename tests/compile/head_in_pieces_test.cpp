@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/base/text.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/verify_programs.h"
 #include "engine/spec/parse.h"
@@ -68,7 +69,8 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
     CHECK(largest_activation(p) == (12 + pieces - 1) / pieces * 16 * kClasses);
     CHECK(count(p, "softmax_cross_entropy_with_grad") == pieces);
     // What the pieces save; beside them there are dx and the activations of the layers before.
-    const int64_t of_12 = (12 + pieces - 1) / pieces;
+    // Pieces of unequal sizes, as 5 of 12, leave gaps of a piece or two.
+    const int64_t of_12 = (12 + pieces - 1) / pieces + (12 % pieces == 0 ? 0 : 2);
     CHECK(p.memory.activations < whole.memory.activations * of_12 / 12 + 5 * kRows * 24 * 4);
   }
 }
@@ -79,12 +81,13 @@ TEST_CASE("there are no more pieces than rows") {
 }
 
 TEST_CASE("a piece begins at a multiple of 64 bytes in every tensor: rows of 6 labels are cut by eights") {
-  Job j = job("language", {"dataset.batch=24"});
+  Job j = job("language", {});  // 48 rows
   j.plan.head_pieces = 5;
   std::vector<int64_t> rows;
-  for (const Instruction& i : programs(j)[0].instructions)
+  const Program p = programs(j)[0];
+  for (const Instruction& i : p.instructions)
     if (i.op == "softmax_cross_entropy_with_grad") rows.push_back(i.inputs[0].shape[0]);
-  CHECK(rows == std::vector<int64_t>{8, 8, 8});
+  CHECK(format_list(rows) == "[16, 8, 8, 8, 8]");
 }
 
 TEST_CASE("sums over rows are added up over the pieces: the loss, and the gradients of weight and bias") {
