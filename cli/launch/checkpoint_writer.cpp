@@ -232,7 +232,11 @@ std::vector<std::string> CheckpointWriter::news() {
   return lines;
 }
 
-bool CheckpointWriter::finish(std::chrono::seconds patience) {
+void CheckpointWriter::kill() {
+  if (pid_ > 0) ::kill(pid_, SIGKILL);
+}
+
+bool CheckpointWriter::finish(std::chrono::seconds patience, const std::function<bool()>& is_hurried) {
   shutdown(fd_, SHUT_WR);
   uint64_t bytes = memory_->saves().written_bytes;
   Clock::time_point seen = Clock::now();
@@ -242,7 +246,7 @@ bool CheckpointWriter::finish(std::chrono::seconds patience) {
       bytes = now;
       seen = Clock::now();
     }
-    if (Clock::now() - seen > patience) return false;
+    if (Clock::now() - seen > patience || is_hurried()) return false;
   }
   return true;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,8 +33,10 @@ class CheckpointWriter {
   /// Whether a signal has ended it. True once.
   bool was_killed();
   /// The ranks have ended: waits until everything that they copied is written, or nothing was for `patience`. False if
-  /// something is left. It may also have been killed: ask.
-  bool finish(std::chrono::seconds patience);
+  /// something is left, also as soon as `is_hurried`. It may also have been killed: ask.
+  bool finish(std::chrono::seconds patience, const std::function<bool()>& is_hurried);
+  /// It publishes nothing any more. One that is in a call of a disk that hangs ends when that answers.
+  void kill();
 
  private:
   bool has_ended();

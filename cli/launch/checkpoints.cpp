@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 
 /// How long the launcher waits for a disk that writes nothing.
 constexpr std::chrono::seconds kPatience{60};
+/// Without a byte written, until the user is told.
+constexpr std::chrono::seconds kQuiet{10};
 /// That are killed while they write one save.
 constexpr int kMostWriters = 3;
 constexpr const char* kFolder = "checkpoints";
@@ -157,6 +159,7 @@ std::vector<std::string> Checkpoints::news() {
   std::vector<std::string> lines = std::exchange(notices_, {});
   if (!writer_) return lines;
   revive_writer();
+  watch_disk();
   for (std::string& line : writer_->news()) lines.push_back(std::move(line));
   lines.insert(lines.end(), std::make_move_iterator(notices_.begin()), std::make_move_iterator(notices_.end()));
   notices_.clear();
@@ -190,12 +193,39 @@ void Checkpoints::give_up_save() {
   killed_at_ = -1;
 }
 
-std::vector<std::string> Checkpoints::finish() {
+/// Says once a save that the disk does not answer.
+void Checkpoints::watch_disk() {
+  const int64_t step = memory_->saves().saving();
+  const uint64_t bytes = memory_->saves().written_bytes;
+  bool is_copied = step >= 0;
+  for (int rank = 0; is_copied && rank < memory_->num_ranks(); ++rank)
+    is_copied = memory_->status(rank).copied.load() == static_cast<uint64_t>(step) + 1;
+  const auto now = std::chrono::steady_clock::now();
+  if (!is_copied || step != watch_.step) watch_ = {.step = is_copied ? step : -1, .bytes = bytes, .since = now};
+  if (bytes != watch_.bytes) {
+    watch_.bytes = bytes;
+    watch_.since = now;
+  }
+  if (watch_.step < 0 || watch_.told || now - watch_.since < kQuiet) return;
+  watch_.told = true;
+  notices_.push_back(fmt::format("checkpoint of step {}: nothing could be written for {} s; it waits for the disk",
+                                 step, kQuiet.count()));
+}
+
+std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hurried) {
   if (!writer_) return {};
   revive_writer();
-  bool written = true;
-  do written = writer_->finish(kPatience);
-  while (revive_writer());
+  bool written = true, hurried = false;
+  const auto asked = [&] { return hurried = hurried || (is_hurried && is_hurried()); };
+  do written = writer_->finish(kPatience, asked);
+  while (!hurried && revive_writer());
+  if (hurried && !written) {
+    std::vector<std::string> lines = writer_->news();
+    lines.emplace_back("the last checkpoint was not waited for: it may not be there");
+    writer_->kill();
+    writer_.reset();
+    return lines;
+  }
   std::vector<std::string> lines = news();
   if (!written)
     lines.push_back(fmt::format("the disk has not answered for {} s: the last checkpoint may not be there",

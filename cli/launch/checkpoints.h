@@ -2,6 +2,7 @@
 // that writes.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -49,8 +50,8 @@ class Checkpoints {
   /// Whether the job saves.
   bool are_saved() const { return job_.spec.train.checkpoint.has_value(); }
   std::vector<std::string> news();
-  /// The ranks have ended: waits for the disk, and returns what was said.
-  std::vector<std::string> finish();
+  /// The ranks have ended: waits for the disk, until `is_hurried`, and returns what was said.
+  std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
   /// Steps before the point that the ranks go on from; 0: they start anew.
   int64_t first_step() const { return point_ ? point_->manifest.step : 0; }
 
@@ -58,6 +59,7 @@ class Checkpoints {
   void close_images();
   bool revive_writer();
   void give_up_save();
+  void watch_disk();
   void find_newest(const CheckpointDirectory& directory);
 
   const PlannedJob& job_;
@@ -71,6 +73,12 @@ class Checkpoints {
   std::shared_ptr<SharedMemory> memory_;  ///< of the attempt that writer_ is for
   int killed_writers_ = 0;                ///< of the save of step killed_at_
   int64_t killed_at_ = -1;
+  struct Watch {
+    int64_t step = -1;   ///< of the save that all ranks have copied
+    uint64_t bytes = 0;  ///< written, when there were more the last time
+    std::chrono::steady_clock::time_point since;
+    bool told = false;
+  } watch_;
   std::vector<std::string> notices_;
 };
 

@@ -31,7 +31,9 @@ class NetworkWorkload : public Workload {
   bool is_up() const override;
   void describe(LiveStatus& status) override;
   std::vector<std::string> news(const RunDirectory& directory) override;
-  std::vector<std::string> finish() override { return checkpoints_.finish(); }
+  std::vector<std::string> finish(const std::function<bool()>& is_hurried) override {
+    return checkpoints_.finish(is_hurried);
+  }
   RunResult result() const override;
   std::string report(const RunDirectory& directory) override;
 

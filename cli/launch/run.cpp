@@ -27,6 +27,17 @@ void block_interrupts() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
+/// How many the user has sent since they were blocked, or the last call; of equal ones the kernel keeps one.
+int take_interrupts() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, number);
+  const timespec none{};
+  int taken = 0;
+  while (sigtimedwait(&signals, nullptr, &none) > 0) ++taken;
+  return taken;
+}
+
 constexpr auto kPublish = std::chrono::milliseconds(500);
 /// How long the end of a run waits for its disk.
 constexpr double kDiskSeconds = 10;
@@ -105,6 +116,8 @@ void Run::watch_signals() {
     // A program may give it any meaning; a job with checkpoints saves.
     if (signal == SIGUSR1 && (spec_.has_command() || spec_.train.checkpoint)) return watch_signals();
     stopping_ = true;
+    ++stop_signals_;
+    watch_signals();
   });
 }
 
@@ -185,7 +198,10 @@ void Run::let_go() {
 void Run::finish(const Outcome& outcome) {
   if (!outcome.disk_hangs) {
     tell_news();  // a run may be shorter than a tick
-    for (const std::string& line : workload_.finish()) view_.news(line);  // outcome.json names the last checkpoint
+    block_interrupts();  // from here on they are counted
+    int signals_left = 2 - stop_signals_;
+    const auto is_hurried = [&] { return (signals_left -= take_interrupts()) <= 0; };
+    for (const std::string& line : workload_.finish(is_hurried)) view_.news(line);  // outcome.json names the last checkpoint
   }
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(outcome, report);

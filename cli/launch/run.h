@@ -69,6 +69,7 @@ class Run {
   Clock::time_point published_;
   int attempt_ = 0;
   bool stopping_ = false;
+  int stop_signals_ = 0;  ///< while the ranks ran
 };
 
 }  // namespace trainctl

@@ -40,7 +40,8 @@ class Workload {
   /// Lines about the run to show now, each only once. Called often.
   virtual std::vector<std::string> news(const RunDirectory&) { return {}; }
   /// The ranks have ended: finishes what was done for them beside, and returns what the user should know of it.
-  virtual std::vector<std::string> finish() { return {}; }
+  /// It waits no longer than until `is_hurried`.
+  virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
   /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.

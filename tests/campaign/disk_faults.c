@@ -5,8 +5,11 @@
 //   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
 //   FAULT_AT      number of the call, from 1; 0: none
 //   FAULT         of that call alone: kill (this process) | parent (its parent) | group (and its parent) | short (half of a
-//                 write) | torn (half of a write, then group) | errno. Of this and every later call: killer (each writer)
+//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer | hang and
+//                 full (ENOSPC), both until there is FAULT_LOG.go
+//   FAULT_LAG     seconds for which listings lack new names
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -18,6 +21,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char paths[1024][512];  // of descriptors; empty: not of the folder
@@ -65,6 +69,12 @@ static void kill_all(void) {
   kill(0, SIGKILL);
 }
 
+static int may_go(void) {
+  char path[600];
+  snprintf(path, sizeof path, "%s.go", getenv("FAULT_LOG"));
+  return access(path, F_OK) == 0;
+}
+
 static void next_call(void) {
   if (!shared) {
     const int fd = open_beside(".count", O_RDWR | O_CREAT);
@@ -83,6 +93,8 @@ static int strike(void) {
   const char* what = getenv("FAULT");
   if (at == NULL || what == NULL || count < atoi(at)) return 0;
   if (strcmp(what, "killer") == 0 && is_writer()) kill(getpid(), SIGKILL);
+  if (strcmp(what, "full") == 0 && is_writer() && !may_go()) return ENOSPC;
+  while (strcmp(what, "hang") == 0 && is_writer() && !may_go()) usleep(10000);
   if (count != atoi(at)) return 0;
   if (strcmp(what, "kill") == 0) kill(getpid(), SIGKILL);
   if (strcmp(what, "parent") == 0) kill(is_writer() ? getppid() : getpid(), SIGKILL);
@@ -176,4 +188,24 @@ int rmdir(const char* path) {
   if (!is_ours(path)) return real(path);
   STRIKE("rmdir", path, "");
   return real(path);
+}
+
+static int is_new(DIR* folder, const struct dirent* entry) {
+  char link[64], path[512];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd(folder));
+  const ssize_t size = readlink(link, path, sizeof path - 1);
+  if (size < 0) return 0;
+  path[size] = 0;
+  struct stat info;
+  if (!is_ours(path) || entry->d_name[0] == '.' && strspn(entry->d_name, ".") == strlen(entry->d_name)) return 0;
+  if (fstatat(dirfd(folder), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  return time(NULL) - info.st_ctim.tv_sec < atoi(getenv("FAULT_LAG"));
+}
+
+struct dirent* readdir(DIR* folder) {
+  static struct dirent* (*real)(DIR*);
+  if (!real) real = dlsym(RTLD_NEXT, "readdir");
+  struct dirent* entry = real(folder);
+  while (entry != NULL && getenv("FAULT_LAG") != NULL && is_new(folder, entry)) entry = real(folder);
+  return entry;
 }

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+"""Saves that are many, slow, or without a disk, in runs that go on meanwhile.
+
+  python3 tests/campaign/saves.py --trainctl build/release/bin/trainctl --shim libdisk_faults.so [--only hung]
+"""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import host
+from resumes import FOLDER, JOB, PLAN, write_samples
+
+MANY = 100  # saves
+GROWTH = 2 << 20  # bytes that a process may grow in MANY saves; a leaked copy of the state in each is ten times that
+LAG = 30
+
+
+class Run:
+    started = []
+
+    def __init__(self, options, folder, *words, save, steps=10**9, faults=None):
+        if not os.path.exists(folder + "/job.yaml"):
+            write_samples(folder)
+            with open(folder + "/job.yaml", "w") as file:
+                file.write(JOB[:JOB.index("print:")].replace("units: 16", "units: 2048"))
+        environment = dict(os.environ, OMP_NUM_THREADS="1", XDG_RUNTIME_DIR=folder)
+        if faults is not None:
+            environment.update(LD_PRELOAD=options.shim, FAULT_FOLDER="/checkpoints", FAULT_LOG=folder + "/calls", **faults)
+        self.folder, self.out = folder, folder + "/out"
+        with open(self.out, "w") as out:
+            self.process = subprocess.Popen([options.trainctl, "run", "job.yaml", f"train={{steps: {steps}, checkpoint: {{{save}}}}}",
+                                             "launch.device=cpu", *PLAN, *words], cwd=folder, env=environment,
+                                            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        Run.started.append(self.process)
+
+    def said(self):
+        with open(self.out) as file:
+            return file.read()
+
+    def lines(self):
+        return self.said().count(" step: ")
+
+    def saves(self):
+        return len(re.findall(r"checkpoint of step \d+: .* in ", self.said()))
+
+    def wait_for(self, what, holds, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline or (self.process.poll() is not None and not holds()):
+                raise AssertionError(f"waited in vain for {what}; exit code {self.process.poll()}\n{self.said()[-1500:]}")
+            time.sleep(0.02)
+
+    def goes_on(self, lines=200):
+        """Training does not wait."""
+        before = self.lines()
+        self.wait_for(f"{lines} more steps", lambda: self.lines() >= before + lines)
+
+    def end(self, code, number=signal.SIGTERM, seconds=30):
+        self.process.send_signal(number)
+        self.ends(code, seconds)
+
+    def ends(self, code, seconds=30):
+        try:
+            got = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"did not end in {seconds} s\n{self.said()[-1500:]}")
+        assert got == code, f"exit code {got}, not {code}\n{self.said()[-1500:]}"
+
+    def allow(self):
+        open(self.folder + "/calls.go", "w").close()
+
+    def published(self):
+        folder = f"{self.folder}/{FOLDER}"
+        return sorted(name for name in os.listdir(folder) if name.startswith("step_"))
+
+    def verify(self, options):
+        """Each checkpoint with a final name is whole."""
+        for name in self.published():
+            done = subprocess.run([options.trainctl, "checkpoint", "verify", f"{FOLDER}/{name}"], cwd=self.folder,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            assert done.returncode == 0, done.stdout
+
+    def usage(self):
+        """By process: bytes of its own, and open files."""
+        pids = [self.process.pid] + host.children(self.process.pid)
+        found = {}
+        for pid in pids:
+            anonymous = re.search(rb"RssAnon:\s+(\d+)", host.read(f"/proc/{pid}/status"))
+            shared = re.search(rb"RssShmem:\s+(\d+)", host.read(f"/proc/{pid}/status"))
+            if anonymous:
+                name = host.read(f"/proc/{pid}/comm").decode().strip()
+                found[f"{name} {pid}"] = (int(anonymous[1]) << 10, int(shared[1]) << 10, len(os.listdir(f"/proc/{pid}/fd")))
+        return found
+
+
+def many(options, folder):
+    """100 saves: the memory of ranks, launcher and writer, and their open files, stay as they are."""
+    run = Run(options, folder, save="every_steps: 1, async: false, keep: 2")
+    run.wait_for("20 saves", lambda: run.saves() >= 20)
+    before = run.usage()
+    run.wait_for(f"{MANY} more", lambda: run.saves() >= 20 + MANY, 120)
+    after = run.usage()
+    run.end(143)
+    assert before.keys() == after.keys(), f"processes: {before.keys()} {after.keys()}"
+    assert sum("trainctl-save" in name for name in after) == 1
+    for name, (anonymous, shared, files) in after.items():
+        was = before[name]
+        assert anonymous - was[0] < GROWTH, f"{name} grew from {was[0]} to {anonymous} bytes"
+        assert shared - was[1] < GROWTH, f"{name}: shared memory grew from {was[1]} to {shared} bytes"
+        assert files <= was[2] + 2, f"{name} had {was[2]} open files, now {files}"  # some are open for a moment
+    assert len(run.published()) <= 3, run.published()
+
+
+def hung(options, folder):
+    """Writes block: training goes on, the user is told, and when the disk answers the save is finished."""
+    run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "hang", "FAULT_AT": "40"})
+    run.wait_for("the notice", lambda: "it waits for the disk" in run.said())
+    saves = run.saves()
+    run.goes_on()
+    assert run.saves() == saves
+    run.allow()
+    run.wait_for("later saves", lambda: run.saves() > saves + 1)
+    run.end(143)
+    run.verify(options)
+
+
+def full(options, folder):
+    """The disk is full: training goes on, the user is told, and the save is tried again."""
+    run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "full", "FAULT_AT": "40"})
+    run.wait_for("the notice", lambda: "No space left on device; trying again" in run.said())
+    saves = run.saves()
+    run.goes_on()
+    assert run.saves() == saves
+    run.allow()
+    run.wait_for("later saves", lambda: run.saves() > saves + 1)
+    run.end(143)
+    run.verify(options)
+
+
+def impatient(options, folder):
+    """A second Ctrl-C while the disk of the last save hangs ends the run at once, and nothing half has a final name."""
+    run = Run(options, folder, save="every_minutes: 1000", faults={"FAULT": "hang", "FAULT_AT": "12"})
+    run.wait_for("steps", lambda: run.lines() > 20)
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(3)
+    assert run.process.poll() is None, "it did not wait for the last save\n" + run.said()
+    start = time.monotonic()
+    run.end(130, signal.SIGINT, 20)
+    assert time.monotonic() - start < 8, f"took {time.monotonic() - start:.1f} s"
+    assert "was not waited for" in run.said(), run.said()
+    run.allow()
+    time.sleep(0.5)
+    assert run.published() == [], run.published()
+
+
+def lagging(options, folder):
+    """Listings lack what is younger than 30 s: the newest complete checkpoint is found, or the one before."""
+    lag = {"FAULT_LAG": str(LAG)}
+    Run(options, folder, save="every_steps: 5, keep: 2", steps=20).ends(0)
+    listed = subprocess.run([options.trainctl, "checkpoint", "list", "1"], cwd=folder, stdout=subprocess.PIPE, text=True,
+                            env=dict(os.environ, LD_PRELOAD=options.shim, FAULT_FOLDER="/checkpoints", FAULT_LOG=folder + "/calls", **lag))
+    run = Run(options, folder, "--resume", save="every_steps: 5, keep: 1", steps=31, faults=lag)
+    run.ends(0)
+    assert re.search("going on after step (20|15) ", run.said()), run.said() + listed.stdout
+    verified = run.published()
+    assert "step_00000020" in verified, f"the one that was verified is gone: {verified}"
+    newest = f"{folder}/log_output/2/checkpoints/step_00000031"
+    with open(newest + "/rank.0001.safetensors", "r+b") as file:
+        file.truncate(1000)
+    last = Run(options, folder, "--resume", save="every_steps: 5", steps=36, faults=lag)
+    last.ends(0)
+    assert re.search(r"going on after step (30|20) ", last.said()), last.said()
+
+
+CASES = [many, hung, full, impatient, lagging]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", required=True)
+    parser.add_argument("--shim", required=True)
+    parser.add_argument("--only", help="the case of that name")
+    options = parser.parse_args()
+    options.trainctl, options.shim = os.path.abspath(options.trainctl), os.path.abspath(options.shim)
+    bad = 0
+    for case in CASES:
+        if options.only not in (None, case.__name__):
+            continue
+        folder = tempfile.mkdtemp(prefix="trainctl-saves-")
+        start, problem = time.monotonic(), "ok"
+        try:
+            case(options, folder)
+        except AssertionError as error:
+            problem = str(error)
+            bad += 1
+        print(f"{case.__name__:<10} {time.monotonic() - start:5.1f} s  {problem}", flush=True)
+        for process in Run.started:
+            if process.poll() is None:
+                process.kill()  # its guards end the ranks
+                process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
