@@ -91,14 +91,13 @@ TEST_CASE("zero_bubble and interleaved_1f1b, every level, recompute") {
   const std::vector<std::string> recompute = {"", "parallel.recompute=['*a*']"};
   for (const std::string& name : kNetworks) {
     CAPTURE(name);
-    const int split = compile_every(
-        name, product({semi,
-                       {"launch.ranks=6"},
-                       {"parallel.stages=1", "parallel.stages=2", "parallel.stages=3"},
-                       {"parallel.schedule=zero_bubble"},
-                       {"parallel.micro_batches=4"},
-                       kLevels,
-                       recompute}));
+    const int split = compile_every(name, product({semi,
+                                                   {"launch.ranks=6"},
+                                                   {"parallel.stages=1", "parallel.stages=2", "parallel.stages=3"},
+                                                   {"parallel.schedule=zero_bubble"},
+                                                   {"parallel.micro_batches=4"},
+                                                   kLevels,
+                                                   recompute}));
     CHECK(split == 24);
     const int interleaved = compile_every(name, product({semi,
                                                          {"launch.ranks=4"},
@@ -132,9 +131,9 @@ TEST_CASE("interleaved_1f1b on deeper pipelines, with shared parameters and valu
 TEST_CASE("interleaved_1f1b: each border between virtual stages is crossed once in each direction, by stages in turn") {
   const int micro_batches = 4, borders = 3;
   int sends = 0;
-  for (const Program& p : compiled("deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2",
-                                                "parallel.stages=2", "parallel.schedule=interleaved_1f1b",
-                                                "parallel.chunks=2", "parallel.micro_batches=4"})) {
+  for (const Program& p :
+       compiled("deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2", "parallel.stages=2",
+                             "parallel.schedule=interleaved_1f1b", "parallel.chunks=2", "parallel.micro_batches=4"})) {
     std::set<int> chunks;
     for (const Instruction& i : p.instructions) {
       if (i.opcode == Opcode::send) ++sends;
