@@ -53,7 +53,7 @@ std::string idle_line(const Drawn& drawn) {
                      100.0 * static_cast<double>(idle) / static_cast<double>(drawn.slots.size() * drawn.stages),
                      drawn.splits_backward ? ", counting B and W as a forward each"
                      : drawn.has_backward  ? ", counting a backward as two forwards"
-                                              : "");
+                                           : "");
 }
 
 /// A column of the drawing: the cells of all stages, as wide as `width`.

@@ -36,7 +36,7 @@ struct GradientRange {
 
 /// The state of this rank's part of a bucket's gradients.
 struct GradientState {
-  GradientRange of_step;                       ///< below level 2
+  GradientRange of_step;                        ///< below level 2
   std::map<int, GradientRange> of_micro_batch;  ///< from level 2 on: those not yet reduced
   NodeId last_node = -1;       ///< the last node of this stage that contributes; -1: none
   bool shard_written = false;  ///< levels 2 and 3: an earlier micro-batch is in the shard
@@ -59,7 +59,7 @@ struct Inbox {
   };
   int from_stage = 0;
   std::vector<Message> messages;
-  std::map<std::tuple<TensorId, int, int>, size_t> places;     ///< by tensor, micro-batch and receiving virtual stage
+  std::map<std::tuple<TensorId, int, int>, size_t> places;  ///< by tensor, micro-batch and receiving virtual stage
   std::map<std::tuple<TaskKind, int, int>, size_t> ends_of_tasks;  ///< one past the last message for the task, by chunk
   size_t received = 0;
 };

@@ -147,8 +147,9 @@ void send_outputs(Lowering& l, const Node& node) {
         l.emit(pipeline_instruction(l, Opcode::send, tensor, to), {view}, {});
         continue;
       }
-      in_task(l, receiving_task(l.c.plan, transfer, l.task.micro_batch),
-              [&] { l.have(tensor).push_back({layout, view}); });
+      in_task(l, receiving_task(l.c.plan, transfer, l.task.micro_batch), [&] {
+        l.have(tensor).push_back({layout, view});
+      });
     }
   }
 }

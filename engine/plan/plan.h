@@ -109,9 +109,7 @@ struct Plan {
   int num_virtual_stages() const { return num_stages * chunks; }
   /// "stage 1", or with chunks "chunk 0 of stage 1".
   std::string stage_text(int virtual_stage) const;
-  Pipeline pipeline(bool with_backward) const {
-    return {schedule, num_stages, chunks, micro_batches, with_backward};
-  }
+  Pipeline pipeline(bool with_backward) const { return {schedule, num_stages, chunks, micro_batches, with_backward}; }
 };
 
 /// Chooses everything that the job leaves open; the result is legal by construction. Throws SpecError if the job

@@ -63,11 +63,10 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   }
   std::vector<int> stages(graph.layers.size(), 0);
   if (static_cast<int>(placed.size()) < num_stages) {
-    errors.push_back(
-        {spec.position("parallel.stages"), "parallel.stages",
-         fmt::format("{}, but the network has {} layers, and every {} needs one", stages_text(spec), placed.size(),
-                     spec.parallel.chunks == 1 ? "stage" : "chunk"),
-         "take " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
+    errors.push_back({spec.position("parallel.stages"), "parallel.stages",
+                      fmt::format("{}, but the network has {} layers, and every {} needs one", stages_text(spec),
+                                  placed.size(), spec.parallel.chunks == 1 ? "stage" : "chunk"),
+                      "take " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
     return stages;
   }
   std::vector<double> costs;
@@ -117,11 +116,11 @@ void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::
     if (std::find(stages.begin(), stages.end(), s) != stages.end()) continue;
     const std::string fewer = chunked ? "parallel.chunks to less than " + std::to_string(spec.parallel.chunks)
                                       : "parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1);
-    errors.push_back({spec.position("parallel.stage_config"), "parallel.stage_config",
-                      fmt::format("no layer is in {}stage {} of {}", chunked ? "virtual " : "", s,
-                                  num_virtual_stages(spec)),
-                      "put a layer or the loss there, or set " + fewer +
-                          " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
+    errors.push_back(
+        {spec.position("parallel.stage_config"), "parallel.stage_config",
+         fmt::format("no layer is in {}stage {} of {}", chunked ? "virtual " : "", s, num_virtual_stages(spec)),
+         "put a layer or the loss there, or set " + fewer +
+             " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
   }
 }
 

@@ -446,14 +446,16 @@ const Section& parallel_section() {
                             "Runs of consecutive layers that each stage holds; more than one for interleaved_1f1b.")
               .at_least(1)
               .at_most(kMaxRanks),
-          make_field("stage_config", FieldKind::stage_map,
-                     "The stage of each layer, by name or glob; balanced if omitted. With chunks the virtual stage: 0 to "
-                     "stages * chunks - 1."),
+          make_field(
+              "stage_config", FieldKind::stage_map,
+              "The stage of each layer, by name or glob; balanced if omitted. With chunks the virtual stage: 0 to "
+              "stages * chunks - 1."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of parts that a batch is split into; divides dataset.batch.")
               .at_least(1)
               .at_most(kMaxMicroBatches),
-          field<&P::schedule>("schedule", "Order of the micro-batches' forward and backward passes: see the schedules below."),
+          field<&P::schedule>("schedule",
+                              "Order of the micro-batches' forward and backward passes: see the schedules below."),
           make_field("strategies", FieldKind::strategy_map,
                      "Cuts per dim for each input of a layer, weights included."),
           make_field("recompute", FieldKind::patterns,

@@ -203,6 +203,27 @@ TEST_CASE("clipping: every gradient element is counted once over all ranks, and 
   }
 }
 
+TEST_CASE("zero_bubble: the gradient that another stage waits for is sent before weight gradients are computed") {
+  Plan plan = data_parallel_plan(kMlp, 2, 2, 4);
+  plan.schedule = Schedule::zero_bubble;
+  for (const Program& p : programs_of(kMlp, plan)) {
+    for (int m = 0; m < 4; ++m) {
+      int sent = -1, first = -1;
+      for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
+        const Instruction& code = p.instructions[i];
+        if (code.micro_batch != m) continue;
+        if (code.opcode == Opcode::send && code.phase == Phase::backward) sent = i;
+        if (code.weight_gradients && first < 0) first = i;
+        for (const Operand& out : code.outputs)
+          if (out.tensor.ends_with("weight")) CHECK(code.weight_gradients);
+      }
+      CHECK(first >= 0);
+      CHECK((sent >= 0) == (p.stage == 1));
+      CHECK(sent < first);
+    }
+  }
+}
+
 TEST_CASE("the loss adds up over micro-batches in one buffer, and every rank gets the sum") {
   const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 3));
   for (const Program& p : programs) {

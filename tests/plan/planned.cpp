@@ -121,7 +121,8 @@ std::string broken_rule(const Planned& planned) {
     }
     for (TensorId t : node.inputs) {
       const NodeId producer = graph.tensors[t].producer;
-      if (node.phase == Phase::forward && producer >= 0 && plan.virtual_stage_of(graph.nodes[producer]) > plan.virtual_stage_of(node)) {
+      if (node.phase == Phase::forward && producer >= 0 &&
+          plan.virtual_stage_of(graph.nodes[producer]) > plan.virtual_stage_of(node)) {
         return node.name + ": reads from a later stage";
       }
     }

@@ -167,14 +167,12 @@ def draw_stages(rng, net, stages):
 
 def draw_schedule(rng, net, stages, micro_batches):
     """With chunks, stages of its own: those of draw_stages, which may name all virtual stages."""
-    schedule = rng.choice(["gpipe", "1f1b", "zero_bubble", "interleaved_1f1b"])
-    if schedule != "interleaved_1f1b":
-        return {"schedule": schedule}
     chunks = rng.choice([2, 2, 3])
-    if stages == 1 or micro_batches % stages or len(net.flat) < stages * chunks:
-        return {}
+    may_interleave = stages > 1 and micro_batches % stages == 0 and len(net.flat) >= stages * chunks
+    if not may_interleave or chance(rng, 0.3):
+        return {"schedule": rng.choice(["gpipe", "1f1b", "zero_bubble"])}
     config = draw_stages(rng, net, stages * chunks) if chance(rng, 0.6) else None
-    return {"schedule": schedule, "chunks": chunks, "stage_config": config or {}}
+    return {"schedule": "interleaved_1f1b", "chunks": chunks, "stage_config": config or {}}
 
 
 def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
