@@ -200,8 +200,7 @@ CpuKernel prepare_batch_norm_mean(const KernelCall& call) {
 
 CpuKernel prepare_batch_norm_var(const KernelCall& call) {
   return [sums = FeatureSums<1>(Dims(call)), x = call.in[0].as<float>(), mean = call.in[1].as<float>(),
-          var = call.out[0].as<float>(),
-          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
+          var = call.out[0].as<float>(), scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
     sums.run(
         [x, mean](int64_t i, int64_t c) {
           const float centred = x[i] - mean[c];
@@ -226,8 +225,8 @@ float sampled_mean(const Dims& d, const float* x, int64_t c) {
 /// rounding (x - p)^2 costs up to d^2 units in the last place of the variance.
 CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
   const Dims d(call);
-  return [d, sums = FeatureSums<2>(d), near = std::vector<float>(static_cast<size_t>(d.c)),
-          x = call.in[0].as<float>(), mean = call.out[0].as<float>(), var = call.out[1].as<float>(),
+  return [d, sums = FeatureSums<2>(d), near = std::vector<float>(static_cast<size_t>(d.c)), x = call.in[0].as<float>(),
+          mean = call.out[0].as<float>(), var = call.out[1].as<float>(),
           scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
     for (int64_t c = 0; c < d.c; ++c) near[static_cast<size_t>(c)] = sampled_mean(d, x, c);
     const float* const p = near.data();
