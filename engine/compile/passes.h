@@ -17,7 +17,8 @@ void lower_stage(Compiler& c);
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
-/// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do batch_norm, add and relu, and matmul and relu_grad or gelu_grad.
+/// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do batch_norm, add and relu, and matmul and
+/// relu_grad or gelu_grad.
 void fuse_products(Compiler& c);
 /// The mean and variance of batch_norm become one kernel.
 void fuse_statistics(Compiler& c);

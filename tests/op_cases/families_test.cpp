@@ -142,7 +142,8 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
 }
 
 TEST_CASE("every step that a kernel takes is what another kernel is to it") {
-  unsigned taken = 0, offered = bits(EpilogueStep::descend, EpilogueStep::relu);  // an optimizer's step; one of the activations
+  unsigned taken = 0,
+           offered = bits(EpilogueStep::descend, EpilogueStep::relu);  // an optimizer's step; one of the activations
   for (const KernelDef* kernel : all_kernels()) {
     taken |= kernel->takes;
     if (kernel->as_epilogue != nullptr) offered |= bits(kernel->as_epilogue({}).step);

@@ -19,6 +19,9 @@ namespace {
 
 constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
 constexpr int64_t kTile = 256;             ///< features whose values fit the first cache
+constexpr int64_t kShort = 8;              ///< terms that are added in float before double takes their sum
+constexpr int64_t kBlockRows = 256;        ///< least rows of a block, and the most blocks, of a sum over rows of
+constexpr int64_t kMostBlocks = 64;        ///< features: the same for any number of threads, and so are the bits
 
 struct Dims {
   int64_t n = 1, c = 1, s = 1;  ///< product of the dims before, features, product of the dims after
@@ -31,54 +34,126 @@ struct Dims {
     c = shape[dim];
     for (size_t d = dim + 1; d < shape.size(); ++d) s *= shape[d];
   }
-  /// Features of a tile where they are last: as many as a thread's part has, in whole cache lines.
-  int64_t tile() const { return std::clamp<int64_t>((c / threads + 15) / 16 * 16, 16, kTile); }
   int64_t least(int64_t elements) const { return kLeastElements / std::max<int64_t>(1, elements); }
+  int64_t block_rows() const { return std::max(kBlockRows, (n + kMostBlocks - 1) / kMostBlocks); }
+  int64_t blocks() const { return std::max<int64_t>(1, (n + block_rows() - 1) / block_rows()); }
 };
 
 template <size_t N>
+using Terms = std::array<float, N>;
+template <size_t N>
 using Sums = std::array<double, N>;
 
-/// For each feature c, the sums over n and s of f(element, feature), N numbers: finish(c, sums).
-template <size_t N, class F, class Finish>
-void sum_per_feature(const Dims& d, const F& f, const Finish& finish) {
-  if (d.s == 1) {
-    const int64_t tile = d.tile(), tiles = (d.c + tile - 1) / tile;
-    cpu::over_range(d.threads, tiles, d.least(d.n * tile), [&](int64_t begin, int64_t end) {
-      for (int64_t first = begin * tile; first < std::min(end * tile, d.c); first += tile) {
-        const int64_t count = std::min(tile, d.c - first);
-        double total[N][kTile] = {};
-        for (int64_t n = 0; n < d.n; ++n) {
-          const int64_t row = n * d.c + first;
+/// The sums of rows [begin, end) of features [first, first + count), `count` up to kTile: total[k][feature].
+template <size_t N, class F>
+void sum_block(const Dims& d, int64_t begin, int64_t end, int64_t first, int64_t count, const F& f,
+               double (&total)[N][kTile]) {
+  for (int64_t from = begin; from < end; from += kShort) {
+    float part[N][kTile];
+    for (size_t k = 0; k < N; ++k) std::fill_n(part[k], count, 0.0f);
+    for (int64_t n = from; n < std::min(from + kShort, end); ++n) {
+      const int64_t row = n * d.c + first;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < count; ++i) {
+        const Terms<N> v = f(row + i, first + i);
+        for (size_t k = 0; k < N; ++k) part[k][i] += v[k];
+      }
+    }
+    for (size_t k = 0; k < N; ++k)
+      for (int64_t i = 0; i < count; ++i) total[k][i] += part[k][i];
+  }
+}
+
+/// The sums of a run of elements, in lanes.
+template <size_t N, class F>
+Sums<N> sum_run(int64_t begin, int64_t end, const F& f) {
+  constexpr int64_t kLanes = 16;
+  double lane[N][kLanes] = {};
+  int64_t i = begin;
+  for (; i + kLanes * kShort <= end; i += kLanes * kShort) {
+    float part[N][kLanes] = {};
+    for (int64_t r = 0; r < kShort; ++r) {
+#pragma GCC ivdep
+      for (int64_t j = 0; j < kLanes; ++j) {
+        const Terms<N> v = f(i + r * kLanes + j);
+        for (size_t k = 0; k < N; ++k) part[k][j] += v[k];
+      }
+    }
+    for (size_t k = 0; k < N; ++k)
+      for (int64_t j = 0; j < kLanes; ++j) lane[k][j] += part[k][j];
+  }
+  Sums<N> total{};
+  for (; i < end; ++i) {
+    const Terms<N> v = f(i);
+    for (size_t k = 0; k < N; ++k) total[k] += v[k];
+  }
+  for (size_t k = 0; k < N; ++k)
+    for (int64_t j = 0; j < kLanes; ++j) total[k] += lane[k][j];
+  return total;
+}
+
+/// Sums over the elements of each feature, N at once, in one pass.
+template <size_t N>
+class FeatureSums {
+ public:
+  explicit FeatureSums(const Dims& d) : d_(d) {
+    if (d.s == 1 && d.blocks() > 1) parts_.resize(static_cast<size_t>(d.blocks() * d.c));
+  }
+
+  /// f(element, feature) is called once an element; then finish(feature, sums).
+  template <class F, class Finish>
+  void run(const F& f, const Finish& finish) {
+    if (d_.s > 1) return run_planes(f, finish);
+    const int64_t blocks = d_.blocks(), rows = d_.block_rows();
+    cpu::over_range(d_.threads, blocks, d_.least(rows * d_.c), [&](int64_t begin, int64_t end) {
+      for (int64_t block = begin; block < end; ++block) {
+        for (int64_t first = 0; first < d_.c; first += kTile) {
+          const int64_t count = std::min(kTile, d_.c - first);
+          double total[N][kTile] = {};
+          sum_block<N>(d_, block * rows, std::min((block + 1) * rows, d_.n), first, count, f, total);
           for (int64_t i = 0; i < count; ++i) {
-            const Sums<N> v = f(row + i, first + i);
-            for (size_t k = 0; k < N; ++k) total[k][i] += v[k];
+            Sums<N> sums;
+            for (size_t k = 0; k < N; ++k) sums[k] = total[k][i];
+            if (blocks > 1)
+              parts_[static_cast<size_t>(block * d_.c + first + i)] = sums;
+            else
+              finish(first + i, sums);
           }
-        }
-        for (int64_t i = 0; i < count; ++i) {
-          Sums<N> sums;
-          for (size_t k = 0; k < N; ++k) sums[k] = total[k][i];
-          finish(first + i, sums);
         }
       }
     });
-    return;
+    if (blocks > 1) add_parts(finish);
   }
-  cpu::over_range(d.threads, d.c, d.least(d.n * d.s), [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
+
+ private:
+  template <class Finish>
+  void add_parts(const Finish& finish) {
+    for (int64_t c = 0; c < d_.c; ++c) {
       Sums<N> total{};
-      for (int64_t n = 0; n < d.n; ++n) {
-        const int64_t row = (n * d.c + c) * d.s;
-        // The other sums' terms are dropped once k is a constant; the second pass reads the row from the cache.
-        const auto add = [&]<size_t... k>(std::index_sequence<k...>) {
-          ((total[k] += cpu::sum(d.s, [&](int64_t i) { return f(row + i, c)[k]; })), ...);
-        };
-        add(std::make_index_sequence<N>());
-      }
+      for (int64_t at = c; at < static_cast<int64_t>(parts_.size()); at += d_.c)
+        for (size_t k = 0; k < N; ++k) total[k] += parts_[static_cast<size_t>(at)][k];
       finish(c, total);
     }
-  });
-}
+  }
+
+  template <class F, class Finish>
+  void run_planes(const F& f, const Finish& finish) {
+    cpu::over_range(d_.threads, d_.c, d_.least(d_.n * d_.s), [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        Sums<N> total{};
+        for (int64_t n = 0; n < d_.n; ++n) {
+          const int64_t row = (n * d_.c + c) * d_.s;
+          const Sums<N> sums = sum_run<N>(row, row + d_.s, [&](int64_t i) { return f(i, c); });
+          for (size_t k = 0; k < N; ++k) total[k] += sums[k];
+        }
+        finish(c, total);
+      }
+    });
+  }
+
+  Dims d_;
+  std::vector<Sums<N>> parts_;  ///< [blocks, c]
+};
 
 /// y[i] = f(i, values of the feature of i) for all elements. `values(c)`: N numbers that a feature's elements share.
 template <size_t N, class Values, class F>
@@ -116,36 +191,55 @@ void map_per_feature(const Dims& d, float* y, const Values& values, const F& f) 
 inline float inverse_std(float var, float eps) { return 1.0f / std::sqrt(var + eps); }
 
 CpuKernel prepare_batch_norm_mean(const KernelCall& call) {
-  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.out[0].as<float>(),
-          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))] {
-    sum_per_feature<1>(
-        d, [x](int64_t i, int64_t) { return Sums<1>{x[i]}; },
-        [=](int64_t c, const Sums<1>& sum) { mean[c] = static_cast<float>(scale * sum[0]); });
+  return [sums = FeatureSums<1>(Dims(call)), x = call.in[0].as<float>(), mean = call.out[0].as<float>(),
+          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
+    sums.run([x](int64_t i, int64_t) { return Terms<1>{x[i]}; },
+             [=](int64_t c, const Sums<1>& sum) { mean[c] = static_cast<float>(scale * sum[0]); });
   };
 }
 
 CpuKernel prepare_batch_norm_var(const KernelCall& call) {
-  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.in[1].as<float>(), var = call.out[0].as<float>(),
-          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))] {
-    sum_per_feature<1>(
-        d,
+  return [sums = FeatureSums<1>(Dims(call)), x = call.in[0].as<float>(), mean = call.in[1].as<float>(),
+          var = call.out[0].as<float>(), scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
+    sums.run(
         [x, mean](int64_t i, int64_t c) {
-          const double centred = double{x[i]} - mean[c];
-          return Sums<1>{centred * centred};
+          const float centred = x[i] - mean[c];
+          return Terms<1>{centred * centred};
         },
         [=](int64_t c, const Sums<1>& sum) { var[c] = static_cast<float>(scale * sum[0]); });
   };
 }
 
-/// In two passes: the second reads what is left of x in the cache.
+/// The mean of up to 32 elements of feature c, spread over all of them.
+float sampled_mean(const Dims& d, const float* x, int64_t c) {
+  const int64_t elements = d.n * d.s, samples = std::min<int64_t>(32, elements);
+  double sum = 0;
+  for (int64_t k = 0; k < samples; ++k) {
+    const int64_t at = k * elements / samples;
+    sum += x[(at / d.s * d.c + c) * d.s + at % d.s];
+  }
+  return samples == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(samples));
+}
+
+/// In one pass: the sums of x - p and of (x - p)^2 for a p near the mean. Where p is d standard deviations from it,
+/// rounding (x - p)^2 costs up to d^2 units in the last place of the variance.
 CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
-  KernelCall of_mean = call, of_var = call;
-  of_mean.out.pop_back();
-  of_var.in.push_back(call.out[0]);
-  of_var.out.erase(of_var.out.begin());
-  return [mean = prepare_batch_norm_mean(of_mean), var = prepare_batch_norm_var(of_var)] {
-    mean();
-    var();
+  const Dims d(call);
+  return [d, sums = FeatureSums<2>(d), near = std::vector<float>(static_cast<size_t>(d.c)), x = call.in[0].as<float>(),
+          mean = call.out[0].as<float>(), var = call.out[1].as<float>(),
+          scale = 1.0 / static_cast<double>(call.attrs.integer("count"))]() mutable {
+    for (int64_t c = 0; c < d.c; ++c) near[static_cast<size_t>(c)] = sampled_mean(d, x, c);
+    const float* const p = near.data();
+    sums.run(
+        [x, p](int64_t i, int64_t c) {
+          const float away = x[i] - p[c];
+          return Terms<2>{away, away * away};
+        },
+        [=](int64_t c, const Sums<2>& sum) {
+          const double from_p = scale * sum[0];
+          mean[c] = static_cast<float>(p[c] + from_p);
+          var[c] = static_cast<float>(std::max(scale * sum[1] - from_p * from_p, 0.0));
+        });
   };
 }
 
@@ -215,16 +309,15 @@ CpuKernel prepare_batch_norm_grad_stats(const KernelCall& call) {
   const Normalise of = Normalise::of_call(call, 2, 4, 0);
   return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) -> CpuKernel {
     const Dims d(call);
-    return [relu, d, of, dy = call.in[0].as<float>(), x = call.in[1].as<float>(), dbeta = call.out[0].as<float>(),
-            dgamma = call.out[1].as<float>(),
+    return [relu, of, sums = FeatureSums<2>(d), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
+            dbeta = call.out[0].as<float>(), dgamma = call.out[1].as<float>(),
             values = std::vector<Normalise::Values>(static_cast<size_t>(relu ? d.c : 0))]() mutable {
-      for (int64_t c = 0; c < static_cast<int64_t>(values.size()); ++c) values[c] = of.of(c);
-      sum_per_feature<2>(
-          d,
+      for (size_t c = 0; c < values.size(); ++c) values[c] = of.of(static_cast<int64_t>(c));
+      sums.run(
           [=, v = values.data()](int64_t i, int64_t c) {
             float g = dy[i];
             if constexpr (relu) g = Normalise::normalised(x[i], v[c]) > 0.0f ? g : 0.0f;
-            return Sums<2>{g, double{g} * (x[i] - of.mean[c])};
+            return Terms<2>{g, g * (x[i] - of.mean[c])};
           },
           [=](int64_t c, const Sums<2>& sum) {
             dbeta[c] = static_cast<float>(sum[0]);
