@@ -144,6 +144,10 @@ TEST_CASE("what a map does not name is not exported in silence") {
   const CommandResult partial = job.exported("1", "a.safetensors", {"--map", "map.yaml", "--partial"});
   CHECK(partial.exit_code == kExitDone);
   CHECK(contains(partial.out, "left out, since the map does not name them: 6"));
+
+  job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two, fc9.weight: three}\n");
+  const CommandResult misspelt = job.exported("1", "b.safetensors", {"--map", "map.yaml", "--partial"});
+  CHECK(contains(misspelt.out, "patterns of the map without a tensor here: 1\n    fc9.weight\n"));
 }
 
 TEST_CASE("what is missing, left over or of another shape is listed, and taken with --partial alone") {
