@@ -131,7 +131,11 @@ TEST_CASE("without a map names are those of the job, and bf16 is rounded") {
   CHECK(rounded.find("fc1.weight")->type == StoredType::bf16);
   const std::vector<float> a = values(whole, "fc1.weight"), b = values(rounded, "fc1.weight");
   for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= std::abs(a[i]) / 256);
-  CHECK(job.imported("b.safetensors", "start", {}).exit_code == kExitDone);
+  REQUIRE(job.imported("b.safetensors", "start", {}).exit_code == kExitDone);
+  REQUIRE(job.exported("start", "c.safetensors", {}).exit_code == kExitDone);
+  const WeightFiles back(job.path("c.safetensors"));
+  CHECK(back.find("fc1.weight")->type == StoredType::f32);
+  CHECK(values(back, "fc1.weight") == b);
 }
 
 TEST_CASE("what a map does not name is not exported in silence") {
