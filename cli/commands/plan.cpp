@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,10 +16,13 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
 #include "engine/compile/report.h"
+#include "engine/estimate/estimate_report.h"
+#include "engine/estimate/simulate.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
+#include "engine/train/profile/trace.h"
 
 namespace trainctl {
 namespace {
@@ -26,6 +31,7 @@ struct Options {
   JobArguments job;
   bool json = false;
   bool full = false;
+  std::string timeline;  ///< a file; empty: none
 };
 
 /// A file or a pipe has no width of its own.
@@ -43,6 +49,27 @@ int plan_command(const JobSpec& spec, bool json) {
   return kExitDone;
 }
 
+/// The predicted step of the first rank of each class, as `trainctl run --profile` would have measured it.
+void write_timeline(const PlannedJob& job, const RankClasses& classes, const Simulation& step, const std::string& path) {
+  const auto ns = [](Seconds time) { return std::llround(time.value * 1e9); };
+  std::vector<RankProfile> profiles;
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    RankProfile& profile = profiles.emplace_back(RankProfile{&classes.programs[c], {}});
+    for (size_t i = 0; i < step.spans[c].size(); ++i) {
+      const SimulatedSpan& span = step.spans[c][i];
+      // A measured call begins when the rank has come to it, whether or not its peers have.
+      profile.spans.push_back({.instruction = static_cast<int32_t>(i),
+                               .ready_ns = ns(span.ready),
+                               .begin_ns = ns(span.ready),
+                               .end_ns = ns(span.end)});
+    }
+  }
+  std::ofstream file(path);
+  write_trace(file, profiles, job.spec.name);
+  file.flush();
+  if (!file) throw EnvError(path + ": cannot be written");
+}
+
 int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
@@ -52,6 +79,11 @@ int plan(const Options& options) {
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
   if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
+  if (job.spec.launch.machine != "auto" || !options.timeline.empty()) {
+    const Simulation step = simulate(classes, job.cost.machine());
+    report["estimate"] = estimate_report(classes, job.cost.machine(), step);
+    if (!options.timeline.empty()) write_timeline(job, classes, step, options.timeline);
+  }
   report["launch"] = launch_report(job.spec);
   std::cout << (options.json ? report.dump(2) + "\n"
                              : render_plan(report, style_of(options)) + render_launch(report["launch"]))
@@ -68,6 +100,8 @@ void add_plan_command(CLI::App& app, Action& chosen) {
       app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
   command->add_flag("--full", options->full, "Every layer and redistribution on a line of its own");
+  command->add_option("--timeline", options->timeline, "Write the predicted step as a trace for ui.perfetto.dev")
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "All of it as JSON");
   command->footer(
       R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
@@ -76,6 +110,7 @@ Examples:
   trainctl plan job.yaml
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
   trainctl plan job.yaml launch.bind=core       which cores would each rank have?
+  trainctl plan job.yaml launch.machine=h100x8 --timeline t.json
   trainctl plan job.yaml --full                 layers that repeat, one by one
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });

@@ -21,6 +21,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/save_policy.h"
 #include "engine/train/checkpoint/write_checkpoint.h"
 #include "launcher/quiet_fork.h"
 
@@ -208,11 +209,18 @@ CheckpointWriter::~CheckpointWriter() {
   if (pid_ > 0) waitpid(pid_, nullptr, WNOHANG);
 }
 
-bool CheckpointWriter::was_killed() {
+bool CheckpointWriter::has_ended() {
   int status = 0;
-  if (pid_ <= 0 || waitpid(pid_, &status, WNOHANG) != pid_) return false;
+  if (pid_ <= 0) return true;
+  if (waitpid(pid_, &status, WNOHANG) != pid_) return false;
   pid_ = 0;
-  return WIFSIGNALED(status);
+  was_killed_ = WIFSIGNALED(status);
+  return true;
+}
+
+bool CheckpointWriter::was_killed() {
+  has_ended();
+  return std::exchange(was_killed_, false);
 }
 
 std::vector<std::string> CheckpointWriter::news() {
@@ -228,7 +236,7 @@ bool CheckpointWriter::finish(std::chrono::seconds patience) {
   shutdown(fd_, SHUT_WR);
   uint64_t bytes = memory_->saves().written_bytes;
   Clock::time_point seen = Clock::now();
-  for (int look = 0; pid_ > 0 && waitpid(pid_, nullptr, WNOHANG) == 0; ++look) {
+  while (!has_ended()) {
     std::this_thread::sleep_for(milliseconds(1));
     if (const uint64_t now = memory_->saves().written_bytes; now != bytes) {
       bytes = now;

@@ -32,12 +32,15 @@ class CheckpointWriter {
   /// Whether a signal has ended it. True once.
   bool was_killed();
   /// The ranks have ended: waits until everything that they copied is written, or nothing was for `patience`. False if
-  /// something is left.
+  /// something is left. It may also have been killed: ask.
   bool finish(std::chrono::seconds patience);
 
  private:
+  bool has_ended();
+
   std::shared_ptr<SharedMemory> memory_;
   int pid_ = -1;
+  bool was_killed_ = false;
   int fd_ = -1;  ///< its lines; our end being shut tells it to end
   std::string partial_;
 };

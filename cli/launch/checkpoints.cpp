@@ -23,6 +23,8 @@ namespace fs = std::filesystem;
 
 /// How long the launcher waits for a disk that writes nothing.
 constexpr std::chrono::seconds kPatience{60};
+/// That are killed while they write one save.
+constexpr int kMostWriters = 3;
 constexpr const char* kFolder = "checkpoints";
 
 /// The newest of a folder that is complete and whole.
@@ -126,6 +128,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     start_writer_ = [this, checkpoints, number, run = directory.run(), memory] {
       return std::make_unique<CheckpointWriter>(job_, checkpoints, number, run, memory, images_);
     };
+    memory_ = memory;
     writer_ = start_writer_();
   }
   if (point_ && use_ == CheckpointUse::evaluate)
@@ -160,22 +163,39 @@ std::vector<std::string> Checkpoints::news() {
   return lines;
 }
 
-/// The ranks' copies are still there: another process writes the save that was under way.
-void Checkpoints::revive_writer() {
-  if (!writer_->was_killed()) return;
+/// The ranks' copies are still there: another process writes the save that was under way. Returns whether it was needed.
+bool Checkpoints::revive_writer() {
+  if (!writer_->was_killed()) return false;
   for (std::string& line : writer_->news()) notices_.push_back(std::move(line));
-  notices_.emplace_back("the process that writes checkpoints was killed; another goes on");
+  const int64_t step = memory_->saves().saving();
+  killed_writers_ = step >= 0 && step == killed_at_ ? killed_writers_ + 1 : 1;
+  killed_at_ = step;
+  if (step >= 0 && killed_writers_ == kMostWriters)
+    give_up_save();
+  else
+    notices_.emplace_back("the process that writes checkpoints was killed; another goes on");
   try {
     writer_ = start_writer_();
   } catch (const EnvError& error) {
     notices_.push_back(std::string("no more checkpoints: ") + error.what());
   }
+  return true;
+}
+
+/// Whatever kills each process that writes it must not hold up the run.
+void Checkpoints::give_up_save() {
+  notices_.push_back(fmt::format("checkpoint of step {} given up: {} processes that wrote it were killed", killed_at_,
+                                 killed_writers_));
+  memory_->saves().finished(false);
+  killed_at_ = -1;
 }
 
 std::vector<std::string> Checkpoints::finish() {
   if (!writer_) return {};
   revive_writer();
-  const bool written = writer_->finish(kPatience);
+  bool written = true;
+  do written = writer_->finish(kPatience);
+  while (revive_writer());
   std::vector<std::string> lines = news();
   if (!written)
     lines.push_back(fmt::format("the disk has not answered for {} s: the last checkpoint may not be there",

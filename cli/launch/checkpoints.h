@@ -56,7 +56,8 @@ class Checkpoints {
 
  private:
   void close_images();
-  void revive_writer();
+  bool revive_writer();
+  void give_up_save();
   void find_newest(const CheckpointDirectory& directory);
 
   const PlannedJob& job_;
@@ -67,6 +68,9 @@ class Checkpoints {
   std::vector<int> images_;  ///< memfds, by rank
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
+  std::shared_ptr<SharedMemory> memory_;  ///< of the attempt that writer_ is for
+  int killed_writers_ = 0;                ///< of the save of step killed_at_
+  int64_t killed_at_ = -1;
   std::vector<std::string> notices_;
 };
 

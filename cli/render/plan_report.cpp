@@ -14,6 +14,7 @@
 #include "cli/render/held_parts.h"
 #include "cli/render/move_rows.h"
 #include "cli/render/schedule_drawing.h"
+#include "cli/render/profile_report.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
@@ -106,6 +107,7 @@ std::string head(const Json& r) {
   if (all / stages > 1) out += fmt::format(" (mesh {})", join(mesh, "x"));
   out += fmt::format(", batch {}", batch);
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
+  if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks a stage", chunks);
   if (const int level = r["optimizer_shard_level"]; level > 0) out += fmt::format(", optimizer_shard level {}", level);
   if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
   return out + "\n" + totals(r, "parameters", "parameters", "KMBT") +
@@ -184,7 +186,7 @@ class Reasons {
 
 /// All that the report has about a layer, but its stage, the names in it, and why.
 std::string facts(Json layer) {
-  for (const char* field : {"name", "stage", "choice", "reason", "would_be"}) layer.erase(field);
+  for (const char* field : {"name", "stage", "chunk", "choice", "reason", "would_be"}) layer.erase(field);
   for (const char* side : {"inputs", "outputs"})
     for (Json& tensor : layer[side]) tensor.erase("tensor");
   return layer.dump();
@@ -244,13 +246,15 @@ std::string stages(const Json& r) {
   const Json& all = r["layers"];
   for (size_t first = 0; first < all.size();) {
     size_t end = first + 1;
-    while (end < all.size() && all[end]["stage"] == all[first]["stage"]) ++end;
-    std::string run = text(all[first]["name"]);
+    while (end < all.size() && all[end]["stage"] == all[first]["stage"] && all[end]["chunk"] == all[first]["chunk"])
+      ++end;
+    std::string run = r["chunks"].get<int>() == 1 ? "" : fmt::format("{}: ", all[first]["chunk"].get<int>());
+    run += text(all[first]["name"]);
     if (end - first > 1) run += " … " + text(all[end - 1]["name"]) + fmt::format(" ({})", end - first);
     runs[all[first]["stage"].get<size_t>()].push_back(run);
     first = end;
   }
-  Table table({">stage", "ranks", "layers"});
+  Table table({">stage", "ranks", r["chunks"].get<int>() == 1 ? "layers" : "chunks: layers"});
   for (int s = 0; s < stages; ++s)
     table.add({std::to_string(s), range(s * ranks, (s + 1) * ranks - 1), join(runs[static_cast<size_t>(s)])});
   return "\nstages\n" + table.str();
@@ -337,6 +341,18 @@ std::string checkpoint(const Json& r) {
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 
+std::string estimate(const Json& r) {
+  if (!r.contains("estimate")) return "";
+  const Json& e = r["estimate"];
+  const double seconds = e["seconds"];
+  Table table({"part", ">time", ">of the step"});
+  for (const auto& [name, part] : e["parts"].items())
+    table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
+  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
+                     text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
+         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n";
+}
+
 std::string communication(const Json& r) {
   Table table({"for", "kind", ">group of", ">calls", ">bytes a call", ">bytes"});
   for (const Json& row : r["communication"]) {
@@ -373,7 +389,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r);
+  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r) + estimate(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

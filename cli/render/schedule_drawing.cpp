@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -21,58 +20,40 @@ struct Slot {
   std::vector<std::string> of_stages;
 };
 
-struct Timeline {
+struct Drawn {
   size_t stages = 0;
   std::vector<Slot> slots;
-  bool has_backward = false;
+  bool has_backward = false, splits_backward = false;
 };
 
-constexpr int kForward = 1, kBackward = 2;
-
-/// Each task starts when its stage is free and the neighbouring stage has finished the same task.
-Timeline run(const Json& tasks) {
-  Timeline timeline;
-  timeline.stages = tasks.size();
-  std::map<std::pair<size_t, std::string>, size_t> end;  // (stage, task) -> time
-  std::vector<size_t> next(timeline.stages, 0);
-  std::vector<std::vector<std::string>> rows(timeline.stages);
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (size_t s = 0; s < timeline.stages; ++s) {
-      if (next[s] >= tasks[s]["tasks"].size()) continue;
-      const std::string task = tasks[s]["tasks"][next[s]].get<std::string>();
-      const bool forward = task[0] == 'F';
-      timeline.has_backward |= !forward;
-      size_t start = rows[s].size();
-      const bool waits = forward ? s > 0 : s + 1 < timeline.stages;
-      if (waits) {
-        const auto found = end.find({forward ? s - 1 : s + 1, task});
-        if (found == end.end()) continue;
-        start = std::max(start, found->second);
-      }
-      rows[s].resize(start, ".");
-      rows[s].push_back(task);
-      rows[s].resize(start + (forward ? kForward : kBackward), "--");
-      end[{s, task}] = rows[s].size();
-      ++next[s];
-      moved = true;
+/// Each task at its time.
+Drawn slots_of(const Json& tasks) {
+  Drawn drawn;
+  drawn.stages = tasks.size();
+  size_t length = 0;
+  for (const Json& of_stage : tasks) length = std::max(length, of_stage["ends"].back().get<size_t>());
+  drawn.slots.assign(length, Slot{std::vector<std::string>(drawn.stages, ".")});
+  for (size_t s = 0; s < drawn.stages; ++s) {
+    for (size_t t = 0; t < tasks[s]["tasks"].size(); ++t) {
+      const std::string task = tasks[s]["tasks"][t].get<std::string>();
+      drawn.has_backward |= task[0] == 'B';
+      drawn.splits_backward |= task[0] == 'W';
+      const size_t start = tasks[s]["starts"][t], end = tasks[s]["ends"][t];
+      for (size_t at = start; at < end; ++at) drawn.slots[at].of_stages[s] = at == start ? task : "--";
     }
   }
-  size_t length = 0;
-  for (const auto& row : rows) length = std::max(length, row.size());
-  timeline.slots.assign(length, Slot{std::vector<std::string>(timeline.stages, ".")});
-  for (size_t s = 0; s < timeline.stages; ++s)
-    for (size_t t = 0; t < rows[s].size(); ++t) timeline.slots[t].of_stages[s] = rows[s][t];
-  return timeline;
+  return drawn;
 }
 
-std::string idle_line(const Timeline& timeline) {
-  if (timeline.stages <= 1 || timeline.slots.empty()) return "";
+std::string idle_line(const Drawn& drawn) {
+  if (drawn.stages <= 1 || drawn.slots.empty()) return "";
   size_t idle = 0;
-  for (const Slot& slot : timeline.slots) idle += std::count(slot.of_stages.begin(), slot.of_stages.end(), ".");
+  for (const Slot& slot : drawn.slots) idle += std::count(slot.of_stages.begin(), slot.of_stages.end(), ".");
   return fmt::format("  idle {:.0f}%{}\n",
-                     100.0 * static_cast<double>(idle) / static_cast<double>(timeline.slots.size() * timeline.stages),
-                     timeline.has_backward ? ", counting a backward as two forwards" : "");
+                     100.0 * static_cast<double>(idle) / static_cast<double>(drawn.slots.size() * drawn.stages),
+                     drawn.splits_backward ? ", counting B and W as a forward each"
+                     : drawn.has_backward  ? ", counting a backward as two forwards"
+                                              : "");
 }
 
 /// A column of the drawing: the cells of all stages, as wide as `width`.
@@ -102,21 +83,21 @@ bool goes_up_by_one(const NumberedTexts& texts, const Repeat& repeat) {
 }
 
 /// The columns, what repeats only once.
-std::vector<Column> folded(const Timeline& timeline, size_t width) {
+std::vector<Column> folded(const Drawn& drawn, size_t width) {
   constexpr size_t kFewestTimes = 3, kFewestSaved = 6;
   NumberedTexts texts;
-  for (const Slot& slot : timeline.slots) texts.add(join(slot.of_stages, "|"));
+  for (const Slot& slot : drawn.slots) texts.add(join(slot.of_stages, "|"));
   std::vector<Column> columns;
-  for (size_t at = 0; at < timeline.slots.size();) {
-    const Repeat repeat = texts.best_repeat(at, timeline.slots.size());
+  for (size_t at = 0; at < drawn.slots.size();) {
+    const Repeat repeat = texts.best_repeat(at, drawn.slots.size());
     const bool folds = repeat.times >= kFewestTimes && repeat.saved() >= kFewestSaved && goes_up_by_one(texts, repeat);
     if (!folds) {
-      columns.push_back(column_of(timeline.slots[at++], width));
+      columns.push_back(column_of(drawn.slots[at++], width));
       continue;
     }
-    columns.push_back(mark("[", timeline.stages));
-    for (size_t i = 0; i < repeat.period; ++i) columns.push_back(column_of(timeline.slots[at + i], width));
-    columns.push_back(mark(fmt::format("]x{}", repeat.times), timeline.stages));
+    columns.push_back(mark("[", drawn.stages));
+    for (size_t i = 0; i < repeat.period; ++i) columns.push_back(column_of(drawn.slots[at + i], width));
+    columns.push_back(mark(fmt::format("]x{}", repeat.times), drawn.stages));
     at += repeat.period * repeat.times;
   }
   return columns;
@@ -146,20 +127,20 @@ std::string draw(const std::vector<Column>& columns, size_t stages, size_t width
 }  // namespace
 
 std::string draw_schedule(const Json& tasks, size_t width) {
-  const Timeline timeline = run(tasks);
+  const Drawn drawn = slots_of(tasks);
   size_t cell = 2, length = 0;
-  for (const Slot& slot : timeline.slots) cell = std::max(cell, widest(slot.of_stages));
+  for (const Slot& slot : drawn.slots) cell = std::max(cell, widest(slot.of_stages));
   std::vector<Column> columns;
-  for (const Slot& slot : timeline.slots) columns.push_back(column_of(slot, cell));
+  for (const Slot& slot : drawn.slots) columns.push_back(column_of(slot, cell));
   for (const Column& column : columns) length += column.width;
   constexpr size_t kHead = 12;
   std::string note;
   if (width > 0 && length + kHead > width) {
     const size_t unfolded = columns.size();
-    columns = folded(timeline, cell);
+    columns = folded(drawn, cell);
     if (columns.size() != unfolded) note = "  [ … ]xN: N times, each time with the next micro-batches\n";
   }
-  return draw(columns, timeline.stages, width) + note + idle_line(timeline);
+  return draw(columns, drawn.stages, width) + note + idle_line(drawn);
 }
 
 }  // namespace trainctl

@@ -28,6 +28,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
     optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
   program.rank = rank;
   program.stage = stage;
+  program.chunks = plan.chunks;
   program.rank_in_stage = rank_in_stage;
 }
 

@@ -43,6 +43,8 @@ struct View {
 struct VirtualInstruction {
   Instruction code;
   std::vector<BufferId> inputs, outputs;  ///< in the order of code.inputs, code.outputs
+  /// recv: how many of this rank's sends to that peer the peer has received before it sends this.
+  size_t acknowledged = 0;
 };
 
 inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) { return kernel_of(v.code) == &kernel; }

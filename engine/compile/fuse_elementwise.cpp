@@ -54,7 +54,7 @@ class Chain {
     const VirtualInstruction &first = c_.code[members_[0]], &v = c_.code[at];
     const Instruction &a = first.code, &b = v.code;
     if (token_of(v).empty() || !like(a.outputs[0], b.outputs[0]) || a.micro_batch != b.micro_batch ||
-        a.phase != b.phase || a.recompute != b.recompute)
+        a.chunk != b.chunk || a.phase != b.phase || a.weight_gradients != b.weight_gradients || a.recompute != b.recompute)
       return false;
     const auto made_here = [&](BufferId buffer) { return maker(buffer) >= 0; };
     if (std::none_of(v.inputs.begin(), v.inputs.end(), made_here) || made_here(v.outputs[0])) return false;
@@ -94,6 +94,8 @@ class Chain {
     one.code.attrs = {{"expression", text}};
     one.code.phase = last.phase;
     one.code.micro_batch = last.micro_batch;
+    one.code.chunk = last.chunk;
+    one.code.weight_gradients = last.weight_gradients;
     one.code.recompute = last.recompute;
     return one;
   }

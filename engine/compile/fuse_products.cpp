@@ -1,6 +1,7 @@
-// Ops that follow a product (KernelDef::is_product) become its epilogue, if its kernel takes them and no other
-// instruction reads the values in between:
+// Ops that follow a product become its epilogue, if its kernel takes them (KernelDef::takes) and no other instruction
+// reads the values in between. So do those that follow batch_norm:
 //   matmul, conv2d -> add_bias (-> relu or gelu)      gelu's input is also written if its backward reads it
+//   batch_norm (-> add) (-> relu)                     add takes another tensor of that size
 //   matmul -> relu_grad or gelu_grad                  the gradient of a layer's input, through the preceding activation
 // relu's backward reads relu's output, so only the last value has to be kept.
 #include <algorithm>
@@ -60,7 +61,13 @@ int bias_dim(const VirtualInstruction& product) {
 }
 
 bool is_step_of_products(EpilogueStep step) {
-  return step == EpilogueStep::bias || step == EpilogueStep::activation || step == EpilogueStep::slope;
+  return step == EpilogueStep::bias || step == EpilogueStep::activation || step == EpilogueStep::slope ||
+         step == EpilogueStep::residual;
+}
+
+bool takes(const KernelDef& kernel, const EpilogueRole& role) {
+  return kernel.takes_step(role.step) || (role.step == EpilogueStep::activation &&
+                                          role.activation == Activation::relu && kernel.takes_step(EpilogueStep::relu));
 }
 
 /// The product's epilogue extended by the next op; empty if there is no such form.
@@ -68,14 +75,15 @@ std::optional<Epilogue> with_step(const VirtualInstruction& product, const Virtu
   const EpilogueRole role = epilogue_role(after);
   Epilogue e = epilogue_of(product.code.attrs);
   if (e.activation != Activation::none || e.slope != Activation::none) return std::nullopt;
-  if (!is_step_of_products(role.step) || !kernel_of(product.code)->takes_step(role.step)) return std::nullopt;
+  if (!is_step_of_products(role.step) || !takes(*kernel_of(product.code), role)) return std::nullopt;
   if (role.step == EpilogueStep::activation) {
     if (read_again && role.activation == Activation::relu) return std::nullopt;  // relu's backward reads relu's output
     e.activation = role.activation;
     e.keep_input = read_again;
     return e;
   }
-  if (read_again || e.bias) return std::nullopt;
+  if (read_again || e.bias || e.residual) return std::nullopt;
+  if (role.step == EpilogueStep::residual) e.residual = true;
   if (role.step == EpilogueStep::bias) {
     const int last = static_cast<int>(product.code.outputs[0].shape.size()) - 1;
     if (bias_dim(product) != (role.dim < 0 ? last : role.dim)) return std::nullopt;
@@ -88,28 +96,39 @@ std::optional<Epilogue> with_step(const VirtualInstruction& product, const Virtu
 struct Found {
   int product = -1;
   Epilogue epilogue;
-  int place = -1;  ///< of the fused instruction: that of the product or of the following op
+  int place = -1;    ///< of the fused instruction: that of the product or of the following op
+  size_t input = 0;  ///< of the following op: the product's result
 };
 
-/// The product that writes input 0 of instruction `at`, and the epilogue of the two fused.
-std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& uses, int at) {
+/// The product that writes that input of instruction `at`, and the epilogue of the two fused.
+std::optional<Found> product_of(const Compiler& c, const std::vector<Uses>& uses, int at, size_t input) {
   const VirtualInstruction& v = c.code[at];
-  if (v.code.opcode != Opcode::kernel || v.inputs.empty()) return std::nullopt;
-  const BufferId between = v.inputs[0];
+  const BufferId between = v.inputs[input];
   const Uses& u = uses[between];
   if (is_persistent(c.buffers[between].kind) || u.writes != 1 || u.writer >= at) return std::nullopt;
   const VirtualInstruction& product = c.code[u.writer];
   const KernelDef* kernel = kernel_of(product.code);
-  const bool fits = kernel != nullptr && kernel->is_product && product.code.outputs.size() == 1 &&
+  const bool fits = kernel != nullptr && kernel->takes != 0 && product.code.outputs.size() == 1 &&
                     !product.code.outputs[0].accumulate && !v.code.outputs.empty() &&
-                    product.code.outputs[0].shape == v.code.inputs[0].shape &&
+                    product.code.outputs[0].shape == v.code.inputs[input].shape &&
                     product.code.outputs[0].dtype == v.code.outputs[0].dtype;
   const std::optional<Epilogue> epilogue = fits ? with_step(product, v, u.reads > 1) : std::nullopt;
   if (!epilogue) return std::nullopt;
   // Prefer the early place: an update of the weights that the product reads may directly follow it.
-  if (can_come_first(c, u.writer, at)) return Found{u.writer, *epilogue, u.writer};
-  if (can_wait(c, u.writer, at)) return Found{u.writer, *epilogue, at};
+  if (can_come_first(c, u.writer, at)) return Found{u.writer, *epilogue, u.writer, input};
+  if (can_wait(c, u.writer, at)) return Found{u.writer, *epilogue, at, input};
   return std::nullopt;
+}
+
+/// A sum of two tensors of one size may follow the product that writes either; the later one needs no move.
+std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& uses, int at) {
+  const VirtualInstruction& v = c.code[at];
+  if (v.code.opcode != Opcode::kernel || v.inputs.empty()) return std::nullopt;
+  if (epilogue_role(v).step != EpilogueStep::residual) return product_of(c, uses, at, 0);
+  const Shape& sum = v.code.outputs[0].shape;
+  if (v.code.inputs[0].shape != sum || v.code.inputs[1].shape != sum) return std::nullopt;
+  const std::optional<Found> first = product_of(c, uses, at, 0), second = product_of(c, uses, at, 1);
+  return first && (!second || first->product > second->product) ? first : second;
 }
 
 /// Fuses the two at `place`; the other instruction is marked for removal.
@@ -123,9 +142,9 @@ void join(Compiler& c, const Found& found, int after) {
   fused.outputs = std::move(last.outputs);
   fused.code.outputs = std::move(last.code.outputs);
   fused.code.name = std::move(last.code.name);
-  if (last.inputs.size() > 1) {  // the bias, or the point at which the slope is taken
-    fused.inputs.push_back(last.inputs[1]);
-    fused.code.inputs.push_back(std::move(last.code.inputs[1]));
+  if (last.inputs.size() > 1) {  // the bias, the residual, or the point at which the slope is taken
+    fused.inputs.push_back(last.inputs[1 - found.input]);
+    fused.code.inputs.push_back(std::move(last.code.inputs[1 - found.input]));
   }
   set_epilogue(fused.code.attrs, found.epilogue);
   VirtualInstruction& other = c.code[found.place == after ? found.product : after];

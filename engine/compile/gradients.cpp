@@ -8,6 +8,7 @@
 // Ranges that are reduced may be bf16. Nothing adds up in a bf16 range: a single contribution is written there
 // directly, several add up in an f32 range that is then rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
+#include <tuple>
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
@@ -30,29 +31,37 @@ void zero(Lowering& l, const std::string& name, const View& view) {
   l.emit_kernel("zero " + name, zero_kernel, {}, {}, {view});
 }
 
-/// The range that contributions of this task are written to. A fresh one is given zero padding here: no kernel
-/// writes it.
-BufferId target(Lowering& l, int bucket) {
+/// The range that contributions of this task are written to.
+GradientRange& target(Lowering& l, int bucket) {
   GradientState& state = l.gradients[bucket];
-  if (state.target >= 0) return state.target;
+  if (!is_per_micro_batch(l, bucket)) return state.of_step;
+  GradientRange& range = state.of_micro_batch[l.task.micro_batch];
+  range.written.resize(plan_of(l, bucket).parameters.size());
+  return range;
+}
+
+/// Its buffer. A fresh one is given zero padding here: no kernel writes it.
+BufferId target_buffer(Lowering& l, int bucket) {
+  GradientRange& range = target(l, bucket);
+  if (range.buffer >= 0) return range.buffer;
   const BucketPlan& plan = plan_of(l, bucket);
   const DType type = target_type(plan);
-  state.target = l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(type));
+  range.buffer = l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(type));
   const int64_t used = used_elements(plan);
   if (used < plan.elements)
     zero(l, "padding of grad." + plan.name,
-         l.c.flat(state.target, used, plan.elements - used, "grad." + plan.name, type));
-  return state.target;
+         l.c.flat(range.buffer, used, plan.elements - used, "grad." + plan.name, type));
+  return range.buffer;
 }
 
 /// A parameter's range; accumulates from the second contribution on.
 View parameter_range(Lowering& l, int bucket, int parameter) {
   const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
-  View view{target(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
+  View view{target_buffer(l, bucket), l.c.operand(p.tensor, p.gradient_layout)};
   view.operand.dtype = target_type(plan_of(l, bucket));
   view.operand.offset = p.first_element * byte_size(view.operand.dtype);
   view.operand.tensor = "grad." + view.operand.tensor;
-  view.operand.accumulate = l.gradients[bucket].written[parameter];
+  view.operand.accumulate = target(l, bucket).written[parameter];
   return view;
 }
 
@@ -60,7 +69,7 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
   const BucketParameter& p = plan_of(l, bucket).parameters[parameter];
   const View from = bring(l, gradient, l.id(p.gradient_layout));
   const View to = parameter_range(l, bucket, parameter);
-  l.gradients[bucket].written[parameter] = true;
+  target(l, bucket).written[parameter] = true;
   if (to.operand.accumulate)
     return l.emit_kernel("accumulate " + to.operand.tensor, accumulate_kernel, {}, {from}, {to});
   l.emit_kernel("copy " + to.operand.tensor, copy_slice_kernel, copy_of(num_elements(from.operand.shape)), {from},
@@ -69,19 +78,20 @@ void add_gradient(Lowering& l, TensorId gradient, int bucket, int parameter) {
 
 /// Zeroes the ranges of parameters that got no contribution on this stage.
 void fill_unwritten(Lowering& l, int bucket) {
-  for (size_t p = 0; p < l.gradients[bucket].written.size(); ++p) {
-    if (l.gradients[bucket].written[p]) continue;
+  std::vector<bool>& written = target(l, bucket).written;
+  for (size_t p = 0; p < written.size(); ++p) {
+    if (written[p]) continue;
     const View view = parameter_range(l, bucket, static_cast<int>(p));
     zero(l, view.operand.tensor, view);
-    l.gradients[bucket].written[p] = true;
+    written[p] = true;
   }
 }
 
 /// The range that is summed over ranks: the target range itself, or its rounded copy.
 BufferId summed_range(Lowering& l, int bucket) {
   const BucketPlan& plan = plan_of(l, bucket);
-  const BufferId target = l.gradients[bucket].target;
-  if (!plan.adds_up_apart) return target;
+  const BufferId sums = target_buffer(l, bucket);
+  if (!plan.adds_up_apart) return sums;
   const bool of_task = is_per_micro_batch(l, bucket);
   const BufferId range = of_task ? l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(plan.type))
                                  : l.c.buckets[bucket].gradients;
@@ -92,7 +102,7 @@ BufferId summed_range(Lowering& l, int bucket) {
   i.attrs = copy_of(plan.elements);
   i.phase = Phase::backward;
   i.micro_batch = of_task ? l.task.micro_batch : -1;
-  l.c.emit(std::move(i), {l.c.flat(target, 0, plan.elements, name)},
+  l.c.emit(std::move(i), {l.c.flat(sums, 0, plan.elements, name)},
            {l.c.flat(range, 0, plan.elements, name, plan.type)});
   return range;
 }
@@ -141,11 +151,18 @@ void reduce_scatter(Lowering& l, int bucket) {
     }
   }
   state.shard_written = true;
-  state.target = -1;
-  std::fill(state.written.begin(), state.written.end(), false);
+  state.of_micro_batch.erase(l.task.micro_batch);
 }
 
 bool spans_stages(const Lowering& l, int bucket) { return plan_of(l, bucket).stages.size() > 1; }
+
+/// True if, in each micro-batch, `a` runs before `b`: weight gradients last, and chunks from the last to the first.
+bool runs_before(const Lowering& l, NodeId a, NodeId b) {
+  const auto order = [&](NodeId n) {
+    return std::tuple(l.tasks_of_nodes[n], -l.c.plan.virtual_stage_of(l.c.graph.nodes[n]), n);
+  };
+  return order(a) < order(b);
+}
 
 }  // namespace
 
@@ -156,14 +173,14 @@ void start_gradients(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     const BucketPlan& plan = *l.c.buckets[b].plan;
     GradientState& state = l.gradients[b];
-    if (plan.level < 2) state.target = plan.adds_up_apart ? l.c.buckets[b].sums : l.c.buckets[b].gradients;
-    state.written.assign(plan.parameters.size(), false);
+    state.of_step.buffer = plan.adds_up_apart ? l.c.buckets[b].sums : l.c.buckets[b].gradients;
+    state.of_step.written.assign(plan.parameters.size(), false);
     for (size_t p = 0; p < plan.parameters.size(); ++p) {
       for (TensorId gradient : plan.parameters[p].gradients) {
         const NodeId producer = l.c.graph.tensors[gradient].producer;
         if (l.c.plan.stage_of(l.c.graph.nodes[producer]) != l.c.stage) continue;
         l.destinations.emplace(gradient, std::pair(static_cast<int>(b), static_cast<int>(p)));
-        state.last_node = std::max(state.last_node, producer);
+        if (state.last_node < 0 || runs_before(l, state.last_node, producer)) state.last_node = producer;
       }
     }
     if (state.last_node >= 0) l.finished_by.emplace(state.last_node, static_cast<int>(b));
@@ -178,9 +195,9 @@ std::optional<View> gradient_target(Lowering& l, NodeId node, int o) {
   const bool as_it_is =
       l.c.plan.hybrid() || l.id(plan_of(l, bucket).parameters[parameter].gradient_layout) == l.node_outputs[node][o];
   const bool adds = (get_op(n.op).kernel.accumulates >> o & 1u) != 0;
-  if (!as_it_is || (l.gradients[bucket].written[parameter] && !adds)) return std::nullopt;
+  if (!as_it_is || (target(l, bucket).written[parameter] && !adds)) return std::nullopt;
   View view = parameter_range(l, bucket, parameter);
-  l.gradients[bucket].written[parameter] = true;
+  target(l, bucket).written[parameter] = true;
   return view;
 }
 
@@ -201,7 +218,7 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
     if (is_per_micro_batch(l, b)) {
       fill_unwritten(l, b);
       reduce_scatter(l, b);
-    } else if (l.last_backward) {
+    } else if (l.last_of_kind) {
       fill_unwritten(l, b);
       reduce_once(l, b);
       l.gradients[b].reduced = true;
@@ -265,7 +282,7 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer) {
   const Bucket& b = l.c.program.buckets[bucket];
   // f32 weights are whole when a step ends: readers take them from one rank.
   const bool may_be_late = (b.level == 1 || b.level == 2) && l.c.buckets[bucket].weights_are_cut();
-  if (!may_be_late || spans_stages(l, bucket) || l.task.phase != Phase::forward) return;
+  if (!may_be_late || spans_stages(l, bucket) || l.task.kind != TaskKind::forward) return;
   if (l.first_layer < 0) l.first_layer = layer;
   if (layer == l.first_layer && l.c.trains()) return;
   l.c.buckets[bucket].gathered_in_forward = true;

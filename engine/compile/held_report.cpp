@@ -103,7 +103,7 @@ Json held_report(const Graph& graph, const Plan& plan, bool full_batch) {
   Json rows = Json::array();
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     const Layer& layer = graph.layers[l];
-    const int stage = plan.layers[l].stage;
+    const int stage = plan.layers[l].virtual_stage % plan.num_stages;
     const auto list = [&](TensorId t) {
       const Tensor& tensor = graph.tensors[t];
       if (t == graph.loss || tensor.shape.empty() || held[t].of_rank.empty()) return;

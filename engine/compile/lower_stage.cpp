@@ -1,5 +1,6 @@
 // A stage's tasks as one list of instructions on virtual buffers.
-#include <algorithm>
+#include <map>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
@@ -9,10 +10,9 @@ namespace trainctl {
 namespace {
 
 void lower_task(Lowering& l) {
-  start_receiving(l);
   for (size_t n = 0; n < l.c.graph.nodes.size(); ++n) {
     const Node& node = l.c.graph.nodes[n];
-    if (node.phase != l.task.phase || l.c.plan.stage_of(node) != l.c.stage) continue;
+    if (l.tasks_of_nodes[n] != l.task.kind || l.c.plan.virtual_stage_of(node) != l.virtual_stage()) continue;
     lower_node(l, static_cast<NodeId>(n));
     reduce_finished_buckets(l, static_cast<NodeId>(n));
   }
@@ -25,13 +25,12 @@ void lower_task(Lowering& l) {
 void lower_stage(Compiler& c) {
   Lowering l(c);
   start_gradients(l);
-  const std::vector<Task> tasks =
-      stage_tasks(c.plan.schedule, c.stage, c.plan.num_stages, c.plan.micro_batches, c.trains());
-  const auto last =
-      std::find_if(tasks.rbegin(), tasks.rend(), [](const Task& t) { return t.phase == Phase::backward; });
-  for (const Task& task : tasks) {
-    l.task = task;
-    l.last_backward = last != tasks.rend() && &task == &*last;
+  const std::vector<Task> tasks = stage_tasks(c.plan.pipeline(c.trains()), c.stage);
+  std::map<std::pair<TaskKind, int>, size_t> last;  // by kind and chunk
+  for (size_t t = 0; t < tasks.size(); ++t) last[{tasks[t].kind, tasks[t].chunk}] = t;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    l.task = tasks[t];
+    l.last_of_kind = last[{tasks[t].kind, tasks[t].chunk}] == t;
     lower_task(l);
   }
   finish_step(l);

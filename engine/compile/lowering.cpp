@@ -27,8 +27,10 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   num_consumers.resize(tensors);
   first_readers.assign(tensors, -1);
   printed.resize(tensors);
-  statistics.resize(c.plan.micro_batches);
-  values.assign(c.plan.micro_batches, std::vector<std::vector<Located>>(tensors));
+  const auto slots = static_cast<size_t>(c.plan.chunks * c.plan.micro_batches);
+  statistics.resize(slots);
+  values.resize(slots);
+  tasks_of_nodes = trainctl::tasks_of_nodes(c.graph, c.plan);
   for (TensorId tensor : c.graph.prints) printed[tensor] = true;
   for (size_t n = 0; n < nodes; ++n) {
     const Node& node = c.graph.nodes[n];
@@ -47,10 +49,7 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
       node_outputs[n].push_back(id(output_layout(c.graph, c.plan, node, static_cast<int>(o))));
     }
   }
-  for (Transfer& transfer : plan_transfers(c.graph, c.plan, c.cost)) {
-    if (transfer.from == c.stage) outgoing.push_back(transfer);
-    if (transfer.to == c.stage) incoming.push_back(std::move(transfer));
-  }
+  open_channels(*this);
 }
 
 LayoutId Lowering::id(const Layout& layout) {
@@ -72,13 +71,15 @@ const Way& Lowering::way(TensorId tensor, LayoutId from, LayoutId to) {
 
 bool Lowering::is_recomputed(TensorId tensor) const {
   const NodeId producer = c.graph.tensors[tensor].producer;
-  return producer >= 0 && c.plan.stage_of(c.graph.nodes[producer]) == c.stage &&
+  return producer >= 0 && c.plan.virtual_stage_of(c.graph.nodes[producer]) == virtual_stage() &&
          trainctl::is_recomputed(c.graph, c.plan, tensor);
 }
 
 void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
-  instruction.phase = recomputing ? Phase::forward : task.phase;
+  instruction.phase = recomputing || task.kind == TaskKind::forward ? Phase::forward : Phase::backward;
+  instruction.weight_gradients = task.kind == TaskKind::weight_gradients;
   instruction.micro_batch = task.micro_batch;
+  instruction.chunk = task.chunk;
   instruction.recompute = recomputing;
   c.emit(std::move(instruction), inputs, outputs);
 }

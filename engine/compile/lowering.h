@@ -28,10 +28,16 @@ struct Way {
   double seconds = 0;
 };
 
+/// A range in which contributions to a bucket's gradients add up.
+struct GradientRange {
+  BufferId buffer = -1;
+  std::vector<bool> written;  ///< by parameter
+};
+
 /// The state of this rank's part of a bucket's gradients.
 struct GradientState {
-  BufferId target = -1;        ///< the whole range: persistent below level 2, else for this task
-  std::vector<bool> written;   ///< by parameter
+  GradientRange of_step;                       ///< below level 2
+  std::map<int, GradientRange> of_micro_batch;  ///< from level 2 on: those not yet reduced
   NodeId last_node = -1;       ///< the last node of this stage that contributes; -1: none
   bool shard_written = false;  ///< levels 2 and 3: an earlier micro-batch is in the shard
   bool reduced = false;
@@ -44,14 +50,29 @@ struct ScatteredShard {
   int micro_batch = -1;
 };
 
+/// What another stage sends to this one in a step, in its order, and how much of that has been received.
+struct Inbox {
+  struct Message {
+    const Transfer* transfer = nullptr;
+    int micro_batch = 0;
+    size_t acknowledged = 0;  ///< messages in the other direction that the sender has received before it sends this
+  };
+  int from_stage = 0;
+  std::vector<Message> messages;
+  std::map<std::tuple<TensorId, int, int>, size_t> places;     ///< by tensor, micro-batch and receiving virtual stage
+  std::map<std::tuple<TaskKind, int, int>, size_t> ends_of_tasks;  ///< one past the last message for the task, by chunk
+  size_t received = 0;
+};
+
 struct Lowering {
   explicit Lowering(Compiler& compiler);
 
   Compiler& c;
   Task task;
-  bool last_backward = false;  ///< no backward task comes after this one
+  bool last_of_kind = false;  ///< no task of this kind and chunk comes after this one
   bool recomputing = false;
 
+  std::vector<TaskKind> tasks_of_nodes;                          ///< by node: the task that runs it
   std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< of this stage's nodes
   /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
   /// slices it further locally.
@@ -59,14 +80,15 @@ struct Lowering {
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
   std::vector<bool> printed;                              ///< by tensor
-  std::vector<std::vector<std::vector<Located>>> values;  ///< by micro-batch and tensor
+  std::vector<std::vector<std::vector<Located>>> values;  ///< by slot and tensor; empty: none yet
 
-  /// By micro-batch: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
+  /// By slot: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
-  std::vector<Transfer> outgoing, incoming;
-  std::map<int, size_t> received;  ///< by stage: how many of `incoming` this task has handled
+  std::vector<Transfer> transfers;                    ///< of all stages
+  std::multimap<TensorId, const Transfer*> outgoing;  ///< of all chunks
+  std::vector<Inbox> inboxes;
 
   std::vector<GradientState> gradients;    ///< by bucket
   std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order
@@ -80,8 +102,15 @@ struct Lowering {
   const Layout& layout(LayoutId id) const { return *layouts_[id]; }
   LayoutId id(const Layout& layout);
   const Way& way(TensorId tensor, LayoutId from, LayoutId to);
-  std::vector<Located>& have(TensorId tensor) { return values[task.micro_batch][tensor]; }
-  /// Computed by a recompute layer of this stage: not kept from the forward to the backward pass.
+  int virtual_stage() const { return task.chunk * c.plan.num_stages + c.stage; }
+  /// The task's micro-batch in its chunk.
+  size_t slot() const { return static_cast<size_t>(task.chunk * c.plan.micro_batches + task.micro_batch); }
+  std::vector<Located>& have(TensorId tensor) {
+    std::vector<std::vector<Located>>& of_slot = values[slot()];
+    if (of_slot.empty()) of_slot.resize(c.graph.tensors.size());
+    return of_slot[static_cast<size_t>(tensor)];
+  }
+  /// Computed by a recompute layer of this virtual stage: not kept from the forward to the backward pass.
   bool is_recomputed(TensorId tensor) const;
 
   /// Fills in the fields that all instructions of a task share.
@@ -108,7 +137,8 @@ Attrs copy_of(int64_t elements);
 /// The tensor of the current micro-batch in this layout and format: as it is, loaded, received, redistributed,
 /// recomputed or transposed.
 View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format = Format::declared);
-/// Drops values at the end of a task: all of them after a backward task, the recomputed ones after a forward task.
+/// Drops values at the end of a task: all of them after the last task of a micro-batch in a chunk, the recomputed ones
+/// after its forward task.
 void forget(Lowering& l);
 
 // redistribute.cpp
@@ -125,9 +155,14 @@ void lower_node(Lowering& l, NodeId node);
 // lower_layer_collective.cpp
 void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output);
 
+// split_backward.cpp
+/// By node: the task that runs it. If the schedule splits the backward pass, nodes whose outputs end in gradients of
+/// their own layer's parameters belong to weight_gradients.
+std::vector<TaskKind> tasks_of_nodes(const Graph& graph, const Plan& plan);
+
 // pipeline.cpp
-void start_receiving(Lowering& l);
-bool receive(Lowering& l, TensorId tensor);  ///< false: it does not arrive in this task
+void open_channels(Lowering& l);
+bool receive(Lowering& l, TensorId tensor);  ///< false: it does not come from another virtual stage
 void receive_rest(Lowering& l);
 void send_outputs(Lowering& l, const Node& node);
 

@@ -1,59 +1,58 @@
 // A send's buffer belongs to the channel until an instruction waits for the send. These instructions wait:
+//   - a recv, for the sends that its peer has received before it sent this: that never takes time;
 //   - a task's first send on a channel, for all sends of the task two before it on that channel: at most two tasks'
-//     tensors are in flight, and no task can wait for itself;
-//   - the recv of a micro-batch's gradient, for what was sent to that peer in the same micro-batch's forward pass: the
-//     peer has received it, or there would be no gradient;
+//     tensors are in flight, and no task can wait for itself. Not in training with chunks: there both ends run more
+//     than two tasks ahead of each other;
 //   - a `wait` at the end of the step, for the rest.
+#include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "engine/compile/passes.h"
 
 namespace trainctl {
 namespace {
 
-using TaskKey = std::pair<Phase, int>;
+using TaskKey = std::tuple<Phase, int, int>;  // and micro-batch and chunk
 
-/// The sends of one channel, task by task.
+/// The sends of one channel, in order.
 struct Channel {
-  std::vector<std::pair<TaskKey, std::vector<int>>> tasks;
+  std::vector<int> sends;
+  std::vector<size_t> begins;  ///< of the tasks, in `sends`
+  TaskKey last;
+  size_t awaited = 0;  ///< the first of `sends` are
 
   void add(const TaskKey& key, int send) {
-    if (tasks.empty() || tasks.back().first != key) tasks.push_back({key, {}});
-    tasks.back().second.push_back(send);
+    if (begins.empty() || last != key) begins.push_back(sends.size());
+    last = key;
+    sends.push_back(send);
+  }
+  void wait_for_first(size_t count, Instruction& waiting) {
+    for (; awaited < std::min(count, sends.size()); ++awaited) waiting.waits.push_back(sends[awaited]);
   }
 };
-
-void wait_for(std::vector<int>& sends, Instruction& waiting) {
-  waiting.waits.insert(waiting.waits.end(), sends.begin(), sends.end());
-  sends.clear();
-}
 
 }  // namespace
 
 void order_sends(Compiler& c) {
+  const bool is_bounded = !c.trains() || c.plan.chunks == 1;
   std::map<int, Channel> channels;
   for (int i = 0; i < static_cast<int>(c.code.size()); ++i) {
     Instruction& code = c.code[i].code;
-    const TaskKey key{code.phase, code.micro_batch};
     if (code.opcode == Opcode::send) {
       Channel& channel = channels[code.peer];
-      channel.add(key, i);
-      if (channel.tasks.size() > 2) wait_for(channel.tasks[channel.tasks.size() - 3].second, code);
-    } else if (code.opcode == Opcode::recv && code.phase == Phase::backward) {
-      const auto channel = channels.find(code.peer);
-      if (channel == channels.end()) continue;
-      for (auto& [task, sends] : channel->second.tasks) {
-        if (task == TaskKey{Phase::forward, code.micro_batch}) wait_for(sends, code);
-      }
+      channel.add({code.phase, code.micro_batch, code.chunk}, i);
+      const size_t tasks = channel.begins.size();
+      if (is_bounded && tasks > 2) channel.wait_for_first(channel.begins[tasks - 2], code);
+    } else if (code.opcode == Opcode::recv) {
+      channels[code.peer].wait_for_first(c.code[i].acknowledged, code);
     }
   }
   VirtualInstruction last;
   last.code.opcode = Opcode::wait;
   last.code.name = "wait for sends";
   last.code.phase = c.trains() ? Phase::backward : Phase::forward;
-  for (auto& [peer, channel] : channels) {
-    for (auto& [task, sends] : channel.tasks) wait_for(sends, last.code);
-  }
+  for (auto& [peer, channel] : channels) channel.wait_for_first(channel.sends.size(), last.code);
   if (!last.code.waits.empty()) c.code.push_back(std::move(last));
 }
 

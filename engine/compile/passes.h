@@ -17,8 +17,14 @@ void lower_stage(Compiler& c);
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
-/// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do matmul and relu_grad or gelu_grad.
+/// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do batch_norm, add and relu, and matmul and relu_grad or gelu_grad.
 void fuse_products(Compiler& c);
+/// The mean and variance of batch_norm become one kernel.
+void fuse_statistics(Compiler& c);
+/// The gradients of batch_norm take the gradient behind the relu that was fused into it.
+void fuse_relu_grad(Compiler& c);
+/// The last product, the loss and what reads their results run for some rows at a time.
+void head_in_pieces(Compiler& c);
 /// Plain SGD inside the kernels that compute the gradients, if nothing else needs those.
 void fuse_update(Compiler& c);
 /// A layer's gradients of weight and bias are computed by one kernel.

@@ -1,7 +1,20 @@
-// Both ends of the channels between stages. A channel carries tensors in the order of plan_transfers. The producer
-// sends each tensor as soon as it is computed. When the consumer first needs a tensor, it receives everything up to
-// that one on the channel, and the rest at the end of the task.
+// Both ends of the channels between stages. A channel carries the tensors of one stage's ranks for another's, in the
+// order in which the sender's schedule computes them; each is sent as soon as it is computed. When the receiver first
+// needs a tensor, it receives everything up to that one on the channel, and the rest at the end of the task.
+//
+// Chunks make channels carry messages for several tasks, in an order that need not be the receiver's:
+//
+//   stages      0   1   0   1        2 stages of 2 chunks: both channels carry activations and gradients
+//   chunks      0 > 0 > 1 > 1
+//
+// A message that comes before its task is received into its own buffer, which waits for the task. A sender never waits
+// for the task, so the schedules of both ends cannot block each other.
+//
+// Between two chunks of one stage nothing is sent: the receiving chunk takes over the value.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
 
 #include "engine/base/error.h"
 #include "engine/compile/lowering.h"
@@ -18,45 +31,124 @@ Instruction pipeline_instruction(const Lowering& l, Opcode opcode, TensorId tens
   return i;
 }
 
-/// Receives from one stage, up to and including number `last` of l.incoming.
-void receive_until(Lowering& l, int stage, size_t last) {
-  size_t& next = l.received[stage];
+/// Does `what` in the task that a tensor is for.
+template <class What>
+void in_task(Lowering& l, const Task& task, const What& what) {
+  const Task now = l.task;
   const bool outer = l.recomputing;
+  l.task = task;
   l.recomputing = false;
-  for (; next <= last && next < l.incoming.size(); ++next) {
-    const Transfer& transfer = l.incoming[next];
-    if (transfer.from != stage || transfer.phase != l.task.phase) continue;
-    const LayoutId layout = l.id(transfer.layout);
-    const View view = l.new_tensor(transfer.tensor, layout);
-    l.emit(pipeline_instruction(l, Opcode::recv, transfer.tensor, stage), {}, {view});
-    l.have(transfer.tensor).push_back({layout, view});
-  }
+  what();
+  l.task = now;
   l.recomputing = outer;
+}
+
+TaskKind sending_task(const Transfer& transfer) {
+  return transfer.phase == Phase::forward ? TaskKind::forward : TaskKind::backward;
+}
+
+Task receiving_task(const Plan& plan, const Transfer& transfer, int micro_batch) {
+  return {sending_task(transfer), micro_batch, transfer.to / plan.num_stages};
+}
+
+void receive_until(Lowering& l, Inbox& inbox, size_t end) {
+  for (; inbox.received < end; ++inbox.received) {
+    const Inbox::Message& message = inbox.messages[inbox.received];
+    const Transfer& transfer = *message.transfer;
+    in_task(l, receiving_task(l.c.plan, transfer, message.micro_batch), [&] {
+      const LayoutId layout = l.id(transfer.layout);
+      const View view = l.new_tensor(transfer.tensor, layout);
+      l.emit(pipeline_instruction(l, Opcode::recv, transfer.tensor, inbox.from_stage), {}, {view});
+      l.c.code.back().acknowledged = message.acknowledged;
+      l.have(transfer.tensor).push_back({layout, view});
+    });
+  }
+}
+
+/// All that stage `from` sends to stage `to` in a step.
+Inbox inbox_of(const Plan& plan, const std::vector<Transfer>& transfers, bool trains, int from, int to) {
+  Inbox inbox;
+  inbox.from_stage = from;
+  std::map<std::pair<TaskKind, int>, std::vector<const Transfer*>> of_tasks;  // by kind and chunk
+  for (const Transfer& transfer : transfers)
+    if (transfer.from % plan.num_stages == from && transfer.to % plan.num_stages == to)
+      of_tasks[{sending_task(transfer), transfer.from / plan.num_stages}].push_back(&transfer);
+  for (const Task& task : stage_tasks(plan.pipeline(trains), from)) {
+    const auto sent = of_tasks.find({task.kind, task.chunk});
+    if (sent == of_tasks.end()) continue;
+    for (const Transfer* transfer : sent->second) {
+      inbox.places[{transfer->tensor, task.micro_batch, transfer->to}] = inbox.messages.size();
+      inbox.messages.push_back({transfer, task.micro_batch});
+      const Task receiving = receiving_task(plan, *transfer, task.micro_batch);
+      inbox.ends_of_tasks[{receiving.kind, receiving.micro_batch, receiving.chunk}] = inbox.messages.size();
+    }
+  }
+  return inbox;
+}
+
+/// `back`: what the receiver of `inbox` sends to its sender. A task has received all that is for it when it ends.
+void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& inbox) {
+  std::map<std::tuple<TaskKind, int, int>, size_t> before;  // by the sender's task: what it has received before
+  size_t received = 0;
+  for (const Task& task : stage_tasks(plan.pipeline(trains), inbox.from_stage)) {
+    before[{task.kind, task.micro_batch, task.chunk}] = received;
+    const auto end = back.ends_of_tasks.find({task.kind, task.micro_batch, task.chunk});
+    if (end != back.ends_of_tasks.end()) received = std::max(received, end->second);
+  }
+  for (Inbox::Message& message : inbox.messages)
+    message.acknowledged =
+        before.at({sending_task(*message.transfer), message.micro_batch, message.transfer->from / plan.num_stages});
 }
 
 }  // namespace
 
-void start_receiving(Lowering& l) { l.received.clear(); }
+void open_channels(Lowering& l) {
+  const Plan& plan = l.c.plan;
+  l.transfers = plan_transfers(l.c.graph, plan, l.c.cost);
+  std::set<int> senders;
+  for (const Transfer& transfer : l.transfers) {
+    const int from = transfer.from % plan.num_stages, to = transfer.to % plan.num_stages;
+    if (from == l.c.stage) l.outgoing.emplace(transfer.tensor, &transfer);
+    if (to == l.c.stage && from != to) senders.insert(from);
+  }
+  for (int from : senders) {
+    Inbox inbox = inbox_of(plan, l.transfers, l.c.trains(), from, l.c.stage);
+    note_acknowledged(plan, l.c.trains(), inbox_of(plan, l.transfers, l.c.trains(), l.c.stage, from), inbox);
+    l.inboxes.push_back(std::move(inbox));
+  }
+}
 
 bool receive(Lowering& l, TensorId tensor) {
-  for (size_t i = 0; i < l.incoming.size(); ++i) {
-    if (l.incoming[i].tensor != tensor || l.incoming[i].phase != l.task.phase) continue;
-    receive_until(l, l.incoming[i].from, i);
+  for (Inbox& inbox : l.inboxes) {
+    const auto place = inbox.places.find({tensor, l.task.micro_batch, l.virtual_stage()});
+    if (place == inbox.places.end()) continue;
+    receive_until(l, inbox, place->second + 1);
     return true;
   }
   return false;
 }
 
 void receive_rest(Lowering& l) {
-  for (int stage = 0; stage < l.c.plan.num_stages; ++stage) receive_until(l, stage, l.incoming.size());
+  for (Inbox& inbox : l.inboxes) {
+    const auto end = inbox.ends_of_tasks.find({l.task.kind, l.task.micro_batch, l.task.chunk});
+    if (end != inbox.ends_of_tasks.end()) receive_until(l, inbox, end->second);
+  }
 }
 
 void send_outputs(Lowering& l, const Node& node) {
   for (TensorId tensor : node.outputs) {
-    for (const Transfer& transfer : l.outgoing) {
-      if (transfer.tensor != tensor) continue;
-      const View view = bring(l, tensor, l.id(transfer.layout), l.c.formats[static_cast<size_t>(tensor)]);
-      l.emit(pipeline_instruction(l, Opcode::send, tensor, transfer.to), {view}, {});
+    const auto [begin, end] = l.outgoing.equal_range(tensor);
+    for (auto it = begin; it != end; ++it) {
+      const Transfer& transfer = *it->second;
+      const LayoutId layout = l.id(transfer.layout);
+      const View view = bring(l, tensor, layout, l.c.formats[static_cast<size_t>(tensor)]);
+      const int to = transfer.to % l.c.plan.num_stages;
+      if (to != l.c.stage) {
+        l.emit(pipeline_instruction(l, Opcode::send, tensor, to), {view}, {});
+        continue;
+      }
+      in_task(l, receiving_task(l.c.plan, transfer, l.task.micro_batch),
+              [&] { l.have(tensor).push_back({layout, view}); });
     }
   }
 }

@@ -11,7 +11,8 @@
 namespace trainctl {
 namespace {
 
-/// What all parameters of a bucket share.
+/// What all parameters of a bucket share. They belong to the same chunks: those of another chunk would delay the
+/// reduction.
 using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int>;
 
 struct Candidate {
@@ -73,7 +74,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   int level = updated && several && large ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 
-  c.key = {variable.stages, sum_axes, level, updated, level == 3 ? first_reader : -1, group};
+  c.key = {variable.virtual_stages, sum_axes, level, updated, level == 3 ? first_reader : -1, group};
   return c;
 }
 
@@ -119,9 +120,9 @@ bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
 int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
               const BucketKey& key) {
   constexpr int64_t kMostPieces = 8;
-  const auto& [stages, sum_axes, level, updated, layer, group] = key;
+  const auto& [virtual_stages, sum_axes, level, updated, layer, group] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
-  if (!updated || ways == 1 || level > 2 || stages.size() > 1 || plan.hybrid()) return 1;
+  if (!updated || ways == 1 || level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];

@@ -28,7 +28,7 @@ Layout sent_layout(const Plan& plan, const Tensor& tensor, const Layout& from, c
 
 std::vector<Transfer> plan_transfers(const Graph& graph, const Plan& plan, const CostModel& cost) {
   std::vector<Transfer> transfers;
-  if (plan.num_stages == 1) return transfers;
+  if (plan.num_virtual_stages() == 1) return transfers;
   std::vector<std::vector<std::pair<NodeId, int>>> readers(graph.tensors.size());
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -37,13 +37,13 @@ std::vector<Transfer> plan_transfers(const Graph& graph, const Plan& plan, const
     }
   }
   for (const Node& node : graph.nodes) {
-    const int from = plan.stage_of(node);
+    const int from = plan.virtual_stage_of(node);
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const TensorId tensor = node.outputs[o];
       std::vector<int> served = {from};
       for (const auto& [reader, input] : readers[tensor]) {
         const Node& consumer = graph.nodes[reader];
-        const int to = plan.stage_of(consumer);
+        const int to = plan.virtual_stage_of(consumer);
         if (std::find(served.begin(), served.end(), to) != served.end()) continue;
         served.push_back(to);
         check(node.phase == Phase::forward ? from < to : from > to,

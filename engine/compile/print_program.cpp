@@ -44,9 +44,12 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return "{" + join(words, ",") + "}";
 }
 
-std::string task_text(const Instruction& i) {
+std::string task_text(const Program& program, const Instruction& i) {
   if (i.micro_batch < 0) return "step";
-  const std::string task = (i.phase == Phase::forward ? "F" : "B") + std::to_string(i.micro_batch);
+  const TaskKind kind = i.phase == Phase::forward ? TaskKind::forward
+                        : i.weight_gradients      ? TaskKind::weight_gradients
+                                                  : TaskKind::backward;
+  const std::string task = to_string(Task{kind, i.micro_batch, i.chunk}, program.chunks);
   return i.recompute ? task + " again" : task;
 }
 
@@ -71,7 +74,7 @@ Row row_of(const Program& program, const Instruction& i, size_t index, const std
   if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
   if (i.launch >= 0) notes.push_back("launch " + std::to_string(i.launch));
   return {std::to_string(index), std::string(to_string(i.stream)),
-          task_text(i),          i.name,
+          task_text(program, i), i.name,
           op_text(program, i),   in + (out.empty() ? "" : in.empty() ? "-> " + out : " -> " + out),
           join(notes, ", ")};
 }

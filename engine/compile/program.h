@@ -88,6 +88,8 @@ struct Instruction {
   std::vector<Operand> inputs, outputs;
   Phase phase = Phase::forward;
   int micro_batch = -1;    ///< -1: once a step
+  int chunk = 0;           ///< of the stage's layers
+  bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
   bool recompute = false;  ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
@@ -203,6 +205,7 @@ struct Program {
   int rank = 0;
   int stage = 0;
   int rank_in_stage = 0;
+  int chunks = 1;  ///< of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
   /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only.

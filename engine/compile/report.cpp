@@ -63,7 +63,8 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
   }
   return {{"name", layer.name},
           {"type", layer.type},
-          {"stage", chosen.stage},
+          {"stage", chosen.virtual_stage % plan.num_stages},
+          {"chunk", chosen.virtual_stage / plan.num_stages},
           {"strategy", strategy},
           {"inputs", inputs},
           {"outputs", outputs},
@@ -198,13 +199,14 @@ Json communication_totals(const RankClasses& classes) {
   return rows;
 }
 
-Json schedule_json(const Graph& graph, const Plan& plan) {
+Json schedule_json(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times) {
   Json stages = Json::array();
   for (int s = 0; s < plan.num_stages; ++s) {
     Json tasks = Json::array();
-    for (const Task& task : stage_tasks(plan.schedule, s, plan.num_stages, plan.micro_batches, graph.loss >= 0))
-      tasks.push_back((task.phase == Phase::forward ? "F" : "B") + std::to_string(task.micro_batch));
-    stages.push_back({{"stage", s}, {"tasks", tasks}});
+    for (const Task& task : stage_tasks(pipeline, s)) tasks.push_back(to_string(task, plan.chunks));
+    const auto of_stage = static_cast<size_t>(s);
+    stages.push_back(
+        {{"stage", s}, {"tasks", tasks}, {"starts", times.starts[of_stage]}, {"ends", times.ends[of_stage]}});
   }
   return stages;
 }
@@ -322,6 +324,8 @@ Json communication_json(const Instruction& i, const Program& program) {
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
+  const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  const TaskTimes times = task_times(pipeline);
   GroupTable table(classes);
   Json redistributions = redistributions_json(classes, table);
   std::vector<Json> calls;  // classes that differ only in kernels have the same calls
@@ -339,13 +343,15 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"micro_batches", plan.micro_batches},
                  {"batch", spec.dataset.batch},
                  {"schedule", to_string(plan.schedule)},
+                 {"chunks", plan.chunks},
                  {"precision", to_string(spec.precision)},
                  {"gradient_precision", to_string(spec.gradient_precision)},
                  {"optimizer_shard_level", plan.optimizer_shard_level},
                  {"parameters", parameters_of(graph, plan)},
                  {"flops_per_step", count_json(model_flops(graph, plan))},
                  {"layers", std::move(layers)},
-                 {"tasks", schedule_json(graph, plan)},
+                 {"tasks", schedule_json(plan, pipeline, times)},
+                 {"bubble", times.bubble()},
                  {"groups", table.rows()},
                  {"redistributions", std::move(redistributions)},
                  {"communication", communication_totals(classes)},

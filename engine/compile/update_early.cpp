@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compile/rank_groups.h"
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/elementwise.h"
@@ -89,7 +90,9 @@ class Clocks {
   void issue(const Instruction& code) {
     if (code.opcode == Opcode::kernel) compute_ += c_.cost.compute_seconds(cost_of(code));
     if (code.opcode != Opcode::collective) return;
-    const auto ranks = static_cast<int>(c_.program.groups[static_cast<size_t>(code.group)].size());
+    // All ranks of a stage must count alike, so the group of the first of them stands for all.
+    const GroupKind kind = group_of_ranks(c_.plan.mesh, c_.program.groups[static_cast<size_t>(code.group)], c_.program.rank);
+    const std::vector<int> ranks = kind.members(c_.plan.mesh, c_.program.rank - c_.program.rank_in_stage);
     wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, code.bytes(), ranks);
   }
   double compute() const { return compute_; }

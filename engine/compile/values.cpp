@@ -39,7 +39,7 @@ Located variable_value(Lowering& l, TensorId tensor) {
 
 /// Runs the node that makes a tensor again, in the backward task that needs the tensor.
 void make_again(Lowering& l, TensorId tensor) {
-  check(l.task.phase == Phase::backward && l.is_recomputed(tensor),
+  check(l.task.kind != TaskKind::forward && l.is_recomputed(tensor),
         "only tensors of a recompute layer are made again: " + l.c.graph.tensors[tensor].name);
   const bool outer = l.recomputing;
   l.recomputing = true;
@@ -129,7 +129,7 @@ View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
   if (const Located* value = find(l.have(tensor), layout, format)) return value->view;
 
   const bool outer = l.recomputing;
-  l.recomputing = outer || (l.task.phase == Phase::backward && l.is_recomputed(tensor));
+  l.recomputing = outer || (l.task.kind != TaskKind::forward && l.is_recomputed(tensor));
   // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
   Located now = l.c.plan.hybrid() ? held_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
   if (!l.c.plan.hybrid()) {
@@ -148,19 +148,22 @@ View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
 }
 
 void forget(Lowering& l) {
-  const bool all = l.task.phase == Phase::backward || !l.c.trains();
-  std::vector<std::vector<Located>>& values = l.values[l.task.micro_batch];
+  const Pipeline pipeline = l.c.plan.pipeline(l.c.trains());
+  const TaskKind last = pipeline.splits_backward() ? TaskKind::weight_gradients : TaskKind::backward;
+  const bool all = l.task.kind == last || !l.c.trains();
+  std::vector<std::vector<Located>>& values = l.values[l.slot()];
   for (size_t tensor = 0; tensor < values.size(); ++tensor) {
     const auto id = static_cast<TensorId>(tensor);
     const int variable = values[tensor].empty() || l.c.graph.tensors[id].producer >= 0 ? -1 : l.c.variable_index(id);
     const int bucket = variable < 0 ? -1 : l.c.program.variables[variable].bucket;
     const bool gathered = bucket >= 0 && l.c.program.buckets[bucket].level == 3;
-    if (all || gathered)
+    if (gathered)
       values[tensor].clear();
-    else if (l.is_recomputed(id))
+    else if (l.task.kind == TaskKind::forward && l.is_recomputed(id))
       keep_results(l, id, values[tensor]);
   }
-  if (all) l.statistics[l.task.micro_batch].clear();
+  if (all) values = {};
+  if (all) l.statistics[l.slot()].clear();
   l.gathered.assign(l.gathered.size(), -1);
 }
 

@@ -9,7 +9,7 @@
 //
 // A factor that an output has is cut in parallel. A factor that only inputs have is a contraction:
 // cutting it leaves that output a partial sum over the axes that cut it. An inner factor is neither:
-// if it is cut, the ranks exchange sums inside the op (OpDef::inner_sum), and no output is partial.
+// if it is cut, the ranks exchange sums or elements inside the op (OpDef::inner_sum), and no output is partial.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ using TensorRule = std::vector<DimRule>;
 struct Rule {
   std::vector<TensorRule> inputs;
   std::vector<TensorRule> outputs;
-  std::vector<int> inner;  ///< factors that the op sums over itself
+  std::vector<int> inner;  ///< factors that the op sums over itself, or whose elements its ranks exchange
   friend bool operator==(const Rule&, const Rule&) = default;
 };
 
@@ -39,6 +39,7 @@ struct Factor {
   int64_t size = 1;
   bool cuttable = true;
   std::string why_not;  ///< when !cuttable: "the op needs the whole dim on one rank"
+  std::string why_size;  ///< where the size is not that of a dim: "its parts, [4, 6], are multiples of 2"
 };
 
 /// A rule as an op writes it, in letters; letters in `uncuttable` may not be cut.
@@ -46,9 +47,10 @@ struct RuleText {
   std::string text;             ///< "mk,kn->mn"
   std::string uncuttable = "";  ///< letters
   std::string why_not = "";     ///< the reason for those letters
-  std::string inner = "";       ///< letters that the op sums over itself
+  std::string inner = "";       ///< letters that the op sums over itself, or whose elements its ranks exchange
   /// Of letters that no shape tells: in "b(hd)->b(hd)" that of h or d.
   std::vector<std::pair<char, int64_t>> sizes = {};
+  std::string why_size = "";  ///< why the letters in `sizes` have these
 };
 
 /// The dims of every tensor of a rule text as strings of letters: parse("n(ch)->n") gives

@@ -1,4 +1,4 @@
-// An epilogue as attrs: bias, keep_input, bias_grad and descend are flags; activation and activation_grad are
+// An epilogue as attrs: bias, residual, keep_input, bias_grad and descend are flags; activation and activation_grad are
 // "relu" or "gelu"; `approximate`, like gelu's own attr, selects the gelu.
 #include "engine/ops/epilogue.h"
 
@@ -40,6 +40,7 @@ Activation gelu_of(const Attrs& attrs) {
 
 Epilogue epilogue_of(const Attrs& attrs) {
   return {.bias = attrs.flag("bias"),
+          .residual = attrs.flag("residual"),
           .activation = activation_named(attrs, "activation"),
           .keep_input = attrs.flag("keep_input"),
           .slope = activation_named(attrs, "activation_grad"),
@@ -49,6 +50,7 @@ Epilogue epilogue_of(const Attrs& attrs) {
 
 void set_epilogue(Attrs& attrs, const Epilogue& epilogue) {
   set_flag(attrs, "bias", epilogue.bias);
+  set_flag(attrs, "residual", epilogue.residual);
   set_activation(attrs, "activation", epilogue.activation);
   set_flag(attrs, "keep_input", epilogue.keep_input);
   set_activation(attrs, "activation_grad", epilogue.slope);
@@ -60,6 +62,8 @@ Attrs epilogue_attrs(unsigned steps) {
   const auto takes = [steps](EpilogueStep step) { return (steps & bits(step)) != 0; };
   Attrs attrs;
   if (takes(EpilogueStep::bias)) attrs.set("bias", true);
+  if (takes(EpilogueStep::residual)) attrs.set("residual", true);
+  if (takes(EpilogueStep::relu)) attrs.set("activation", std::string("relu"));
   if (takes(EpilogueStep::activation)) {
     attrs.set("activation", std::string("relu"));
     attrs.set("keep_input", true);

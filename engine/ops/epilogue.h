@@ -17,6 +17,7 @@ enum class Activation : uint8_t { none, relu, gelu, gelu_tanh };
 /// Applied in this order to the kernel's result:
 struct Epilogue {
   bool bias = false;                         ///< adds inputs[2], [n]
+  bool residual = false;                     ///< adds the last input, as large as the result
   Activation activation = Activation::none;  ///< applied to that sum
   bool keep_input = false;                   ///< outputs[1] is the activation's input
   Activation slope =
@@ -27,8 +28,18 @@ struct Epilogue {
   friend bool operator==(const Epilogue&, const Epilogue&) = default;
 };
 
-/// One step of an epilogue; as a bit mask, the steps that a kernel supports (KernelDef::takes).
-enum class EpilogueStep : uint8_t { none = 0, bias = 1, activation = 2, slope = 4, bias_grad = 8, descend = 16 };
+/// One step of an epilogue; as a bit mask, the steps that a kernel supports (KernelDef::takes). relu: the only
+/// activation that it takes; what relu's backward reads is relu's result, so there is no keep_input.
+enum class EpilogueStep : uint8_t {
+  none = 0,
+  bias = 1,
+  activation = 2,
+  slope = 4,
+  bias_grad = 8,
+  descend = 16,
+  residual = 32,
+  relu = 64
+};
 template <class... Steps>
 constexpr unsigned bits(Steps... steps) {
   return (static_cast<unsigned>(steps) | ...);

@@ -44,6 +44,11 @@ struct ChannelsLast {
   unsigned inputs = 0, outputs = 0;  ///< bit i: operand i is images, and is then channels last
 };
 
+/// Operands that have the rows of the first one as their leading dims.
+struct RowOperands {
+  unsigned inputs = 0, outputs = 0;  ///< bit i: operand i has
+};
+
 /// A kernel's role in a launch that several small kernels share (engine/ops/small_step).
 enum class LaunchRole : uint8_t { none, product, loss, weight_grad };
 
@@ -92,6 +97,14 @@ struct KernelDef {
   /// For a loss: the kernel of its gradient, from the same operands, and the one that computes both.
   const KernelDef* loss_grad = nullptr;
   const KernelDef* loss_with_grad = nullptr;
+  /// The kernel that reads this one's inputs and then its outputs, with the same attrs, and the one that computes both:
+  /// inputs -> this one's outputs, then those of `next`.
+  const KernelDef* next = nullptr;
+  const KernelDef* with_next = nullptr;
+  /// Of a gradient with inputs dy, x, mean, var, .. of a forward kernel x, mean, var, parameters ..: with attr
+  /// behind_relu, dy is the gradient behind the relu of the forward kernel's epilogue. The gradient finds from x where
+  /// relu gave 0, so that its inputs are this many, then all parameters of the forward kernel. 0: it does not take it.
+  size_t inputs_behind_relu = 0;
   /// The dim of output 0, or of the last input of a gradient of weights, that a bias belongs to. Null: the last.
   int (*channel_dim)(const Attrs& attrs) = nullptr;
 
@@ -106,6 +119,9 @@ struct KernelDef {
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
+  /// Of a kernel that computes its rows one by one: of some rows of these operands it computes those of its outputs, and
+  /// its other outputs are sums over rows. Null: it has no such rows.
+  RowOperands (*row_operands)(const Attrs& attrs) = nullptr;
   LaunchRole launch_role = LaunchRole::none;
 
   // Work.

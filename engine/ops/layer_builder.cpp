@@ -138,6 +138,8 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
             factor.cuttable = false;
             factor.why_not = text.why_not;
           }
+          for (const auto& [given, size] : text.sizes)
+            if (given == letter && factor.size == size) factor.why_size = text.why_size;
           rule.back().push_back(of_letter);
         }
       }

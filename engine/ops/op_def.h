@@ -34,11 +34,17 @@ enum class InEvaluation : uint8_t {
 /// part, a few numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of
 /// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
 /// them.
+///
+/// Or, with `block`, the ranks exchange elements: `stats` puts together a block for each rank, with those that it needs,
+/// and an all_to_all brings each its own.
 struct InnerSum {
   const KernelDef* stats;                            ///< the op's inputs -> statistics of this part, f32
   Shape (*shape)(Infos inputs, const Attrs& attrs);  ///< of the statistics: the dims of the rows, then a few numbers
   const KernelDef* apply;  ///< the op's inputs, statistics of all parts [parts, ..] -> the op's outputs
   size_t reads = 0;        ///< how many of the inputs `stats` reads, the first ones; 0: all
+  /// In place of `shape`: that of each of the `parts` blocks, which have the type of input 0. In `inputs` the dims of
+  /// inner letters are whole. `stats` writes, and `apply` reads, [parts, ..].
+  Shape (*block)(Infos inputs, const Attrs& attrs, int64_t parts) = nullptr;
 };
 
 struct OpDef {

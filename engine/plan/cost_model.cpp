@@ -1,44 +1,67 @@
-// Seconds of kernels and collectives under the alpha-beta model.
+// See the header.
 #include "engine/plan/cost_model.h"
 
 #include <algorithm>
-#include <bit>
+#include <utility>
 
 namespace trainctl {
+namespace {
 
-CostModel CostModel::cpu() { return {}; }
+/// The number of units of `devices` that the group of rank 0 touches. Axes that lie within a unit touch one.
+int touched(const Mesh& mesh, const Axes& axes, int devices) {
+  int count = 1;
+  for (Axis axis : axes) {
+    const int stride = mesh.stride(axis), size = mesh.axis_size(axis);
+    count *= stride >= devices ? size : (stride * size + devices - 1) / devices;
+  }
+  return count;
+}
 
-CostModel CostModel::cuda(Precision precision) {
-  const double flops = precision == Precision::fp32 ? 4e13 : precision == Precision::tf32 ? 3e14 : 6e14;
-  return {.flops_per_second = flops,
-          .memory_bytes_per_second = 2.5e12,
-          .wire_bytes_per_second = 2e11,
-          .wire_latency_seconds = 6e-6};
+GroupSpread spread_along(const Machine& machine, const Mesh& mesh, const Axes& axes) {
+  GroupSpread spread;
+  int units = mesh.ways(axes);
+  for (const LinkLevel& link : machine.links) {
+    const int outer = link.devices == 0 ? 1 : touched(mesh, axes, link.devices);
+    spread.units.push_back((units + outer - 1) / outer);
+    units = outer;
+  }
+  return spread;
+}
+
+}  // namespace
+
+CostModel::CostModel(std::shared_ptr<const Machine> machine, Precision precision)
+    : machine_(std::move(machine)),
+      products_(machine_->product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32,
+                                       precision == Precision::tf32)) {}
+
+// known_machines() last as long as the program.
+CostModel::CostModel()
+    : CostModel(std::shared_ptr<const Machine>(std::shared_ptr<const Machine>(), find_machine("cpu")),
+                Precision::fp32) {}
+
+CostModel CostModel::without_latency() const {
+  auto machine = std::make_shared<Machine>(*machine_);
+  for (LinkLevel& link : machine->links) link.latency = {};
+  CostModel other = *this;
+  other.machine_ = std::move(machine);
+  return other;
 }
 
 double CostModel::compute_seconds(const Cost& cost) const {
-  return std::max(cost.flops / flops_per_second, cost.bytes / memory_bytes_per_second);
+  return std::max(Flops{cost.flops} / products_, Bytes{cost.bytes} / machine_->memory_rate).value;
 }
 
-int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
-  if (group_size <= 1) return 0;
-  const int64_t once = bytes - (bytes + group_size - 1) / group_size;  // bytes * (group_size - 1) may be too large
-  if (kind == Collective::broadcast) return bytes;
-  return kind == Collective::all_reduce ? 2 * once : once;
+double CostModel::copy_seconds(int64_t bytes) const {
+  return (Bytes{static_cast<double>(bytes)} / machine_->memory_rate).value;
 }
 
-// One latency for the call itself and one per round of a tree, so that one call over several axes is always cheaper
-// than one call per axis.
-double CostModel::collective_seconds(Collective kind, int64_t bytes, int group_size) const {
-  if (group_size <= 1) return 0;
-  const int rounds = std::bit_width(static_cast<unsigned>(group_size - 1));
-  const int steps = 1 + (kind == Collective::all_reduce ? 2 * rounds : rounds);
-  return wire_latency_seconds * steps +
-         static_cast<double>(wire_bytes(kind, bytes, group_size)) / wire_bytes_per_second;
+double CostModel::collective_seconds(Collective kind, int64_t bytes, const Mesh& mesh, const Axes& axes) const {
+  return collective_time(*machine_, kind, {static_cast<double>(bytes)}, spread_along(*machine_, mesh, axes)).value;
 }
 
-double CostModel::send_seconds(int64_t bytes) const {
-  return wire_latency_seconds + static_cast<double>(bytes) / wire_bytes_per_second;
+double CostModel::collective_seconds(Collective kind, int64_t bytes, std::span<const int> ranks) const {
+  return collective_time(*machine_, kind, {static_cast<double>(bytes)}, spread_of(*machine_, ranks)).value;
 }
 
 }  // namespace trainctl

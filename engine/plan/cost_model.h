@@ -1,32 +1,37 @@
-// Costs of work on a device, as data. Collectives follow the alpha-beta model: a call of p ranks over n bytes of
-// result takes alpha * steps(p) + bytes on the wire / bandwidth.
+// What the planner asks of a machine: seconds of kernels on one rank, and of collectives along axes of a mesh.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 
-#include "engine/graph/collective.h"
-#include "engine/ops/op_def.h"
+#include "engine/machine/machine.h"
+#include "engine/plan/mesh.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
 
-struct CostModel {
-  double flops_per_second = 5e10;
-  double memory_bytes_per_second = 1e10;
-  double wire_bytes_per_second = 5e9;
-  double wire_latency_seconds = 5e-6;
+class CostModel {
+ public:
+  /// That of the machine "cpu".
+  CostModel();
+  /// Ranks lie on the machine's hosts in their order.
+  CostModel(std::shared_ptr<const Machine> machine, Precision precision);
 
-  static CostModel cpu();
-  static CostModel cuda(Precision precision = Precision::fp32);
+  const Machine& machine() const { return *machine_; }
+  /// What goes in large buckets pays no latency.
+  CostModel without_latency() const;
 
   double compute_seconds(const Cost& cost) const;
-  /// `bytes`: the larger side: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or
-  /// after (all_gather) the call.
-  double collective_seconds(Collective kind, int64_t bytes, int group_size) const;
-  double send_seconds(int64_t bytes) const;
-};
+  double copy_seconds(int64_t bytes) const;
+  /// `bytes` as for collective_time. The group that the first rank of a stage belongs to stands for all: every rank must
+  /// come to the same plan.
+  double collective_seconds(Collective kind, int64_t bytes, const Mesh& mesh, const Axes& axes) const;
+  double collective_seconds(Collective kind, int64_t bytes, std::span<const int> ranks) const;
 
-/// Bytes that one rank sends: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n.
-int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
+ private:
+  std::shared_ptr<const Machine> machine_;
+  FlopsPerSecond products_;
+};
 
 }  // namespace trainctl

@@ -45,23 +45,28 @@ class KeptResults {
     });
     std::map<int, int64_t> left = saved_bytes();
     for (auto& [region, bytes] : left) bytes /= kSavedPerKeptByte;
+    std::vector<Result> repeated;
     std::erase_if(results, [&](const Result& result) {
       int64_t& budget = left[region_of(result.tensor)];
-      if (result.bytes > budget) return true;
+      if (result.bytes > budget) {
+        repeated.push_back(result);
+        return true;
+      }
       budget -= result.bytes;
       plan_.kept[result.tensor].push_back(result.layout);
       return false;
     });
-    explain(results);
+    explain(results, "keeps the result of");
+    explain(repeated, "repeats");
   }
 
  private:
   const Node& maker(TensorId tensor) const { return graph_.nodes[graph_.tensors[tensor].producer]; }
 
-  /// The reader's stage makes input i again.
+  /// The reader's virtual stage makes input i again.
   bool makes_again(const Node& reader, size_t i) const {
     const TensorId tensor = reader.inputs[i];
-    return recomputed_[tensor] && plan_.stage_of(maker(tensor)) == plan_.stage_of(reader);
+    return recomputed_[tensor] && plan_.virtual_stage_of(maker(tensor)) == plan_.virtual_stage_of(reader);
   }
 
   Layout made(TensorId tensor) const {
@@ -144,11 +149,12 @@ class KeptResults {
     return saved;
   }
 
-  void explain(const std::vector<Result>& results) {
+  /// "; recompute repeats all_gather": its result would take too much of the memory that recompute saves.
+  void explain(const std::vector<Result>& results, const char* what) {
     for (const Result& result : results) {
       std::vector<std::string> steps;
       for (const RedistributionStep& step : result.steps) steps.emplace_back(to_string(step.kind));
-      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; recompute keeps the result of {}", join(steps));
+      plan_.layers[maker(result.tensor).layer].reason += fmt::format("; recompute {} {}", what, join(steps));
     }
   }
 
@@ -170,7 +176,7 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
   // A reshape is a view: keeping it would keep the tensor it views.
   if (!get_op(node.op).is_view) return false;
   const NodeId viewed = graph.tensors[node.inputs[0]].producer;
-  return viewed >= 0 && plan.stage_of(graph.nodes[viewed]) == plan.stage_of(node) &&
+  return viewed >= 0 && plan.virtual_stage_of(graph.nodes[viewed]) == plan.virtual_stage_of(node) &&
          is_recomputed(graph, plan, node.inputs[0]);
 }
 

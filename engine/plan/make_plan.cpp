@@ -29,6 +29,7 @@ Plan plan_header(const JobSpec& spec) {
   plan.mode = parallel.mode;
   plan.ranks = spec.launch.ranks;
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
+  plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
   plan.micro_batches = parallel.micro_batches;
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = parallel.optimizer_shard.level;
@@ -120,6 +121,11 @@ std::vector<std::vector<NodeId>> readers_of_tensors(const Graph& graph) {
   return readers;
 }
 
+void insert_once(std::vector<int>& ascending, int value) {
+  const auto place = std::lower_bound(ascending.begin(), ascending.end(), value);
+  if (place == ascending.end() || *place != value) ascending.insert(place, value);
+}
+
 // `by_hand`: one layout per tensor, only in hybrid_parallel.
 VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_hand, TensorId tensor,
                             const std::vector<NodeId>& readers, const Plan& plan) {
@@ -131,9 +137,8 @@ VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_ha
   for (NodeId reader : readers) {
     const Node& node = graph.nodes[reader];
     const auto at = std::find(node.inputs.begin(), node.inputs.end(), tensor);
-    const int stage = plan.stage_of(node);
-    const auto place = std::lower_bound(variable.stages.begin(), variable.stages.end(), stage);
-    if (place == variable.stages.end() || *place != stage) variable.stages.insert(place, stage);
+    insert_once(variable.stages, plan.stage_of(node));
+    insert_once(variable.virtual_stages, plan.virtual_stage_of(node));
     if (std::exchange(placed, true) || plan.hybrid()) continue;
     variable.layout = input_layout(graph, plan, node, static_cast<int>(at - node.inputs.begin()));
   }
@@ -143,7 +148,7 @@ VariablePlan place_variable(const Graph& graph, const std::vector<Layout>& by_ha
       variable.global_shape[d] *= plan.mesh.ways(variable.layout.dims[d]);
     }
   }
-  if (variable.stages.empty()) variable.stages.push_back(0);
+  if (variable.stages.empty()) variable.stages = variable.virtual_stages = {0};
   return variable;
 }
 
@@ -245,7 +250,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
 
   plan.layers.resize(graph.layers.size());
   for (size_t l = 0; l < plan.layers.size(); ++l) {
-    plan.layers[l].stage = stages[l];
+    plan.layers[l].virtual_stage = stages[l];
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, plan);

@@ -20,6 +20,7 @@ class Mesh {
   int num_axes() const { return static_cast<int>(sizes_.size()); }
   int axis_size(Axis axis) const { return sizes_[axis]; }
   const std::vector<int>& axis_sizes() const { return sizes_; }
+  int stride(Axis axis) const { return strides_[axis]; }  ///< from a rank to the next along the axis
 
   int coordinate(int rank_in_stage, Axis axis) const;
   int ways(const Axes& axes) const;                      ///< product of the sizes

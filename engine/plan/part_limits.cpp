@@ -55,7 +55,7 @@ std::string message(const Graph& graph, const Plan& plan, LayerId layer, const P
   const Tensor& tensor = graph.tensors[part.tensor];
   const std::string of = part.shape == tensor.shape ? "all of it" : to_string(part.shape) + " of it";
   return fmt::format("{} is {}; {} would hold {}, {}, and a rank holds at most {} of one tensor",
-                     name_of(graph, tensor), to_string(tensor.shape), ranks_text(plan, plan.layers[layer].stage), of,
+                     name_of(graph, tensor), to_string(tensor.shape), ranks_text(plan, plan.layers[layer].virtual_stage % plan.num_stages), of,
                      format_bytes(num_elements(part.shape) * byte_size(tensor.dtype)),
                      format_bytes(kMaxPartElements * byte_size(tensor.dtype)));
 }

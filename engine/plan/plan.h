@@ -26,7 +26,7 @@ enum class Choice : uint8_t {
 std::string_view to_string(Choice choice);
 
 struct LayerPlan {
-  int stage = 0;
+  int virtual_stage = 0;
   std::vector<Axes> factor_axes;  ///< one per factor of the layer
   Choice choice = Choice::data_parallel;
   std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
@@ -38,22 +38,48 @@ struct LayerPlan {
 /// A node that is planned apart from its layer: it finishes the layer in another layout (units.h), or adds terms in the
 /// layout or stage in which they are made (sums.h).
 struct NodePlan {
-  int stage = 0;
+  int virtual_stage = 0;
   std::vector<Layout> inputs, outputs;
 };
 
 /// A parameter or state: kept in one layout by every stage that uses it.
 struct VariablePlan {
   TensorId tensor = -1;
-  std::vector<int> stages;  ///< ascending; more than one if layers of several stages share it
+  std::vector<int> stages;          ///< ascending; more than one if layers of several stages share it
+  std::vector<int> virtual_stages;  ///< the same, by chunk
   Shape global_shape;       ///< the graph's shape; in hybrid_parallel the shape of all ranks' parts together
   Layout layout;            ///< never partial
+};
+
+enum class TaskKind : uint8_t {
+  forward,
+  backward,
+  weight_gradients,  ///< the part of a backward pass that no other rank waits for, if the schedule splits it off
+};
+
+/// One task in a stage's schedule.
+struct Task {
+  TaskKind kind = TaskKind::forward;
+  int micro_batch = 0;
+  int chunk = 0;
+  friend bool operator==(const Task&, const Task&) = default;
+};
+
+/// All that the order of tasks depends on.
+struct Pipeline {
+  Schedule schedule = Schedule::one_f_one_b;
+  int stages = 1, chunks = 1;
+  int micro_batches = 1;
+  bool with_backward = true;
+
+  bool splits_backward() const { return with_backward && schedule == Schedule::zero_bubble; }
 };
 
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
   int ranks = 1;
   int num_stages = 1;
+  int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   Mesh mesh;                      ///< of one stage
@@ -63,6 +89,7 @@ struct Plan {
   bool copies_weights = false;       ///< precision bf16: kernels read copies of the f32 weights
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
+  int head_pieces = 1;                   ///< of rows, in which the prediction is made and used
   std::vector<LayerPlan> layers;         ///< one per layer of the graph
   std::map<TensorId, NodePlan> apart;    ///< nodes that are planned apart from their layer, by their first output
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
@@ -76,7 +103,15 @@ struct Plan {
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.
   const NodePlan* apart_from_layer(const Node& node) const;
-  int stage_of(const Node& node) const;
+  int virtual_stage_of(const Node& node) const;
+  /// The stage of ranks.
+  int stage_of(const Node& node) const { return virtual_stage_of(node) % num_stages; }
+  int num_virtual_stages() const { return num_stages * chunks; }
+  /// "stage 1", or with chunks "chunk 0 of stage 1".
+  std::string stage_text(int virtual_stage) const;
+  Pipeline pipeline(bool with_backward) const {
+    return {schedule, num_stages, chunks, micro_batches, with_backward};
+  }
 };
 
 /// Chooses everything that the job leaves open; the result is legal by construction. Throws SpecError if the job
@@ -113,16 +148,28 @@ std::vector<Layout> layer_outputs(const Graph& graph, const Plan& plan, LayerId 
 /// One line per layer (stage, cuts, layouts in and out, the reason), then one per variable: `trainctl show plan`.
 std::string to_string(const Plan& plan, const Graph& graph);
 
-/// One task in a stage's schedule.
-struct Task {
-  Phase phase = Phase::forward;
-  int micro_batch = 0;
-  friend bool operator==(const Task&, const Task&) = default;
-};
+/// The tasks of a stage in order. F forward, B backward, W weight gradients; F0.1 is micro-batch 0 in chunk 1.
+///
+///   gpipe, 4 micro-batches:       F0 F1 F2 F3 B0 B1 B2 B3            on every stage
+///   1f1b, stage 0 of 2:           F0 F1 B0 F2 B1 F3 B2 B3            stage 1 of 2: F0 B0 F1 B1 F2 B2 F3 B3
+///   interleaved_1f1b, 2 chunks:   F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 …    stage 0 of 2: chunks take turns
+///   zero_bubble, stage 0 of 2:    F0 F1 B0 W0 F2 B1 W1 …             stage 1 of 2: F0 B0 F1 B1 W0 F2 B2 W1 …
+///
+/// Without backward (forward-only jobs) only the forward tasks, in the same order.
+std::vector<Task> stage_tasks(const Pipeline& pipeline, int stage);
 
-///   gpipe, 4 micro-batches:  F0 F1 F2 F3 B0 B1 B2 B3           on every stage
-///   1f1b, stage 0 of 2:      F0 F1 B0 F2 B1 F3 B2 B3           stage 1 of 2: F0 B0 F1 B1 F2 B2 F3 B3
-/// Without backward (forward-only jobs): F0 … Fm-1.
-std::vector<Task> stage_tasks(Schedule schedule, int stage, int num_stages, int micro_batches, bool with_backward);
+/// "F0", or with chunks "F0.1".
+std::string to_string(const Task& task, int chunks);
+
+/// When tasks run if communication takes no time, a forward takes one unit, and a backward two, of which weight
+/// gradients are one where they are split off. All chunks take the same time.
+struct TaskTimes {
+  std::vector<std::vector<int>> starts, ends;  ///< by stage and task
+  int length = 0;
+
+  /// The share of all stages' time in which they have no task.
+  double bubble() const;
+};
+TaskTimes task_times(const Pipeline& pipeline);
 
 }  // namespace trainctl

@@ -89,9 +89,14 @@ const NodePlan* Plan::apart_from_layer(const Node& node) const {
   return found == apart.end() ? nullptr : &found->second;
 }
 
-int Plan::stage_of(const Node& node) const {
+int Plan::virtual_stage_of(const Node& node) const {
   const NodePlan* node_plan = apart_from_layer(node);
-  return node_plan == nullptr ? layers[node.layer].stage : node_plan->stage;
+  return node_plan == nullptr ? layers[node.layer].virtual_stage : node_plan->virtual_stage;
+}
+
+std::string Plan::stage_text(int virtual_stage) const {
+  const std::string stage = "stage " + std::to_string(virtual_stage % num_stages);
+  return chunks == 1 ? stage : "chunk " + std::to_string(virtual_stage / num_stages) + " of " + stage;
 }
 
 const VariablePlan& Plan::variable(TensorId tensor) const {

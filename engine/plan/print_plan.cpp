@@ -25,6 +25,7 @@ std::string header_line(const Plan& plan) {
   std::string line = fmt::format("plan: {}, {} ranks = {} stages x {} (mesh {}), {} micro-batches, {}",
                                  to_string(plan.mode), plan.ranks, plan.num_stages, plan.mesh.size(),
                                  to_string(plan.mesh), plan.micro_batches, to_string(plan.schedule));
+  if (plan.chunks > 1) line += fmt::format(", {} chunks a stage", plan.chunks);
   if (plan.optimizer_shard_level > 0) line += fmt::format(", optimizer_shard level {}", plan.optimizer_shard_level);
   if (plan.gradient_type != DType::f32) line += fmt::format(", gradients in {}", to_string(plan.gradient_type));
   return line + "\n";
@@ -71,7 +72,7 @@ std::string to_string(const Plan& plan, const Graph& graph) {
     std::vector<std::string> cuts;
     for (const Ints& of_input : layer_cuts(graph, plan, l)) cuts.push_back(format_list(of_input));
     text +=
-        fmt::format("  {:<{}}  stage {}  [{}]  in {}  out {}  {}{}\n", layer.name, name_width, chosen.stage, join(cuts),
+        fmt::format("  {:<{}}  {}  [{}]  in {}  out {}  {}{}\n", layer.name, name_width, plan.stage_text(chosen.virtual_stage), join(cuts),
                     layouts_text(plan, layer_inputs(graph, plan, l)), layouts_text(plan, layer_outputs(graph, plan, l)),
                     chosen.recompute ? "recompute; " : "", chosen.reason);
   }

@@ -77,7 +77,7 @@ class Propagation {
     std::vector<std::string> names;
     for (NodeId n : units_.all[u].finishing) {
       const Node& node = graph_.nodes[n];
-      NodePlan apart{.stage = chosen.stage};
+      NodePlan apart{.virtual_stage = chosen.virtual_stage};
       for (const TensorRule& rule : node.rule.inputs) apart.inputs.push_back(rule_layout(rule, factors, axes_[u]));
       for (const TensorRule& rule : node.rule.outputs) apart.outputs.push_back(rule_layout(rule, factors, axes_[u]));
       if (apart.outputs[0] == output_layout(graph_, plan_, node, 0)) continue;

@@ -43,15 +43,15 @@ double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const Red
   const int64_t before = local_bytes(mesh, shape, dtype, step.before);
   switch (step.kind) {
     case StepKind::slice:
-      return static_cast<double>(before / ways) / cost.memory_bytes_per_second;
+      return cost.copy_seconds(before / ways);
     case StepKind::all_gather:
-      return cost.collective_seconds(Collective::all_gather, before * ways, ways);
+      return cost.collective_seconds(Collective::all_gather, before * ways, mesh, step.axes);
     case StepKind::reduce_scatter:
-      return cost.collective_seconds(Collective::reduce_scatter, before, ways);
+      return cost.collective_seconds(Collective::reduce_scatter, before, mesh, step.axes);
     case StepKind::all_reduce:
-      return cost.collective_seconds(Collective::all_reduce, before, ways);
+      return cost.collective_seconds(Collective::all_reduce, before, mesh, step.axes);
     case StepKind::all_to_all:
-      return cost.collective_seconds(Collective::all_to_all, before, ways);
+      return cost.collective_seconds(Collective::all_to_all, before, mesh, step.axes);
   }
   return 0;
 }

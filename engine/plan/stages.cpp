@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "engine/ops/op_def.h"
+
 namespace trainctl {
 namespace {
 
@@ -34,6 +36,14 @@ std::string fewer_stages(const JobSpec& spec, int most) {
   return text;
 }
 
+int num_virtual_stages(const JobSpec& spec) { return spec.parallel.stages * spec.parallel.chunks; }
+
+/// "4 stages", "2 stages of 3 chunks".
+std::string stages_text(const JobSpec& spec) {
+  const std::string stages = fmt::format("{} stages", spec.parallel.stages);
+  return spec.parallel.chunks == 1 ? stages : fmt::format("{} of {} chunks", stages, spec.parallel.chunks);
+}
+
 int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
   int stage = 0;
   for (LayerId l : layers) stage = std::max(stage, stages[l]);
@@ -43,7 +53,7 @@ int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
 std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                  const std::vector<std::vector<LayerId>>& producers, const CostModel& cost,
                                  std::vector<Diagnostic>& errors) {
-  const int num_stages = spec.parallel.stages;
+  const int num_stages = num_virtual_stages(spec);
   const std::vector<double> of_node = node_seconds(graph, cost);
   std::vector<double> of_layer(graph.layers.size(), 0);
   for (size_t n = 0; n < graph.nodes.size(); ++n) of_layer[graph.nodes[n].layer] += of_node[n];
@@ -55,8 +65,9 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   if (static_cast<int>(placed.size()) < num_stages) {
     errors.push_back(
         {spec.position("parallel.stages"), "parallel.stages",
-         fmt::format("{} stages, but the network has {} layers, and every stage needs one", num_stages, placed.size()),
-         "take " + fewer_stages(spec, static_cast<int>(placed.size()))});
+         fmt::format("{}, but the network has {} layers, and every {} needs one", stages_text(spec), placed.size(),
+                     spec.parallel.chunks == 1 ? "stage" : "chunk"),
+         "take " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
     return stages;
   }
   std::vector<double> costs;
@@ -72,7 +83,7 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
 std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                    const std::vector<std::vector<LayerId>>& producers,
                                    std::vector<Diagnostic>& errors) {
-  const int num_stages = spec.parallel.stages;
+  const int num_stages = num_virtual_stages(spec);
   std::vector<int> stages(graph.layers.size(), 0);
   for (LayerId l : execution_order(graph)) {
     const std::string& name = graph.layers[l].name;
@@ -81,7 +92,7 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
     if (rule == nullptr) continue;
     if (rule->stage < 0 || rule->stage >= num_stages) {
       errors.push_back({spec.position(rule->path), rule->path,
-                        fmt::format("{} is put in stage {}, but parallel.stages is {}", name, rule->stage, num_stages),
+                        fmt::format("{} is put in stage {}, but there are {}", name, rule->stage, stages_text(spec)),
                         fmt::format("stages count from 0: 0 to {}", num_stages - 1)});
       continue;
     }
@@ -101,13 +112,16 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
 }
 
 void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::vector<Diagnostic>& errors) {
-  for (int s = 0; s < spec.parallel.stages; ++s) {
+  const bool chunked = spec.parallel.chunks > 1;
+  for (int s = 0; s < num_virtual_stages(spec); ++s) {
     if (std::find(stages.begin(), stages.end(), s) != stages.end()) continue;
-    errors.push_back(
-        {spec.position("parallel.stage_config"), "parallel.stage_config",
-         fmt::format("no layer is in stage {} of {}", s, spec.parallel.stages),
-         "put a layer or the loss there, or set parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1) +
-             " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
+    const std::string fewer = chunked ? "parallel.chunks to less than " + std::to_string(spec.parallel.chunks)
+                                      : "parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1);
+    errors.push_back({spec.position("parallel.stage_config"), "parallel.stage_config",
+                      fmt::format("no layer is in {}stage {} of {}", chunked ? "virtual " : "", s,
+                                  num_virtual_stages(spec)),
+                      "put a layer or the loss there, or set " + fewer +
+                          " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
   }
 }
 

@@ -1,4 +1,4 @@
-// The pipeline stage of each layer: as given by parallel.stage_config, or balanced.
+// The virtual stage of each layer (stages * chunks of them): as given by parallel.stage_config, or balanced.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// One stage per layer. Errors are added to `errors`; the result must then not be used.
+/// One virtual stage per layer. Errors are added to `errors`; the result must then not be used.
 std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
                                const CostModel& cost, std::vector<Diagnostic>& errors);
 

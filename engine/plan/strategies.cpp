@@ -128,10 +128,10 @@ class Reader {
     const std::string why_not = factor < 0 ? "it is of size 1" : facts_.why_not[factor];
     if (why_not.empty() && layer_.factors[factor].size % cut == 0) return true;
     if (why_not.empty()) {
-      const int64_t major = layer_.factors[factor].size;
+      const auto& [name, major, cuttable, why, why_size] = layer_.factors[factor];
+      const std::string size = why_size.empty() ? fmt::format("its major part is {}", major) : why_size;
       fail(at(i, d),
-           fmt::format("{} is cut {} ways, but its major part is {}, which is not divisible by {}", dim_text(i, d), cut,
-                       major, cut),
+           fmt::format("{} is cut {} ways, but {}, which is not divisible by {}", dim_text(i, d), cut, size, cut),
            legal_cuts(major));
     } else {
       fail(at(i, d), fmt::format("{} is cut {} ways, but it cannot be cut: {}", dim_text(i, d), cut, why_not),

@@ -22,18 +22,27 @@ class SumPlacement {
   }
 
   void place(const Node& node) {
-    NodePlan chosen{.stage = stage(node)};
+    NodePlan chosen{.virtual_stage = virtual_stage(node)};
     const Layout home = output_layout(graph_, plan_, node, 0);
     const Layout layout = plan_.mesh.size() == 1 || plan_.hybrid() ? home : cheapest(node, home);
-    if (layout == home && chosen.stage == plan_.stage_of(node)) return;
+    if (layout == home && chosen.virtual_stage == plan_.virtual_stage_of(node)) return;
     chosen.inputs.assign(node.inputs.size(), layout);
     chosen.outputs = {layout};
     plan_.apart[node.outputs[0]] = std::move(chosen);
   }
 
   void explain(const Node& node) {
-    if (plan_.apart_from_layer(node) != nullptr && is_last(node))
-      plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
+    if (plan_.apart_from_layer(node) != nullptr) {
+      if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
+      return;
+    }
+    if (plan_.hybrid() || node.phase != Phase::backward) return;
+    const Layout layout = made(node.outputs[0]);
+    int apart = 0;  // terms that cross the ranks each for itself
+    for (TensorId term : node.inputs)
+      apart += maker(term) != nullptr && made(term).is_partial() && !way(term, made(term), layout).empty();
+    if (apart > 1)
+      plan_.layers[node.layer].reason += fmt::format("; {} terms of its gradient are summed over ranks one by one", apart);
   }
 
  private:
@@ -43,10 +52,10 @@ class SumPlacement {
   }
 
   /// Terms of a gradient that come from later stages are added there, and cross the border as one tensor.
-  int stage(const Node& node) const {
-    if (node.phase == Phase::forward) return plan_.stage_of(node);
-    int earliest = plan_.num_stages;
-    for (TensorId term : node.inputs) earliest = std::min(earliest, plan_.stage_of(*maker(term)));
+  int virtual_stage(const Node& node) const {
+    if (node.phase == Phase::forward) return plan_.virtual_stage_of(node);
+    int earliest = plan_.num_virtual_stages();
+    for (TensorId term : node.inputs) earliest = std::min(earliest, plan_.virtual_stage_of(*maker(term)));
     return earliest;
   }
 
@@ -54,7 +63,7 @@ class SumPlacement {
   bool is_last(const Node& node) const {
     return std::none_of(readers_[node.outputs[0]].begin(), readers_[node.outputs[0]].end(), [&](NodeId id) {
       const Node& reader = graph_.nodes[id];
-      return adds_terms(graph_, reader) && plan_.stage_of(reader) == plan_.stage_of(node) &&
+      return adds_terms(graph_, reader) && plan_.virtual_stage_of(reader) == plan_.virtual_stage_of(node) &&
              made(reader.outputs[0]) == made(node.outputs[0]);
     });
   }
@@ -63,8 +72,8 @@ class SumPlacement {
   std::string explanation(const Node& node, const Layout& layout) const {
     const bool backward = node.phase == Phase::backward;
     std::string text = backward ? "terms of its gradient are added" : "its terms are added";
-    const int stage = plan_.stage_of(node);
-    if (stage != plan_.layers[node.layer].stage) text += fmt::format(" in stage {}", stage);
+    const int stage = plan_.virtual_stage_of(node);
+    if (stage != plan_.layers[node.layer].virtual_stage) text += " in " + plan_.stage_text(stage);
     std::vector<std::string> steps;
     for (const Layout& wanted : layouts_read(node))
       for (const RedistributionStep& step : way(node.outputs[0], layout, wanted))

@@ -36,18 +36,33 @@ bool has(const std::vector<int>& factors, int factor) {
   return std::find(factors.begin(), factors.end(), factor) != factors.end();
 }
 
-int64_t statistics_bytes(const Graph& graph, const Node& node) {
+std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node) {
   std::vector<TensorInfo> infos;
   for (TensorId t : node.inputs) infos.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
-  return bytes_of({get_op(node.op).inner_sum->shape(infos, node.attrs)});
+  return infos;
+}
+
+int64_t statistics_bytes(const Graph& graph, const Node& node) {
+  return bytes_of({get_op(node.op).inner_sum->shape(infos_of(graph, node), node.attrs)});
+}
+
+/// For each number of parts that an inner factor may be cut into.
+std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const Mesh& mesh) {
+  const std::vector<TensorInfo> infos = infos_of(graph, node);
+  const int64_t size = graph.layers[node.layer].factors[node.rule.inner[0]].size;
+  std::map<int, int64_t> bytes;
+  for (int parts = 2; parts <= mesh.size(); ++parts) {
+    if (mesh.size() % parts != 0 || size % parts != 0) continue;
+    bytes[parts] = parts * bytes_of({get_op(node.op).inner_sum->block(infos, node.attrs, parts), infos[0].dtype});
+  }
+  return bytes;
 }
 
 }  // namespace
 
 Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches)
-    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost), once_a_step_weight_(1.0 / micro_batches) {
+    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost.without_latency()), once_a_step_weight_(1.0 / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
-  bucketed_.wire_latency_seconds = 0;
   touched_.resize(units.all.size());
   work_.resize(units.all.size());
   is_set_.resize(units.all.size(), false);
@@ -69,6 +84,10 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     const double own = units.all[unit].finishes() ? 0 : seconds[n];
     NodeWork& work = work_[unit].emplace_back(NodeWork{own, factors_in(all), node.rule.inner});
     if (node.rule.inner.empty()) continue;
+    if (get_op(node.op).inner_sum->block != nullptr) {
+      work.block_bytes = block_bytes(graph, node, mesh);
+      continue;
+    }
     std::vector<NodeId>& exchanging = with_statistics[unit];
     const bool shares = std::any_of(exchanging.begin(), exchanging.end(),
                                     [&](NodeId other) { return share_statistics(graph.nodes[other], node); });
@@ -168,12 +187,17 @@ double Traffic::work_seconds(int unit) const {
 }
 
 double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
-  int parts = 1;
-  for (int f : work.inner) parts *= ways_[unit][f];
-  if (parts == 1 || work.statistics_bytes == 0) return 0;
-  int64_t bytes = work.statistics_bytes * parts;
+  Axes axes;
+  for (int f : work.inner) {
+    const Axes& cut = axes_lists_[codes_[unit][f]];
+    axes.insert(axes.end(), cut.begin(), cut.end());
+  }
+  const int parts = mesh_.ways(axes);
+  const bool exchanges = !work.block_bytes.empty();
+  if (parts == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
+  int64_t bytes = exchanges ? work.block_bytes.at(parts) : work.statistics_bytes * parts;
   for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : ways_[unit][f];
-  return cost_.collective_seconds(Collective::all_gather, bytes, parts);
+  return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, mesh_, axes);
 }
 
 double Traffic::around(const std::vector<int>& units) {

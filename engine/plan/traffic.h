@@ -53,6 +53,8 @@ class Traffic {
     /// Statistics that its ranks exchange if one of these is cut (Rule::inner).
     std::vector<int> inner = {};
     int64_t statistics_bytes = 0;  ///< of the whole op; 0: none, or another node's
+    /// By number of parts: of all blocks of a rank (InnerSum::block).
+    std::map<int, int64_t> block_bytes = {};
   };
 
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);

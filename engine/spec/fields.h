@@ -32,6 +32,7 @@ inline constexpr int kMaxRanks = 65'536;
 
 /// A rank's program holds the work of each.
 inline constexpr int kMaxMicroBatches = 16'384;
+inline constexpr int kMaxHeadPieces = 1024;
 
 struct Section {
   std::string name;

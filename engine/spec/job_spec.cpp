@@ -31,6 +31,10 @@ std::string_view to_string(Schedule schedule) {
       return "gpipe";
     case Schedule::one_f_one_b:
       return "1f1b";
+    case Schedule::interleaved_1f1b:
+      return "interleaved_1f1b";
+    case Schedule::zero_bubble:
+      return "zero_bubble";
   }
   return "";
 }

@@ -14,7 +14,7 @@
 namespace trainctl {
 
 enum class ParallelMode : uint8_t { stand_alone, data_parallel, semi_auto_parallel, auto_parallel, hybrid_parallel };
-enum class Schedule : uint8_t { gpipe, one_f_one_b };
+enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
 enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
@@ -22,7 +22,7 @@ enum class OnNan : uint8_t { stop, warn };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
-std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b"
+std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Precision precision);
@@ -179,7 +179,7 @@ struct StrategySpec {
 
 struct StageRule {
   std::string pattern;
-  int stage = 0;
+  int stage = 0;  ///< a virtual stage: chunk * stages + stage
   std::string path;
 };
 
@@ -196,6 +196,7 @@ struct OptimizerShardSpec {
 struct ParallelSpec {
   ParallelMode mode = ParallelMode::stand_alone;
   int stages = 1;
+  int chunks = 1;  ///< of layers a stage
   std::vector<StageRule> stage_config;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
@@ -203,12 +204,14 @@ struct ParallelSpec {
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
   bool full_batch = false;
+  int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
 };
 
 struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
+  std::string machine = "auto";  ///< that plans are made for (engine/machine)
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< for start-up, and for a collective

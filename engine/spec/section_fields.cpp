@@ -442,13 +442,18 @@ const Section& parallel_section() {
       {
           field<&P::mode>("mode", "What decides: see the modes below."),
           field<&P::stages>("stages", "Pipeline stages; divides launch.ranks.").at_least(1).at_most(kMaxRanks),
+          field<&P::chunks>("chunks",
+                            "Runs of consecutive layers that each stage holds; more than one for interleaved_1f1b.")
+              .at_least(1)
+              .at_most(kMaxRanks),
           make_field("stage_config", FieldKind::stage_map,
-                     "The stage of each layer, by name or glob; balanced if omitted."),
+                     "The stage of each layer, by name or glob; balanced if omitted. With chunks the virtual stage: 0 to "
+                     "stages * chunks - 1."),
           field<&P::micro_batches>("micro_batches",
                                    "Number of parts that a batch is split into; divides dataset.batch.")
               .at_least(1)
               .at_most(kMaxMicroBatches),
-          field<&P::schedule>("schedule", "Order of the micro-batches' forward and backward passes."),
+          field<&P::schedule>("schedule", "Order of the micro-batches' forward and backward passes: see the schedules below."),
           make_field("strategies", FieldKind::strategy_map,
                      "Cuts per dim for each input of a layer, weights included."),
           make_field("recompute", FieldKind::patterns,
@@ -458,6 +463,11 @@ const Section& parallel_section() {
               .shorthand("level"),
           field<&P::full_batch>("full_batch",
                                 "Each rank reads the whole batch and takes its slice; false: it reads only its slice."),
+          field<&P::head_pieces>("head_pieces",
+                                 "Pieces of rows in which the last product, the loss and their gradients run, so that the "
+                                 "prediction never exists whole; 0: one, or as many as max_memory requires.")
+              .at_least(0)
+              .at_most(kMaxHeadPieces),
           field<&P::max_memory>("max_memory", "Memory that a rank may use; 0: no limit.")
               .is(FieldKind::bytes)
               .at_least(0),
@@ -473,6 +483,10 @@ const Section& launch_section() {
       {
           field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(kMaxRanks),
           field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
+          field<&L::machine>("machine",
+                             "The machine that the plan is made for: h100x8, …, a name that trainctl calibrate has "
+                             "given, or its file.")
+              .of(JobKind::network),
           field<&L::log_dir>("log_dir", "Holds one folder per run, with one folder per rank."),
           field<&L::comm>("comm", "How ranks communicate: shm is shared memory of one host.")
               .one_of({"auto", "shm", "gloo"})

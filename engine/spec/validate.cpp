@@ -80,12 +80,41 @@ void stages_divide_ranks(Rules& r) {
 }
 
 void stage_numbers_exist(Rules& r) {
-  if (!r.fine({"parallel.stages"})) return;
+  if (!r.fine({"parallel.stages", "parallel.chunks"})) return;
+  const int64_t stages = r.job.parallel.stages, chunks = r.job.parallel.chunks;
+  const std::string there = chunks == 1 ? number(stages) + " stages"
+                                        : number(stages * chunks) + " virtual stages (" + number(stages) +
+                                              " stages of " + number(chunks) + " chunks)";
   for (const StageRule& rule : r.job.parallel.stage_config) {
-    if (rule.stage < r.job.parallel.stages) continue;
-    r.wrong(rule.path, "stage " + number(rule.stage) + " does not exist: there are " + number(r.job.parallel.stages) +
-                           " stages, counted from 0");
+    if (rule.stage < stages * chunks) continue;
+    r.wrong(rule.path, "stage " + number(rule.stage) + " does not exist: there are " + there + ", counted from 0");
   }
+}
+
+void chunks_are_interleaved(Rules& r) {
+  if (!r.fine({"parallel.schedule", "parallel.chunks", "parallel.stages"})) return;
+  const ParallelSpec& parallel = r.job.parallel;
+  const bool interleaved = parallel.schedule == Schedule::interleaved_1f1b;
+  const std::string schedule(to_string(parallel.schedule));
+  if (!interleaved && parallel.chunks > 1)
+    return r.wrong("parallel.chunks",
+                   "a stage holds one chunk of layers in the schedule " + schedule + ", not " + number(parallel.chunks),
+                   "set parallel.schedule: interleaved_1f1b");
+  if (!interleaved) return;
+  if (parallel.chunks == 1)
+    return r.wrong("parallel.schedule", "interleaved_1f1b alternates between the chunks of a stage, and there is one",
+                   "set parallel.chunks: 2 or more, or parallel.schedule: 1f1b");
+  if (parallel.stages == 1)
+    return r.wrong("parallel.schedule", "interleaved_1f1b is for several stages, and there is one",
+                   "set parallel.stages: 2 or more, or parallel.schedule: 1f1b and parallel.chunks: 1");
+  const int64_t micro_batches = parallel.micro_batches, stages = parallel.stages;
+  if (!r.fine({"parallel.micro_batches"}) || micro_batches % stages == 0) return;
+  const int64_t above = (micro_batches / stages + 1) * stages;
+  r.wrong("parallel.micro_batches",
+          "interleaved_1f1b takes micro-batches in groups of one for each stage, but " + number(micro_batches) +
+              " do not divide into groups of " + number(stages),
+          "for " + number(stages) + " stages: " + (micro_batches > stages ? number(above - stages) + " or " : "") +
+              number(above));
 }
 
 void micro_batches_divide_the_batch(Rules& r) {
@@ -316,6 +345,7 @@ void validate(const JobSpec& job, Problems& problems) {
   gradients_in_bf16_are_of_bf16(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);
+  chunks_are_interleaved(r);
   micro_batches_divide_the_batch(r);
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);

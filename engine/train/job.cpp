@@ -15,6 +15,8 @@
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
+#include "engine/train/head_pieces.h"
+#include "engine/train/machine_file.h"
 #include "engine/train/trainer.h"
 
 namespace trainctl {
@@ -100,7 +102,11 @@ SpecError with_positions(const SpecError& error, const JobSpec& spec) {
 PlannedJob plan_job(JobSpec spec) {
   PlannedJob job;
   job.spec = std::move(spec);
-  job.cost = job.spec.launch.device == Device::cuda ? CostModel::cuda(job.spec.precision) : CostModel::cpu();
+  try {
+    job.cost = CostModel(machine_of(job.spec.launch), job.spec.precision);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
   try {
     job.shapes = read_data_shapes(job.spec.dataset);
     job.samples = read_data_size(job.spec.dataset);
@@ -111,6 +117,7 @@ PlannedJob plan_job(JobSpec spec) {
   }
   job.graph = build_graph(job.spec, job.shapes);
   job.plan = make_plan(job.graph, job.spec, job.cost);
+  choose_head_pieces(job);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);

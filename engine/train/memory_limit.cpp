@@ -43,6 +43,8 @@ std::string advice(const PlannedJob& job, int64_t limit) {
   if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
     offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
           [](JobSpec& s) { s.parallel.micro_batches *= 2; });
+  if (spec.parallel.head_pieces == 0)
+    offer("parallel.head_pieces: 16", [](JobSpec& s) { s.parallel.head_pieces = 16; });
   if (spec.parallel.mode != ParallelMode::stand_alone && spec.launch.ranks <= kMaxRanks / 2)
     offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
   if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32

@@ -14,6 +14,6 @@ TEST_CASE("a job whose shapes or plan cannot be gets exactly the errors it asks 
                                          .label = job.dataset.label_shape,
                                          .data_is_integer = job.dataset.dtype == "i32",
                                          .label_is_integer = job.dataset.label_dtype == "i32"};
-                   make_plan(build_graph(job, data), job, CostModel::cpu());
+                   make_plan(build_graph(job, data), job, CostModel());
                  });
 }

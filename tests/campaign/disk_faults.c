@@ -4,7 +4,8 @@
 //   FAULT_FOLDER  calls on paths that contain this count
 //   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
 //   FAULT_AT      number of the call, from 1; 0: none
-//   FAULT         kill (this process) | parent (its parent) | group | short | errno, of that call alone
+//   FAULT         of that call alone: kill (this process) | parent (its parent) | group (and its parent) | short (half of a
+//                 write) | torn (half of a write, then group) | errno. Of this and every later call: killer (each writer)
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -14,13 +15,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 static char paths[1024][512];  // of descriptors; empty: not of the folder
-static int count;
-static off_t data_at;
+
+// In FAULT_LOG.count: a writer that follows one that was killed goes on counting.
+static struct {
+  int calls;
+  long data_at;  // bytes of FAULT_LOG.data
+} * shared;
+static int count;  // number of the call of this process
 
 static int is_ours(const char* path) {
   const char* folder = getenv("FAULT_FOLDER");
@@ -53,15 +60,34 @@ static int is_writer(void) {
   return strcmp(name, "trainctl-save") == 0;
 }
 
-// Returns the errno to fail with; 0: none; -1: write half.
+static void kill_all(void) {
+  if (is_writer()) kill(getppid(), SIGKILL);  // the writer has a group of its own
+  kill(0, SIGKILL);
+}
+
+static void next_call(void) {
+  if (!shared) {
+    const int fd = open_beside(".count", O_RDWR | O_CREAT);
+    if (fd < 0 || ftruncate(fd, sizeof *shared) != 0) abort();
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (shared == MAP_FAILED) abort();
+    close(fd);
+  }
+  count = __atomic_add_fetch(&shared->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+// Returns the errno to fail with; 0: none; -1: write half; -2: write half and then kill.
 static int strike(void) {
-  ++count;
+  next_call();
   const char* at = getenv("FAULT_AT");
   const char* what = getenv("FAULT");
-  if (at == NULL || what == NULL || count != atoi(at)) return 0;
+  if (at == NULL || what == NULL || count < atoi(at)) return 0;
+  if (strcmp(what, "killer") == 0 && is_writer()) kill(getpid(), SIGKILL);
+  if (count != atoi(at)) return 0;
   if (strcmp(what, "kill") == 0) kill(getpid(), SIGKILL);
   if (strcmp(what, "parent") == 0) kill(is_writer() ? getppid() : getpid(), SIGKILL);
-  if (strcmp(what, "group") == 0) kill(0, SIGKILL);
+  if (strcmp(what, "group") == 0) kill_all();
+  if (strcmp(what, "torn") == 0) return -2;
   return strcmp(what, "short") == 0 ? -1 : atoi(what);
 }
 
@@ -73,6 +99,7 @@ static int strike(void) {
     errno = error;                                      \
     return -1;                                          \
   }                                                     \
+  if (error == -2) kill_all();                          \
   log_call(call, path, more)
 
 int open(const char* path, int flags, ...) {
@@ -107,11 +134,13 @@ ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
   }
   if (error < 0 && size > 1) size /= 2;
   char more[100];
-  snprintf(more, sizeof more, "%lld\t%zu\t%lld", (long long)at, size, (long long)data_at);
+  const long data_at = __atomic_fetch_add(&shared->data_at, (long)size, __ATOMIC_SEQ_CST);
+  snprintf(more, sizeof more, "%lld\t%zu\t%ld", (long long)at, size, data_at);
   log_call("write", paths[fd], more);
   append(".data", data, size);
-  data_at += (off_t)size;
-  return real(fd, data, size, at);
+  const ssize_t done = real(fd, data, size, at);
+  if (error == -2) kill_all();
+  return done;
 }
 
 int fsync(int fd) {

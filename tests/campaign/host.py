@@ -44,14 +44,15 @@ def marked(mark):
     return found
 
 
+def children(pid):
+    """Of its main thread."""
+    return [int(child) for child in read(f"/proc/{pid}/task/{pid}/children").split()]
+
+
 def ranks(launcher):
     """{rank: pid} of a launcher's ranks that have reached exec."""
     found = {}
-    try:
-        children = read(f"/proc/{launcher}/task/{launcher}/children").split()
-    except OSError:
-        return found
-    for child in map(int, children):
+    for child in children(launcher):
         line = words(child)
         if "worker" in line and "--rank" in line:
             found[int(line[line.index("--rank") + 1])] = child

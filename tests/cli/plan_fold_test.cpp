@@ -321,12 +321,13 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
 }
 
 TEST_CASE("a long schedule is no wider than its lines may be, and has every task") {
+  const Pipeline pipeline{.stages = 4, .micro_batches = 64};
+  const TaskTimes times = task_times(pipeline);
   Json tasks = Json::array();
   for (int s = 0; s < 4; ++s) {
     Json of_stage = Json::array();
-    for (const Task& task : stage_tasks(Schedule::one_f_one_b, s, 4, 64, true))
-      of_stage.push_back((task.phase == Phase::forward ? "F" : "B") + std::to_string(task.micro_batch));
-    tasks.push_back({{"stage", s}, {"tasks", of_stage}});
+    for (const Task& task : stage_tasks(pipeline, s)) of_stage.push_back(to_string(task, 1));
+    tasks.push_back({{"stage", s}, {"tasks", of_stage}, {"starts", times.starts[s]}, {"ends", times.ends[s]}});
   }
   for (const size_t width : {40, 80, 120}) {
     const std::string drawing = draw_schedule(tasks, width);

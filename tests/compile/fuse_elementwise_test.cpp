@@ -18,7 +18,7 @@ std::vector<Program> compiled(const std::string& layers, const std::vector<std::
                     layers + "loss: mse\n",
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
-  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 
 std::vector<std::string> expressions(const Program& program) {

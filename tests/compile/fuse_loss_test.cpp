@@ -25,7 +25,7 @@ network:
 loss: )" + loss + "\n",
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, classes});
-  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 
 int count(const Program& program, const std::string& op) {

@@ -26,7 +26,7 @@ loss: mse
                                      "}\n",
                                  "job.yaml");
   const Graph graph = build_graph(spec, {.data = {16}, .label = {8}});
-  const CostModel cost = CostModel::cpu();
+  const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }
 

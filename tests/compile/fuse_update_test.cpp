@@ -18,7 +18,7 @@ std::vector<Program> programs(const std::string& optimizer, const std::string& p
   const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
                                         "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
   const Graph graph = build_graph(spec, {.data = spec.dataset.shape, .label = spec.dataset.label_shape});
-  const CostModel cost = CostModel::cpu();
+  const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }
 

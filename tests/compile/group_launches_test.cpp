@@ -15,7 +15,7 @@ namespace {
 std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("small_step", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, 0});
-  return compile_all(graph, make_plan(graph, spec, CostModel::cpu()), spec, CostModel::cpu());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 
 Program mlp(const std::vector<std::string>& overrides) { return all_ranks(overrides)[0]; }

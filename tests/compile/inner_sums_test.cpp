@@ -1,4 +1,5 @@
-// Ops whose inner dim is cut: their statistics travel, not the rows, and nothing is exchanged twice.
+// Ops whose inner dim is cut: their statistics travel, not the rows, or only the elements that are held elsewhere, and
+// nothing is exchanged twice.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -34,8 +35,8 @@ Job text_job(const std::string& text) { return job(parse_job(text, "job.yaml"));
 
 /// All ranks' programs, proved one by one and as classes.
 std::vector<Program> programs(const Job& j) {
-  CHECK(verify_classes(compile_classes(j.graph, j.plan, j.spec, CostModel::cpu())).empty());
-  return compile_all(j.graph, j.plan, j.spec, CostModel::cpu());
+  CHECK(verify_classes(compile_classes(j.graph, j.plan, j.spec, CostModel())).empty());
+  return compile_all(j.graph, j.plan, j.spec, CostModel());
 }
 
 std::set<std::string> kernels(const Program& p) {
@@ -129,4 +130,54 @@ parallel: {mode: data_parallel}
     CHECK(statistics[1]->inputs[0].bytes() == 8 * 4);
     CHECK(collectives(p, Purpose::redistribute).empty());
   }
+}
+
+namespace {
+
+/// q, k and v in one product, cut `ways` ways like the product and each of them.
+Job packed(int ways, const std::string& sizes, int units) {
+  return text_job(fmt::format(R"(
+dataset: {{type: random, shape: [8, 24], label_dtype: f32, label_shape: [8, 24], batch: 12}}
+network:
+  - {{name: qkv, type: dense, units: {1}}}
+  - {{name: cut, type: split, sizes: {2}}}
+  - {{name: turned, type: concat, inputs: [cut.2, cut.0, cut.1]}}
+  - {{name: out, type: dense, units: 24}}
+loss: mse
+launch: {{ranks: {0}}}
+parallel:
+  mode: semi_auto_parallel
+  strategies: {{qkv: [[1, 1, 1], [{0}, 1]], cut: [[1, 1, {0}]], turned: [[1, 1, {0}], [1, 1, {0}], [1, 1, {0}]], out: [[1, 1, {0}], [1, {0}]]}}
+)",
+                              ways, units, sizes));
+}
+
+}  // namespace
+
+TEST_CASE("a split along a dim that is cut: ranks exchange what another holds, a third of what a gather would move") {
+  for (const int ways : {2, 3, 4, 6, 12}) {
+    CAPTURE(ways);
+    for (const Program& p : programs(packed(ways, "[12, 12, 12]", 36))) {
+      int exchanges = 0;
+      for (const Instruction* i : collectives(p, Purpose::redistribute)) {
+        if (i->collective == Collective::all_reduce) continue;  // of the cut contraction
+        CHECK(i->collective == Collective::all_to_all);
+        // To each rank at most what one part has on one rank; at 3 ways each rank has a whole part.
+        CHECK(i->bytes() <= 12 * 8 * 36 * 4 / 3);
+        CHECK_FALSE(i->recompute);
+        ++exchanges;
+      }
+      CHECK(exchanges == 4);  // split and concat, forward and backward
+    }
+  }
+}
+
+TEST_CASE("parts of unequal sizes are exchanged in blocks of the most that one rank sends to another") {
+  for (const Program& p : programs(packed(4, "[24, 8, 16]", 48)))
+    for (const Instruction* i : collectives(p, Purpose::redistribute)) {
+      if (i->collective != Collective::all_to_all) continue;
+      CHECK(i->inputs[0].shape.size() == 4);
+      CHECK(i->inputs[0].shape[0] == 4);
+      CHECK(i->inputs[0].shape[3] <= 12);  // of the 12 that a rank has
+    }
 }

@@ -18,7 +18,7 @@ Job job(JobSpec spec) {
   const DataShapes shapes{j.spec.dataset.shape, j.spec.dataset.label_shape, j.spec.dataset.dtype == "i32",
                           j.spec.dataset.label_dtype == "i32"};
   j.graph = build_graph(j.spec, shapes);
-  j.plan = make_plan(j.graph, j.spec, CostModel::cpu());
+  j.plan = make_plan(j.graph, j.spec, CostModel());
   return j;
 }
 

@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
+std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
 std::vector<Program> compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
   return compiled(job(name, overrides));
@@ -83,6 +83,50 @@ TEST_CASE("one to four stages, both schedules, every level, recompute") {
                        {"", "parallel.recompute=['*a*']"}}));
     CHECK(count == 64);
   }
+}
+
+TEST_CASE("zero_bubble and interleaved_1f1b, every level, recompute") {
+  for (const std::string& name : kNetworks) {
+    CAPTURE(name);
+    const std::vector<std::string> more = {"", "parallel.recompute=['*a*']", "parallel.recompute=['*']"};
+    const std::vector<std::string> semi = {"parallel.mode=semi_auto_parallel"};
+    const int split = compile_every(
+        name, product({semi,
+                       {"launch.ranks=6", "launch.ranks=12"},
+                       {"parallel.stages=1", "parallel.stages=2", "parallel.stages=3"},
+                       {"parallel.schedule=zero_bubble"},
+                       {"parallel.micro_batches=1", "parallel.micro_batches=4"},
+                       kLevels,
+                       more}));
+    CHECK(split >= 100);
+    const int interleaved = compile_every(
+        name, product({semi,
+                       {"launch.ranks=2", "launch.ranks=4"},
+                       {"parallel.stages=2"},
+                       {"parallel.schedule=interleaved_1f1b"},
+                       {"parallel.chunks=2", "parallel.chunks=3"},
+                       {"parallel.micro_batches=2", "parallel.micro_batches=4", "parallel.micro_batches=8"},
+                       kLevels,
+                       more}));
+    CHECK(interleaved >= 70);
+  }
+}
+
+// 3 or 4 stages form a ring: each sends to the next and receives from the one before, in both passes.
+TEST_CASE("interleaved_1f1b on deeper pipelines, with shared parameters and values that skip chunks") {
+  int count = 0;
+  for (const char* name : {"gpt", "language", "deep_mlp"}) {
+    CAPTURE(name);
+    count += compile_every(name, product({{"parallel.mode=data_parallel"},
+                                          {"launch.ranks=12"},
+                                          {"parallel.stages=3", "parallel.stages=4"},
+                                          {"parallel.schedule=interleaved_1f1b"},
+                                          {"parallel.chunks=2", "parallel.chunks=3"},
+                                          {"parallel.micro_batches=12"},
+                                          {"parallel.optimizer_shard={level: 2, min_kb: 0}"},
+                                          {"", "parallel.recompute=['*']"}}));
+  }
+  CHECK(count >= 8);
 }
 
 TEST_CASE("cut batch, rows and columns in the same network") {

@@ -30,7 +30,7 @@ launch: {ranks: 2}
 optimizer: )" + optimizer + "\n",
                         "job.yaml");
   const Graph graph = build_graph(made.spec, {.data = {16}, .label = {32}});
-  const CostModel cost = CostModel::cpu();
+  const CostModel cost = CostModel();
   const std::vector<Program> programs = compile_all(graph, make_plan(graph, made.spec, cost), made.spec, cost);
   CHECK(verify_programs(programs).empty());
   made.program = programs[0];
@@ -97,7 +97,7 @@ optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
 )",
                            "job.yaml");
   const Graph graph = build_graph(spec, {.data = {16}, .label = {32}});
-  const CostModel cost = CostModel::cpu();
+  const CostModel cost = CostModel();
   const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), spec, cost);
   CHECK(verify_programs(programs).empty());
   int fused = 0, updates = 0;

@@ -35,9 +35,9 @@ launch: {ranks: 4}
 )",
                                  "job.yaml", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
-  Plan plan = make_plan(graph, spec, CostModel::cpu());
+  Plan plan = make_plan(graph, spec, CostModel());
   if (piece_bytes > 0) plan.gradient_piece_bytes = piece_bytes;
-  return compile_all(graph, plan, spec, CostModel::cpu());
+  return compile_all(graph, plan, spec, CostModel());
 }
 Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64",
                  int64_t piece_bytes = 0) {

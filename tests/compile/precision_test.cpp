@@ -15,8 +15,8 @@ namespace {
 std::vector<Program> compiled(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("layer_norm", overrides);
   const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
-  const Plan plan = make_plan(graph, spec, CostModel::cpu());
-  return compile_all(graph, plan, spec, CostModel::cpu());
+  const Plan plan = make_plan(graph, spec, CostModel());
+  return compile_all(graph, plan, spec, CostModel());
 }
 
 std::vector<Program> bf16(int level) {
@@ -90,8 +90,8 @@ print: [a]
 )",
                                  "job.yaml");
   const Graph graph = build_graph(spec, {{32}, {}, false, false});
-  const Plan plan = make_plan(graph, spec, CostModel::cpu());
-  const Program p = compile_all(graph, plan, spec, CostModel::cpu())[0];
+  const Plan plan = make_plan(graph, spec, CostModel());
+  const Program p = compile_all(graph, plan, spec, CostModel())[0];
   CHECK(p.memory.master == 0);
   CHECK(p.memory.weights == (32 * 64 + 64) * 2);
   for (const Variable& v : p.variables) CHECK(v.arena_offset == -1);

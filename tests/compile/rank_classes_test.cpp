@@ -28,10 +28,10 @@ struct Job {
     const DataShapes shapes{spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
                             spec.dataset.label_dtype == "i32"};
     graph = build_graph(spec, shapes);
-    plan = make_plan(graph, spec, CostModel::cpu());
+    plan = make_plan(graph, spec, CostModel());
   }
-  RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel::cpu()); }
-  Program program(int rank) const { return compile(graph, plan, spec, CostModel::cpu(), rank); }
+  RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel()); }
+  Program program(int rank) const { return compile(graph, plan, spec, CostModel(), rank); }
   std::vector<Program> programs() const {
     std::vector<Program> all;
     for (int rank = 0; rank < plan.ranks; ++rank) all.push_back(program(rank));
@@ -60,8 +60,11 @@ class RandomJob {
     job += "network:\n" + network + "loss: mse\n" + optimizer();
     job += fmt::format("launch: {{ranks: {}}}\nparallel:\n  mode: {}\n  stages: {}\n  micro_batches: {}\n", ranks, mode,
                        stages, micro_batches);
-    job += fmt::format("  schedule: {}\n  optimizer_shard: {{level: {}, min_kb: 0}}\n",
-                       pick({0, 1}) == 0 ? "gpipe" : "1f1b", pick({0, 1, 2, 3}));
+    const bool interleaves = stages > 1 && micro_batches % stages == 0 && layers > 2 * stages && pick({0, 1}) == 0;
+    const char* const schedules[] = {"gpipe", "1f1b", "zero_bubble"};
+    job += interleaves ? "  schedule: interleaved_1f1b\n  chunks: 2\n"
+                       : fmt::format("  schedule: {}\n", schedules[pick({0, 1, 2})]);
+    job += fmt::format("  optimizer_shard: {{level: {}, min_kb: 0}}\n", pick({0, 1, 2, 3}));
     if (pick({0, 1, 2}) == 0) job += "  recompute: ['l*']\n";
     if (!strategies_.empty() && mode[0] == 's') job += "  strategies:\n" + strategies_;
     if (pick({0, 1, 2}) == 0)

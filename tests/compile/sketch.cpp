@@ -160,7 +160,7 @@ Plan data_parallel_plan(const Graph& graph, int ranks, int stages, int micro_bat
   const int layers = static_cast<int>(graph.layers.size());
   for (int l = 0; l < layers; ++l) {
     LayerPlan layer;
-    layer.stage = l * stages / layers;
+    layer.virtual_stage = l * stages / layers;
     for (const Factor& factor : graph.layers[l].factors) layer.factor_axes.push_back(factor.name == "n" ? all : Axes{});
     plan.layers.push_back(layer);
   }
@@ -174,13 +174,14 @@ Plan data_parallel_plan(const Graph& graph, int ranks, int stages, int micro_bat
     for (NodeId n : graph.consumers(t)) variable.stages.push_back(plan.stage_of(graph.nodes[n]));
     std::sort(variable.stages.begin(), variable.stages.end());
     variable.stages.erase(std::unique(variable.stages.begin(), variable.stages.end()), variable.stages.end());
+    variable.virtual_stages = variable.stages;
     plan.variables.push_back(variable);
   }
   return plan;
 }
 
 std::vector<Program> programs_of(const Graph& graph, const Plan& plan, const JobSpec& spec) {
-  return compile_all(graph, plan, spec, CostModel::cpu());
+  return compile_all(graph, plan, spec, CostModel());
 }
 
 std::vector<const Instruction*> collectives(const Program& program, Purpose purpose) {

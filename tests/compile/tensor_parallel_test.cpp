@@ -46,7 +46,7 @@ Job transformer_job(int ranks, std::vector<std::string> overrides) {
   return job("transformer", std::move(overrides));
 }
 
-std::vector<Program> programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel::cpu()); }
+std::vector<Program> programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
 int64_t activation_bytes(const Job& j) {
   const Tensor& t = j.graph.tensors[j.graph.find_tensor("h.0.sum1").value()];
@@ -152,5 +152,9 @@ TEST_CASE("recompute of whole blocks moves nothing again, and still takes less m
 TEST_CASE("recompute keeps what is small next to what it saves: on 4 ranks one gathered tensor of two") {
   const Job kept = transformer_job(4, {sequence_norms(4)}), again = transformer_job(4, {sequence_norms(4), kRecompute});
   CHECK(text(moved(again).calls) == "10 all_gather, 8 reduce_scatter");
+  int repeated = 0;
+  for (const LayerPlan& layer : again.plan.layers)
+    repeated += layer.reason.find("; recompute repeats all_gather") != std::string::npos;
+  CHECK(repeated == 2);  // the plan says which, one in each block
   CHECK(activations(again) < 0.6 * activations(kept));
 }

@@ -34,7 +34,7 @@ def main():
             (scratch / "bootstrap").write_text(SHIM % source)
             (scratch / "bootstrap").chmod(0o755)
             env = dict(os.environ, PATH=f"{binary.parent}:{os.environ['PATH']}", NO_COLOR="1",
-                       XDG_RUNTIME_DIR=str(scratch), TMPDIR=str(scratch))  # ps and stop see our runs alone
+                       XDG_RUNTIME_DIR=str(scratch), XDG_CONFIG_HOME=str(scratch), TMPDIR=str(scratch))  # ps and stop see our runs alone
             for number, text, expected in commands(page.read_text()):
                 ran += 1
                 try:

@@ -58,7 +58,15 @@ const std::vector<const char*> kLlama = {"qkv", "gate", "up"};
 const char* const kGptBlocks =
     "parallel.recompute=['h.*.ln?', h.*.qkv, h.*.attn, h.*.proj, h.*.sum1, h.*.up, h.*.act, h.*.down]";
 const char* const kBlocks = "parallel.recompute=['h.*']";
+const char* const kTokens = "dataset.shape=[16]";
+const char* const kLabels = "dataset.label_shape=[16]";
+const char* const kPlain = "optimizer={type: sgd, learning_rate: 0.1}";
+const char* const kHead5 = "parallel.head_pieces=5";
 const char* const kThreeStages = "parallel.stages=3";
+const char* const kTwoChunks = "parallel.chunks=2";
+const char* const kThreeChunks = "parallel.chunks=3";
+const char* const kInterleaved = "parallel.schedule=interleaved_1f1b";
+const char* const kZeroBubble = "parallel.schedule=zero_bubble";
 
 }  // namespace
 
@@ -101,6 +109,47 @@ const std::vector<PlanCase>& plan_cases() {
         "parallel.strategies={h.0.cut: [[6, 1, 1]], parts: [[3, 1, 1]], tokens: [[3, 1, 2]], back: [[1, 1, 2], [1, 1, "
         "2], "
         "[1, 1, 2], [1, 1, 2], [1, 1, 2]]}"}},
+      {"split: packed q, k, v whose units are cut, 3 ranks",
+       "split",
+       {},
+       {ranks(3), kSemi, "parallel.strategies={'h.*.qkv': [[1, 1, 1], [3, 1]], 'h.*.cut': [[1, 1, 3]]}"}},
+      {"split: packed q, k, v and tokens cut, 12 ranks, micro-batches, recompute",
+       "split",
+       {kMicro2},
+       {ranks(12), kSemi, "parallel.recompute=['h.*.cut', joined]",
+        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, 1, "
+        "2], [2, 1, 2], [2, 1, 2]]}"}},
+      {"parts: no strategies, 4 ranks", "parts", {}, {ranks(4), kSemi}},
+      {"parts: along the dims that are cut, 2 ranks",
+       "parts",
+       {},
+       {ranks(2), kSemi,
+        "parallel.strategies={packed: [[1, 1, 1], [2, 1]], cut: [[1, 1, 2]], joined: [[1, 1, 2], [1, 1, 2], [1, 1, 2]], "
+        "down: [[1, 1, 2], [1, 2]], halves: [[1, 2, 1]], turned: [[1, 2, 1], [1, 2, 1]], middle: [[1, 1, 2]], padded: "
+        "[[1, 1, 2]], sum: [[1, 1, 2], [1, 1, 2]], out: [[1, 1, 2], [1, 2]]}"}},
+      {"parts: units 3 ways, tokens 2 ways, micro-batches, level 2, 6 ranks",
+       "parts",
+       {kMicro2},
+       {ranks(6), kSemi, kShard2,
+        "parallel.strategies={packed: [[1, 1, 1], [6, 1]], cut: [[1, 2, 3]], joined: [[2, 1, 3], [2, 1, 3], [2, 1, 3]], "
+        "halves: [[1, 6, 1]], turned: [[3, 2, 1], [3, 2, 1]], sum: [[1, 1, 6], [1, 1, 6]]}"}},
+      {"parts: 2 stages of 4, cut by units and batch, recompute",
+       "parts",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, "parallel.recompute=['*']",
+        "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, 1]]}"}},
+      {"shapes: groups, rows, slices and paddings cut, 2 ranks",
+       "shapes",
+       {"train.epochs=25"},
+       {ranks(2), kSemi,
+        "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: [[1, 1, 2]], "
+        "middle: [[1, 1, 1, 1]], top: [[2, 1, 1]]}"},
+       kAdamTolerance},
+      {"shapes: channels by whole groups, 3 ranks, micro-batches",
+       "shapes",
+       {"train.epochs=25"},
+       {ranks(3), kSemi, "parallel.strategies={up: [[1, 3, 1]], gn: [[1, 3, 1], [3], [3]], wide: [[1, 3, 1]]}"},
+       kAdamTolerance},
       // semi_auto_parallel, one stage
       {"mlp: no strategies, 4 ranks", "mlp", {}, {ranks(4), kSemi}},
       {"mlp: rows of layer1, 2 ranks", "mlp", {}, {ranks(2), kSemi, "parallel.strategies={layer1: [[1, 1], [2, 1]]}"}},
@@ -296,6 +345,58 @@ const std::vector<PlanCase>& plan_cases() {
        {kMicro2},
        {ranks(6), kSemi, "parallel.stages=3", "parallel.stage_config={'*': 1, embed: 0, loss: 2}"},
        kAdamTolerance},
+      // interleaved_1f1b: chunks of layers; from `stages` ranks on
+      {"mlp: 2 stages of 2 chunks, one rank each",
+       "mlp",
+       {kMicro4},
+       {ranks(2), kSemi, kTwoStages, kTwoChunks, kInterleaved}},
+      {"mlp: 2 stages of 2 chunks, 2 ranks each, recompute all, level 3",
+       "mlp",
+       {kMicro4},
+       {ranks(4), kSemi, kTwoStages, kTwoChunks, kInterleaved, kShard3, "parallel.recompute=['*']"}},
+      {"mlp: 2 stages of 2 chunks, uneven, the loss alone, clipped, level 2",
+       "mlp",
+       {kMicro2, kClip},
+       {ranks(4), kData, kTwoStages, kTwoChunks, kInterleaved, kShard2,
+        "parallel.stage_config={'*': 0, layer2: 1, relu2: 1, layer3: 2, loss: 3}"}},
+      {"language: tied over chunks of one stage, level 2",
+       "language",
+       {kMicro2},
+       {ranks(4), kData, kTwoStages, kTwoChunks, kInterleaved, kShard2,
+        "parallel.stage_config={'*': 1, embed: 0, head: 2, loss: 3}"},
+       kAdamTolerance},
+      {"gpt: 2 stages of 3 chunks, tied over stages, values skip chunks",
+       "gpt",
+       {kMicro4},
+       {ranks(2), kSemi, kTwoStages, kThreeChunks, kInterleaved},
+       kAdamTolerance},
+      {"gpt: 3 stages of 2 chunks of 2 ranks, level 1, blocks recomputed",
+       "gpt",
+       {"parallel.micro_batches=3"},
+       {ranks(6), kSemi, kThreeStages, kTwoChunks, kInterleaved, kShard1, kBlocks},
+       kAdamTolerance},
+      // zero_bubble: weight gradients apart
+      {"mlp: zero_bubble, 2 stages of one rank", "mlp", {kMicro4}, {ranks(2), kSemi, kTwoStages, kZeroBubble}},
+      {"mlp: zero_bubble, 3 stages of 2, level 2, recompute all",
+       "mlp",
+       {kMicro4},
+       {ranks(6), kSemi, kThreeStages, kZeroBubble, kShard2, "parallel.recompute=['*']"}},
+      {"mlp: zero_bubble, one stage of 3, level 3", "mlp", {kMicro4}, {ranks(3), kData, kZeroBubble, kShard3}},
+      {"language: zero_bubble, tied over 2 stages of 2, level 3",
+       "language",
+       {kMicro2},
+       {ranks(4), kData, kTwoStages, kZeroBubble, kShard3},
+       kAdamTolerance},
+      {"gpt: zero_bubble, 2 stages of 2, heads and units cut, level 1",
+       "gpt",
+       {kMicro4},
+       {ranks(4), kSemi, kTwoStages, kZeroBubble, kShard1, megatron(kGpt, 2)},
+       kAdamTolerance},
+      {"classifier: zero_bubble, 3 stages of one rank, recompute",
+       "classifier",
+       {kMicro2},
+       {ranks(3), kSemi, kThreeStages, kZeroBubble, "parallel.recompute=['norm*', 'act*', drop]"},
+       kAdamTolerance},
       // shared parameters
       {"language: data parallel, 4 ranks", "language", {}, {ranks(4), kData}, kAdamTolerance},
       {"language: tied over 2 stages", "language", {kMicro2}, {ranks(2), kSemi, kTwoStages}, kAdamTolerance},
@@ -341,6 +442,27 @@ const std::vector<PlanCase>& plan_cases() {
        {"optimizer={type: sgd, learning_rate: 0.1}"},
        {ranks(12), kSemi,
         "parallel.strategies={norm1: [[3, 1, 4]], norm2: [[1, 2, 6]], loss: [[2, 1, 6]], fc1: [[3, 1, 4], [1, 4]]}"}},
+      // the head in pieces of rows
+      {"language: the head in 5 pieces, one rank", "language", {kTokens, kLabels}, {ranks(1), kHead5}, kAdamTolerance},
+      {"language: the head in pieces, recompute, micro-batches",
+       "language",
+       {kTokens, kLabels, kMicro2},
+       {ranks(1), kHead5, "parallel.recompute=['*']"},
+       kAdamTolerance},
+      {"language: the head in pieces, data parallel, 2 ranks, level 3, clipped",
+       "language",
+       {kTokens, kLabels, "optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.5}"},
+       {ranks(2), kData, kShard3, kHead5}},
+      {"language: the head in pieces, plain steps", "language", {kTokens, kLabels, kPlain}, {ranks(1), kHead5}},
+      {"language: the head in pieces, vocabulary cut in 3, labels smoothed and ignored, level 1",
+       "language",
+       {kTokens, kLabels, kMicro2, kSgd, kIgnored},
+       {ranks(3), kSemi, kShard1, kHead5, "parallel.strategies={embed: [[1, 1], [3, 1]], head: [[1, 1, 1], [3, 1]]}"}},
+      {"language: the head in pieces, tied over 2 stages of 2, gpipe",
+       "language",
+       {kTokens, kLabels, kMicro2},
+       {ranks(4), kSemi, kTwoStages, kGpipe, kHead5},
+       kAdamTolerance},
       {"classifier: norms cut, 4 ranks, recompute",
        "classifier",
        {kMicro2},

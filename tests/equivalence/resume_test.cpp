@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 
+#include "engine/runtime/stored_ranges.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/state_image.h"
@@ -81,6 +82,15 @@ SavedRun run_and_save(const PlanCase& plan, int64_t at, const std::string& folde
   return saved;
 }
 
+/// What the rank keeps from step to step, in bytes of the checkpoint.
+int64_t stored_bytes(const Program& program, const Manifest& manifest) {
+  int64_t bytes = 0;
+  for (const StoredRange& range : stored_ranges(program))
+    if (const StoredTensor* tensor = manifest.find(range.variable->name, range.slot))
+      bytes += range.count * byte_size(tensor->dtype);
+  return bytes;
+}
+
 RunResult resume(const PlanCase& plan, const std::string& path) {
   PlannedJob job = planned(plan);
   const Manifest manifest = read_manifest(path);
@@ -90,6 +100,9 @@ RunResult resume(const PlanCase& plan, const std::string& path) {
   on.restore = [&](const Program& program, Executor& executor) {
     PieceReader reader(manifest, path);
     restore(program, reader, executor);
+    const auto own = static_cast<double>(stored_bytes(program, manifest));
+    CHECK(static_cast<double>(reader.bytes_read()) >= 0.9 * own);
+    CHECK(static_cast<double>(reader.bytes_read()) <= 1.1 * own);  // nobody reads a whole tensor for its part
   };
   return run_job(std::move(job), on);
 }

@@ -86,9 +86,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view file = all.substr(std::min(cut + 2, size));
   std::string manifest(all.substr(0, cut));
   replace_all(manifest, "SIZE", std::to_string(file.size()));
-  replace_all(manifest, "DIGEST", sha256(file));
+  replace_all(manifest, "DIGEST", digest_of(file));
   manifest += ",\n";
-  folder.write("/step_00000001/checkpoint.json", manifest + "\"checksum\": \"" + sha256(manifest) + "\"}\n");
+  folder.write("/step_00000001/checkpoint.json", manifest + "\"checksum\": \"" + digest_of(manifest) + "\"}\n");
   folder.write("/step_00000001/rank.0000.safetensors", file);
 
   const CheckpointDirectory directory(folder.path);

@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   parse(text);
   const std::string before = text + ",\n";
-  parse(before + "\"checksum\": \"" + sha256(before) + "\"}\n");
+  parse(before + "\"checksum\": \"" + digest_of(before) + "\"}\n");
   try {
     parse_piece_key(text);
   } catch (const EnvError&) {

@@ -64,7 +64,8 @@ std::vector<const KernelDef*> kernels_of(const OpFamily& family) {
 
 unsigned steps_of(const Epilogue& e) {
   const auto of = [](bool there, EpilogueStep step) { return there ? bits(step) : 0u; };
-  return of(e.bias, EpilogueStep::bias) | of(e.activation != Activation::none, EpilogueStep::activation) |
+  return of(e.bias, EpilogueStep::bias) | of(e.residual, EpilogueStep::residual) |
+         of(e.activation != Activation::none, EpilogueStep::activation) |
          of(e.slope != Activation::none, EpilogueStep::slope) | of(e.bias_grad, EpilogueStep::bias_grad) |
          of(e.descend, EpilogueStep::descend);
 }
@@ -131,13 +132,17 @@ TEST_CASE("every step that a kernel may be fused with has a row") {
         if (row.op == kernel->name) tested |= steps_of(epilogue_of(row.attrs));
       for (const KernelCase& row : family.cases.kernels)
         if (row.kernel == kernel->name) tested |= steps_of(epilogue_of(row.attrs));
+      if (kernel->takes_step(EpilogueStep::relu)) {
+        CHECK((tested & bits(EpilogueStep::activation)) != 0);
+        tested ^= bits(EpilogueStep::activation, EpilogueStep::relu);
+      }
       CHECK(tested == kernel->takes);
     }
   }
 }
 
 TEST_CASE("every step that a kernel takes is what another kernel is to it") {
-  unsigned taken = 0, offered = bits(EpilogueStep::descend);  // the step of an optimizer, not of a kernel
+  unsigned taken = 0, offered = bits(EpilogueStep::descend, EpilogueStep::relu);  // an optimizer's step; one of the activations
   for (const KernelDef* kernel : all_kernels()) {
     taken |= kernel->takes;
     if (kernel->as_epilogue != nullptr) offered |= bits(kernel->as_epilogue({}).step);

@@ -160,11 +160,12 @@ void run_rank(const Node& node, const KernelDef& kernel, std::vector<Slice>& in,
   options.device->prepare(kernel.name, call)();
 }
 
-Slice f32_slice(Shape shape) {
+Slice whole_slice(Shape shape, DType dtype) {
   Slice slice;
+  slice.arg.dtype = dtype;
   slice.arg.offset.assign(shape.size(), 0);
   slice.arg.global_shape = slice.arg.shape = std::move(shape);
-  slice.memory.resize(static_cast<size_t>(slice.arg.size()) * sizeof(float));
+  slice.memory.resize(static_cast<size_t>(slice.arg.size() * byte_size(dtype)));
   slice.arg.data = slice.memory.data();
   return slice;
 }
@@ -179,27 +180,50 @@ std::vector<Slice> inputs_of_rank(const Graph& graph, const Node& node, const Cu
   return in;
 }
 
-/// The statistics of all parts of the rows that `rank` has: what an all_gather of its group makes.
+/// Of a rank's slices; dims of inner factors are whole if the ranks exchange blocks.
+std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node, const std::vector<Slice>& in, bool whole_inner) {
+  std::vector<TensorInfo> infos;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const TensorArg& arg = in[i].arg;
+    infos.push_back({arg.shape, arg.dtype});
+    for (size_t d = 0; d < arg.shape.size() && whole_inner; ++d) {
+      const int factor = cut_factor(node.rule.inputs[i][d], graph.layers[node.layer].factors);
+      if (factor >= 0 && is_inner(node, static_cast<size_t>(factor))) infos[i].shape[d] = arg.global_shape[d];
+    }
+  }
+  return infos;
+}
+
+/// The statistics of all parts of the rows that `rank` has, what an all_gather of its group makes; or the blocks for
+/// this rank, what an all_to_all makes.
 Slice gathered_statistics(const Graph& graph, const Node& node, const Cuts& cuts, const Values& values, int rank,
                           const RunOptions& options) {
   const InnerSum& inner = *get_op(node.op).inner_sum;
+  const std::vector<int> group = sharing_rows(node, cuts, rank);
+  const auto parts = static_cast<int64_t>(group.size());
+  const auto own = static_cast<size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
   std::vector<std::byte> all;
   Shape shape;
-  int64_t parts = 0;
-  for (int member : sharing_rows(node, cuts, rank)) {
+  DType dtype = DType::f32;
+  for (int member : group) {
     std::vector<Slice> in = inputs_of_rank(graph, node, cuts, values, member);
     if (inner.reads > 0) in.resize(inner.reads);
-    std::vector<TensorInfo> infos;
-    for (const Slice& slice : in) infos.push_back({slice.arg.shape, slice.arg.dtype});
-    shape = inner.shape(infos, node.attrs);
+    const std::vector<TensorInfo> infos = infos_of(graph, node, in, inner.block != nullptr);
+    shape = inner.block != nullptr ? inner.block(infos, node.attrs, parts) : inner.shape(infos, node.attrs);
+    if (inner.block != nullptr) dtype = infos[0].dtype;
+    Shape made = shape;
+    if (inner.block != nullptr) made.insert(made.begin(), parts);
     std::vector<Slice> out;
-    out.push_back(f32_slice(shape));
+    out.push_back(whole_slice(std::move(made), dtype));
     run_rank(node, *inner.stats, in, out, graph, {.threads = options.threads, .device = options.device});
-    all.insert(all.end(), out[0].memory.begin(), out[0].memory.end());
-    ++parts;
+    const std::vector<std::byte>& memory = out[0].memory;
+    const size_t size = inner.block != nullptr ? memory.size() / group.size() : memory.size();
+    const size_t first = inner.block != nullptr ? own * size : 0;
+    all.insert(all.end(), memory.begin() + static_cast<std::ptrdiff_t>(first),
+               memory.begin() + static_cast<std::ptrdiff_t>(first + size));
   }
   shape.insert(shape.begin(), parts);
-  Slice gathered = f32_slice(shape);
+  Slice gathered = whole_slice(shape, dtype);
   check(gathered.memory.size() == all.size(), "each part has as many statistics");
   std::copy(all.begin(), all.end(), gathered.memory.begin());
   return gathered;

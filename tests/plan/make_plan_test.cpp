@@ -150,9 +150,9 @@ TEST_CASE("the reference job: stages as configured, unnamed layers in the stage 
                                 8));
   CAPTURE(to_string(p.plan, p.graph));
   CHECK(broken_rule(p) == "");
-  CHECK(p.layer("flat").stage == 0);
-  CHECK(p.layer("layer3").stage == 1);
-  CHECK(p.plan.layers.back().stage == 1);
+  CHECK(p.layer("flat").virtual_stage == 0);
+  CHECK(p.layer("layer3").virtual_stage == 1);
+  CHECK(p.plan.layers.back().virtual_stage == 1);
   CHECK(p.cuts("layer2") == "[[2, 1], [2, 1], [2]]");
   CHECK(p.layer("relu1").recompute);
   CHECK_FALSE(p.layer("layer1").recompute);
@@ -167,7 +167,7 @@ TEST_CASE("the loss is put in a stage by its name, alone or with layers") {
         32, "{mode: semi_auto_parallel, stages: " + std::to_string(stages) + ", stage_config: " + stage_config + "}",
         stages));
     CHECK(broken_rule(p) == "");
-    return p.layer("loss").stage;
+    return p.layer("loss").virtual_stage;
   };
   CHECK(stage_of_loss("{layer1: 0, layer2: 1}", 2) == 1);
   CHECK(stage_of_loss("{'*': 0, loss: 1}", 2) == 1);
@@ -200,9 +200,9 @@ TEST_CASE("stages are balanced by work if no stage_config is given") {
   const Planned p = planned(mlp(32, "{mode: data_parallel, stages: 2, micro_batches: 2}", 4));
   CHECK(broken_rule(p) == "");
   // 784x512 against 512x512 and 512x1.
-  CHECK(p.layer("layer1").stage == 0);
-  CHECK(p.layer("layer2").stage == 1);
-  CHECK(p.layer("layer3").stage == 1);
+  CHECK(p.layer("layer1").virtual_stage == 0);
+  CHECK(p.layer("layer2").virtual_stage == 1);
+  CHECK(p.layer("layer3").virtual_stage == 1);
 }
 
 TEST_CASE("in hybrid_parallel the cuts of a parameter multiply its size and nothing else is cut") {

@@ -47,7 +47,7 @@ std::vector<std::string> Planned::moves(Phase phase) const {
       if (!had.emplace(t, to).second || node.phase != phase) continue;
       for (const RedistributionStep& step :
            plan_redistribution(plan.mesh, graph.tensors[t].shape, graph.tensors[t].dtype,
-                               output_layout(graph, plan, maker, o), to, CostModel::cpu())) {
+                               output_layout(graph, plan, maker, o), to, CostModel())) {
         found.push_back(fmt::format("{} {}", to_string(step.kind), graph.tensors[t].name));
       }
     }
@@ -68,7 +68,7 @@ Planned planned(const std::string& yaml, const std::vector<std::string>& overrid
   Planned result;
   result.spec = parse_job(yaml, "job.yaml", overrides);
   result.graph = graph_of(result.spec);
-  result.plan = make_plan(result.graph, result.spec, CostModel::cpu());
+  result.plan = make_plan(result.graph, result.spec, CostModel());
   return result;
 }
 
@@ -77,7 +77,7 @@ std::vector<std::string> plan_errors(const std::string& yaml, const std::vector<
   const Graph graph = graph_of(spec);
   std::vector<std::string> lines;
   try {
-    make_plan(graph, spec, CostModel::cpu());
+    make_plan(graph, spec, CostModel());
   } catch (const SpecError& error) {
     for (const Diagnostic& d : error.diagnostics()) {
       lines.push_back(fmt::format("{}:{}: {}: {}{}{}", d.pos.line, d.pos.column, d.path, d.message,
@@ -121,7 +121,7 @@ std::string broken_rule(const Planned& planned) {
     }
     for (TensorId t : node.inputs) {
       const NodeId producer = graph.tensors[t].producer;
-      if (node.phase == Phase::forward && producer >= 0 && plan.stage_of(graph.nodes[producer]) > plan.stage_of(node)) {
+      if (node.phase == Phase::forward && producer >= 0 && plan.virtual_stage_of(graph.nodes[producer]) > plan.virtual_stage_of(node)) {
         return node.name + ": reads from a later stage";
       }
     }

@@ -169,7 +169,7 @@ bool close(const PerRank& a, const PerRank& b) {
 }
 
 std::vector<RedistributionStep> plan(const Mesh& mesh, const Shape& shape, const Layout& from, const Layout& to) {
-  return plan_redistribution(mesh, shape, DType::f32, from, to, CostModel::cpu());
+  return plan_redistribution(mesh, shape, DType::f32, from, to, CostModel());
 }
 
 }  // namespace
@@ -198,7 +198,7 @@ TEST_CASE("any layout becomes any other with the right numbers on every rank, at
       }
       REQUIRE(at == to);
       CHECK(close(now, lay_out(mesh, shape, to)));
-      const CostModel cost = CostModel::cpu();
+      const CostModel cost = CostModel();
       CHECK(redistribution_seconds(mesh, shape, DType::f32, steps, cost) <=
             naive_seconds(mesh, shape, from, to, cost) * (1 + 1e-9));
     }
@@ -243,7 +243,7 @@ TEST_CASE("adjacent axes move together, on a mesh of 65,536 ranks too") {
   const Shape shape = {65536, 65536};
   const auto kinds = [&](const Layout& from, const Layout& to) {
     std::vector<StepKind> found;
-    for (const RedistributionStep& step : plan_redistribution(mesh, shape, DType::f32, from, to, CostModel::cpu()))
+    for (const RedistributionStep& step : plan_redistribution(mesh, shape, DType::f32, from, to, CostModel()))
       found.push_back(step.kind);
     return found;
   };
@@ -267,14 +267,14 @@ TEST_CASE("if 16 dims change at once the direct path is taken") {
     cut.dims[a] = {15 - a};
   }
   const Shape shape(16, 2);
-  const auto steps = plan_redistribution(mesh, shape, DType::f32, sum, cut, CostModel::cpu());
+  const auto steps = plan_redistribution(mesh, shape, DType::f32, sum, cut, CostModel());
   REQUIRE(steps.size() == 16);
   for (const RedistributionStep& step : steps) CHECK(step.kind == StepKind::reduce_scatter);
   CHECK(steps.back().after == cut);
 
   Layout turned = Layout::replicated(16);
   for (Axis a = 0; a < 16; ++a) turned.dims[a] = {a};
-  CHECK(plan_redistribution(mesh, shape, DType::f32, cut, turned, CostModel::cpu()).back().after == turned);
+  CHECK(plan_redistribution(mesh, shape, DType::f32, cut, turned, CostModel()).back().after == turned);
 }
 
 TEST_CASE("bytes on the wire are exact, even for the largest tensor over the most ranks") {

@@ -43,6 +43,20 @@ TEST_CASE("terms whose layouts differ are added in the layout in which the gradi
   CHECK(p.moves(Phase::backward) == Words{"all_gather grad.sum", "reduce_scatter grad.x.sum2"});
 }
 
+TEST_CASE("terms that are sums over different ranks cannot be added first, and the plan says so") {
+  const Planned p = planned(job(R"(
+  - {name: x, type: dense, units: 66}
+  - {name: a, type: dense, units: 66, inputs: [x]}
+  - {name: b, type: dense, units: 66, inputs: [x]}
+  - {name: ab, type: mul, inputs: [a, b]}
+  - {name: out, type: dense, units: 64}
+)",
+                                "x: [[1, 1]], a: [[1, 1], [3, 1]], b: [[1, 1], [2, 1]], ab: [[1, 1]]"),
+                            {"launch.ranks=6"});
+  CHECK(broken_rule(p).empty());
+  CHECK(p.layer("x").reason.ends_with("; 2 terms of its gradient are summed over ranks one by one"));
+}
+
 TEST_CASE("two products that are added directly are summed over ranks once") {
   const Planned p = planned(job(R"(
   - {name: x, type: dense, units: 64}

@@ -165,6 +165,18 @@ def draw_stages(rng, net, stages):
     return next((drawn for drawn in (some, stage) if set(drawn.values()) == set(range(stages))), None)
 
 
+def draw_schedule(rng, net, stages, micro_batches):
+    """With chunks, stages of its own: those of draw_stages, which may name all virtual stages."""
+    schedule = rng.choice(["gpipe", "1f1b", "zero_bubble", "interleaved_1f1b"])
+    if schedule != "interleaved_1f1b":
+        return {"schedule": schedule}
+    chunks = rng.choice([2, 2, 3])
+    if stages == 1 or micro_batches % stages or len(net.flat) < stages * chunks:
+        return {}
+    config = draw_stages(rng, net, stages * chunks) if chance(rng, 0.6) else None
+    return {"schedule": schedule, "chunks": chunks, "stage_config": config or {}}
+
+
 def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
     parallel = {"mode": mode}
     if stages > 1:
@@ -174,8 +186,8 @@ def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
             parallel["stage_config"] = config
     if micro_batches > 1:
         parallel["micro_batches"] = micro_batches
-    if chance(rng, 0.4):
-        parallel["schedule"] = rng.choice(["gpipe", "1f1b"])
+    if chance(rng, 0.5):
+        parallel |= draw_schedule(rng, net, stages, micro_batches)
     if mode == "semi_auto_parallel":
         strategies = draw_strategies(rng, net, ranks // stages)
         if strategies:
@@ -190,6 +202,8 @@ def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
         parallel["optimizer_shard"] = {"level": level, "min_kb": rng.choice([0, 0, 0, 1, 4])}
     if chance(rng, 0.2):
         parallel["full_batch"] = True
+    if chance(rng, 0.15):
+        parallel["head_pieces"] = rng.choice([2, 3, 7])
     return parallel
 
 

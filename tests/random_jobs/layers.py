@@ -392,7 +392,7 @@ class Layers:
         if self.rng.random() < 0.5:
             names = fields["outputs"] = [f"part{i}" for i in range(count)]
         row = self.letters(shape)
-        name = self.put("split", shape, ([row], row[dim]), dim=self.rng.choice([dim, dim - len(shape)]), **fields)
+        name = self.put("split", shape, ([row], "", {row[dim]: math.gcd(*sizes)}), dim=self.rng.choice([dim, dim - len(shape)]), **fields)
         del self.shapes[name]
         parts = [f"{name}.{part}" for part in names]
         for part, of_part in zip(parts, sizes):
@@ -403,8 +403,9 @@ class Layers:
         self.at = self.rng.choice(parts)
         if self.rng.random() < 0.6:
             joined = self.rng.sample(parts, self.rng.randint(2, count))
-            out = shape[:dim] + (sum(sizes[parts.index(part)] for part in joined),) + shape[dim + 1:]
-            self.put("concat", out, ([row] * len(joined), row[dim]), joined, dim=dim)
+            some = [sizes[parts.index(part)] for part in joined]
+            out = shape[:dim] + (sum(some),) + shape[dim + 1:]
+            self.put("concat", out, ([row] * len(joined), "", {row[dim]: math.gcd(*some)}), joined, dim=dim)
         return True
 
     def reduce(self):

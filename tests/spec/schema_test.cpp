@@ -38,7 +38,7 @@ TEST_CASE("the schema is JSON of draft 2020-12 and has every field with its mean
   CHECK(schema["else"]["properties"]["command"] == false);
   CHECK(schema["properties"]["train"]["properties"]["epochs"]["default"] == 1);
   CHECK(schema["properties"]["launch"]["properties"]["log_dir"]["default"] == "log_output");
-  CHECK(schema["properties"]["parallel"]["properties"]["schedule"]["anyOf"][0]["enum"] == Json{"gpipe", "1f1b"});
+  CHECK(schema["properties"]["parallel"]["properties"]["schedule"]["anyOf"][0]["enum"] == Json{"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"});
 }
 
 TEST_CASE("the schema has one shape for each layer type, for the use of a module and for a type that is an expression") {

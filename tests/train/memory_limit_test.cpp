@@ -83,3 +83,55 @@ TEST_CASE("where no single change is enough, the advice says so") {
   REQUIRE(message);
   CHECK(message->find("parallel.strategies") != std::string::npos);
 }
+
+namespace {
+
+/// A head over many classes.
+PlannedJob language_model(const std::string& parallel) {
+  return plan_job(parse_job(R"(
+dataset: {type: random, shape: [16], dtype: i32, label_shape: [16], classes: 4096, batch: 32}
+network:
+  - {name: embed, type: embedding, vocab: 4096, units: 16}
+  - {name: head, type: dense, units: 4096}
+loss: softmax_cross_entropy
+parallel: {)" + parallel + "}\n",
+                            "job.yaml"));
+}
+
+int64_t bytes_of(const PlannedJob& job) { return compile(job, 0).memory.total(); }
+
+}  // namespace
+
+TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are enough, and says so") {
+  const PlannedJob whole = language_model("");
+  CHECK(whole.plan.head_pieces == 1);
+  CHECK(whole.plan.notes.empty());
+  // The prediction takes 8 MiB, 4 in two pieces, 2 in four; the rest is less than 2 MiB.
+  const int64_t enough = bytes_of(whole), prediction = 32 * 16 * 4096 * 4;
+  CHECK(language_model("max_memory: " + std::to_string(enough)).plan.head_pieces == 1);
+  CHECK(language_model("max_memory: " + std::to_string(enough - 1)).plan.head_pieces == 2);
+  const PlannedJob four = language_model("max_memory: " + std::to_string(enough - prediction * 3 / 4 + 65536));
+  CHECK(four.plan.head_pieces == 4);
+  CHECK_FALSE(over_memory_limit(four, compile_all(four)));
+  REQUIRE(four.plan.notes.size() == 1);
+  CHECK(four.plan.notes[0].starts_with("head and the loss run in 4 pieces of up to 128 rows, since parallel.max_memory is short: "));
+  CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // not enough in any number: as it was
+}
+
+TEST_CASE("parallel.head_pieces sets their number; a head that cannot be in pieces gets a note") {
+  const PlannedJob given = language_model("head_pieces: 8");
+  CHECK(given.plan.head_pieces == 8);
+  CHECK(bytes_of(given) < bytes_of(language_model("head_pieces: 1")));
+  REQUIRE(given.plan.notes.size() == 1);
+  CHECK(given.plan.notes[0].starts_with("head and the loss run in 8 pieces of up to 64 rows, since parallel.head_pieces says so: "));
+  PlannedJob read_elsewhere = plan_job(parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [4], label_dtype: f32, batch: 8}
+network: [{name: a, type: dense, units: 4}, {name: b, type: tanh}]
+loss: mse
+parallel: {head_pieces: 2}
+)",
+                                                 "job.yaml"));
+  CHECK(read_elsewhere.plan.head_pieces == 1);
+  REQUIRE(read_elsewhere.plan.notes.size() == 1);
+  CHECK(read_elsewhere.plan.notes[0].starts_with("parallel.head_pieces has no effect: b must be made by a dense or matmul layer"));
+}

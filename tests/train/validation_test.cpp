@@ -5,7 +5,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/checkpoint_directory.h"
+#include "engine/train/checkpoint/save_policy.h"
 #include "engine/train/evaluator.h"
 #include "engine/train/trainer.h"
 

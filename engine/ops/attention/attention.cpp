@@ -65,19 +65,29 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   return size;
 }
 
+/// Cuts by heads of keys and values, with the query heads of each; of one, by query heads.
+RuleText with_heads(RuleText rule, int64_t heads, bool one) {
+  rule.sizes = {{'g', heads}};
+  if (!one) rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
+  return rule;
+}
+
 RuleText rule(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
     // Of several kv heads, those are cut, with the query heads that use them.
     const bool one = in[1].shape[2] == attrs.integer("head_dim");
-    return {"bt(grd),bs(gd),bs(gd)" + mask + "->bt(grd),bgrt", one ? "sd" : "sdr", whole_keys};
+    return with_heads({"bt(grd),bs(gd),bs(gd)" + mask + "->bt(grd),bgrt", one ? "sd" : "sdr", whole_keys},
+                      in[1].shape[2] / attrs.integer("head_dim"), one);
   }
   if (side_by_side(attrs))
     return {"btn" + mask + "->btm,bgrt", "tnmgr",
-            "attention needs all keys on one rank, and packing: qkv has the heads in three places"};
-  return {"bt(gn)" + mask + "->bt(gm),bgrt", "tnmr",
-          whole_keys + "; rows of queries can be cut if q, k and v are three inputs"};
+            "attention needs all keys on one rank, and packing: qkv has the heads in three places; packing: heads, or three "
+            "inputs, can be cut by heads"};
+  return with_heads({"bt(gn)" + mask + "->bt(gm),bgrt", "tnmr",
+                     whole_keys + "; rows of queries can be cut if q, k and v are three inputs"},
+                    size_of("attention", in, attrs).g, false);
 }
 
 /// (dy, inputs, out, logs) -> the gradient of each input but the mask

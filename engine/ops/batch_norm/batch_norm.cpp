@@ -89,6 +89,9 @@ TensorId emit_batch_norm(LayerContext& layer) {
 
 }  // namespace
 
+extern const KernelDef batch_norm_mean_var_kernel;
+extern const OpDef batch_norm_var_op;
+
 /// x -> sum / count; a partial sum if the batch is cut
 extern const OpDef batch_norm_mean_op = {
     .name = "batch_norm_mean",
@@ -97,6 +100,8 @@ extern const OpDef batch_norm_mean_op = {
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText { return {x_letters(in[0], attrs) + "->c"}; },
     .kernel = {.name = "batch_norm_mean",
+               .next = &batch_norm_var_op.kernel,
+               .with_next = &batch_norm_mean_var_kernel,
                .channels_last = channels_last<1, 0>,
                .cost = reduction_cost<3>,
                .example =
@@ -124,6 +129,24 @@ extern const OpDef batch_norm_var_op = {
                                           .inputs = {{kImages}, f32(kChannels)},
                                           .attrs = kBatchNorm};
                    }},
+};
+
+/// x -> mean, var, of a whole batch
+extern const KernelDef batch_norm_mean_var_kernel = {
+    .name = "batch_norm_mean_var",
+    .channels_last = channels_last<1, 0>,
+    .cost = reduction_cost<5>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "mean and variance of each channel in one pass, dim 1 or attr dim",
+                               .inputs = {{kImages}},
+                               .attrs = kBatchNorm,
+                               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
+                                 const int64_t channels = expect_channels("batch_norm_mean_var", in, attrs, 1, 1);
+                                 return {{{channels}}, {{channels}}};
+                               }};
+        },
 };
 
 /// (mean, var, running_mean, running_var): running += momentum * (new - running), var unbiased
@@ -162,6 +185,7 @@ extern const OpDef batch_norm_op = {
     },
     .backward = backward,
     .kernel = {.name = "batch_norm",
+               .takes = bits(EpilogueStep::residual, EpilogueStep::relu),
                .channels_last = channels_last<1, 1>,
                .cost = elementwise_cost<4>,
                .example =
@@ -182,6 +206,7 @@ extern const OpDef batch_norm_grad_stats_op = {
       return {in[2], in[2]};
     },
     .kernel = {.name = "batch_norm_grad_stats",
+               .inputs_behind_relu = 4,
                .channels_last = channels_last<2, 0>,
                .cost = reduction_cost<3>,
                .example =
@@ -201,6 +226,7 @@ extern const OpDef batch_norm_grad_op = {
       return {in[1]};
     },
     .kernel = {.name = "batch_norm_grad",
+               .inputs_behind_relu = 6,
                .channels_last = channels_last<2, 1>,
                .cost = elementwise_cost<8>,
                .example =
@@ -230,6 +256,7 @@ extern const LayerDef batch_norm_layer = {
 
 extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
                                                    &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
+                                           .kernels = {&batch_norm_mean_var_kernel},
                                            .layers = {&batch_norm_layer}};
 
 }  // namespace trainctl

@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
+#include "engine/ops/epilogue.h"
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -48,6 +51,107 @@ void build_batch_norm(LayerBuilder& layer, const std::vector<TensorId>& in, cons
   layer.emit("batch_norm", inputs, attrs);
 }
 
+// What only compiled programs run: both statistics at once, and what is fused with a kernel.
+
+Outputs mean_and_var(const NaiveCall& call) {
+  const Tensor64 means = mean(call.in, call.attrs)[0];
+  return {means, var({call.in[0], means}, call.attrs)[0]};
+}
+
+Outputs fused(const NaiveCall& call) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  Inputs in = call.in;
+  if (epilogue.residual) in.pop_back();
+  Outputs out = normalised(in, call.attrs);
+  for (size_t i = 0; i < out[0].values.size(); ++i) {
+    double& y = out[0].values[i];
+    if (epilogue.residual) y += call.in.back().values[i];
+    if (epilogue.activation == Activation::relu) y = std::max(y, 0.0);
+  }
+  return out;
+}
+
+/// dy where the forward kernel's relu passed x on; `in` of a gradient: dy, x, mean, var, .. and the parameters from
+/// `parameters` on.
+Tensor64 before_relu(const NaiveCall& call, size_t parameters) {
+  Inputs forward(call.in.begin() + 1, call.in.begin() + 4);
+  forward.insert(forward.end(), call.in.begin() + static_cast<std::ptrdiff_t>(parameters), call.in.end());
+  const Tensor64 y = normalised(forward, call.attrs)[0];
+  Tensor64 dy = call.in[0];
+  for (size_t i = 0; i < dy.values.size(); ++i) dy.values[i] = y.values[i] > 0 ? dy.values[i] : 0.0;
+  return dy;
+}
+
+Outputs grad_stats_behind_relu(const NaiveCall& call) {
+  const Tensor64 g = before_relu(call, 4), &x = call.in[1];
+  const auto dim = static_cast<size_t>(call.attrs.integer("dim"));
+  Outputs out = {zeros(call.in[2].shape), zeros(call.in[2].shape)};
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
+    const int64_t c = index_of(x.shape, i)[dim];
+    out[0].values[c] += g.values[i];
+    out[1].values[c] +=
+        g.values[i] * (x.values[i] - call.in[2].values[c]) / std::sqrt(call.in[3].values[c] + call.attrs.number("eps"));
+  }
+  return out;
+}
+
+Outputs grad_behind_relu(const NaiveCall& call) {
+  const Tensor64 g = before_relu(call, 6), &x = call.in[1];
+  const auto dim = static_cast<size_t>(call.attrs.integer("dim"));
+  Outputs out = {x};
+  for (int64_t i = 0; i < num_elements(x.shape); ++i) {
+    const int64_t c = index_of(x.shape, i)[dim];
+    const double rstd = 1 / std::sqrt(call.in[3].values[c] + call.attrs.number("eps"));
+    const double through = call.in[4].values[c] + (x.values[i] - call.in[2].values[c]) * rstd * call.in[5].values[c];
+    const double gamma = call.in.size() > 6 ? call.in[6].values[c] : 1.0;
+    out[0].values[i] = gamma * rstd * (g.values[i] - through / call.attrs.number("count"));
+  }
+  return out;
+}
+
+/// Features last, in the middle and first; of one element, in packs and not; affine and not.
+std::vector<KernelCase> kernels() {
+  using Fill = CaseOperand::Fill;
+  std::vector<KernelCase> calls;
+  const std::pair<Shape, int64_t> shapes[] = {{{12, 4}, 1},        {{6, 5}, 1},        {{4, 6, 3, 2}, 1},
+                                              {{3, 5, 4, 16}, 3},  {{2, 3, 17}, 1},    {{1, 7}, 1},
+                                              {{40, 9, 5, 24}, 3}, {{9, 3, 40, 7}, 1}, {{5, 33}, 0}};
+  for (const auto& [shape, dim] : shapes) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      const bool bf16 = type == DType::bf16;
+      const int64_t features = shape[static_cast<size_t>(dim)];
+      const CaseOperand x{.shape = shape, .dtype = type},
+          y = unwritten(shape, type), parameter{.shape = {features}, .dtype = type}, mean{{features}},
+          var{{features}, Fill::positive}, sum = unwritten({features});
+      Attrs attrs{{"dim", dim}, {"eps", 1e-2}, {"count", num_elements(shape) / features}};
+      const auto add = [&](const char* kernel, std::vector<CaseOperand> in, std::vector<CaseOperand> out) {
+        calls.push_back({kernel, std::move(in), std::move(out), attrs, bf16 ? 1e-2 : 5e-6});
+        calls.back().f32_on_cpu = bf16;
+      };
+      add("batch_norm_mean_var", {x}, {sum, sum});
+      for (const bool affine : {true, false}) {
+        const auto with = [&](std::vector<CaseOperand> in) {
+          if (affine) in.insert(in.end(), {parameter, parameter});
+          return in;
+        };
+        for (const Epilogue& epilogue : {Epilogue{.activation = Activation::relu}, Epilogue{.residual = true},
+                                         Epilogue{.residual = true, .activation = Activation::relu}}) {
+          set_epilogue(attrs, epilogue);
+          std::vector<CaseOperand> in = with({x, mean, var});
+          if (epilogue.residual) in.push_back(x);
+          add("batch_norm", in, {y});
+        }
+        set_epilogue(attrs, {});
+        attrs.set("behind_relu", true);
+        add("batch_norm_grad_stats", with({x, x, mean, var}), {sum, sum});
+        add("batch_norm_grad", with({x, x, mean, var, mean, mean}), {y});
+        attrs.erase("behind_relu");
+      }
+    }
+  }
+  return calls;
+}
+
 }  // namespace
 
 OpCase batch_norm_case(Shape x, bool affine, int64_t dim) {
@@ -87,6 +191,11 @@ extern const OpCases batch_norm_cases = {
     .shape_errors = {{{"batch_norm_mean", {{{2, 3}}}, {{"dim", int64_t{2}}}},
                       "batch_norm_mean: dim 2 is not a dim of [2, 3]"},
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
+    .kernels = kernels(),
+    .kernel_references = {{"batch_norm_mean_var", mean_and_var},
+                          {"batch_norm", fused},
+                          {"batch_norm_grad_stats", grad_stats_behind_relu},
+                          {"batch_norm_grad", grad_behind_relu}},
     .layers = {{"batch_norm", ", affine: false", {8, 12}},
                {"batch_norm", "", {8, 12}},
                {"batch_norm", ", dim: -1", {8, 12}}},

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "engine/base/error.h"
 #include "engine/ops/cpu/math_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
+#include "engine/ops/epilogue.h"
 #include "engine/ops/kernel.h"
 
 namespace trainctl {
@@ -133,20 +137,65 @@ CpuKernel prepare_batch_norm_var(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_batch_norm(const KernelCall& call) {
-  const bool affine = call.in.size() > 3;
-  return [d = Dims(call), x = call.in[0].as<float>(), mean = call.in[1].as<float>(), var = call.in[2].as<float>(),
-          gamma = affine ? call.in[3].as<float>() : nullptr, beta = affine ? call.in[4].as<float>() : nullptr,
-          y = call.out[0].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
-    using Values = std::array<float, 3>;  // mean, scale, shift
-    map_per_feature<3>(
-        d, y,
-        [=](int64_t c) {
-          const float r = inverse_std(var[c], eps);
-          return gamma != nullptr ? Values{mean[c], r * gamma[c], beta[c]} : Values{mean[c], r, 0.0f};
-        },
-        [x](int64_t i, const Values& v) { return (x[i] - v[0]) * v[1] + v[2]; });
+/// In two passes: the second reads what is left of x in the cache.
+CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
+  KernelCall of_mean = call, of_var = call;
+  of_mean.out.pop_back();
+  of_var.in.push_back(call.out[0]);
+  of_var.out.erase(of_var.out.begin());
+  return [mean = prepare_batch_norm_mean(of_mean), var = prepare_batch_norm_var(of_var)] {
+    mean();
+    var();
   };
+}
+
+/// What a feature's elements are normalised with.
+struct Normalise {
+  const float *mean, *var, *gamma, *beta;  ///< gamma and beta null: not affine
+  float eps;
+
+  using Values = std::array<float, 3>;  ///< mean, scale, shift
+  Values of(int64_t c) const {
+    const float r = inverse_std(var[c], eps);
+    return gamma != nullptr ? Values{mean[c], r * gamma[c], beta[c]} : Values{mean[c], r, 0.0f};
+  }
+  static float normalised(float x, const Values& v) { return (x - v[0]) * v[1] + v[2]; }
+
+  /// gamma and beta are inputs `parameters` and the next, if there are two more than `others` behind.
+  static Normalise of_call(const KernelCall& call, size_t mean, size_t parameters, size_t others) {
+    const bool affine = call.in.size() >= parameters + 2 + others;
+    return {call.in[mean].as<float>(), call.in[mean + 1].as<float>(),
+            affine ? call.in[parameters].as<float>() : nullptr, affine ? call.in[parameters + 1].as<float>() : nullptr,
+            static_cast<float>(call.attrs.number("eps", 1e-5))};
+  }
+};
+
+/// use(true_type or false_type)
+template <class Use>
+CpuKernel with_flag(bool flag, const Use& use) {
+  return flag ? use(std::true_type()) : use(std::false_type());
+}
+
+CpuKernel prepare_batch_norm(const KernelCall& call) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  check(epilogue.activation == Activation::none || epilogue.activation == Activation::relu,
+        "the only activation that batch_norm takes is relu");
+  const Normalise of = Normalise::of_call(call, 1, 3, epilogue.residual ? 1 : 0);
+  return with_flag(epilogue.residual, [&](auto adds) {
+    return with_flag(epilogue.activation == Activation::relu, [&](auto relu) -> CpuKernel {
+      return [adds, relu, d = Dims(call), of, x = call.in[0].as<float>(), more = call.in.back().as<float>(),
+              y = call.out[0].as<float>()] {
+        map_per_feature<3>(
+            d, y, [=](int64_t c) { return of.of(c); },
+            [=](int64_t i, const Normalise::Values& v) {
+              float result = Normalise::normalised(x[i], v);
+              if constexpr (adds) result += more[i];
+              if constexpr (relu) result = result < 0.0f ? 0.0f : result;
+              return result;
+            });
+      };
+    });
+  });
 }
 
 CpuKernel prepare_batch_norm_running(const KernelCall& call) {
@@ -163,45 +212,60 @@ CpuKernel prepare_batch_norm_running(const KernelCall& call) {
 }
 
 CpuKernel prepare_batch_norm_grad_stats(const KernelCall& call) {
-  return [d = Dims(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(), mean = call.in[2].as<float>(),
-          var = call.in[3].as<float>(), dbeta = call.out[0].as<float>(), dgamma = call.out[1].as<float>(),
-          eps = static_cast<float>(call.attrs.number("eps", 1e-5))] {
-    sum_per_feature<2>(
-        d,
-        [=](int64_t i, int64_t c) {
-          return Sums<2>{dy[i], double{dy[i]} * (x[i] - mean[c])};
-        },
-        [=](int64_t c, const Sums<2>& sum) {
-          dbeta[c] = static_cast<float>(sum[0]);
-          dgamma[c] = static_cast<float>(sum[1]) * inverse_std(var[c], eps);
-        });
-  };
+  const Normalise of = Normalise::of_call(call, 2, 4, 0);
+  return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) -> CpuKernel {
+    const Dims d(call);
+    return [relu, d, of, dy = call.in[0].as<float>(), x = call.in[1].as<float>(), dbeta = call.out[0].as<float>(),
+            dgamma = call.out[1].as<float>(),
+            values = std::vector<Normalise::Values>(static_cast<size_t>(relu ? d.c : 0))]() mutable {
+      for (int64_t c = 0; c < static_cast<int64_t>(values.size()); ++c) values[c] = of.of(c);
+      sum_per_feature<2>(
+          d,
+          [=, v = values.data()](int64_t i, int64_t c) {
+            float g = dy[i];
+            if constexpr (relu) g = Normalise::normalised(x[i], v[c]) > 0.0f ? g : 0.0f;
+            return Sums<2>{g, double{g} * (x[i] - of.mean[c])};
+          },
+          [=](int64_t c, const Sums<2>& sum) {
+            dbeta[c] = static_cast<float>(sum[0]);
+            dgamma[c] = static_cast<float>(sum[1]) * inverse_std(of.var[c], of.eps);
+          });
+    };
+  });
 }
 
 CpuKernel prepare_batch_norm_grad(const KernelCall& call) {
-  return [d = Dims(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(), mean = call.in[2].as<float>(),
-          var = call.in[3].as<float>(), dbeta = call.in[4].as<float>(), dgamma = call.in[5].as<float>(),
-          gamma = call.in.size() > 6 ? call.in[6].as<float>() : nullptr, dx = call.out[0].as<float>(),
-          eps = static_cast<float>(call.attrs.number("eps", 1e-5)),
-          share = static_cast<float>(1.0 / static_cast<double>(call.attrs.integer("count")))] {
-    using Values = std::array<float, 4>;  // mean, scale, shift, slope
-    map_per_feature<4>(
-        d, dx,
-        [=](int64_t c) {
-          const float r = inverse_std(var[c], eps);
-          return Values{mean[c], gamma != nullptr ? gamma[c] * r : r, share * dbeta[c], share * dgamma[c] * r};
-        },
-        [=](int64_t i, const Values& v) { return v[1] * (dy[i] - v[2] - (x[i] - v[0]) * v[3]); });
-  };
+  const float* const gamma = call.in.size() > 6 ? call.in[6].as<float>() : nullptr;
+  const float* const beta = call.in.size() > 7 ? call.in[7].as<float>() : nullptr;
+  return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) -> CpuKernel {
+    return
+        [relu, d = Dims(call), dy = call.in[0].as<float>(), x = call.in[1].as<float>(), mean = call.in[2].as<float>(),
+         var = call.in[3].as<float>(), dbeta = call.in[4].as<float>(), dgamma = call.in[5].as<float>(), gamma, beta,
+         dx = call.out[0].as<float>(), eps = static_cast<float>(call.attrs.number("eps", 1e-5)),
+         share = static_cast<float>(1.0 / static_cast<double>(call.attrs.integer("count")))] {
+          using Values = std::array<float, 5>;  // mean, scale, shift, slope, beta
+          map_per_feature<5>(
+              d, dx,
+              [=](int64_t c) {
+                const float r = inverse_std(var[c], eps);
+                return Values{mean[c], gamma != nullptr ? gamma[c] * r : r, share * dbeta[c], share * dgamma[c] * r,
+                              beta != nullptr ? beta[c] : 0.0f};
+              },
+              [=](int64_t i, const Values& v) {
+                float g = dy[i];
+                if constexpr (relu) g = Normalise::normalised(x[i], {v[0], v[1], v[4]}) > 0.0f ? g : 0.0f;
+                return v[1] * (g - v[2] - (x[i] - v[0]) * v[3]);
+              });
+        };
+  });
 }
 
 }  // namespace
 
-extern const CpuKernels batch_norm_cpu = {{"batch_norm_mean", prepare_batch_norm_mean},
-                                          {"batch_norm_var", prepare_batch_norm_var},
-                                          {"batch_norm", prepare_batch_norm},
-                                          {"batch_norm_running", prepare_batch_norm_running},
-                                          {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
-                                          {"batch_norm_grad", prepare_batch_norm_grad}};
+extern const CpuKernels batch_norm_cpu = {
+    {"batch_norm_mean", prepare_batch_norm_mean},       {"batch_norm_mean_var", prepare_batch_norm_mean_var},
+    {"batch_norm_var", prepare_batch_norm_var},         {"batch_norm", prepare_batch_norm},
+    {"batch_norm_running", prepare_batch_norm_running}, {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
+    {"batch_norm_grad", prepare_batch_norm_grad}};
 
 }  // namespace trainctl

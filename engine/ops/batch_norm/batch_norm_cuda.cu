@@ -1,7 +1,11 @@
 // Batch normalisation of x [n, c, s], where c is attr dim: s is 1 if channels are last. mean and var are separate
 // nodes, so that ranks that share a batch sum them before y = (x - mean) / sqrt(var + eps) * gamma + beta.
 //   dbeta = sum dy    dgamma = sum dy * xhat    dx = gamma / sqrt(var + eps) * (dy - (dbeta + xhat * dgamma) / count)
+#include <algorithm>
+#include <type_traits>
+
 #include "engine/ops/batch_norm/feature_map_cuda.cuh"
+#include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/sums_cuda.cuh"
 
@@ -49,16 +53,77 @@ struct VarTerm {
   __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
 };
 
+/// Mean and variance in one pass: the sums of x - p and of (x - p)^2, p the feature's first element. Where p is d
+/// standard deviations from the mean, rounding (x - p)^2 costs up to d^2 units in the last place of the variance,
+/// whatever the mean.
 template <class T>
+struct MomentsTerm {
+  static constexpr int kSums = 2;
+  Ref<T> x;
+  int64_t stride;  ///< from the first element of a feature to that of the next; -1: there are no elements
+  double share;
+  Ref<Mixed> mean, var;
+
+  __device__ float pivot(int64_t k) const { return stride < 0 ? 0.0f : value(x, k * stride); }
+  template <int W>
+  __device__ Centre<W> begin(int64_t k) const {
+    Centre<W> centre;
+    for (int j = 0; j < W; ++j) centre.mean[j] = pivot(k + j);
+    return centre;
+  }
+  template <int V>
+  __device__ Raw<T, V> fetch(int64_t at, uint32_t) const {
+    return trainctl::fetch<V>(x, at);
+  }
+  template <int V, int W>
+  __device__ void terms(int64_t, const Raw<T, V>& raw, const Centre<W>& centre, float (&v)[2][V]) const {
+    unpack(raw, v[0]);
+#pragma unroll
+    for (int j = 0; j < V; ++j) {
+      v[0][j] -= centre.at(j);
+      v[1][j] = v[0][j] * v[0][j];
+    }
+  }
+  __device__ void finish(int64_t k, const double (&total)[2]) const {
+    const double from_pivot = total[0] * share;
+    set(mean, k, static_cast<float>(pivot(k) + from_pivot));
+    set(var, k, static_cast<float>(fmax(total[1] * share - from_pivot * from_pivot, 0.0)));
+  }
+};
+
+/// Of W features, or of one: where the gradient is behind a relu, what relu's input is computed with.
+template <int W, bool kBehindRelu>
+struct GradCentre : Centre<W> {};
+template <int W>
+struct GradCentre<W, true> : Centre<W> {
+  float scale[W], shift[W];
+  __device__ bool passes(int j, float x) const {
+    const int w = W == 1 ? 0 : j;
+    return (x - this->mean[w]) * scale[w] + shift[w] > 0.0f;
+  }
+};
+
+template <class T, bool kBehindRelu>
 struct GradStatsTerm {
   static constexpr int kSums = 2;
   Ref<T> dy, x;
   Ref<Mixed> mean, var, dbeta, dgamma;
+  Ref<Mixed> gamma, beta;  ///< behind a relu, unless not affine
+  bool affine;
   float eps;
 
   template <int W>
-  __device__ Centre<W> begin(int64_t k) const {
-    return centre_of<W>(mean, k);
+  __device__ GradCentre<W, kBehindRelu> begin(int64_t k) const {
+    GradCentre<W, kBehindRelu> centre;
+    for (int j = 0; j < W; ++j) {
+      centre.mean[j] = value(mean, k + j);
+      if constexpr (kBehindRelu) {
+        const float r = inverse_std(value(var, k + j), eps);
+        centre.scale[j] = affine ? r * value(gamma, k + j) : r;
+        centre.shift[j] = affine ? value(beta, k + j) : 0.0f;
+      }
+    }
+    return centre;
   }
   template <int V>
   struct Fetched {
@@ -69,11 +134,15 @@ struct GradStatsTerm {
     return {trainctl::fetch<V>(dy, at), trainctl::fetch<V>(x, at)};
   }
   template <int V, int W>
-  __device__ void terms(int64_t, const Fetched<V>& fetched, const Centre<W>& centre, float (&v)[2][V]) const {
+  __device__ void terms(int64_t, const Fetched<V>& fetched, const GradCentre<W, kBehindRelu>& centre,
+                        float (&v)[2][V]) const {
     unpack(fetched.dy, v[0]);
     unpack(fetched.x, v[1]);
 #pragma unroll
-    for (int j = 0; j < V; ++j) v[1][j] = v[0][j] * (v[1][j] - centre.at(j));
+    for (int j = 0; j < V; ++j) {
+      if constexpr (kBehindRelu) v[0][j] = centre.passes(j, v[1][j]) ? v[0][j] : 0.0f;
+      v[1][j] = v[0][j] * (v[1][j] - centre.at(j));
+    }
   }
   __device__ void finish(int64_t k, const double (&total)[2]) const {
     set(dbeta, k, static_cast<float>(total[0]));
@@ -81,7 +150,8 @@ struct GradStatsTerm {
   }
 };
 
-/// A feature's inputs: mean, var, (gamma, beta).
+/// A feature's inputs: mean, var, (gamma, beta). Then the residual is added, if there is one.
+template <bool kRelu>
 struct Normalise {
   float eps;
   struct Feature {
@@ -89,21 +159,30 @@ struct Normalise {
   };
   __device__ Feature of(std::array<float, 2> s) const { return {s[0], inverse_std(s[1], eps), 0.0f}; }
   __device__ Feature of(std::array<float, 4> s) const { return {s[0], inverse_std(s[1], eps) * s[2], s[3]}; }
-  __device__ float operator()(const Feature& f, float x) const { return (x - f.mean) * f.scale + f.shift; }
+  static __device__ float activated(float y) { return kRelu ? Relu{}(y) : y; }
+  __device__ float operator()(const Feature& f, float x) const { return activated((x - f.mean) * f.scale + f.shift); }
+  __device__ float operator()(const Feature& f, float x, float residual) const {
+    return activated((x - f.mean) * f.scale + f.shift + residual);
+  }
 };
 
-/// A feature's inputs: mean, var, dbeta, dgamma, (gamma).
+/// A feature's inputs: mean, var, dbeta, dgamma, (gamma), and beta if the gradient is behind a relu.
+template <bool kBehindRelu>
 struct NormaliseGrad {
   float eps, share;
   struct Feature {
-    float mean, scale, shift, slope;
+    float mean, scale, shift, slope, beta;
   };
-  __device__ Feature of(std::array<float, 4> s) const { return of(std::array<float, 5>{s[0], s[1], s[2], s[3], 1.0f}); }
-  __device__ Feature of(std::array<float, 5> s) const {
+  template <size_t N>
+  __device__ Feature of(const std::array<float, N>& s) const {
     const float r = inverse_std(s[1], eps);
-    return {s[0], r * s[4], share * s[2], share * s[3] * r};
+    Feature f{s[0], r, share * s[2], share * s[3] * r, 0.0f};
+    if constexpr (N > 4) f.scale *= s[4];
+    if constexpr (N > 5) f.beta = s[5];
+    return f;
   }
   __device__ float operator()(const Feature& f, float dy, float x) const {
+    if constexpr (kBehindRelu) dy = (x - f.mean) * f.scale + f.beta > 0.0f ? dy : 0.0f;
     return f.scale * (dy - f.shift - (x - f.mean) * f.slope);
   }
 };
@@ -150,10 +229,39 @@ CudaKernel prepare_batch_norm_var(const CudaKernelCall& call) {
   });
 }
 
+CudaKernel prepare_batch_norm_mean_var(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  const Shape dims = dims_of(call);
+  return with_float_type(x.dtype, [&](auto t) {
+    using T = decltype(t);
+    const MomentsTerm<T> term{ref<T>(x), x.size() == 0 ? -1 : dims[2], share_of(call), ref<Mixed>(call.out[0]),
+                              ref<Mixed>(call.out[1])};
+    return prepare_sums<kPack<T>>(call, dims, kPerFeature, {&x}, term, "batch_norm_mean_var");
+  });
+}
+
+/// use(true_type or false_type)
+template <class Use>
+CudaKernel with_flag(bool flag, const Use& use) {
+  return flag ? use(std::true_type()) : use(std::false_type());
+}
+
 CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
-  const Normalise op{eps_of(call)};
-  if (call.in.size() > 3) return map_features<1, 2, 2>(call, dims_of(call), op, "batch_norm");
-  return map_features<1, 2, 0>(call, dims_of(call), op, "batch_norm");
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  check(epilogue.activation == Activation::none || epilogue.activation == Activation::relu,
+        "the only activation that batch_norm takes is relu");
+  return with_flag(epilogue.activation == Activation::relu, [&](auto relu) {
+    const Normalise<relu> op{eps_of(call)};
+    const Shape dims = dims_of(call);
+    if (!epilogue.residual) {
+      if (call.in.size() > 3) return map_features<1, 2, 2>(call, dims, op, "batch_norm");
+      return map_features<1, 2, 0>(call, dims, op, "batch_norm");
+    }
+    CudaKernelCall adds = call;  // the residual is read like x
+    std::rotate(adds.in.begin() + 1, adds.in.end() - 1, adds.in.end());
+    if (call.in.size() > 4) return map_features<2, 2, 2>(adds, dims, op, "batch_norm");
+    return map_features<2, 2, 0>(adds, dims, op, "batch_norm");
+  });
 }
 
 CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
@@ -172,30 +280,42 @@ CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
-    const GradStatsTerm<T> term{ref<T>(dy),
-                                ref<T>(x),
-                                ref<Mixed>(call.in[2]),
-                                ref<Mixed>(call.in[3]),
-                                ref<Mixed>(call.out[0]),
-                                ref<Mixed>(call.out[1]),
-                                eps_of(call)};
-    return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
+    return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) {
+      const bool affine = call.in.size() > 4;
+      const GradStatsTerm<T, relu> term{ref<T>(dy),
+                                        ref<T>(x),
+                                        ref<Mixed>(call.in[2]),
+                                        ref<Mixed>(call.in[3]),
+                                        ref<Mixed>(call.out[0]),
+                                        ref<Mixed>(call.out[1]),
+                                        ref<Mixed>(call.in[affine ? 4 : 2]),
+                                        ref<Mixed>(call.in[affine ? 5 : 2]),
+                                        affine,
+                                        eps_of(call)};
+      return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
+    });
   });
 }
 
 CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
-  const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call))};
-  if (call.in.size() > 6) return map_features<2, 4, 1>(call, dims_of(call), op, "batch_norm_grad");
-  return map_features<2, 4, 0>(call, dims_of(call), op, "batch_norm_grad");
+  const float eps = eps_of(call), share = static_cast<float>(share_of(call));
+  const Shape dims = dims_of(call);
+  if (call.attrs.flag("behind_relu")) {
+    const NormaliseGrad<true> op{eps, share};
+    if (call.in.size() > 6) return map_features<2, 4, 2>(call, dims, op, "batch_norm_grad");
+    return map_features<2, 4, 0>(call, dims, op, "batch_norm_grad");
+  }
+  const NormaliseGrad<false> op{eps, share};
+  if (call.in.size() > 6) return map_features<2, 4, 1>(call, dims, op, "batch_norm_grad");
+  return map_features<2, 4, 0>(call, dims, op, "batch_norm_grad");
 }
 
 }  // namespace
 
-extern const CudaKernels batch_norm_cuda = {{"batch_norm_mean", prepare_batch_norm_mean},
-                                            {"batch_norm_var", prepare_batch_norm_var},
-                                            {"batch_norm", prepare_batch_norm},
-                                            {"batch_norm_running", prepare_batch_norm_running},
-                                            {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
-                                            {"batch_norm_grad", prepare_batch_norm_grad}};
+extern const CudaKernels batch_norm_cuda = {
+    {"batch_norm_mean", prepare_batch_norm_mean},       {"batch_norm_mean_var", prepare_batch_norm_mean_var},
+    {"batch_norm_var", prepare_batch_norm_var},         {"batch_norm", prepare_batch_norm},
+    {"batch_norm_running", prepare_batch_norm_running}, {"batch_norm_grad_stats", prepare_batch_norm_grad_stats},
+    {"batch_norm_grad", prepare_batch_norm_grad}};
 
 }  // namespace trainctl

@@ -42,6 +42,7 @@ extern const OpDef add_op = {
           for (int i = 0; i < 2; ++i) pass_broadcast_grad(g, i, g.out_grad());
         },
     .kernel = {.name = "add",
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{EpilogueStep::residual}; },
                .element = [](const Attrs&) -> std::string { return "+"; },
                .channels_last = elementwise_images,
                .cost = elementwise_cost<1>,

@@ -44,12 +44,16 @@ extern const OpDef group_norm_op = {
       const TensorInfo of_group{{in[0].shape[0], groups}};
       return {in[0], of_group, of_group};
     },
-    .rule = [](Infos in, const Attrs&) -> RuleText {
+    .rule = [](Infos in, const Attrs& attrs) -> RuleText {
+      const int64_t groups = attrs.integer("groups");
       const std::string others = letters(in[0].shape.size() - 2, "ngk"), x = "n(gk)" + others;
       std::string text = x;
       for (size_t i = 1; i < in.size(); ++i) text += ",(gk)";
-      return {text + "->" + x + ",ng,ng", "k" + others,
-              "group_norm needs all channels of a group, with every dim after them, on one rank"};
+      return {.text = text + "->" + x + ",ng,ng",
+              .uncuttable = "k" + others,
+              .why_not = "group_norm needs all channels of a group, with every dim after them, on one rank",
+              .sizes = {{'g', groups}},
+              .why_size = fmt::format("only whole groups may be cut, and their number is {}", groups)};
     },
     .backward =
         [](GradBuilder& g) {

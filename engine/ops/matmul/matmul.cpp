@@ -83,6 +83,14 @@ Cost cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
 }
 
+/// The rows are those of A and C; of a fused slope also of its place.
+RowOperands row_operands(const Attrs& attrs) {
+  if (attrs.flag("transpose_a")) return {};
+  const Epilogue epilogue = epilogue_of(attrs);
+  const unsigned slope = epilogue.slope == Activation::none ? 0u : epilogue.bias ? 8u : 4u;
+  return {1u | slope, epilogue.keep_input ? 3u : 1u};
+}
+
 /// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
 int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
 
@@ -149,6 +157,7 @@ extern const OpDef matmul_op = {
                .accumulates = 1,
                .takes = bits(EpilogueStep::bias, EpilogueStep::activation, EpilogueStep::slope),
                .is_product = true,
+               .row_operands = row_operands,
                .launch_role = LaunchRole::product,
                .cost = cost,
                .most_cuda_scratch = product_scratch,
@@ -181,6 +190,7 @@ extern const OpDef matmul_weight_grad_op = {
                .takes = bits(EpilogueStep::bias_grad, EpilogueStep::descend),
                .is_product = true,
                .makes_rows = true,
+               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
                .launch_role = LaunchRole::weight_grad,
                .cost =
                    [](Infos in, Infos out, const Attrs&) {

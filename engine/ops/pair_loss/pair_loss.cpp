@@ -45,6 +45,7 @@ constexpr KernelDef with_grad_of() {
   return {.name = Loss::kWithGrad,
           .accumulates = 1,
           .in_place = InPlace::last_on_first,
+          .row_operands = [](const Attrs&) { return RowOperands{3, 2}; },
           .launch_role = LaunchRole::loss,
           .example = [] {
             KernelExample shown = example_of("loss and gradient in one pass", kHasBeta<Loss>);
@@ -66,6 +67,7 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                      .accumulates = 1,
                      .loss_grad = &grad.kernel,
                      .loss_with_grad = &with_grad,
+                     .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
                      .cost = reduction_cost<kFlops>,
                      .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
@@ -75,7 +77,9 @@ template <class Loss, int kFlops>
 constexpr OpDef grad_of() {
   return {.name = Loss::kGrad,
           .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
-          .kernel = {.name = Loss::kGrad, .cost = elementwise_cost<kFlops>, .example = [] {
+          .kernel = {.name = Loss::kGrad,
+                     .row_operands = [](const Attrs&) { return RowOperands{3, 1}; },
+                     .cost = elementwise_cost<kFlops>, .example = [] {
                        return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>);
                      }}};
 }

@@ -1,6 +1,9 @@
 // split: the outputs are consecutive parts of x along attr dim, of attr sizes. concat: the inputs joined along dim.
 // Each is the other's backward pass, and there parts may be missing: with attr offsets a part begins there, a split
 // leaves the rest of x out, and a concat, with attr size the size of the whole, writes zeros between its parts.
+//
+// The dim may be cut as many ways as all of its sizes can: each rank has a block of the whole and of each part. Ranks
+// then exchange what of one is in another rank's block of the other (parts.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,12 +17,10 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/op_family.h"
+#include "engine/ops/split/parts.h"
 
 namespace trainctl {
 namespace {
-
-/// A layer has at most 52 letters: dims, and a letter for each size of a part.
-constexpr const char* kWhy = "its parts begin and end within other ranks' parts of it";
 
 size_t dim_of(const Attrs& attrs, const char* op, const TensorInfo& x) {
   const int64_t dim = attrs.integer("dim");
@@ -28,16 +29,9 @@ size_t dim_of(const Attrs& attrs, const char* op, const TensorInfo& x) {
   return static_cast<size_t>(dim);
 }
 
-/// Where each part begins.
-Ints offsets_of(const Attrs& attrs, const Ints& sizes) {
-  if (attrs.has("offsets")) return attrs.ints("offsets");
-  Ints offsets(sizes.size());
-  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
-  return offsets;
-}
-
 /// Parts of a dim of `whole`, in order, that do not overlap.
-void expect_parts(const char* op, const Ints& offsets, const Ints& sizes, int64_t whole) {
+void expect_parts(const char* op, const Parts& parts) {
+  const auto& [whole, sizes, offsets] = parts;
   bool fits = offsets.size() == sizes.size();
   int64_t end = 0;
   for (size_t i = 0; fits && i < sizes.size(); ++i) {
@@ -55,7 +49,7 @@ std::vector<TensorInfo> infer_split(Infos in, const Attrs& attrs) {
   const Ints sizes = attrs.ints("sizes");
   if (!attrs.has("offsets") && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != in[0].shape[dim])
     shape_error(fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
-  expect_parts("split", offsets_of(attrs, sizes), sizes, in[0].shape[dim]);
+  expect_parts("split", Parts::of(in[0].shape[dim], sizes, attrs.ints("offsets")));
   std::vector<TensorInfo> parts(sizes.size(), in[0]);
   for (size_t i = 0; i < sizes.size(); ++i) parts[i].shape[dim] = sizes[i];
   return parts;
@@ -83,56 +77,67 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
   const Ints sizes = sizes_along(in, dim);
   TensorInfo whole = in[0];
   whole.shape[dim] = attrs.has("size") ? attrs.integer("size") : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  expect_parts("concat", offsets_of(attrs, sizes), sizes, whole.shape[dim]);
+  expect_parts("concat", Parts::of(whole.shape[dim], sizes, attrs.ints("offsets")));
   return {whole};
 }
 
-/// One letter for each size of the dim, none of which may be cut.
+/// The whole and its parts have one letter in common, for as many ranks as may cut all of them, and one of their own
+/// for the rest of each size.
 struct PartLetters {
-  std::string dims, whole, of_parts;  ///< all dims; the letter of the whole; the other letters
-  std::map<int64_t, char> of_size;
+  std::string dims, common, rest;  ///< all dims; what may be cut; what may not
+  int64_t divisor;
+  std::map<int64_t, std::string> of_size;
   size_t dim;
 
-  PartLetters(const Shape& shape, size_t along, int64_t whole_size, const Ints& sizes) : dim(along) {
-    dims = letters(shape.size());
-    whole = dims.substr(dim, 1);
-    of_size[whole_size] = whole[0];
-    for (const int64_t size : sizes)
-      if (of_size.emplace(size, '?').second) of_size[size] = letters(dims.size() + of_size.size() - 1).back();
-    for (const auto& [size, letter] : of_size)
-      if (letter != whole[0]) of_parts += letter;
+  PartLetters(size_t ndim, size_t along, int64_t whole, const Ints& sizes) : divisor(whole), dim(along) {
+    dims = letters(ndim);
+    common = dims.substr(dim, 1);
+    for (const int64_t size : sizes) divisor = std::gcd(divisor, size);
+    add(whole);
+    for (const int64_t size : sizes) add(size);
   }
-  std::string part(int64_t size) const {
-    std::string text = dims;
-    text[dim] = of_size.at(size);
-    return text;
+  void add(int64_t size) {
+    const auto [of, added] = of_size.emplace(size, common);
+    if (!added || size == divisor) return;
+    rest += letters(dims.size() + rest.size() + 1).back();
+    of->second = "(" + common + rest.back() + ")";
   }
-  std::string parts(const Ints& sizes) const {
+  std::string tensor(int64_t size) const { return dims.substr(0, dim) + of_size.at(size) + dims.substr(dim + 1); }
+  std::string tensors(const Ints& sizes) const {
     std::vector<std::string> all;
-    for (const int64_t size : sizes) all.push_back(part(size));
+    for (const int64_t size : sizes) all.push_back(tensor(size));
     return join(all, ",");
   }
 };
 
+/// `whole_first`: of a split.
+RuleText parts_rule(const char* op, size_t ndim, size_t dim, int64_t whole, const Ints& sizes, bool whole_first) {
+  const PartLetters l(ndim, dim, whole, sizes);
+  const std::string one = l.tensor(whole), many = l.tensors(sizes), parts = format_list(sizes);
+  RuleText rule{whole_first ? one + "->" + many : many + "->" + one, l.rest,
+                fmt::format("{} has parts of {} along it, which no number of ranks divides; equal parts, or parts that "
+                            "are multiples of the ranks, may be cut",
+                            op, parts)};
+  rule.sizes = {{l.common[0], l.divisor}};
+  rule.why_size = fmt::format("all parts of {} are cut alike, and their common divisor is {}", parts, l.divisor);
+  if (l.divisor > 1) rule.inner = l.common;
+  return rule;
+}
+
 RuleText split_rule(Infos in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
-  const Ints sizes = attrs.ints("sizes");
-  const PartLetters letters_of(in[0].shape, dim, in[0].shape[dim], sizes);
-  return {letters_of.dims + "->" + letters_of.parts(sizes), letters_of.whole + letters_of.of_parts,
-          std::string("split needs the whole dim on one rank: ") + kWhy};
+  return parts_rule("split", in[0].shape.size(), dim, in[0].shape[dim], attrs.ints("sizes"), true);
 }
 
 RuleText concat_rule(Infos in, const Attrs& attrs) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
-  const Ints sizes = sizes_along(in, dim);
-  const PartLetters letters_of(in[0].shape, dim, infer_concat(in, attrs)[0].shape[dim], sizes);
-  return {letters_of.parts(sizes) + "->" + letters_of.dims, letters_of.whole + letters_of.of_parts,
-          std::string("concat needs the whole dim on one rank: ") + kWhy};
+  const int64_t whole = infer_concat(in, attrs)[0].shape[dim];
+  return parts_rule("concat", in[0].shape.size(), dim, whole, sizes_along(in, dim), false);
 }
 
 /// dx = the gradients of the parts joined; zeros for parts that the loss does not depend on.
 void split_backward(GradBuilder& g) {
-  const Ints sizes = g.attrs().ints("sizes"), offsets = offsets_of(g.attrs(), sizes);
+  const Ints sizes = g.attrs().ints("sizes"), offsets = Parts::of(0, sizes, g.attrs().ints("offsets")).offsets;
   std::vector<TensorId> given;
   Ints given_offsets;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -154,7 +159,7 @@ void concat_backward(GradBuilder& g) {
   const int64_t dim = g.attrs().integer("dim");
   Ints sizes;
   for (int i = 0; i < g.num_inputs(); ++i) sizes.push_back(g.shape(g.in(i))[static_cast<size_t>(dim)]);
-  const Ints offsets = offsets_of(g.attrs(), sizes);
+  const Ints offsets = Parts::of(0, sizes, g.attrs().ints("offsets")).offsets;
   std::vector<int> which;
   Ints wanted_sizes, wanted_offsets;
   for (int i = 0; i < g.num_inputs(); ++i) {
@@ -173,7 +178,93 @@ const Attrs& part_places() {
   return attrs;
 }
 
+/// What a rank sends to another, along dim.
+Shape split_block(Infos in, const Attrs& attrs, int64_t parts) {
+  const auto dim = static_cast<size_t>(attrs.integer("dim"));
+  Shape block = in[0].shape;
+  block[dim] = Parts::of(block[dim], attrs.ints("sizes"), attrs.ints("offsets")).block(parts);
+  return block;
+}
+Shape concat_block(Infos in, const Attrs& attrs, int64_t parts) {
+  const auto dim = static_cast<size_t>(attrs.integer("dim"));
+  Shape block = infer_concat(in, attrs)[0].shape;
+  block[dim] = Parts::of(block[dim], sizes_along(in, dim), attrs.ints("offsets")).block(parts);
+  return block;
+}
+
+/// Of examples, where one rank has all.
+template <Shape (*block)(Infos, const Attrs&, int64_t)>
+std::vector<TensorInfo> packed(Infos in, const Attrs& attrs, DType) {
+  Shape shape = block(in, attrs, 1);
+  shape.insert(shape.begin(), 1);
+  return {{std::move(shape), in[0].dtype}};
+}
+template <std::vector<TensorInfo> (*infer)(Infos, const Attrs&)>
+std::vector<TensorInfo> applied(Infos in, const Attrs& attrs, DType) {
+  example::expect(in.size() >= 2, "its last input are the blocks of all ranks");
+  return infer(in.first(in.size() - 1), attrs);
+}
+
+const Attrs kThreeParts = {{"dim", int64_t{1}}, {"sizes", Ints{256, 256, 512}}}, kAlongRows = {{"dim", int64_t{1}}};
+const Shape kNoBlock = {1, example::kRows, 1};
+
 }  // namespace
+
+extern const KernelDef split_pack_kernel = {
+    .name = "split_pack",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "of a rank's part of x, what other ranks need: a block for each",
+                               .inputs = {{kMatrix}},
+                               .attrs = kThreeParts,
+                               .optional = {{"offsets", Ints{0, 256, 512}}},
+                               .outputs = packed<split_block>};
+        },
+};
+
+extern const KernelDef split_apply_kernel = {
+    .name = "split_apply",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "a rank's parts; inputs its part of x, the blocks of all ranks",
+                               .inputs = {{kMatrix}, {kNoBlock}},
+                               .attrs = kThreeParts,
+                               .optional = {{"offsets", Ints{0, 256, 512}}},
+                               .outputs = applied<infer_split>};
+        },
+};
+
+extern const KernelDef concat_pack_kernel = {
+    .name = "concat_pack",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "of a rank's parts of the inputs, what other ranks need: a block for each",
+                               .inputs = {{kMatrix}, {kMatrix}},
+                               .attrs = kAlongRows,
+                               .optional = part_places(),
+                               .outputs = packed<concat_block>};
+        },
+};
+
+extern const KernelDef concat_apply_kernel = {
+    .name = "concat_apply",
+    .cost = elementwise_cost<0>,
+    .example =
+        [] {
+          using namespace example;
+          return KernelExample{.what = "a rank's part; inputs its parts of the inputs, the blocks of all ranks",
+                               .inputs = {{kMatrix}, {kMatrix}, {kNoBlock}},
+                               .attrs = kAlongRows,
+                               .optional = part_places(),
+                               .outputs = applied<infer_concat>};
+        },
+};
 
 extern const OpDef split_op = {
     .name = "split",
@@ -187,9 +278,10 @@ extern const OpDef split_op = {
                      using namespace example;
                      return KernelExample{.what = "parts of x along dim, of the given sizes",
                                           .inputs = {{kMatrix}},
-                                          .attrs = {{"dim", int64_t{1}}, {"sizes", Ints{256, 256, 512}}},
+                                          .attrs = kThreeParts,
                                           .optional = {{"offsets", Ints{0, 256, 512}}}};
                    }},
+    .inner_sum = InnerSum{&split_pack_kernel, nullptr, &split_apply_kernel, 0, split_block},
 };
 
 extern const OpDef concat_op = {
@@ -204,9 +296,10 @@ extern const OpDef concat_op = {
                      using namespace example;
                      return KernelExample{.what = "inputs joined along dim",
                                           .inputs = {{kMatrix}, {kMatrix}},
-                                          .attrs = {{"dim", int64_t{1}}},
+                                          .attrs = kAlongRows,
                                           .optional = part_places()};
                    }},
+    .inner_sum = InnerSum{&concat_pack_kernel, nullptr, &concat_apply_kernel, 0, concat_block},
 };
 
 namespace {
@@ -285,6 +378,9 @@ extern const LayerDef concat_layer = {
         },
 };
 
-extern const OpFamily split_family = {.ops = {&split_op, &concat_op}, .layers = {&split_layer, &concat_layer}};
+extern const OpFamily split_family = {
+    .ops = {&split_op, &concat_op},
+    .kernels = {&split_pack_kernel, &split_apply_kernel, &concat_pack_kernel, &concat_apply_kernel},
+    .layers = {&split_layer, &concat_layer}};
 
 }  // namespace trainctl

@@ -49,6 +49,11 @@ Outputs concat(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
+/// One rank has no blocks for others. With several ranks, the rows of the ops run these kernels under every cut.
+Outputs no_blocks(const NaiveCall& call) { return {zeros(call.before[0].shape)}; }
+
+Inputs without_blocks(const NaiveCall& call) { return {call.in.begin(), call.in.end() - 1}; }
+
 Attrs along(int64_t dim) { return {{"dim", dim}}; }
 Attrs parts(int64_t dim, Ints sizes) { return {{"dim", dim}, {"sizes", std::move(sizes)}}; }
 Attrs parts_at(int64_t dim, Ints sizes, Ints offsets) {
@@ -62,6 +67,19 @@ extern const OpCases split_cases = {
              {"split", {{{4, 3, 31}}}, parts(2, {1, 17, 13}), {{4, 3, 1}, {4, 3, 17}, {4, 3, 13}}},
              {"split", {{{6, 7, 4}}}, parts(1, {5, 2}), {{6, 5, 4}, {6, 2, 4}}},
              {"split", {{{5, 6}}}, parts(0, {2, 3}), {{2, 6}, {3, 6}}},
+             // parts that several ranks cut
+             {"split", {{{4, 24}}}, parts(1, {12, 6, 6}), {{4, 12}, {4, 6}, {4, 6}}},
+             {"split", {{{24, 3}}}, parts(0, {4, 16, 4}), {{4, 3}, {16, 3}, {4, 3}}},
+             {"split", {{{2, 36, 5}}}, parts(1, {12, 12, 12}), {{2, 12, 5}, {2, 12, 5}, {2, 12, 5}}},
+             {"split", {{{2, 24}}}, parts_at(1, {4, 8}, {3, 12}), {{2, 4}, {2, 8}}},
+             {"split", {{{2, 8}}}, parts_at(1, {4}, {2}), {{2, 4}}},
+             {"concat", {{{4, 12}}, {{4, 6}}, {{4, 6}}}, along(1), {{4, 24}}},
+             {"concat", {{{4, 3}}, {{16, 3}}, {{4, 3}}}, along(0), {{24, 3}}},
+             {"concat", {{{2, 12, 5}}, {{2, 12, 5}}, {{2, 12, 5}}}, along(1), {{2, 36, 5}}},
+             {"concat",
+              {{{2, 4}}, {{2, 8}}},
+              {{"dim", int64_t{1}}, {"offsets", Ints{3, 12}}, {"size", int64_t{24}}},
+              {{2, 24}}},
              {"split", {{{2, 11, 1}}}, parts_at(1, {3, 2}, {1, 8}), {{2, 3, 1}, {2, 2, 1}}},
              {"concat", {{{6, 5}}, {{6, 5}}}, along(1), {{6, 10}}},
              {"concat", {{{4, 3, 1}}, {{4, 3, 17}}, {{4, 3, 13}}}, along(2), {{4, 3, 31}}},
@@ -72,18 +90,23 @@ extern const OpCases split_cases = {
               {{"dim", int64_t{1}}, {"offsets", Ints{1, 8}}, {"size", int64_t{11}}},
               {{2, 11, 1}}}},
     .references = {{"split", split}, {"concat", concat}},
-    .rules = {{{"split", {{{2, 6, 3}}}, parts(1, {3, 3})}, "abc->adc,adc", "bd", {{2, 3, 3}, {2, 3, 3}}},
-              {{"split", {{{2, 6}}}, parts(1, {1, 2, 3})}, "ab->ac,ad,ae", "bcde", {{2, 1}, {2, 2}, {2, 3}}},
-              {{"concat", {{{2, 3}}, {{2, 3}}}, along(1)}, "ac,ac->ab", "bc", {{2, 6}}},
-              {{"concat", {{{1, 3}}, {{4, 3}}}, along(0)}, "cb,db->ab", "acd", {{5, 3}}}},
+    .rules = {{{"split", {{{2, 6, 3}}}, parts(1, {3, 3})}, "a(bd)c->abc,abc", "d", {{2, 3, 3}, {2, 3, 3}}, "b"},
+              {{"split", {{{2, 24}}}, parts(1, {12, 8, 4})},
+               "a(bc)->a(bd),a(be),ab",
+               "cde",
+               {{2, 12}, {2, 8}, {2, 4}},
+               "b"},
+              {{"split", {{{2, 6}}}, parts(1, {1, 2, 3})}, "a(bc)->ab,a(bd),a(be)", "cde", {{2, 1}, {2, 2}, {2, 3}}},
+              {{"concat", {{{2, 3}}, {{2, 3}}}, along(1)}, "ab,ab->a(bc)", "c", {{2, 6}}, "b"},
+              {{"concat", {{{1, 3}}, {{4, 3}}}, along(0)}, "ab,(ad)b->(ac)b", "cd", {{5, 3}}}},
     .gradients = {{{"split", {{{2, 5}}}, parts(1, {2, 3})},
-                   {"concat ac->ab sums c"},
-                   "moves elements of the whole dim; of an output without a gradient it is zero",
-                   "c"},
+                   {"concat a(bd)->a(bc) sums d"},
+                   "moves elements of the whole dim, or exchanges them; of an output without a gradient it is zero",
+                   "d"},
                   {{"concat", {{{2, 2}}, {{2, 3}}}, along(1)},
-                   {"split ab->ac,ad sums b sums b"},
-                   "moves elements of the whole dim",
-                   "b"}},
+                   {"split a(bc)->a(bd),a(be) sums c sums c"},
+                   "moves elements of the whole dim, or exchanges them",
+                   "c"}},
     .shape_errors = {{{"split", {{{2, 6}}}, parts(1, {2, 3})}, "split: sizes [2, 3] do not add up to dim 1 of [2, 6]"},
                      {{"split", {{{2, 6}}}, parts(2, {2, 3})}, "split: there is no dim 2 in [2, 6]"},
                      {{"split", {{{2, 6}}}, parts_at(1, {2, 3}, {0, 1})},
@@ -92,6 +115,15 @@ extern const OpCases split_cases = {
                       "concat: input 1 is [3, 3], but input 0 is [2, 3]; they may differ in dim 1 alone"},
                      {{"concat", {{{2, 3}}, {{2, 3}, DType::i32}}, along(1)},
                       "concat: input 1 is i32, but input 0 is f32"}},
+    .kernels = {{"split_pack", {{{4, 6}}}, {unwritten({1, 4, 1})}, parts(1, {2, 4})},
+                {"split_apply", {{{4, 6}}, {{1, 4, 1}}}, {unwritten({4, 2}), unwritten({4, 4})}, parts(1, {2, 4})},
+                {"concat_pack", {{{4, 2}}, {{4, 4}}}, {unwritten({1, 4, 1})}, along(1)},
+                {"concat_apply", {{{4, 2}}, {{4, 4}}, {{1, 4, 1}}}, {unwritten({4, 6})}, along(1)}},
+    .kernel_references =
+        {{"split_pack", no_blocks},
+         {"split_apply", [](const NaiveCall& call) { return split(without_blocks(call), call.attrs); }},
+         {"concat_pack", no_blocks},
+         {"concat_apply", [](const NaiveCall& call) { return concat(without_blocks(call), call.attrs); }}},
     .layers = {{"split", ", parts: 3", {8, 4}, false, {}, "layer.2"}, {"concat", ", inputs: [first, first]", {8, 24}}},
 };
 

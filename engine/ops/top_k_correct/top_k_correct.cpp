@@ -37,6 +37,7 @@ extern const OpDef top_k_correct_op = {
     },
     .kernel = {.name = "top_k_correct",
                .accumulates = 1,
+               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
                .example =
                    [] {
                      using namespace example;

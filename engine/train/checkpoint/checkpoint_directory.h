@@ -59,10 +59,6 @@ struct CheckpointEntry {
   bool complete() const { return problem.empty(); }
 };
 
-/// The step of the complete one whose validation had the best value of a metric, of equal ones the last; nothing if no
-/// one has a value.
-std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric);
-
 /// A later attempt has begun: this one publishes nothing any more.
 class LaterAttempt : public EnvError {
  public:

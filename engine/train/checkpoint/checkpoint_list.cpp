@@ -2,12 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/spec/job_spec.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/checkpoint/delete_checkpoint.h"
 #include "engine/train/checkpoint/input_file.h"
@@ -105,20 +103,6 @@ std::vector<std::string> CheckpointDirectory::retain(int keep, const std::set<in
   }
   if (!failures.empty()) throw EnvError(join(failures, "; "));
   return gone;
-}
-
-std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric) {
-  std::optional<int64_t> step;
-  double best = 0;
-  for (const CheckpointEntry& entry : entries) {  // the newest first
-    if (!entry.complete()) continue;
-    for (const auto& [name, value] : entry.manifest.metrics) {
-      if (name != metric || std::isnan(value) || (step && !is_better(metric, value, best))) continue;
-      step = entry.step;
-      best = value;
-    }
-  }
-  return step;
 }
 
 }  // namespace trainctl

@@ -149,6 +149,9 @@ Json parse_json(std::string_view text, const std::string& file) {
   } catch (const Json::parse_error& error) {
     const std::string what = error.what();
     throw EnvError(fmt::format("{}: byte {}: {}", file, error.byte, printable(what.substr(what.find("] ") + 2))));
+  } catch (const Json::out_of_range& error) {  // 1e999
+    const std::string what = error.what();
+    throw EnvError(file + ": " + printable(what.substr(what.find("] ") + 2)));
   }
 }
 

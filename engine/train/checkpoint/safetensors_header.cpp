@@ -131,6 +131,9 @@ class HeaderParser {
       const std::string what = error.what();
       fail(fmt::format("byte {}: the header is not JSON: {}", kLengthBytes + static_cast<int64_t>(error.byte),
                        printable(what.substr(what.find("] ") + 2))));
+    } catch (const Json::out_of_range& error) {  // 1e999
+      const std::string what = error.what();
+      fail("the header is not JSON: " + printable(what.substr(what.find("] ") + 2)));
     }
   }
 

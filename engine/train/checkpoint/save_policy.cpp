@@ -30,4 +30,18 @@ bool is_save_due(const CheckpointSpec& spec, int64_t steps_per_epoch, const Save
   return spec.is_automatic() && now.seconds >= automatic_interval(now.cost, now.run_seconds, now.failures);
 }
 
+std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric) {
+  std::optional<int64_t> step;
+  double best = 0;
+  for (const CheckpointEntry& entry : entries) {  // the newest first
+    if (!entry.complete()) continue;
+    for (const auto& [name, value] : entry.manifest.metrics) {
+      if (name != metric || std::isnan(value) || (step && !is_better(metric, value, best))) continue;
+      step = entry.step;
+      best = value;
+    }
+  }
+  return step;
+}
+
 }  // namespace trainctl

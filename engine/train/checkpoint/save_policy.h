@@ -1,9 +1,13 @@
-// When a save is due (train.checkpoint).
+// When a save is due, and which checkpoint is the best one (train.checkpoint).
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/spec/job_spec.h"
+#include "engine/train/checkpoint/checkpoint_directory.h"
 
 namespace trainctl {
 
@@ -22,5 +26,9 @@ bool is_save_due(const CheckpointSpec& spec, int64_t steps_per_epoch, const Save
 /// Young's formula: sqrt(2 * cost * time between failures) seconds, at least 10 s and at most an hour. The time between
 /// failures counts as a day until failures say otherwise.
 double automatic_interval(double cost, double run_seconds, int failures);
+
+/// The step of the complete one whose validation had the best value of a metric, of equal ones the last; nothing if no
+/// one has a value.
+std::optional<int64_t> best_step(const std::vector<CheckpointEntry>& entries, const std::string& metric);
 
 }  // namespace trainctl

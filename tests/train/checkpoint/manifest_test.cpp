@@ -123,6 +123,7 @@ TEST_CASE("a wrong field is named with its path, what was expected and what was 
   check_refused("\"F32\"", "\"F16\"", "tensors[0].dtype: expected F32, BF16 or I32, found 'F16'");
   check_refused("\"nan\"", "\"none\"", "metrics.accuracy: expected a number, nan, inf or -inf");
   check_refused("\"step\":120", "\"step\":", "byte");
+  check_refused("\"step\":120", "\"step\":1e999", "number overflow");
 }
 
 TEST_CASE("pieces that do not tile their tensor are refused with the element") {

@@ -1,0 +1,117 @@
+// See the header.
+#include "cli/bench/calibration.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
+  std::vector<TensorInfo> infos;
+  for (const Operand& operand : operands) infos.push_back({operand.shape, operand.dtype});
+  return infos;
+}
+
+OpRequest request_of(const Instruction& instruction) {
+  OpRequest request;
+  request.kernel = kernel_of(instruction);
+  if (request.kernel->example != nullptr) request.example = request.kernel->example();
+  request.inputs = infos_of(instruction.inputs);
+  request.outputs = infos_of(instruction.outputs);
+  request.attrs = instruction.attrs;
+  for (size_t i = 0; i < request.inputs.size(); ++i) {
+    using Fill = KernelExample::Fill;
+    const bool has_example = i < request.example.inputs.size();
+    request.fills.push_back(request.inputs[i].dtype == DType::i32 ? Fill::indices
+                            : has_example                         ? request.example.inputs[i].fill
+                                                                  : Fill::values);
+    request.type.dtype = request.inputs[i].dtype == DType::bf16 ? DType::bf16 : request.type.dtype;
+  }
+  request.type.tf32 = request.attrs.flag("tf32");
+  request.below = request.example.below != nullptr ? request.example.below(request.inputs, request.attrs) : 1;
+  return request;
+}
+
+std::string key_of(const OpRequest& request) {
+  return kernel_key(*request.kernel, request.inputs, request.outputs, request.attrs);
+}
+
+bool has_sample(const Machine& machine, const std::string& key, const std::vector<double>& sizes) {
+  const auto model = machine.kernels.find(key);
+  if (model == machine.kernels.end()) return false;
+  const std::vector<KernelSample>& samples = model->second.samples();
+  return std::any_of(samples.begin(), samples.end(), [&](const KernelSample& s) { return s.sizes == sizes; });
+}
+
+void add_sample(KernelSamples& models, const std::string& key, KernelSample sample) {
+  std::vector<KernelSample> samples;
+  if (const auto known = models.find(key); known != models.end()) samples = known->second.samples();
+  samples.push_back(std::move(sample));
+  models.insert_or_assign(key, KernelModel(std::move(samples)));
+}
+
+double middle(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<long>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+void KernelCalls::add(const RankClasses& classes) {
+  for (const Program& program : classes.programs)
+    for (const Instruction& instruction : program.instructions) {
+      if (instruction.opcode != Opcode::kernel) continue;
+      OpRequest request = request_of(instruction);
+      calls_[key_of(request)].try_emplace(kernel_sizes(request.inputs, request.outputs), std::move(request));
+    }
+}
+
+std::vector<OpRequest> KernelCalls::to_measure(const Machine& machine, size_t most) const {
+  std::vector<OpRequest> chosen;
+  for (const auto& [key, by_sizes] : calls_) {
+    std::vector<const OpRequest*> all;
+    for (const auto& [sizes, request] : by_sizes) all.push_back(&request);
+    const size_t count = std::min(most, all.size());
+    for (size_t i = 0; i < count; ++i) {
+      const OpRequest& request = *all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)];
+      if (!has_sample(machine, key, kernel_sizes(request.inputs, request.outputs))) chosen.push_back(request);
+    }
+  }
+  return chosen;
+}
+
+void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine) {
+  const OpResult result = bench.run(request);
+  add_sample(machine.kernels, key_of(request),
+             {kernel_sizes(request.inputs, request.outputs), result.work, {result.seconds.median}});
+}
+
+// The smallest call of each kind says the latency of its steps, the largest the bandwidth of what it sends.
+void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine) {
+  std::map<std::pair<Collective, int>, std::vector<const CollectiveResult*>> kinds;
+  for (const CollectiveResult& result : results) kinds[{result.kind, result.ranks}].push_back(&result);
+  std::vector<double> latencies, bandwidths;
+  for (const auto& [kind, of_kind] : kinds) {
+    const auto [least, largest] = std::minmax_element(
+        of_kind.begin(), of_kind.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+    const int rounds = std::bit_width(static_cast<unsigned>(kind.second - 1));
+    const int steps = 1 + (kind.first == Collective::all_reduce ? 2 : 1) * rounds;
+    latencies.push_back((*least)->seconds.median / steps);
+    const double seconds = (*largest)->seconds.median - (*least)->seconds.median;
+    if (seconds > 0)
+      bandwidths.push_back(static_cast<double>(wire_bytes(kind.first, (*largest)->bytes, kind.second)) / seconds);
+  }
+  if (!latencies.empty()) machine.links.front().latency = {middle(latencies)};
+  if (!bandwidths.empty()) machine.links.front().bandwidth = {middle(bandwidths)};
+  machine.calls.clear();
+  for (const CollectiveResult& result : results) {
+    const GroupSpread spread{{result.ranks}};
+    const auto sent = static_cast<double>(wire_bytes(result.kind, result.bytes, result.ranks));
+    add_sample(machine.calls, call_key(result.kind, spread),
+               {call_sizes({static_cast<double>(result.bytes)}), {.bytes = sent}, {result.seconds.median}});
+  }
+}
+
+}  // namespace trainctl

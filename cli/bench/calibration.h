@@ -1,0 +1,35 @@
+// Measures a machine for the estimator: the kernels that jobs run, each distinct call once, and the collectives between
+// the devices of this host.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/bench/collective_bench.h"
+#include "cli/bench/op_bench.h"
+#include "engine/compile/rank_classes.h"
+#include "engine/machine/machine.h"
+
+namespace trainctl {
+
+/// Distinct kernel calls, in the order of their keys and sizes.
+class KernelCalls {
+ public:
+  void add(const RankClasses& classes);
+  /// Of each key at most `most`, spread evenly over the sizes, without those that `machine` has.
+  std::vector<OpRequest> to_measure(const Machine& machine, size_t most) const;
+
+ private:
+  std::map<std::string, std::map<std::vector<double>, OpRequest>> calls_;  ///< by kernel_key, then kernel_sizes
+};
+
+/// Measures the request and adds it to the machine. Throws EnvError if there is too little memory, SpecError if the
+/// kernel does not run alone.
+void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine);
+
+/// Takes over the results, all of this host, and makes the innermost link that which fits them best.
+void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine);
+
+}  // namespace trainctl

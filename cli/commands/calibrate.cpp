@@ -1,0 +1,231 @@
+// trainctl calibrate: measures this machine once, so that plans for it are predicted from what it does.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <thread>
+
+#include "cli/bench/calibration.h"
+#include "cli/commands/commands.h"
+#include "cli/job_templates.h"
+#include "cli/render/profile_report.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/machine/machine_text.h"
+#include "engine/runtime/cuda/devices.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
+#include "engine/train/machine_file.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+  std::vector<std::string> jobs;
+  std::string name, device = "auto";
+  int samples = 15;
+  int most = 24;
+  bool fresh = false;
+};
+
+/// A template in a size that shows the kernels of its layers, whatever its depth.
+struct Example {
+  std::string_view name;
+  std::vector<std::string> overrides;
+};
+
+const std::vector<Example>& examples(Device device) {
+  static const std::vector<Example> cpu = {
+      {"mlp", {}},
+      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256",
+                "dataset.batch=8"}},
+      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024",
+                "dataset.batch=8"}},
+  };
+  static const std::vector<Example> cuda = {
+      {"gpt2", {"vars.layers=1"}},
+      {"gpt2", {"vars.layers=1", "vars.d=1024", "vars.heads=16"}},
+      {"gpt2", {"vars.layers=1", "vars.d=1600", "vars.heads=25", "dataset.batch=8"}},
+      {"llama", {"vars.layers=1"}},
+      {"resnet50", {}},
+  };
+  return device == Device::cuda ? cuda : cpu;
+}
+
+Device device_of(const Options& options) {
+  if (options.device == "auto") return find_cuda_devices().list.empty() ? Device::cpu : Device::cuda;
+  return options.device == "cuda" ? Device::cuda : Device::cpu;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::array<char, 16> text{};
+  std::tm parts{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", gmtime_r(&now, &parts));
+  return text.data();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "local";
+  std::string first = std::string(name.data());
+  return first.substr(0, first.find('.'));
+}
+
+/// What the measurement starts from: the file of an earlier one, else a machine of this kind.
+Machine begin(const Options& options, Device device, const std::string& name, const fs::path& file, int devices) {
+  if (std::ifstream in(file); in && !options.fresh)
+    return machine_of_json(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
+  Machine machine = *find_machine(device == Device::cuda ? "h200x8" : "cpu");
+  machine.name = name;
+  machine.devices = devices;
+  machine.kernels.clear();
+  if (machine.links.size() > 1) machine.links.front().devices = std::max(devices, 1);
+  return machine;
+}
+
+/// A whole file, or the one before it.
+void write(const Machine& machine, const fs::path& file) {
+  fs::create_directories(file.parent_path());
+  const fs::path next = file.string() + ".new";
+  std::ofstream out(next);
+  out << to_json(machine) << std::flush;
+  if (!out) throw EnvError(next.string() + ": cannot be written");
+  fs::rename(next, file);
+}
+
+/// The job as one rank, and its batch cut as ranks cut it, where that divides.
+void add_calls(const JobSpec& job, KernelCalls& calls) {
+  require_precision(job);
+  for (const int ranks : {1, 2, 4, 8}) {
+    JobSpec spec = job;
+    spec.launch.ranks = ranks;
+    spec.parallel = {};
+    spec.parallel.mode = ranks == 1 ? ParallelMode::stand_alone : ParallelMode::data_parallel;
+    spec.parallel.full_batch = true;
+    try {
+      calls.add(compile_classes(plan_job(std::move(spec))));
+    } catch (const SpecError&) {
+      if (ranks == 1) throw;  // else: the batch does not divide
+    }
+  }
+}
+
+KernelCalls calls_of(const Options& options, Device device) {
+  KernelCalls calls;
+  const std::vector<std::string> on_device = {std::string("launch.device=") + (device == Device::cuda ? "cuda" : "cpu")};
+  for (const std::string& file : options.jobs) add_calls(load_job(file, on_device), calls);
+  if (!options.jobs.empty()) return calls;
+  for (const Example& example : examples(device)) {
+    const auto& all = job_templates();
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const JobTemplate& item) { return item.name == example.name; });
+    check(found != all.end(), "calibrate's examples are templates");
+    std::vector<std::string> overrides = example.overrides;
+    overrides.insert(overrides.end(), on_device.begin(), on_device.end());
+    add_calls(parse_job(std::string(found->text), std::string(example.name), overrides), calls);
+  }
+  return calls;
+}
+
+void measure_kernels(const Options& options, KernelTimer& timer, const KernelCalls& calls, const fs::path& file,
+                     Machine& machine) {
+  OpBench bench(timer, {.samples = options.samples});
+  const double peak = bench.peak_flops({DType::f32, false});
+  machine.memory_rate = {bench.memory_bytes()};
+  machine.products.fp32 = {peak};
+  if (machine.kind == DeviceKind::cuda) {
+    machine.products.tf32 = {bench.peak_flops({DType::f32, true})};
+    machine.products.bf16 = {bench.peak_flops({DType::bf16, false})};
+  } else {
+    machine.products.tf32 = machine.products.bf16 = {peak};
+  }
+  const std::vector<OpRequest> requests = calls.to_measure(machine, static_cast<size_t>(options.most));
+  std::vector<std::string> left_out;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    try {
+      if (!bench.has(requests[i].name())) throw EnvError(requests[i].name() + " has no kernel here");
+      calibrate_kernel(bench, requests[i], machine);
+    } catch (const SpecError& error) {
+      left_out.push_back(requests[i].name() + " " + shapes_text(requests[i].inputs));
+    } catch (const EnvError& error) {
+      left_out.push_back(requests[i].name() + " " + shapes_text(requests[i].inputs) + ": " + error.what());
+    }
+    if (i % 16 == 15) write(machine, file);
+    if (isatty(STDERR_FILENO) != 0) std::cerr << "\rkernels: " << i + 1 << " of " << requests.size() << std::flush;
+  }
+  if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\33[K";
+  std::cout << "kernels: " << requests.size() - left_out.size() << " calls measured\n";
+  for (const std::string& text : left_out) std::cout << "  not measured: " << text << "\n";
+}
+
+int calibrate(const Options& options) {
+  const Device device = device_of(options);
+  const std::string name = options.name.empty() ? host_name() : options.name;
+  if (name.find('/') != std::string::npos) throw SpecError({}, "--name", "a machine's name is part of a file's name");
+  const fs::path file = fs::path(machines_folder()) / (name + ".json");
+  const KernelCalls calls = calls_of(options, device);
+  const int devices = device == Device::cuda ? static_cast<int>(find_cuda_devices().list.size())
+                                             : static_cast<int>(std::thread::hardware_concurrency());
+  Machine machine = begin(options, device, name, file, devices);
+  // Forks, so before this process has threads.
+  std::vector<CollectiveResult> results;
+  for (int ranks = 2; ranks <= std::min(devices, 8); ranks *= 2) {
+    const std::vector<CollectiveResult> more =
+        bench_collectives({.kinds = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
+                                     Collective::all_to_all, Collective::broadcast},
+                           .ranks = ranks,
+                           .bytes = {1024, 16384, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20},
+                           .device = device,
+                           .samples = options.samples});
+    results.insert(results.end(), more.begin(), more.end());
+  }
+  calibrate_links(results, machine);
+  const std::unique_ptr<KernelTimer> timer =
+      device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
+  machine.source = "measured " + today() + ", " + timer->device();
+  measure_kernels(options, *timer, calls, file, machine);
+  write(machine, file);
+  std::cout << "machine " << name << ": " << machine.source << "\n  in " << file.string()
+            << "\n  next: trainctl plan job.yaml launch.machine=" << name << "\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_calibrate_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("calibrate", "Measure this machine once, so that plans for it can be predicted");
+  command->add_option("JOB.yaml", options->jobs, "Jobs whose kernels are measured; default: those of the templates");
+  command->add_option("--name", options->name, "The machine's name; default: the host's");
+  command->add_option("--device", options->device, "auto | cpu | cuda")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->capture_default_str();
+  command->add_option("--samples", options->samples, "Samples of each call; their median counts")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--most", options->most, "Sizes of each kernel that are measured")
+      ->check(CLI::Range(2, 1000))
+      ->capture_default_str();
+  command->add_flag("--fresh", options->fresh, "Measure again what an earlier calibration has measured");
+  command->footer(R"(Measures each distinct kernel call of the jobs, however often a network repeats it, and collectives between the
+devices of this host. What an earlier calibration of that name has measured is kept, so a measurement that was
+interrupted goes on, and one for further jobs adds to it.
+
+Examples:
+  trainctl calibrate
+  trainctl calibrate job.yaml --name lab
+  trainctl plan job.yaml launch.machine=lab)");
+  command->callback([&chosen, options] { chosen = [options] { return calibrate(*options); }; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,35 @@
+// See the header.
+#include "engine/estimate/estimate_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace trainctl {
+
+nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine& machine, const Simulation& step) {
+  constexpr double kNineOfTen = 1.645;  // standard deviations of a normal distribution
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object(), of_classes = nlohmann::ordered_json::array();
+  for (size_t p = 0; p < kParts; ++p)
+    if (step.parts[p] > Seconds{}) parts[std::string(to_string(static_cast<Part>(p)))] = step.parts[p].value;
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    Seconds compute, communication;
+    for (size_t i = 0; i < step.spans[c].size(); ++i) {
+      const SimulatedSpan& span = step.spans[c][i];
+      const Opcode opcode = classes.programs[c].instructions[i].opcode;
+      if (opcode == Opcode::kernel || opcode == Opcode::load) compute += span.end - span.begin;
+      if (opcode == Opcode::collective || opcode == Opcode::send) communication += span.end - span.begin;
+    }
+    of_classes.push_back({{"rank", classes.ranks[c].front()},
+                          {"compute", compute.value},
+                          {"communication", communication.value}});
+  }
+  return {{"machine", machine.name},
+          {"source", machine.source},
+          {"seconds", step.step.value},
+          {"low", std::max(step.step - kNineOfTen * step.deviation, Seconds{}).value},
+          {"high", (step.step + kNineOfTen * step.deviation).value},
+          {"parts", std::move(parts)},
+          {"classes", std::move(of_classes)}};
+}
+
+}  // namespace trainctl

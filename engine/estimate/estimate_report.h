@@ -1,0 +1,15 @@
+// What `trainctl plan` predicts of a step.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/estimate/simulate.h"
+
+namespace trainctl {
+
+/// {"machine", "source", "seconds", "low", "high": nine of ten steps take between them, as far as the errors of kernels
+///  tell, "parts": {name: seconds, …}: of the longest chain, adding up to `seconds`,
+///  "classes": [{"rank": its first, "compute", "communication": seconds in which the streams are busy}, …]}
+nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine& machine, const Simulation& step);
+
+}  // namespace trainctl

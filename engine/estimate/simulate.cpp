@@ -1,0 +1,369 @@
+// See the header.
+#include "engine/estimate/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/compile/verify.h"
+
+namespace trainctl {
+namespace {
+
+/// An instruction of a class.
+struct At {
+  size_t of_class = 0;
+  int index = -1;  ///< -1: none
+};
+
+/// What happened, and what it was that ended then.
+struct Event {
+  Seconds time;
+  At at;
+};
+
+/// When an instruction can begin, as far as is known.
+struct Begin {
+  bool known = false;
+  Seconds ready;
+  Event event;
+
+  void not_before(const Event& other) {
+    if (other.time > event.time) event = other;
+  }
+};
+
+/// Instructions that run one after the other.
+struct Lane {
+  size_t of_class = 0;
+  std::vector<int> indices;
+  size_t next = 0;
+  Event last;  ///< the end of the instruction before
+  Begin begin;
+
+  bool finished() const { return next == indices.size(); }
+  At head() const { return {of_class, indices[next]}; }
+};
+
+/// Messages of one class to another: when each was there, and when it was taken.
+struct Channel {
+  std::vector<Event> sent, received;
+};
+
+/// Which of the messages in its channels, one for each class that its peers belong to, or of the calls of its group an
+/// instruction is.
+struct Place {
+  std::vector<size_t> channels;
+  size_t number = 0;
+};
+
+/// Instructions that take equally long.
+struct Priced {
+  Seconds seconds;
+  double error = 0;  ///< relative
+  std::string key;   ///< equal keys err alike
+};
+
+/// Of what no sample says: rates of a machine are that far from what a kernel or a call reaches.
+constexpr double kUnmeasured = 0.2;
+
+std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
+  std::vector<TensorInfo> infos;
+  infos.reserve(operands.size());
+  for (const Operand& operand : operands) infos.push_back({operand.shape, operand.dtype});
+  return infos;
+}
+
+class Simulator {
+ public:
+  Simulator(const RankClasses& classes, const Machine& machine) : classes_(classes), machine_(machine) {
+    for (size_t c = 0; c < classes.programs.size(); ++c) add(c);
+    for (const MetGroup& group : met_groups(classes))
+      for (int a : group.members)
+        for (int b : group.members) meets_[{class_of(a), group.id}].insert(class_of(b));
+    for (const MetChannel& met : met_channels(classes)) {
+      note(class_of(met.from), met.sends);
+      note(class_of(met.to), met.recvs);
+      channels_.emplace_back();
+    }
+  }
+
+  Simulation run() {
+    while (Lane* lane = next_lane()) start(*lane);
+    for (const Lane& lane : lanes_) check(lane.finished(), "a simulated program waits for ever");
+    Simulation result;
+    result.step = end_.time;
+    follow_back(result);
+    result.spans = std::move(spans_);
+    return result;
+  }
+
+ private:
+  size_t class_of(int rank) const { return static_cast<size_t>(classes_.class_of[static_cast<size_t>(rank)]); }
+  const Instruction& code(At at) const {
+    return classes_.programs[at.of_class].instructions[static_cast<size_t>(at.index)];
+  }
+  template <class T>
+  static auto& of(std::vector<std::vector<T>>& table, At at) {
+    return table[at.of_class][static_cast<size_t>(at.index)];
+  }
+  int group_id(At at) const { return classes_.group_ids[at.of_class][static_cast<size_t>(code(at).group)]; }
+
+  void add(size_t c) {
+    const Program& program = classes_.programs[c];
+    const size_t count = program.instructions.size();
+    spans_.emplace_back(count);
+    ended_.emplace_back(count, 0);
+    causes_.emplace_back(count);
+    places_.emplace_back(count);
+    std::vector<GroupSpread> spreads;
+    for (const std::vector<int>& group : program.groups) spreads.push_back(spread_of(machine_, group));
+    std::array<Lane, 5> lanes;
+    std::map<int, size_t> calls;
+    std::vector<Priced>& prices = prices_.emplace_back();
+    for (size_t i = 0; i < count; ++i) {
+      const Instruction& now = program.instructions[i];
+      const At at{c, static_cast<int>(i)};
+      prices.push_back(priced(at, spreads));
+      if (now.opcode == Opcode::collective) of(places_, at).number = calls[now.group]++;
+      lanes[machine_.overlaps ? static_cast<size_t>(now.stream) : 0].indices.push_back(at.index);
+    }
+    for (Lane& lane : lanes) {
+      lane.of_class = c;
+      if (!lane.indices.empty()) lanes_.push_back(std::move(lane));
+    }
+  }
+
+  void note(size_t of_class, const std::vector<int>& indices) {
+    for (size_t k = 0; k < indices.size(); ++k) {
+      Place& place = places_[of_class][static_cast<size_t>(indices[k])];
+      place.channels.push_back(channels_.size());
+      place.number = k;
+    }
+  }
+
+  /// True if each of the message's channels has had the event.
+  bool await(Begin& begin, const Place& place, std::vector<Event> Channel::*events) const {
+    for (size_t c : place.channels) {
+      const std::vector<Event>& all = channels_[c].*events;
+      if (all.size() <= place.number) return false;
+      begin.not_before(all[place.number]);
+    }
+    return true;
+  }
+
+  /// Notes that the class has come to this call; true if all others have too.
+  bool meet(At at, Begin& begin) {
+    const int id = group_id(at);
+    const size_t number = of(places_, at).number;
+    std::vector<Event>& mine = arrivals_[{at.of_class, id}];
+    if (mine.size() <= number) mine.push_back(begin.event);
+    for (size_t member : meets_.at({at.of_class, id})) {
+      const std::vector<Event>& theirs = arrivals_[{member, id}];
+      if (theirs.size() <= number) return false;
+      begin.not_before(theirs[number]);
+    }
+    return true;
+  }
+
+  Begin begin_of(const Lane& lane) {
+    const At at = lane.head();
+    const Instruction& now = code(at);
+    Begin begin{.event = lane.last};
+    for (int w : now.waits) {
+      const At awaited{at.of_class, w};
+      if (code(awaited).opcode == Opcode::send) {
+        if (!await(begin, of(places_, awaited), &Channel::received)) return begin;
+      } else if (of(ended_, awaited) == 0) {
+        return begin;
+      } else {
+        begin.not_before({of(spans_, awaited).end, awaited});
+      }
+    }
+    begin.ready = begin.event.time;
+    if (now.opcode == Opcode::collective && !meet(at, begin)) return begin;
+    if (now.opcode == Opcode::recv && !await(begin, of(places_, at), &Channel::sent)) return begin;
+    begin.known = true;
+    return begin;
+  }
+
+  /// Of the lanes whose head can begin, the one that begins first; null if there is none.
+  Lane* next_lane() {
+    Lane* first = nullptr;
+    for (Lane& lane : lanes_) {
+      if (lane.finished()) continue;
+      if (!lane.begin.known) lane.begin = begin_of(lane);
+      if (lane.begin.known && (first == nullptr || lane.begin.event.time < first->begin.event.time)) first = &lane;
+    }
+    return first;
+  }
+
+  void start(Lane& lane) {
+    const At at = lane.head();
+    const Opcode opcode = code(at).opcode;
+    const Seconds begin = lane.begin.event.time, end = begin + stretched(lane, of(prices_, at).seconds);
+    of(spans_, at) = {lane.begin.ready, begin, end};
+    of(causes_, at) = lane.begin.event.at;
+    of(ended_, at) = 1;
+    if (opcode == Opcode::send || opcode == Opcode::recv)
+      for (size_t c : of(places_, at).channels)
+        (opcode == Opcode::send ? channels_[c].sent : channels_[c].received).push_back({end, at});
+    lane.last = {end, at};
+    lane.begin = {};
+    ++lane.next;
+    if (end > end_.time) end_ = lane.last;
+  }
+
+  static bool moves(const Instruction& instruction) {
+    return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send;
+  }
+
+  /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
+  Seconds stretched(const Lane& lane, Seconds seconds) const {
+    Seconds beside;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || other.next == 0 || moves(code(other.last.at)) == moves(code(lane.head())))
+        continue;
+      beside = std::max(beside, std::min(other.last.time - lane.begin.event.time, seconds));
+    }
+    return seconds + (machine_.overlap_cost - 1) * beside;
+  }
+
+  Priced priced(At at, const std::vector<GroupSpread>& spreads) const {
+    const Instruction& now = code(at);
+    const Bytes bytes{static_cast<double>(now.bytes())};
+    switch (now.opcode) {
+      case Opcode::kernel:
+        return priced_kernel(at);
+      case Opcode::collective: {
+        const GroupSpread& spread = spreads[static_cast<size_t>(now.group)];
+        std::string key = call_key(now.collective, spread);
+        const auto model = machine_.calls.find(key);
+        return {collective_time(machine_, now.collective, bytes, spread),
+                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes)), std::move(key)};
+      }
+      case Opcode::send:
+        return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};
+      case Opcode::load: {
+        double bytes_loaded = 0;
+        for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
+        return {Bytes{2 * bytes_loaded} / machine_.memory_rate, kUnmeasured, "load"};
+      }
+      case Opcode::recv:  // what its message takes is the send's
+      case Opcode::print:
+      case Opcode::wait:
+        return {};
+    }
+    return {};
+  }
+
+  Priced priced_kernel(At at) const {
+    const Instruction& now = code(at);
+    const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
+    const KernelDef& kernel = *kernel_of(now);
+    std::string key = kernel_key(kernel, inputs, outputs, now.attrs);
+    const auto model = machine_.kernels.find(key);
+    Seconds seconds = kernel_time(machine_, kernel, inputs, outputs, now.attrs);
+    // One launch starts all of its kernels.
+    if (now.launch >= 0 && at.index > 0 && code({at.of_class, at.index - 1}).launch == now.launch)
+      seconds = std::max(seconds - machine_.launch, Seconds{});
+    return {seconds, model == machine_.kernels.end() ? kUnmeasured : model->second.error(kernel_sizes(inputs, outputs)),
+            std::move(key)};
+  }
+
+  void follow_back(Simulation& result) {
+    std::map<std::string, double> deviations;
+    Seconds end = end_.time;
+    for (At at = end_.at; at.index >= 0; at = of(causes_, at)) {
+      const Seconds begin = of(spans_, at).begin;
+      result.parts[static_cast<size_t>(part_of(code(at)))] += end - begin;
+      const Priced& own = of(prices_, at);
+      deviations[own.key] += own.error * own.seconds.value;
+      end = begin;
+    }
+    double squares = 0;
+    for (const auto& [key, deviation] : deviations) squares += deviation * deviation;
+    result.deviation = {std::sqrt(squares)};
+  }
+
+  const RankClasses& classes_;
+  const Machine& machine_;
+  std::vector<Lane> lanes_;
+  // By class and instruction.
+  std::vector<std::vector<SimulatedSpan>> spans_;
+  std::vector<std::vector<char>> ended_;
+  std::vector<std::vector<At>> causes_;
+  std::vector<std::vector<Place>> places_;
+  std::vector<std::vector<Priced>> prices_;
+  std::vector<Channel> channels_;
+  // By class and group.
+  std::map<std::pair<size_t, int>, std::set<size_t>> meets_;
+  std::map<std::pair<size_t, int>, std::vector<Event>> arrivals_;
+  Event end_;  // the last of the step so far
+};
+
+Part part_of_purpose(Purpose purpose) {
+  switch (purpose) {
+    case Purpose::gradient:
+    case Purpose::clip:
+      return Part::gradients;
+    case Purpose::weights:
+      return Part::weights;
+    case Purpose::pipeline:
+      return Part::pipeline;
+    case Purpose::none:
+    case Purpose::redistribute:
+    case Purpose::statistics:
+    case Purpose::loss:
+    case Purpose::layer:
+      return Part::redistribute;
+  }
+  return Part::redistribute;
+}
+
+}  // namespace
+
+std::string_view to_string(Part part) {
+  switch (part) {
+    case Part::products:
+      return "products";
+    case Part::other_kernels:
+      return "other kernels";
+    case Part::redistribute:
+      return "redistribution";
+    case Part::gradients:
+      return "gradient sums";
+    case Part::weights:
+      return "gathers of weights";
+    case Part::pipeline:
+      return "sends between stages";
+    case Part::data:
+      return "data";
+  }
+  return "?";
+}
+
+Part part_of(const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kernel:
+      return kernel_of(instruction)->is_product ? Part::products : Part::other_kernels;
+    case Opcode::collective:
+      return part_of_purpose(instruction.purpose);
+    case Opcode::send:
+    case Opcode::recv:
+      return Part::pipeline;
+    case Opcode::load:
+    case Opcode::print:
+    case Opcode::wait:
+      return Part::data;
+  }
+  return Part::data;
+}
+
+Simulation simulate(const RankClasses& classes, const Machine& machine) { return Simulator(classes, machine).run(); }
+
+}  // namespace trainctl

@@ -1,0 +1,51 @@
+// How long a step takes: the programs that will run, executed on a machine's clock instead of the machine.
+//
+// One rank of each class runs. An instruction begins when its stream has reached it, what it waits for has ended and, if
+// it is a collective or a recv, its peers have come; instructions begin in the order of their times. So whatever the
+// compiler did is priced: overlap, launches that are shared, bubbles of the pipeline, ranks that wait for others.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "engine/compile/rank_classes.h"
+#include "engine/machine/machine.h"
+
+namespace trainctl {
+
+/// What a moment of a step is spent on.
+enum class Part : uint8_t {
+  products,       ///< products of matrices, convolutions, attention
+  other_kernels,  ///< the rest: bound by memory
+  redistribute,   ///< collectives between layouts, and statistics of cut dims
+  gradients,      ///< sums of gradients, and norms of them
+  weights,        ///< gathers of weights
+  pipeline,       ///< sends between stages
+  data,           ///< loads, prints
+};
+inline constexpr size_t kParts = 7;
+std::string_view to_string(Part part);
+Part part_of(const Instruction& instruction);
+
+/// When an instruction runs, from the start of the step.
+struct SimulatedSpan {
+  Seconds ready;  ///< its stream has reached it, and what it waits for has ended
+  Seconds begin;  ///< its peers have come too
+  Seconds end;
+};
+
+struct Simulation {
+  Seconds step;
+  /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.
+  std::array<Seconds, kParts> parts = {};
+  /// The standard deviation of `step` that follows from the errors of the kernels' times: equal kernels err alike,
+  /// different ones independently.
+  Seconds deviation;
+  std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
+};
+
+/// `classes` are verified: nothing waits for ever.
+Simulation simulate(const RankClasses& classes, const Machine& machine);
+
+}  // namespace trainctl

@@ -1,0 +1,174 @@
+// See the header.
+#include "engine/machine/kernel_samples.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+using Row = std::array<double, 3>;  // 1, operations, bytes
+using Samples = std::vector<KernelSample>;
+
+constexpr size_t kNone = std::numeric_limits<size_t>::max();
+
+Row row_of(const Cost& cost) { return {1, cost.flops, cost.bytes}; }
+
+double dot(const Row& a, const Row& b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
+
+/// A symmetric system of equations in the unknowns of `used`, by Gaussian elimination; false if it is singular.
+bool solve(std::array<Row, 3> matrix, Row right, unsigned used, Row& x) {
+  std::vector<int> at;
+  for (int i = 0; i < 3; ++i)
+    if ((used >> i & 1U) != 0) at.push_back(i);
+  for (size_t p = 0; p < at.size(); ++p) {
+    const int pivot = at[p];
+    if (matrix[pivot][pivot] <= 1e-12) return false;
+    for (size_t q = p + 1; q < at.size(); ++q) {
+      const double times = matrix[at[q]][pivot] / matrix[pivot][pivot];
+      for (int column : at) matrix[at[q]][column] -= times * matrix[pivot][column];
+      right[at[q]] -= times * right[pivot];
+    }
+  }
+  x = {};
+  for (size_t p = at.size(); p-- > 0;) {
+    double sum = right[at[p]];
+    for (size_t q = p + 1; q < at.size(); ++q) sum -= matrix[at[p]][at[q]] * x[at[q]];
+    x[at[p]] = sum / matrix[at[p]][at[p]];
+  }
+  return true;
+}
+
+/// The coefficients >= 0 with the least sum of squares of relative errors: of three, the best of all subsets that are not
+/// negative. `without` is left out.
+Row fit(const Samples& samples, size_t without) {
+  Row scale = {};
+  for (size_t s = 0; s < samples.size(); ++s)
+    for (int i = 0; s != without && i < 3; ++i) scale[i] = std::max(scale[i], row_of(samples[s].cost)[i]);
+  std::array<Row, 3> matrix = {};
+  Row right = {};
+  double count = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (s == without) continue;
+    Row row = row_of(samples[s].cost);
+    for (int i = 0; i < 3; ++i) row[i] = scale[i] > 0 ? row[i] / scale[i] / samples[s].seconds.value : 0;
+    for (int i = 0; i < 3; ++i) {
+      for (int j = 0; j < 3; ++j) matrix[i][j] += row[i] * row[j];
+      right[i] += row[i];
+    }
+    ++count;
+  }
+  for (int i = 0; i < 3; ++i) {  // unknowns of one size, so that a pivot's size says whether the system is singular
+    const double size = std::sqrt(matrix[i][i]);
+    if (size == 0) continue;
+    scale[i] *= size;
+    right[i] /= size;
+    for (int j = 0; j < 3; ++j) {
+      matrix[i][j] /= size;
+      matrix[j][i] /= size;
+    }
+  }
+  Row best = {};
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned used = 1; used < 8; ++used) {
+    Row x;
+    if (!solve(matrix, right, used, x) || std::any_of(x.begin(), x.end(), [](double v) { return v < 0; })) continue;
+    const double squares = count - 2 * dot(x, right) + dot(x, {dot(matrix[0], x), dot(matrix[1], x), dot(matrix[2], x)});
+    if (squares >= least) continue;
+    least = squares;
+    best = x;
+  }
+  for (int i = 0; i < 3; ++i) best[i] = scale[i] > 0 ? best[i] / scale[i] : 0;
+  return best;
+}
+
+double apart(const std::vector<double>& a, const std::vector<double>& b) {
+  double square = 0;
+  for (size_t i = 0; i < a.size(); ++i) square += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(square);
+}
+
+/// The interpolated log of measured over modelled. A size that is four powers of two away counts as much as no size,
+/// whose error is none.
+double left_near(const Samples& samples, const std::vector<double>& left, const std::vector<double>& sizes,
+                 size_t without) {
+  constexpr double kFar = 4, kSame = 1e-3;
+  double weights = 1 / std::pow(kFar, 4), sum = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    if (s == without) continue;
+    const double weight = 1 / std::pow(std::max(apart(sizes, samples[s].sizes), kSame), 4);
+    weights += weight;
+    sum += weight * left[s];
+  }
+  return sum / weights;
+}
+
+std::vector<double> left_by(const Row& coefficients, const Samples& samples) {
+  std::vector<double> left;
+  left.reserve(samples.size());
+  for (const KernelSample& sample : samples)
+    left.push_back(std::log(sample.seconds.value / dot(coefficients, row_of(sample.cost))));
+  return left;
+}
+
+double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& left,
+                  const std::vector<double>& sizes, const Cost& cost, size_t without) {
+  return dot(coefficients, row_of(cost)) * std::exp(left_near(samples, left, sizes, without));
+}
+
+double own_error(const Samples& samples) {
+  if (samples.size() == 1) return 1;
+  double squares = 0;
+  for (size_t s = 0; s < samples.size(); ++s) {
+    const Row coefficients = fit(samples, s);
+    const double seconds =
+        seconds_of(coefficients, samples, left_by(coefficients, samples), samples[s].sizes, samples[s].cost, s);
+    const double error = std::log(seconds / samples[s].seconds.value);
+    squares += error * error;
+  }
+  return std::min(1.0, std::sqrt(squares / static_cast<double>(samples.size())));
+}
+
+}  // namespace
+
+bool KernelSample::operator==(const KernelSample& other) const {
+  return sizes == other.sizes && cost.flops == other.cost.flops && cost.bytes == other.cost.bytes &&
+         seconds == other.seconds;
+}
+
+KernelModel::KernelModel(std::vector<KernelSample> samples)
+    : samples_(std::move(samples)),
+      coefficients_(fit(samples_, kNone)),
+      error_(own_error(samples_)) {
+  left_ = left_by(coefficients_, samples_);
+}
+
+Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost) const {
+  return {seconds_of(coefficients_, samples_, left_, sizes, cost, kNone)};
+}
+
+double KernelModel::error(const std::vector<double>& sizes) const {
+  constexpr double kMeasured = 0.03;  // the same call, measured again
+  double nearest = 1;                 // in powers of two
+  for (const KernelSample& sample : samples_) nearest = std::min(nearest, apart(sizes, sample.sizes));
+  return std::max(kMeasured, nearest * error_);
+}
+
+std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+  std::string key = kernel.name;
+  for (const TensorInfo& info : inputs) key.append(" ").append(to_string(info.dtype));
+  key += " ->";
+  for (const TensorInfo& info : outputs) key.append(" ").append(to_string(info.dtype));
+  return attrs.flag("tf32") ? key + " tf32" : key;
+}
+
+std::vector<double> kernel_sizes(Infos inputs, Infos outputs) {
+  std::vector<double> sizes;
+  for (Infos infos : {inputs, outputs})
+    for (const TensorInfo& info : infos) sizes.push_back(std::log2(static_cast<double>(std::max<int64_t>(bytes_of(info), 1))));
+  return sizes;
+}
+
+}  // namespace trainctl

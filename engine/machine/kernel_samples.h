@@ -1,0 +1,55 @@
+// Measured times of kernels, and what follows from them for sizes that were not measured.
+//
+// A kernel's time is modelled as start + operations / rate + bytes / rate, with coefficients >= 0 that minimize the
+// squares of the relative errors. What the model leaves at the measured sizes is interpolated: a size takes on the
+// errors of the nearest ones. The model says its own error: that which it makes at each measured size when it has not
+// seen that size, and less the nearer a measured size is.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl {
+
+struct KernelSample {
+  std::vector<double> sizes;  ///< log2 of the bytes of each input, then of each output
+  Cost cost;
+  Seconds seconds;
+  bool operator==(const KernelSample&) const;
+};
+
+class KernelModel {
+ public:
+  KernelModel() = default;
+  /// At least one sample; all with the same number of sizes.
+  explicit KernelModel(std::vector<KernelSample> samples);
+
+  Seconds seconds(const std::vector<double>& sizes, const Cost& cost) const;
+  /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
+  double error(const std::vector<double>& sizes) const;
+  /// The same of a size far from all samples, at most 1.
+  double error() const { return error_; }
+  const std::vector<KernelSample>& samples() const { return samples_; }
+  friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }
+
+ private:
+  std::vector<KernelSample> samples_;
+  std::vector<double> left_;  ///< log of measured over modelled, by sample
+  std::array<double, 3> coefficients_ = {};
+  double error_ = 1;
+};
+
+/// By key: kernel_key.
+using KernelSamples = std::map<std::string, KernelModel>;
+
+/// Calls of the same key are comparable: the kernel, the types of its operands, and attributes that choose another
+/// algorithm: "matmul bf16 bf16 -> bf16", "matmul f32 f32 -> f32 tf32".
+std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
+std::vector<double> kernel_sizes(Infos inputs, Infos outputs);
+
+}  // namespace trainctl

@@ -1,0 +1,67 @@
+// Machines that come with the program. Rates are what good kernels reach, about 70 % of the products and 80 to 90 % of the
+// memory rate of the data sheets; links are data sheets' figures times the part that NCCL's large collectives reach.
+//
+// Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX H100,
+// H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7 of
+// 400 Gb/s (A100: ConnectX-6 of 200 Gb/s) for each GPU.
+#include <algorithm>
+#include <array>
+
+#include "engine/machine/machine.h"
+
+namespace trainctl {
+namespace {
+
+constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+/// One thread a rank; the figures of a slow core, so that plans for unknown CPUs do not count on much.
+Machine cpu() {
+  Machine m;
+  m.name = "cpu";
+  m.source = "a guess at one core of a server";
+  m.devices = 64;
+  m.products = {{5e10}, {5e10}, {5e10}};
+  m.memory_rate = {1e10};
+  m.links = {{.name = "shared memory", .bandwidth = {5e9}, .latency = {5 * kMicro}}};
+  return m;
+}
+
+Machine gpus(const char* name, double memory_gib, ProductRates products, double memory_rate, double nvlink, double network) {
+  Machine m;
+  m.name = name;
+  m.source = "data sheets";
+  m.kind = DeviceKind::cuda;
+  m.devices = 8;
+  m.memory = {memory_gib * kGiB};
+  m.reserved = {1.5 * kGiB};
+  m.products = products;
+  m.memory_rate = {memory_rate};
+  m.launch = {2 * kMicro};
+  m.overlaps = true;
+  m.overlap_cost = 1.1;
+  m.links = {{.name = "NVLink", .devices = 8, .bandwidth = {nvlink}, .latency = {6 * kMicro}},
+             {.name = "InfiniBand", .bandwidth = {network}, .latency = {12 * kMicro}}};
+  return m;
+}
+
+const std::array<Machine, 4>& machines() {
+  static const std::array<Machine, 4> all = {
+      cpu(),
+      gpus("a100x8", 80, {{17 * kTera}, {110 * kTera}, {230 * kTera}}, 1.7 * kTera, 235 * kGiga, 22 * kGiga),
+      gpus("h100x8", 80, {{42 * kTera}, {330 * kTera}, {650 * kTera}}, 2.8 * kTera, 370 * kGiga, 45 * kGiga),
+      gpus("h200x8", 141e9 / kGiB, {{42 * kTera}, {330 * kTera}, {650 * kTera}}, 4.0 * kTera, 370 * kGiga, 45 * kGiga),
+  };
+  return all;
+}
+
+}  // namespace
+
+std::span<const Machine> known_machines() { return machines(); }
+
+const Machine* find_machine(std::string_view name) {
+  const auto found = std::find_if(machines().begin(), machines().end(), [&](const Machine& m) { return m.name == name; });
+  return found == machines().end() ? nullptr : &*found;
+}
+
+}  // namespace trainctl

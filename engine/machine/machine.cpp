@@ -1,0 +1,104 @@
+// Times on a machine, and how groups of ranks lie on it.
+#include "engine/machine/machine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <set>
+
+namespace trainctl {
+namespace {
+
+int rounds(int members) { return std::bit_width(static_cast<unsigned>(members - 1)); }
+
+bool multiplies_in_bf16(Infos inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return info.dtype == DType::bf16; });
+}
+
+}  // namespace
+
+FlopsPerSecond Machine::product_rate(DType dtype, bool tf32) const {
+  return dtype == DType::bf16 ? products.bf16 : tf32 ? products.tf32 : products.fp32;
+}
+
+int GroupSpread::size() const { return std::accumulate(units.begin(), units.end(), 1, std::multiplies<>()); }
+
+GroupSpread spread_of(const Machine& machine, std::span<const int> ranks) {
+  GroupSpread spread;
+  std::set<int> units(ranks.begin(), ranks.end());
+  for (const LinkLevel& level : machine.links) {
+    std::set<int> outer;
+    for (int unit : units) outer.insert(level.devices == 0 ? 0 : unit / level.devices);
+    // Groups that do not divide evenly among networks are taken for as wide as their widest part.
+    const size_t widest = (units.size() + outer.size() - 1) / outer.size();
+    spread.units.push_back(static_cast<int>(widest));
+    units = std::move(outer);
+  }
+  return spread;
+}
+
+int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
+  if (group_size <= 1) return 0;
+  const int64_t once = bytes - (bytes + group_size - 1) / group_size;  // bytes * (group_size - 1) may be too large
+  if (kind == Collective::broadcast) return bytes;
+  return kind == Collective::all_reduce ? 2 * once : once;
+}
+
+// Of a group on h hosts with g members each, g devices share what passes between the hosts: each host sends
+// (h-1)/h of the bytes, g devices at a time. Within a host the call passes as among all members.
+Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread) {
+  if (spread.size() <= 1) return {};
+  if (!machine.calls.empty()) {
+    const auto measured = machine.calls.find(call_key(kind, spread));
+    const auto sent = static_cast<double>(wire_bytes(kind, static_cast<int64_t>(bytes.value), spread.size()));
+    if (measured != machine.calls.end()) return measured->second.seconds(call_sizes(bytes), {.bytes = sent});
+  }
+  const double passes = kind == Collective::all_reduce ? 2 : 1;
+  Seconds latency, slowest;
+  double inner = 1;  // members of a unit of this level
+  for (size_t l = 0; l < spread.units.size(); ++l) {
+    const int units = spread.units[l];
+    const LinkLevel& link = machine.links[l];
+    if (units > 1) {
+      const double reach = l == 0 ? spread.size() : units;
+      const double sent = kind == Collective::broadcast ? 1 : passes * (reach - 1) / reach;
+      latency += link.latency * (passes * rounds(units));
+      slowest = std::max(slowest, sent * bytes / inner / link.bandwidth);
+    }
+    inner *= units;
+  }
+  const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
+  return machine.links[static_cast<size_t>(first - spread.units.begin())].latency + latency + slowest;
+}
+
+std::string call_key(Collective kind, const GroupSpread& spread) {
+  std::vector<int> units = spread.units;
+  while (units.size() > 1 && units.back() == 1) units.pop_back();
+  std::string key(to_string(kind));
+  for (size_t l = 0; l < units.size(); ++l) key += (l == 0 ? " " : "x") + std::to_string(units[l]);
+  return key;
+}
+
+std::vector<double> call_sizes(Bytes bytes) { return {std::log2(std::max(bytes.value, 1.0))}; }
+
+Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
+  for (const LinkLevel& link : machine.links)
+    if (link.devices == 0 || from / link.devices == to / link.devices) return link.latency + bytes / link.bandwidth;
+  return {};
+}
+
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+  const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
+  if (!machine.kernels.empty()) {
+    const auto found = machine.kernels.find(kernel_key(kernel, inputs, outputs, attrs));
+    if (found != machine.kernels.end()) return found->second.seconds(kernel_sizes(inputs, outputs), cost);
+  }
+  const DType type = multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32;
+  const Seconds products = Flops{cost.flops} / machine.product_rate(type, attrs.flag("tf32"));
+  const Seconds memory = Bytes{cost.bytes} / machine.memory_rate;
+  return machine.launch + std::max(products, memory);
+}
+
+}  // namespace trainctl

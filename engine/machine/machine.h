@@ -1,0 +1,99 @@
+// A kind of host as data: its devices, the links between them and between hosts, and how long kernels take. The planner
+// and the estimator know of a machine what stands here, and nothing else; so a plan for a machine can be made anywhere.
+//
+//   devices   joined by levels of links, innermost first: 8 GPUs of a host by NVLink, any number of hosts by a network
+//   kernels   a bound for all (rates of products and of memory), better where a kernel was measured
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/units.h"
+#include "engine/graph/collective.h"
+#include "engine/graph/dtype.h"
+#include "engine/machine/kernel_samples.h"
+#include "engine/ops/kernel_def.h"
+
+namespace trainctl {
+
+enum class DeviceKind : uint8_t { cpu, cuda };
+
+/// What joins units of the level below: devices, or groups of them.
+struct LinkLevel {
+  std::string name;  ///< "NVLink", "InfiniBand"
+  int devices = 0;   ///< that one such network joins; 0: any number
+  /// A device's share, in each direction: what it sends while all devices of the network send as much.
+  BytesPerSecond bandwidth;
+  Seconds latency;  ///< of a message
+
+  friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
+};
+
+/// The fastest products of matrices that a device reaches, by the type in which they are multiplied.
+struct ProductRates {
+  FlopsPerSecond fp32, tf32, bf16;
+  friend bool operator==(const ProductRates&, const ProductRates&) = default;
+};
+
+struct Machine {
+  std::string name;    ///< "h200x8"
+  std::string source;  ///< where the numbers are from: "data sheets", "measured 2026-11-23, driver 580.82"
+  DeviceKind kind = DeviceKind::cpu;
+  /// Devices of a host. Ranks of a CPU beyond its cores share them.
+  int devices = 1;
+  Bytes memory;    ///< of a device
+  Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
+  ProductRates products;
+  BytesPerSecond memory_rate;  ///< bytes read and bytes written together
+  Seconds launch;              ///< at least, from the begin of one kernel of a stream to that of the next
+  /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
+  bool overlaps = false;
+  /// While bytes move, kernels take this many times as long, and the transfer too.
+  double overlap_cost = 1;
+  std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
+  KernelSamples kernels;  ///< by kernel_key
+  KernelSamples calls;    ///< collectives, by call_key; `cost.bytes` is what a rank sends
+
+  FlopsPerSecond product_rate(DType dtype, bool tf32) const;
+  friend bool operator==(const Machine&, const Machine&) = default;
+};
+
+/// How many members of a group share a network: of each level, the units of the level below that it joins. A group of
+/// 16 ranks on 2 hosts of 8 is {8, 2}.
+struct GroupSpread {
+  std::vector<int> units;
+  int size() const;
+};
+
+/// Of a group of `ranks`, global numbers, that lie on hosts in their order.
+GroupSpread spread_of(const Machine& machine, std::span<const int> ranks);
+
+/// Bytes that one rank sends: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n, broadcast n.
+/// `bytes`: the larger side: what one rank holds before (all_reduce, reduce_scatter, all_to_all, broadcast) or after
+/// (all_gather) the call.
+int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
+
+/// The alpha-beta model over all levels: a call has a latency, and one more for each round of a tree within each level;
+/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group that
+/// lies like one that was measured takes what that took.
+Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread);
+/// "all_reduce 8x2": the kind and the group's units, without trailing ones.
+std::string call_key(Collective kind, const GroupSpread& spread);
+std::vector<double> call_sizes(Bytes bytes);
+
+/// From one rank to another.
+Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
+
+/// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its bytes
+/// take at the machine's rates.
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
+
+/// The machines that come with the program.
+std::span<const Machine> known_machines();
+/// Null: there is none of that name.
+const Machine* find_machine(std::string_view name);
+
+}  // namespace trainctl

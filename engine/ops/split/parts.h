@@ -1,0 +1,97 @@
+// The parts of a dim, and where the ranks of a cut hold them. A whole of 12 in 3 parts of 4, cut 2 ways:
+//
+//   place       0  1  2  3 | 4  5  6  7 | 8  9 10 11
+//   part        0          | 1          | 2
+//   whole is on 0  0  0  0   0  0  1  1   1  1  1  1
+//   part is on  0  0  1  1   0  0  1  1   0  0  1  1
+//
+// So rank 0 sends 2 and 3 of the whole, and rank 1 sends 8 and 9: what is held elsewhere, not all of it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "engine/base/attrs.h"
+#include "engine/ops/kernel.h"
+
+namespace trainctl {
+
+/// Elements of one part that one rank holds in the whole, and one in the part.
+struct Piece {
+  size_t part = 0;
+  int64_t in_whole = 0, in_part = 0, count = 0;  ///< places and elements along the dim
+  int64_t whole_rank = 0, part_rank = 0;
+};
+
+/// Sizes of whole tensors, not of a rank's parts of them.
+struct Parts {
+  int64_t whole = 0;
+  Ints sizes, offsets;
+
+  /// `offsets`: where each part begins; empty: where the one before ends.
+  static Parts of(int64_t whole, Ints sizes, Ints offsets) {
+    if (offsets.empty()) {
+      offsets.resize(sizes.size());
+      std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});
+    }
+    return {whole, std::move(sizes), std::move(offsets)};
+  }
+
+  /// In the order of the parts.
+  std::vector<Piece> pieces(int64_t ways) const {
+    std::vector<Piece> all;
+    const int64_t of_whole = whole / ways;
+    for (size_t p = 0; p < sizes.size(); ++p) {
+      const int64_t of_part = sizes[p] / ways;
+      for (int64_t at = 0; at < sizes[p];) {
+        Piece piece{p, offsets[p] + at, at, 0, (offsets[p] + at) / of_whole, at / of_part};
+        const int64_t end_in_whole = (piece.whole_rank + 1) * of_whole - offsets[p];
+        piece.count = std::min(end_in_whole, (piece.part_rank + 1) * of_part) - at;
+        at += piece.count;
+        all.push_back(piece);
+      }
+    }
+    return all;
+  }
+
+  /// The most that one rank sends to another, at least 1: the size of the blocks that are exchanged.
+  int64_t block(int64_t ways) const {
+    std::map<std::pair<int64_t, int64_t>, int64_t> sent;
+    int64_t most = 1;
+    for (const Piece& piece : pieces(ways))
+      if (piece.whole_rank != piece.part_rank)
+        most = std::max(most, sent[{piece.whole_rank, piece.part_rank}] += piece.count);
+    return most;
+  }
+};
+
+/// Rows of bytes from one place to another.
+struct StripCopy {
+  const std::byte* from;
+  std::byte* to;
+  int64_t from_row, to_row;  ///< from one row to the next
+  int64_t row;               ///< of one row
+};
+
+/// What a kernel of this family copies.
+struct StripCopies {
+  int64_t rows = 1;
+  std::vector<StripCopy> strips;
+  bool has_gaps = false;  ///< of the output: zeros
+};
+
+enum class PartsKernel : uint8_t {
+  split,        ///< (x[, blocks]) -> parts
+  concat,       ///< (parts..[, blocks]) -> whole
+  split_pack,   ///< (x) -> blocks [ranks, ..]
+  concat_pack,  ///< (parts..) -> blocks
+};
+
+/// Of the operands of one rank. `blocks`: what other ranks hold is read from the last input, [ranks, ..].
+StripCopies strip_copies(const KernelCall& call, PartsKernel kernel, bool blocks = false);
+
+}  // namespace trainctl

@@ -1,0 +1,112 @@
+// What a resumed run reads from the disk: the checkpoint once, whatever the plans. The launcher verifies every byte; the
+// ranks, which are on the same host, then read their parts from the system's cache of files.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/error.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+#include "tests/skip.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+/// 12.6 million numbers with adam's state: 50 MB, much more than a run reads beside it.
+constexpr const char* kJob = R"(
+name: reads
+seed: 3
+dataset: {type: random, shape: [1024], label_dtype: f32, samples: 48, batch: 24}
+network:
+  - {name: a, type: dense, units: 1024}
+  - {name: b, type: dense, units: 1024}
+  - {name: c, type: dense, units: 1024}
+  - {name: d, type: dense, units: 1024}
+  - {name: out, type: dense, units: 1}
+loss: mse
+optimizer: {type: adam, learning_rate: 0.000001}
+train: {steps: 1, checkpoint: {every_steps: 1}}
+launch: {ranks: 1, device: cpu}
+)";
+
+const Words kOne = {}, kData = {"launch.ranks=4", "parallel.mode=data_parallel"},
+            kTensor = {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
+                       "parallel.strategies={a: [[1, 1], [4, 1]], b: [[1, 4], [1, 4]], c: [[1, 1], [4, 1]], d: [[1, 4], [1, 4]]}"},
+            kStages = {"launch.ranks=6", "parallel.mode=semi_auto_parallel", "parallel.stages=3",
+                       "parallel.micro_batches=3", "parallel.optimizer_shard={level: 3, min_kb: 0}"};
+
+/// Bytes that this process and the processes that it has waited for got from read calls, and from the disk.
+struct Reads {
+  int64_t calls = 0, disk = 0;
+};
+Reads reads_so_far() {
+  std::ifstream file("/proc/self/io");
+  Reads reads;
+  std::string name;
+  for (int64_t count; file >> name >> count;) {
+    if (name == "rchar:") reads.calls = count;
+    if (name == "read_bytes:") reads.disk = count;
+  }
+  return reads;
+}
+
+/// Returns the bytes of the folder's files, which are no longer in the system's cache.
+int64_t leave_cache(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const int fd = open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
+    REQUIRE(fd >= 0);
+    fsync(fd);
+    posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    close(fd);
+    bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+struct Pair {
+  std::string name;
+  Words saved, resumed;
+  double copies;  ///< of the state that the ranks of the resumed plan hold together
+};
+
+}  // namespace
+
+TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, over all ranks, whatever the plans") {
+  for (const Pair& pair : {Pair{"the same plan", kData, kData, 4}, Pair{"data to tensor parallel", kData, kTensor, 1},
+                           Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1},
+                           Pair{"4 ranks to 1", kData, kOne, 1}}) {
+    CAPTURE(pair.name);
+    const Scratch scratch;
+    std::ofstream(scratch.path() + "/job.yaml") << kJob;
+    Words words = {"run", "job.yaml"};
+    words.insert(words.end(), pair.saved.begin(), pair.saved.end());
+    CommandResult result = trainctl_command(scratch.path(), words);
+    INFO(result.err);
+    REQUIRE(result.exit_code == kExitDone);
+
+    const std::string checkpoint = scratch.path() + "/log_output/1/checkpoints/step_00000001";
+    const auto bytes = static_cast<double>(leave_cache(checkpoint));
+    REQUIRE(bytes > 50e6);
+    words = {"run", "job.yaml", "--resume-from", checkpoint, "train={steps: 2}"};
+    words.insert(words.end(), pair.resumed.begin(), pair.resumed.end());
+    const Reads before = reads_so_far();
+    result = trainctl_command(scratch.path(), words);
+    const Reads after = reads_so_far();
+    INFO(result.err);
+    REQUIRE(result.exit_code == kExitDone);
+    // Once to verify it, and then each rank its own part.
+    CHECK(static_cast<double>(after.calls - before.calls) <= 1.1 * (1 + pair.copies) * bytes);
+    const auto disk = static_cast<double>(after.disk - before.disk);
+    CAPTURE(disk / bytes);
+    if (disk < 0.9 * bytes) return skip_test("the temporary folder is on no disk whose reads the system counts");
+    CHECK(disk <= 1.1 * bytes);
+  }
+}

@@ -1,0 +1,139 @@
+// The last product and the loss for some rows at a time: the prediction and its gradient never exist whole.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/verify_programs.h"
+#include "engine/spec/parse.h"
+#include "tests/compile/jobs.h"
+#include "tests/compile/pass_proof.h"
+#include "tests/compile/sketch.h"
+
+using namespace trainctl;
+
+namespace {
+
+const int64_t kRows = 12 * 16, kClasses = 480;
+
+/// Rows of 16 tokens and a head over many classes.
+Job language_model(int pieces, const std::string& parallel, const std::string& more = "", int ranks = 1) {
+  Job j = job(parse_job(fmt::format(R"(
+dataset: {{type: random, shape: [16], dtype: i32, label_shape: [16], classes: 480, batch: 12}}
+network:
+  - {{name: embed, type: embedding, vocab: 480, units: 24}}
+  - {{name: norm, type: layer_norm}}
+  - {{name: head, type: dense, units: 480, bias: {}}}
+loss: softmax_cross_entropy
+{}
+launch: {{ranks: {}}}
+parallel: {{{}}}
+)",
+                                    parallel.find("no_bias") == std::string::npos, more, ranks,
+                                    parallel == "no_bias" ? "" : parallel),
+                        "job.yaml"));
+  j.plan.head_pieces = pieces;
+  return j;
+}
+
+/// All ranks' programs, proved one by one, as classes and after each pass.
+std::vector<Program> programs(const Job& j) {
+  CHECK(verify_classes(compile_classes(j.graph, j.plan, j.spec, CostModel())).empty());
+  CHECK_FALSE(first_pass_fault(j.graph, j.plan, j.spec, CostModel(), passes()));
+  return compile_all(j.graph, j.plan, j.spec, CostModel());
+}
+
+int64_t largest_activation(const Program& p) {
+  int64_t most = 0;
+  for (const Instruction& i : p.instructions)
+    for (const Operand& o : i.outputs)
+      if (o.tensor == "head" || o.tensor == "grad.head") most = std::max(most, num_elements(o.shape));
+  return most;
+}
+
+int count(const Program& p, const std::string& op) {
+  return static_cast<int>(
+      std::count_if(p.instructions.begin(), p.instructions.end(), [&](const Instruction& i) { return i.op == op; }));
+}
+
+}  // namespace
+
+TEST_CASE("the head runs in as many pieces of rows as the plan says, and the prediction exists only in pieces") {
+  const Program whole = programs(language_model(1, ""))[0];
+  CHECK(largest_activation(whole) == kRows * kClasses);
+  for (const int pieces : {2, 5, 12}) {
+    CAPTURE(pieces);
+    const Program p = programs(language_model(pieces, ""))[0];
+    CHECK(largest_activation(p) == (12 + pieces - 1) / pieces * 16 * kClasses);
+    CHECK(count(p, "softmax_cross_entropy_with_grad") == pieces);
+    // What the pieces save; beside them there are dx and the activations of the layers before.
+    const int64_t of_12 = (12 + pieces - 1) / pieces;
+    CHECK(p.memory.activations < whole.memory.activations * of_12 / 12 + 5 * kRows * 24 * 4);
+  }
+}
+
+TEST_CASE("there are no more pieces than rows") {
+  const Program p = programs(language_model(100, ""))[0];
+  CHECK(count(p, "softmax_cross_entropy_with_grad") == 12);
+}
+
+TEST_CASE("a piece begins at a multiple of 64 bytes in every tensor: rows of 6 labels are cut by eights") {
+  Job j = job("language", {"dataset.batch=24"});
+  j.plan.head_pieces = 5;
+  std::vector<int64_t> rows;
+  for (const Instruction& i : programs(j)[0].instructions)
+    if (i.op == "softmax_cross_entropy_with_grad") rows.push_back(i.inputs[0].shape[0]);
+  CHECK(rows == std::vector<int64_t>{8, 8, 8});
+}
+
+TEST_CASE("sums over rows are added up over the pieces: the loss, and the gradients of weight and bias") {
+  const Program p = programs(language_model(3, ""))[0];
+  int first = 0, later = 0;
+  for (const Instruction& i : p.instructions) {
+    if (i.op != "matmul_weight_grad") continue;
+    REQUIRE(i.outputs.size() == 2);
+    CHECK(i.outputs[0].accumulate == i.outputs[1].accumulate);
+    ++(i.outputs[0].accumulate ? later : first);
+  }
+  CHECK(first == 1);
+  CHECK(later == 2);
+}
+
+TEST_CASE("micro-batches, recompute, metrics, shards and stages leave the head in pieces") {
+  const std::vector<std::pair<std::string, std::string>> jobs = {
+      {"micro_batches: 2", ""},
+      {"recompute: ['*']", ""},
+      {"", "metrics: [accuracy, {type: top_k, k: 3}]"},
+      {"", "optimizer: {type: sgd, learning_rate: 0.1}"},
+      {"mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}, micro_batches: 3", ""},
+      {"mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}", ""},
+      {"mode: semi_auto_parallel, stages: 2, micro_batches: 2, schedule: gpipe, stage_config: {embed: 0, norm: 0, head: 1}", ""},
+      {"mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {embed: 0, norm: 0, head: 1}", ""}};
+  for (const auto& [parallel, more] : jobs) {
+    CAPTURE(parallel);
+    CAPTURE(more);
+    const int ranks = parallel.find("mode") == std::string::npos ? 1 : 2;
+    const int64_t whole = largest_activation(programs(language_model(1, parallel, more, ranks)).back());
+    const int64_t piece = largest_activation(programs(language_model(2, parallel, more, ranks)).back());
+    CHECK(whole > 0);
+    CHECK(piece == (whole / 480 / 16 + 1) / 2 * 480 * 16);
+  }
+}
+
+TEST_CASE("a head cut by vocabulary exchanges the statistics of each piece's rows") {
+  const Job j = language_model(4, "mode: semi_auto_parallel, strategies: {head: [[1, 1, 1], [4, 1]]}", "", 4);
+  for (const Program& p : programs(j)) {
+    const auto statistics = collectives(p, Purpose::statistics);
+    REQUIRE(statistics.size() == 4);
+    for (const Instruction* i : statistics) CHECK(i->inputs[0].shape == Shape{3, 16, 3});
+    CHECK(largest_activation(p) == kRows * kClasses / 4 / 4);
+  }
+}
+
+TEST_CASE("a prediction that something else reads whole stays whole") {
+  for (const std::string more : {"print: [head]", "precision: bf16\ngradient_precision: bf16"}) {
+    CAPTURE(more);
+    CHECK(largest_activation(programs(language_model(4, "", more))[0]) == kRows * kClasses);
+  }
+}

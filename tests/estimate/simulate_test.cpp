@@ -1,0 +1,172 @@
+// A simulated step: laws that hold for every program and machine.
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "engine/compile/compile.h"
+#include "engine/estimate/simulate.h"
+#include "engine/model/model.h"
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+const std::string kNetwork = R"(
+dataset: {type: random, shape: [64], label_dtype: i32, classes: 16, batch: 48}
+network:
+  - {name: a, type: dense, units: 128}
+  - {type: relu}
+  - {name: b, type: dense, units: 128}
+  - {type: relu}
+  - {name: c, type: dense, units: 128}
+  - {type: relu}
+  - {name: d, type: dense, units: 16}
+loss: softmax_cross_entropy
+optimizer: {type: adamw, learning_rate: 0.001}
+)";
+
+const std::vector<std::string> kPlans = {
+    "launch: {ranks: 1}",
+    "launch: {ranks: 4}\nparallel: {mode: data_parallel}",
+    "launch: {ranks: 6}\nparallel: {mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}",
+    "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {b: [[1, 1], [4, 1]], c: [[1, 4], [1, 4]]}}",
+    "launch: {ranks: 3}\nparallel: {mode: semi_auto_parallel, stages: 3, micro_batches: 6}",
+    "launch: {ranks: 8}\nparallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 4, schedule: gpipe, optimizer_shard: {level: 2, min_kb: 0}}",
+};
+
+struct Job {
+  JobSpec spec;
+  Graph graph;
+  Plan plan;
+};
+
+Job planned(const std::string& text) {
+  Job job;
+  job.spec = parse_job(text, "job.yaml");
+  DataShapes shapes;
+  shapes.data = job.spec.dataset.shape;
+  shapes.label = job.spec.dataset.label_shape;
+  shapes.label_is_integer = job.spec.dataset.label_dtype == "i32";
+  job.graph = build_graph(job.spec, shapes);
+  job.plan = make_plan(job.graph, job.spec, CostModel());
+  return job;
+}
+
+struct Case {
+  Job job;
+  RankClasses classes;
+};
+
+Case compiled(const std::string& plan) {
+  Case c{planned(kNetwork + plan), RankClasses()};
+  c.classes = compile_classes(c.job.graph, c.job.plan, c.job.spec, CostModel());
+  return c;
+}
+
+/// Small steps need a machine on which they take more than latencies.
+Machine gpus() {
+  Machine machine = *find_machine("h100x8");
+  machine.products = {{1e10}, {1e10}, {1e10}};
+  return machine;
+}
+
+double sum(const Simulation& step) {
+  double seconds = 0;
+  for (const Seconds part : step.parts) seconds += part.value;
+  return seconds;
+}
+
+}  // namespace
+
+TEST_CASE("the parts of a simulated step add up to it, and no stream is busy for longer") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    for (const Machine& machine : {*find_machine("cpu"), gpus()}) {
+      const Simulation step = simulate(c.classes, machine);
+      CHECK(step.step.value > 0);
+      CHECK(sum(step) == doctest::Approx(step.step.value));
+      for (size_t k = 0; k < step.spans.size(); ++k) {
+        double compute = 0;
+        for (size_t i = 0; i < step.spans[k].size(); ++i) {
+          const SimulatedSpan& span = step.spans[k][i];
+          CHECK(span.ready <= span.begin);
+          CHECK(span.begin <= span.end);
+          if (c.classes.programs[k].instructions[i].stream == Stream::compute) compute += (span.end - span.begin).value;
+        }
+        CHECK(compute <= step.step.value * (1 + 1e-9));
+      }
+    }
+  }
+}
+
+TEST_CASE("one rank of each class stands for all: simulating every rank by itself takes as long") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    const RankClasses apart =
+        each_by_itself(compile_all(c.job.graph, c.job.plan, c.job.spec, CostModel()));
+    for (const Machine& machine : {*find_machine("cpu"), gpus()})
+      CHECK(simulate(c.classes, machine).step.value == doctest::Approx(simulate(apart, machine).step.value).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("more bandwidth, memory or products never cost time") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    for (Machine machine : {*find_machine("cpu"), gpus()}) {
+      machine.overlap_cost = 1;
+      const double before = simulate(c.classes, machine).step.value;
+      for (LinkLevel& link : machine.links) link.bandwidth = 3 * link.bandwidth;
+      const double wide = simulate(c.classes, machine).step.value;
+      CHECK(wide <= before);
+      machine.memory_rate = 2 * machine.memory_rate;
+      const double fast = simulate(c.classes, machine).step.value;
+      CHECK(fast <= wide);
+      machine.products.fp32 = 2 * machine.products.fp32;
+      CHECK(simulate(c.classes, machine).step.value <= fast);
+    }
+  }
+}
+
+TEST_CASE("four equal stages take three products a micro-batch, and a bubble of five") {
+  const std::string network = R"(
+dataset: {type: random, shape: [512], label_shape: [512], label_dtype: f32, batch: 512}
+network:
+  - {name: a, type: dense, units: 512, bias: false}
+  - {name: b, type: dense, units: 512, bias: false}
+  - {name: c, type: dense, units: 512, bias: false}
+  - {name: d, type: dense, units: 512, bias: false}
+loss: mae
+optimizer: {type: sgd, learning_rate: 0.001}
+launch: {ranks: 4}
+parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2, d: 3}, micro_batches: )";
+  Machine machine = gpus();  // only products count
+  machine.memory_rate = {1e18};
+  machine.launch = {};
+  machine.overlap_cost = 1;
+  for (LinkLevel& link : machine.links) link = {link.name, link.devices, {1e18}, {}};
+  for (const int micro_batches : {1, 4, 8, 16}) {
+    CAPTURE(micro_batches);
+    const Job job = planned(network + std::to_string(micro_batches) + "}");
+    const RankClasses classes = compile_classes(job.graph, job.plan, job.spec, CostModel(std::make_shared<Machine>(machine), Precision::fp32));
+    const double product = 2.0 * 512 * 512 * 512 / micro_batches / machine.products.fp32.value;
+    // The last stage gets the first micro-batch after three products, computes without a pause, and sends its last
+    // gradient of an input before it computes that of its weight; two more stages do, then comes the first one's weight.
+    CHECK(simulate(classes, machine).step.value == doctest::Approx((3 * micro_batches + 5) * product).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("machines without overlap take at least as long as with it") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    Machine machine = gpus();
+    machine.overlap_cost = 1;
+    const double beside = simulate(c.classes, machine).step.value;
+    machine.overlaps = false;
+    CHECK(simulate(c.classes, machine).step.value >= beside * (1 - 1e-9));
+  }
+}

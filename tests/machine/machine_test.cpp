@@ -1,0 +1,153 @@
+// What a machine says of times: laws, and the file that holds it.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+
+#include "engine/base/error.h"
+#include "engine/machine/machine.h"
+#include "engine/machine/machine_text.h"
+
+using namespace trainctl;
+
+namespace {
+
+constexpr std::array kKinds = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
+                               Collective::all_to_all, Collective::broadcast};
+
+KernelSample sample(double flops, double bytes, double seconds) {
+  return {{std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}, {seconds}};
+}
+
+/// start 2 us, 1e9 operations and 1e8 bytes a second.
+double affine(double flops, double bytes) { return 2e-6 + flops / 1e9 + bytes / 1e8; }
+
+}  // namespace
+
+TEST_CASE("a kernel whose time is affine in its operations and bytes is predicted at sizes that were not measured") {
+  std::vector<KernelSample> samples;
+  for (const double flops : {1e4, 1e5, 1e6, 1e7})
+    for (const double bytes : {1e3, 3e4, 5e5}) samples.push_back(sample(flops, bytes, affine(flops, bytes)));
+  const KernelModel model(samples);
+  CHECK(model.error() < 1e-6);
+  for (const double flops : {2e4, 7e6, 9e8})
+    for (const double bytes : {2e3, 4e6}) {
+      const double seconds = model.seconds({std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}).value;
+      CHECK(seconds == doctest::Approx(affine(flops, bytes)).epsilon(1e-6));
+    }
+}
+
+TEST_CASE("a measured size has the time that was measured, and sizes near it are drawn along") {
+  std::vector<KernelSample> samples;
+  for (const double flops : {1e4, 1e5, 1e6, 1e7, 1e8}) samples.push_back(sample(flops, 1e3, affine(flops, 1e3)));
+  samples[2].seconds = {3 * samples[2].seconds.value};  // an odd size
+  const KernelModel model(samples);
+  CHECK(model.seconds(samples[2].sizes, samples[2].cost).value == doctest::Approx(samples[2].seconds.value));
+  CHECK(model.error() > 0.1);
+  CHECK(model.error(samples[2].sizes) < 0.05);
+  CHECK(model.error({40, 40}) == model.error());
+  const Cost near{.flops = 1.05e6, .bytes = 1e3};
+  CHECK(model.seconds({std::log2(near.flops), std::log2(1e3)}, near).value > 2 * affine(near.flops, 1e3));
+}
+
+TEST_CASE("no coefficient of a model is negative, so that more work never takes less time") {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> exponent(3, 8), noise(0.5, 2);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<KernelSample> samples;
+    for (int i = 0; i < 3 + round % 5; ++i) {
+      const double flops = std::pow(10, exponent(random)), bytes = std::pow(10, exponent(random));
+      samples.push_back(sample(flops, bytes, affine(flops, bytes) * noise(random)));
+    }
+    const KernelModel model(samples);
+    // Far from all samples, where nothing is interpolated.
+    const std::vector<double> far(2, 400);
+    const double one = model.seconds(far, {.flops = 1e6, .bytes = 1e6}).value;
+    CHECK(model.seconds(far, {.flops = 1e9, .bytes = 1e6}).value >= one);
+    CHECK(model.seconds(far, {.flops = 1e6, .bytes = 1e9}).value >= one);
+    CHECK(one > 0);
+  }
+}
+
+TEST_CASE("a group's spread says how many hosts it lies on") {
+  const Machine& machine = *find_machine("h200x8");
+  const auto units = [&](const std::vector<int>& ranks) { return spread_of(machine, ranks).units; };
+  CHECK(units({0, 1, 2, 3, 4, 5, 6, 7}) == std::vector<int>{8, 1});
+  CHECK(units({0, 8, 16}) == std::vector<int>{1, 3});
+  CHECK(units({6, 7, 8, 9}) == std::vector<int>{2, 2});
+  CHECK(spread_of(machine, std::vector<int>{3}).size() == 1);
+}
+
+TEST_CASE("a call over the network takes longer than one within a host, and more bandwidth never takes longer") {
+  Machine machine = *find_machine("h100x8");
+  const std::vector<int> inside = {0, 1, 2, 3}, across = {0, 8, 16, 24}, both = {0, 1, 8, 9};
+  for (const Collective kind : kKinds) {
+    for (const double bytes : {64.0, 1e6, 1e9}) {
+      CAPTURE(bytes);
+      const auto time = [&](const Machine& m, const std::vector<int>& ranks) {
+        return collective_time(m, kind, {bytes}, spread_of(m, ranks)).value;
+      };
+      CHECK(time(machine, inside) < time(machine, both));
+      CHECK(time(machine, both) < time(machine, across) * (1 + 1e-9) + 20e-6);
+      Machine faster = machine;
+      for (LinkLevel& link : faster.links) link.bandwidth = 2 * link.bandwidth;
+      for (const auto& ranks : {inside, across, both}) CHECK(time(faster, ranks) <= time(machine, ranks));
+      CHECK(time(machine, {5}) == 0);
+    }
+  }
+}
+
+TEST_CASE("groups of two on two hosts share the network: each device takes half of what passes") {
+  Machine machine = *find_machine("h100x8");
+  for (LinkLevel& link : machine.links) link.latency = {};
+  machine.links[0].bandwidth = {1e15};  // only the network counts
+  const double n = 1e9, network = machine.links[1].bandwidth.value;
+  const auto time = [&](const std::vector<int>& ranks) {
+    return collective_time(machine, Collective::all_reduce, {n}, spread_of(machine, ranks)).value;
+  };
+  CHECK(time({0, 8}) == doctest::Approx(2 * n / 2 / network));
+  CHECK(time({0, 1, 8, 9}) == doctest::Approx(2 * n / 2 / 2 / network));
+}
+
+TEST_CASE("a group that lies like one that was measured takes what that took") {
+  Machine machine = *find_machine("h100x8");
+  const GroupSpread eight{{8, 1}};
+  CHECK(call_key(Collective::all_reduce, eight) == "all_reduce 8");
+  CHECK(call_key(Collective::all_gather, {{4, 2}}) == "all_gather 4x2");
+  machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));
+  CHECK(collective_time(machine, Collective::all_reduce, {1e6}, eight).value == doctest::Approx(0.125));
+  CHECK(collective_time(machine, Collective::all_gather, {1e6}, eight).value < 1e-3);
+}
+
+TEST_CASE("a machine's file says all of it") {
+  for (Machine machine : known_machines()) {
+    machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
+    machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));
+    CHECK(machine_of_json(to_json(machine), "file") == machine);
+  }
+}
+
+TEST_CASE("a machine's file that is wrong is refused with the field") {
+  const std::string good = to_json(*find_machine("h100x8"));
+  const auto wrong = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    try {
+      (void)machine_of_json(text, "m.json");
+    } catch (const EnvError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(wrong("{", "") == "m.json: this is not JSON");
+  CHECK(wrong("\"name\": \"h100x8\"", "\"name\": 8") == "m.json.name: expected text");
+  CHECK(wrong("\"kind\": \"cuda\"", "\"kind\": \"tpu\"") == "m.json.kind: expected cpu or cuda");
+  CHECK(wrong("\"overlaps\"", "\"overlap\"") == "m.json has no field 'overlaps'");
+  CHECK(wrong("\"overlap_cost\": 1.1", "\"overlap_cost\": 0.5").starts_with("m.json.overlap_cost: at least 1"));
+  CHECK(wrong("\"devices\": 0", "\"devices\": 64").starts_with("m.json.links: the last one must join any number"));
+  CHECK(wrong("\"latency_seconds\": ", "\"latency_seconds\": -").starts_with("m.json.links[0].latency_seconds: "));
+  CHECK(wrong("\"kernels\": {}", "\"kernels\": {\"relu f32 -> f32\": []}") ==
+        "m.json.kernels.relu f32 -> f32: has no sample");
+}
