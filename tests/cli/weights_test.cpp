@@ -116,7 +116,8 @@ TEST_CASE("what was exported is imported again without a bit of difference, and 
   for (const std::string& name : a.names())
     if (name != "norm.batches") CHECK_MESSAGE(values(a, name) == values(b, name), name);
 
-  const CommandResult resumed = job.command({"run", "job.yaml", "--resume-from", "start", "launch.ranks=3"});
+  const CommandResult resumed = job.command(
+      {"run", "job.yaml", "--resume-from", "start", "launch.ranks=4", "optimizer={type: sgd, learning_rate: 0.01}"});
   INFO(resumed.out << resumed.err);
   CHECK(resumed.exit_code == kExitDone);
 }
@@ -130,7 +131,11 @@ TEST_CASE("without a map names are those of the job, and bf16 is rounded") {
   CHECK(rounded.find("fc1.weight")->type == StoredType::bf16);
   const std::vector<float> a = values(whole, "fc1.weight"), b = values(rounded, "fc1.weight");
   for (size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= std::abs(a[i]) / 256);
-  CHECK(job.imported("b.safetensors", "start", {}).exit_code == kExitDone);
+  REQUIRE(job.imported("b.safetensors", "start", {}).exit_code == kExitDone);
+  REQUIRE(job.exported("start", "c.safetensors", {}).exit_code == kExitDone);
+  const WeightFiles back(job.path("c.safetensors"));
+  CHECK(back.find("fc1.weight")->type == StoredType::f32);
+  CHECK(values(back, "fc1.weight") == b);
 }
 
 TEST_CASE("what a map does not name is not exported in silence") {
@@ -143,12 +148,18 @@ TEST_CASE("what a map does not name is not exported in silence") {
   const CommandResult partial = job.exported("1", "a.safetensors", {"--map", "map.yaml", "--partial"});
   CHECK(partial.exit_code == kExitDone);
   CHECK(contains(partial.out, "left out, since the map does not name them: 6"));
+
+  job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two, fc9.weight: three}\n");
+  const CommandResult misspelt = job.exported("1", "b.safetensors", {"--map", "map.yaml", "--partial"});
+  CHECK(contains(misspelt.out, "patterns of the map without a tensor here: 1\n    fc9.weight\n"));
 }
 
 TEST_CASE("what is missing, left over or of another shape is listed, and taken with --partial alone") {
   const TrainedJob job;
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
-  const Words other = {"network=[{name: fc1, type: dense, units: 12}, {name: fc3, type: dense, units: 3}, {name: fc2, type: dense, units: 4, bias: false}]"};
+  const Words other = {
+      "network=[{name: fc1, type: dense, units: 12}, {name: fc3, type: dense, units: 3}, {name: fc2, type: dense, "
+      "units: 4, bias: false}]"};
   const CommandResult refused = job.imported("a.safetensors", "start", other);
   CHECK(refused.exit_code == kExitEnv);
   for (const char* part : {"the file has not:\n    fc3.weight\n    fc3.bias\n", "the job has not:\n", "    fc2.bias\n",
@@ -173,7 +184,8 @@ TEST_CASE("files of torch, and an index that does not say the truth, are refused
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
   job.write("model.bin", std::string("PK\x03\x04", 4) + "archive/data.pkl");
   CHECK(contains(job.imported("model.bin", "start", {}).err, "model.bin: is a pickle of torch"));
-  job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "a.safetensors", "fc9": "a.safetensors"}})");
+  job.write("model.safetensors.index.json",
+            R"({"weight_map": {"fc1.weight": "a.safetensors", "fc9": "a.safetensors"}})");
   CHECK(contains(job.imported("model.safetensors.index.json", "start", {}).err,
                  "tensor 'fc9' is not in a.safetensors, as the index says"));
   job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "../a.safetensors"}})");
@@ -190,7 +202,8 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   CHECK(contains(form.err, "map.yaml:3:3: tensors.{w: '{w': a { without its }"));
   job.write("map.yaml", "tensors:\n  fc1.weight: {name: x, order: '(h k) d = d (h k)'}\n");
   const CommandResult sizes = job.exported("1", "a.safetensors");
-  CHECK(contains(sizes.err, "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' does not follow"));
+  CHECK(contains(sizes.err,
+                 "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' does not follow"));
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "there is no map 'gpt3'"));

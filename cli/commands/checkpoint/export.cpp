@@ -42,7 +42,8 @@ int write_export(const Options& options) {
                      {.dtype = options.dtype == "bf16" ? DType::bf16 : DType::f32, .partial = options.partial});
   std::cout << fmt::format("{}: {} tensors, {}, of step {}, from {}\n", options.output, done.tensors,
                            format_bytes(done.bytes), with_commas(manifest.step), path)
-            << list_of("left out, since the map does not name them", done.left_out, true);
+            << list_of("left out, since the map does not name them", done.left_out, true)
+            << list_of("patterns of the map without a tensor here", done.unused, true);
   if (done.optimizer_tensors > 0)
     std::cout << fmt::format("  not exported: the optimizer's state, {} tensors\n", done.optimizer_tensors);
   return kExitDone;

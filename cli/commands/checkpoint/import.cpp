@@ -9,6 +9,7 @@
 #include "cli/commands/checkpoint/choose_map.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/output_path.h"
+#include "cli/render/launch_report.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
@@ -45,8 +46,11 @@ int read_import(const Options& options) {
             << list_of("tied", done.tied) << list_of("ignored, as the map says", done.ignored)
             << list_of("not in the file, so they start as the job says", done.missing, true)
             << list_of("not in the job", done.extra, true) << list_of("of another shape", done.reshaped, true)
-            << fmt::format("next: trainctl run {} --resume-from {}{}\n", options.job.file, folder,
-                           done.missing.empty() && done.reshaped.empty() ? "" : " --partial");
+            << list_of("patterns of the map without a tensor here", done.unused, true);
+  std::vector<std::string> next = {"trainctl", "run", options.job.file, "--resume-from", folder};
+  if (!done.missing.empty() || !done.reshaped.empty()) next.emplace_back("--partial");
+  next.insert(next.end(), options.job.overrides.begin(), options.job.overrides.end());
+  std::cout << "next: " << shell_words(next) << "\n";
   return kExitDone;
 }
 

@@ -34,6 +34,9 @@ class Exporter {
   Exporter(const Manifest& manifest, const std::string& directory, const NameMap& map, const LayerNumbers& layers,
            const ExportOptions& options)
       : manifest_(manifest), map_(map), layers_(layers), options_(options), reader_(manifest, directory) {
+    std::vector<std::string> names;
+    for (const StoredTensor& tensor : manifest_.tensors) names.push_back(tensor.name);
+    result_.unused = map_.unused(names);
     for (const StoredTensor& tensor : manifest_.tensors) {
       if (tensor.slot == kWeightSlot || tensor.slot == kStateSlot)
         add(tensor);

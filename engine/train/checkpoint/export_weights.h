@@ -21,6 +21,7 @@ struct ExportedWeights {
   int64_t tensors = 0;  ///< of the file
   int64_t bytes = 0;
   std::vector<std::string> left_out;  ///< ours that the map does not name
+  std::vector<std::string> unused;    ///< patterns of the map that none of ours has
   int64_t optimizer_tensors = 0;      ///< which no such file has
 };
 

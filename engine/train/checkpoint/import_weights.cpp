@@ -41,7 +41,12 @@ class Importer {
   Importer(const PlannedJob& job, const WeightFiles& files, NameMap map)
       : job_(job), files_(files), map_(std::move(map)), layers_(numbers_of(job.spec)) {
     map_.drop_prefix_unless_used(files.names());
-    for (const VariablePlan& variable : job.plan.variables) add(variable);
+    std::vector<std::string> names;
+    for (const VariablePlan& variable : job.plan.variables) {
+      names.push_back(job.graph.tensors[variable.tensor].name);
+      add(variable);
+    }
+    found_.unused = map_.unused(names);
     for (const std::string& name : files.names())
       if (!used_.contains(name)) add_left_over(name);
   }

@@ -25,6 +25,7 @@ struct ImportedWeights {
   std::vector<std::string> missing;   ///< ours that the file has not; all three empty unless `partial`
   std::vector<std::string> extra;     ///< theirs that no tensor of the job takes
   std::vector<std::string> reshaped;  ///< and why
+  std::vector<std::string> unused;    ///< patterns of the map that no tensor of the job has
 };
 
 /// Writes the folder `directory`, which must not be there: it appears when it is whole. Throws EnvError with all that

@@ -220,6 +220,15 @@ std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const Laye
   return mapped;
 }
 
+std::vector<std::string> NameMap::unused(const std::vector<std::string>& ours) const {
+  std::vector<std::string> unused;
+  if (!patterns_) return unused;
+  for (const TensorRule& rule : patterns_->tensors)
+    if (std::none_of(ours.begin(), ours.end(), [&](const std::string& name) { return rule.ours.match(name).has_value(); }))
+      unused.push_back(rule.ours.text());
+  return unused;
+}
+
 std::vector<MappedConstant> NameMap::constants_with(const std::string& ours) const {
   std::vector<MappedConstant> constants;
   if (!patterns_) return constants;

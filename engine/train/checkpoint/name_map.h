@@ -55,6 +55,8 @@ class NameMap {
 
   /// Empty if no pattern has this name. Throws SpecError if two have, or a size is of a layer that is not there.
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
+  /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
+  std::vector<std::string> unused(const std::vector<std::string>& ours) const;
   /// Those that stand beside a tensor of ours.
   std::vector<MappedConstant> constants_with(const std::string& ours) const;
   /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.

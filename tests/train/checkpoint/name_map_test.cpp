@@ -188,7 +188,8 @@ TEST_CASE("the prefix goes where no name of the file has it") {
   const auto theirs = [&](const std::vector<std::string>& names) {
     NameMap map = NameMap::parse(text, "map.yaml");
     map.drop_prefix_unless_used(names);
-    return map.of_ours("a", {})->theirs[0] + " " + map.of_ours("b", {})->theirs[0] + (map.ignores("mask") ? " mask" : "");
+    return map.of_ours("a", {})->theirs[0] + " " + map.of_ours("b", {})->theirs[0] +
+           (map.ignores("mask") ? " mask" : "");
   };
   CHECK(theirs({"model.a", "head.b"}) == "model.a head.b");
   CHECK(theirs({"a", "head.b"}) == "a head.b mask");
@@ -196,17 +197,20 @@ TEST_CASE("the prefix goes where no name of the file has it") {
 
 TEST_CASE("a tensor of two patterns is an error at the second") {
   const NameMap map = NameMap::parse("tensors:\n  h.{i}: a.{i}\n  h.{j}: b.{j}\n", "map.yaml");
-  CHECK_THROWS_WITH_AS(map.of_ours("h.1", {}), doctest::Contains("map.yaml:3:3: tensors.h.{j}: 'h.1' is also of the pattern 'h.{i}'"),
+  CHECK_THROWS_WITH_AS(map.of_ours("h.1", {}),
+                       doctest::Contains("map.yaml:3:3: tensors.h.{j}: 'h.1' is also of the pattern 'h.{i}'"),
                        SpecError);
 }
 
 TEST_CASE("all that is wrong with a map is said, with its place") {
   using List = std::vector<std::string>;
   CHECK(errors_of("tensors:\n  h.{i: a\n  b.{k}: c\n") ==
-        List{"2:3 tensors.h.{i: 'h.{i': a { without its }", "3:10 tensors.b.{k}: 'c' has the holes {}, but 'b.{k}' has {k}"});
+        List{"2:3 tensors.h.{i: 'h.{i': a { without its }",
+             "3:10 tensors.b.{k}: 'c' has the holes {}, but 'b.{k}' has {k}"});
   CHECK(errors_of("tensors: {a: {nam: b}}\n") ==
         List{"1:14 tensors.a.name: is missing", "1:15 tensors.a.nam: there is no such field"});
-  CHECK(errors_of("tensors: {a: [b, c]}\n") == List{"1:11 tensors.a: names several tensors, but no order that joins them"});
+  CHECK(errors_of("tensors: {a: [b, c]}\n") ==
+        List{"1:11 tensors.a: names several tensors, but no order that joins them"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x y = y'}}\n") ==
         List{"1:31 tensors.a.order: 'x y = y' tensor 1 after its = has the letters 'y', expected 'xy'"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x = x', sizes: {z: 3}}}\n") ==
