@@ -82,8 +82,8 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
 TEST_CASE("a plan is predicted for the machine that is named, and only then") {
   const Place place;
   CHECK(!place.plan({}).contains("estimate"));
-  const double slow = place.plan({"launch.machine=cpu"})["estimate"]["seconds"];
-  const double fast = place.plan({"launch.machine=h200x8"})["estimate"]["seconds"];
+  const double slow = place.plan({"launch.machine=cpu", "dataset.batch=65536"})["estimate"]["seconds"];
+  const double fast = place.plan({"launch.machine=h200x8", "dataset.batch=65536"})["estimate"]["seconds"];
   CHECK(fast < slow);
   const CommandResult text = place.command({"plan", "job.yaml", "launch.machine=h100x8"});
   CHECK(text.out.find("predicted step on h100x8 (data sheets): ") != std::string::npos);

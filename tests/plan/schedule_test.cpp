@@ -89,7 +89,7 @@ TEST_CASE("each micro-batch goes forward once in each chunk, then backward once,
 }
 
 TEST_CASE(
-    "no more micro-batches are in flight than the schedule needs; zero_bubble needs no more than 1f1b's stage 0") {
+    "no more micro-batches are in flight than the schedule needs, and zero_bubble needs no more than 1f1b's stage 0") {
   for (const Pipeline& p : pipelines(6, 12)) {
     const TaskKind last = p.splits_backward() ? TaskKind::weight_gradients : TaskKind::backward;
     for (int s = 0; s < p.stages; ++s) {

@@ -44,7 +44,7 @@ TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a c
 }
 
 TEST_CASE("on GPUs the workspace counts, and the refusal names it, and what a rank can do without does not count") {
-  const std::vector<std::string> gpus = {"launch.device=cuda"};
+  const std::vector<std::string> gpus = {"launch.device=cuda", "parallel.head_pieces=1"};
   const PlannedJob any = planned("0", gpus);
   const Memory memory = compile_all(any)[0].memory;
   CHECK(memory.total() == memory.arena() + memory.workspace);
@@ -118,7 +118,7 @@ TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are
   CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // not enough in any number: as it was
 }
 
-TEST_CASE("parallel.head_pieces sets their number; a head that cannot be in pieces gets a note") {
+TEST_CASE("parallel.head_pieces sets their number, and a head that cannot be in pieces gets a note") {
   const PlannedJob given = language_model("head_pieces: 8");
   CHECK(given.plan.head_pieces == 8);
   CHECK(bytes_of(given) < bytes_of(language_model("head_pieces: 1")));
