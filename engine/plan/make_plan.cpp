@@ -36,10 +36,7 @@ Plan plan_header(const JobSpec& spec) {
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
-  if (plan.mode == ParallelMode::auto_parallel) {
-    throw SpecError(spec.position("parallel.mode"), "parallel.mode", "auto_parallel is not implemented yet",
-                    "semi_auto_parallel propagates from the strategies of a few layers");
-  }
+  check(plan.mode != ParallelMode::auto_parallel, "find_plan fixes what auto_parallel leaves open");
   if (plan.mode == ParallelMode::stand_alone && plan.ranks != 1) {
     throw SpecError(
         spec.position("launch.ranks"), "launch.ranks",

@@ -352,6 +352,7 @@ void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
 std::string strategy_reason(const StrategySpec& strategy, const SourcePos& pos) {
   std::vector<std::string> inputs;
   for (const Ints& cuts : strategy.cuts) inputs.push_back(format_list(cuts));
+  if (!strategy.reason.empty()) return strategy.reason;
   std::string text = fmt::format("strategy [{}]", join(inputs));
   if (pos.known()) text += fmt::format(" at {}:{}", pos.file, pos.line);
   return text;

@@ -97,14 +97,30 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
   for (TensorId t = 0; t < static_cast<TensorId>(graph.tensors.size()); ++t) add_tensor(graph, t, consumers[t]);
   add_gradient_sums(graph);
   join_terms(graph);
-  for (size_t t = 0; t < tensors_.size(); ++t) {
-    std::vector<int> touching;
-    for (const Use& source : tensors_[t].sources) touching.push_back(source.unit);
-    for (const Use& target : tensors_[t].targets) touching.push_back(target.unit);
-    std::sort(touching.begin(), touching.end());
-    touching.erase(std::unique(touching.begin(), touching.end()), touching.end());
-    for (int unit : touching) touched_[unit].push_back(t);
-  }
+  for (size_t t = 0; t < tensors_.size(); ++t)
+    for (int unit : units_of(static_cast<TensorId>(t))) touched_[unit].push_back(t);
+}
+
+std::vector<int> Traffic::units_of(TensorId tensor) const {
+  const TensorUses& uses = tensors_[static_cast<size_t>(tensor)];
+  std::vector<int> units;
+  for (const Use& source : uses.sources) units.push_back(source.unit);
+  for (const Use& target : uses.targets) units.push_back(target.unit);
+  std::sort(units.begin(), units.end());
+  units.erase(std::unique(units.begin(), units.end()), units.end());
+  return units;
+}
+
+std::vector<uint64_t> Traffic::layouts_at(TensorId tensor, int unit) const {
+  const TensorUses& uses = tensors_[static_cast<size_t>(tensor)];
+  std::vector<uint64_t> all, one;
+  for (const std::vector<Use>* list : {&uses.sources, &uses.targets})
+    for (const Use& use : *list) {
+      if (use.unit != unit) continue;
+      pack(use, one);
+      all.insert(all.end(), one.begin(), one.end());
+    }
+  return all;
 }
 
 void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<NodeId>& consumers) {

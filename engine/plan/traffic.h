@@ -32,6 +32,15 @@ class Traffic {
   /// The same for all units, each tensor once.
   double total();
 
+  /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units that
+  /// make and read it.
+  double unit_seconds(int unit) const { return work_seconds(unit); }
+  double tensor_seconds(TensorId tensor) { return tensor_seconds(tensors_[static_cast<size_t>(tensor)]); }
+  /// Ascending, each once.
+  std::vector<int> units_of(TensorId tensor) const;
+  /// What the tensor's seconds depend on of the axes of this unit: equal numbers, equal layouts.
+  std::vector<uint64_t> layouts_at(TensorId tensor, int unit) const;
+
  private:
   struct Use {
     int unit = -1;

@@ -39,6 +39,28 @@ std::string_view to_string(Schedule schedule) {
   return "";
 }
 
+std::string_view to_string(SearchAlgorithm algorithm) {
+  switch (algorithm) {
+    case SearchAlgorithm::recursive_programming:
+      return "recursive_programming";
+    case SearchAlgorithm::sharding_propagation:
+      return "sharding_propagation";
+  }
+  return "";
+}
+
+std::string_view to_string(Effort effort) {
+  switch (effort) {
+    case Effort::low:
+      return "low";
+    case Effort::normal:
+      return "normal";
+    case Effort::high:
+      return "high";
+  }
+  return "";
+}
+
 std::string_view to_string(Device device) {
   switch (device) {
     case Device::automatic:

@@ -175,6 +175,7 @@ struct StrategySpec {
   std::string pattern;
   std::vector<Ints> cuts;
   std::string path;
+  std::string reason = {};  ///< of a search; empty: the user wrote it
 };
 
 struct StageRule {
@@ -193,6 +194,17 @@ struct OptimizerShardSpec {
   int64_t min_kb = 64;
 };
 
+enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation };
+enum class Effort : uint8_t { low, normal, high };
+std::string_view to_string(SearchAlgorithm algorithm);
+std::string_view to_string(Effort effort);
+
+/// parallel.search: how auto_parallel chooses what the job leaves open.
+struct SearchSpec {
+  SearchAlgorithm algorithm = SearchAlgorithm::recursive_programming;
+  Effort effort = Effort::normal;
+};
+
 struct ParallelSpec {
   ParallelMode mode = ParallelMode::stand_alone;
   int stages = 1;
@@ -206,6 +218,7 @@ struct ParallelSpec {
   bool full_batch = false;
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
+  SearchSpec search;       ///< auto_parallel
 };
 
 struct LaunchSpec {

@@ -434,6 +434,20 @@ const Section& optimizer_shard_section() {
   return section;
 }
 
+const Section& search_section() {
+  using S = SearchSpec;
+  static const Section section{
+      "parallel.search",
+      "How auto_parallel chooses what the job leaves open.",
+      {
+          field<&S::algorithm>("algorithm",
+                               "recursive_programming: everything that is open; sharding_propagation: only cuts, from those "
+                               "of the given strategies, with the least redistribution."),
+          field<&S::effort>("effort", "How many plans are weighed, and tried in full: see docs/planning.md."),
+      }};
+  return section;
+}
+
 const Section& parallel_section() {
   using P = ParallelSpec;
   static const Section section{
@@ -473,6 +487,7 @@ const Section& parallel_section() {
           field<&P::max_memory>("max_memory", "Memory that a rank may use; 0: no limit.")
               .is(FieldKind::bytes)
               .at_least(0),
+          subsection<&P::search>("search", search_section(), "For auto_parallel.").shorthand("algorithm"),
       }};
   return section;
 }

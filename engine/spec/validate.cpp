@@ -46,12 +46,6 @@ std::string divisors(int64_t value) {
   return join(all);
 }
 
-void mode_is_there(Rules& r) {
-  if (!r.fine({"parallel.mode"}) || r.job.parallel.mode != ParallelMode::auto_parallel) return;
-  r.wrong("parallel.mode", "auto_parallel is not implemented yet",
-          "use semi_auto_parallel: it needs strategies only where you want to decide");
-}
-
 void stand_alone_is_one_rank(Rules& r) {
   if (!r.fine({"parallel.mode", "launch.ranks", "parallel.stages"})) return;
   if (r.job.parallel.mode != ParallelMode::stand_alone) return;
@@ -340,7 +334,6 @@ void fields_agree(Rules& r) {
 void validate(const JobSpec& job, Problems& problems) {
   if (job.has_command() || problems.touch("command")) return;
   Rules r{job, problems};
-  mode_is_there(r);
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
   stages_divide_ranks(r);

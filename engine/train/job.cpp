@@ -8,6 +8,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/text.h"
+#include "engine/estimate/simulate.h"
 #include "engine/model/evaluation.h"
 #include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/workspace.h"
@@ -89,6 +90,54 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
+/// The graph and the plan of a job in which everything is fixed.
+void plan_network(PlannedJob& job) {
+  job.graph = build_graph(job.spec, job.shapes);
+  job.plan = make_plan(job.graph, job.spec, job.cost);
+  choose_head_pieces(job);
+}
+
+/// Of a rank; 0: no limit is known.
+int64_t memory_limit(const PlannedJob& job) {
+  if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
+  const Machine& machine = job.cost.machine();
+  return machine.kind == DeviceKind::cuda ? static_cast<int64_t>((machine.memory - machine.reserved).value) : 0;
+}
+
+/// Plans, compiles and simulates the job with `spec` in its place.
+Trial try_plan(const PlannedJob& job, const JobSpec& spec) {
+  PlannedJob fixed;
+  fixed.spec = spec;
+  fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
+  fixed.shapes = job.shapes;
+  fixed.samples = job.samples;
+  fixed.cost = job.cost;
+  Trial trial;
+  try {
+    plan_network(fixed);
+    const RankClasses classes = compile_classes(fixed);
+    const Simulation step = simulate(classes, job.cost.machine());
+    trial.seconds = step.step.value;
+    for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
+    for (size_t p = 0; p < kParts; ++p)
+      trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
+  } catch (const SpecError& error) {
+    trial.fault = error.diagnostics().front().message;
+  }
+  return trial;
+}
+
+/// Fixes what auto_parallel leaves open.
+void search_plan(PlannedJob& job) {
+  ParallelSpec& parallel = job.spec.parallel;
+  if (parallel.mode != ParallelMode::auto_parallel) return;
+  parallel.mode = ParallelMode::semi_auto_parallel;
+  if (parallel.search.algorithm == SearchAlgorithm::sharding_propagation) return;  // as make_plan does
+  const TryPlan in_full = [&job](const JobSpec& spec) { return try_plan(job, spec); };
+  job.search = find_plan(job.spec, job.shapes, job.cost, memory_limit(job), in_full);
+  job.spec = with_choice(std::move(job.spec), job.search->best().choice);
+}
+
 }  // namespace
 
 SpecError with_positions(const SpecError& error, const JobSpec& spec) {
@@ -115,9 +164,8 @@ PlannedJob plan_job(JobSpec spec) {
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
-  job.graph = build_graph(job.spec, job.shapes);
-  job.plan = make_plan(job.graph, job.spec, job.cost);
-  choose_head_pieces(job);
+  search_plan(job);
+  plan_network(job);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);

@@ -11,6 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/plan/cost_model.h"
 #include "engine/plan/plan.h"
+#include "engine/search/find_plan.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -30,9 +31,12 @@ struct PlannedJob {
   Plan plan;
   CostModel cost;
   std::optional<PlannedEvaluation> validation;  ///< of `validation:`
+  /// What auto_parallel has found; `spec` is the job with all of it fixed.
+  std::optional<FoundPlan> search;
 };
 
-/// Reads the headers of the data set, builds the graph and plans it. SpecErrors have positions.
+/// Reads the headers of the data set, builds the graph and plans it; searches first in auto_parallel. SpecErrors have
+/// positions.
 PlannedJob plan_job(JobSpec spec);
 
 /// Throws an EnvError if the job's device cannot compute in its precision.

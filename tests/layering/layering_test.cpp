@@ -24,15 +24,16 @@ const std::map<std::string, Rooms> kMayInclude = {
     {"engine/model", {"engine/base", "engine/spec", "engine/graph", "engine/ops"}},
     {"engine/machine", {"engine/base", "engine/graph", "engine/ops"}},
     {"engine/plan", {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/machine"}},
+    {"engine/search", {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/machine", "engine/plan"}},
     {"engine/compile", {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/machine", "engine/plan"}},
     {"engine/estimate", {"engine/base", "engine/graph", "engine/ops", "engine/machine", "engine/plan", "engine/compile"}},
     {"engine/runtime", {"engine/base", "engine/graph", "engine/ops", "engine/compile"}},
     {"engine/train",
-     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/machine", "engine/plan", "engine/compile",
+     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/machine", "engine/plan", "engine/search", "engine/compile",
       "engine/estimate", "engine/runtime"}},
     {"launcher", {"engine/base", "engine/spec"}},
     {"cli",
-     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/machine", "engine/plan", "engine/compile",
+     {"engine/base", "engine/spec", "engine/graph", "engine/ops", "engine/model", "engine/machine", "engine/plan", "engine/search", "engine/compile",
       "engine/estimate", "engine/runtime", "engine/train", "launcher"}},
 };
 

@@ -93,7 +93,6 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "if_is_a_number", "if_all_left_out", "module_body_unknown_name", "module_unused_syntax"}},
     {"the arguments and inputs of a module at its use",
      {"module_argument_*", "module_with_of_plain", "module_inputs_too_few", "index_without_repeat"}},
-    {"what is not implemented", {"auto_parallel"}},
 };
 
 std::string kind_beyond_a_schema(const std::string& name) {

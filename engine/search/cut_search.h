@@ -1,0 +1,70 @@
+// The cuts of all layers of a network on the ranks of one stage: the least sum of kernels and redistributions (Traffic) over
+// a stated space, exactly. Layers at the same place of repeated blocks are cut alike.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/candidates.h"
+#include "engine/plan/cost_model.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/strategies.h"
+#include "engine/plan/units.h"
+#include "engine/search/repeats.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// The axes of a mesh in runs, major first: each run as a whole cuts one factor of a layer, or none. Low and normal effort: one
+/// run, and two for each place between axes, of which the first cuts the batch or nothing. High: up to three runs, and each may
+/// cut anything.
+using AxisSplit = std::vector<Axes>;
+std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
+
+/// What a search needs to know of a graph for any mesh.
+struct CutNetwork {
+  const Graph& graph;
+  const std::vector<LayerFacts>& facts;
+  const Units& units;
+  const Folded& folded;  ///< of whose job it is the graph
+
+  CutNetwork(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units, const Folded& folded);
+
+  std::vector<int> run;        ///< by layer: of equal blocks; -1: in none
+  std::vector<int> block;      ///< by layer
+  std::vector<double> times;   ///< by layer: for how many layers of the whole network it stands
+  std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
+  /// For how many tensors of the whole network one between these units stands.
+  double times_of(const std::vector<int>& units_between) const;
+};
+
+struct CutAlternative {
+  std::string pattern;          ///< of the layers
+  std::vector<Ints> cuts;       ///< per dim of each input
+  double costs = 0;             ///< seconds a micro-batch that the whole network takes longer with it
+};
+
+struct FoundCuts {
+  AxisSplit split;
+  std::vector<FactorAxes> of_layer;
+  std::vector<double> layer_seconds;  ///< a micro-batch, forward and backward, with the moves of what it makes; of one such layer
+  double seconds = 0;                 ///< a micro-batch of the whole network
+  bool exact = true;
+  /// For each pattern the cheapest other cuts, if there are any.
+  std::vector<CutAlternative> next_best;
+};
+
+/// `strategies`: of the graph's layers; they are constraints. `seconds_per_byte`: what a byte of weights, gradients, optimizer
+/// state and kept activations counts (`bytes_per_weight` for each element of a parameter).
+FoundCuts find_cuts(const CutNetwork& network, const Mesh& mesh, const AxisSplit& split, Effort effort, const CostModel& cost,
+                    int micro_batches, const std::vector<std::optional<LayerStrategy>>& strategies,
+                    double seconds_per_byte = 0, double bytes_per_weight = 16);
+
+/// Cuts per dim of each input of the layer, as a strategy writes them.
+std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes);
+
+/// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass.
+std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer);
+
+}  // namespace trainctl

@@ -1,0 +1,58 @@
+// mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own), then
+// tries the few best of them in full: planned, compiled and simulated by whoever calls. Counts work, never time, so every
+// call comes to the same plan.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/plan/cost_model.h"
+#include "engine/search/cut_search.h"
+#include "engine/search/plan_choice.h"
+
+namespace trainctl {
+
+/// What came of a job with everything fixed.
+struct Trial {
+  double seconds = 0;      ///< of a simulated step
+  int64_t memory = 0;      ///< bytes of the rank that needs most
+  std::vector<std::pair<std::string, double>> parts;  ///< of the step: name and seconds
+  std::string fault;       ///< why it cannot be run; then nothing else is known
+
+  bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
+};
+using TryPlan = std::function<Trial(const JobSpec&)>;
+
+struct TriedPlan {
+  std::string name;      ///< "2 stages x 4 ranks, …"
+  PlanChoice choice;
+  double expected = 0;   ///< seconds a step by the search's own sum
+  double expected_memory = 0;
+  Trial trial;
+};
+
+struct FoundPlan {
+  std::vector<TriedPlan> tried;  ///< best first: those that fit by their time, then those that do not by their memory
+  double bound = 0;              ///< seconds: no plan of these ranks takes less, on this machine
+  int64_t weighed = 0;           ///< choices
+  bool exact = true;             ///< the cuts are the best of their space by the search's own sum
+  std::vector<CutAlternative> next_best;  ///< of the best plan
+  std::vector<std::string> notes;
+
+  const TriedPlan& best() const { return tried.front(); }
+  /// Of the best plan: how far it may be from the best of all.
+  double gap() const { return best().trial.seconds / bound - 1; }
+};
+
+/// `memory`: of a rank; 0: no limit. Throws SpecError at parallel.max_memory, or at the field that leaves no legal plan, if
+/// no plan fits: by how much, and the least that any plan would need.
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan);
+
+/// No plan of the graph's job in `stages` takes less time: its products at the machine's best rate, evenly on all ranks, with
+/// the stages' start and end if they take turns.
+double least_seconds(const Graph& graph, const Machine& machine, Precision precision, int ranks, int stages, int micro_batches);
+
+}  // namespace trainctl

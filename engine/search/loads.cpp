@@ -1,0 +1,142 @@
+#include "engine/search/loads.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/ops/op_def.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/stages.h"
+
+namespace trainctl {
+namespace {
+
+/// Of each layer of the graph.
+std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost) {
+  const Graph& graph = network.graph;
+  std::vector<LayerLoad> loads(graph.layers.size());
+  const std::vector<double> kept = kept_bytes(graph, mesh, cuts.of_layer), seconds = node_seconds(graph, cost);
+  for (size_t l = 0; l < loads.size(); ++l) {
+    loads[l].name = graph.layers[l].name;
+    loads[l].seconds = cuts.layer_seconds[l];
+    loads[l].kept_bytes = kept[l];
+    for (size_t o = 0; o < graph.layers[l].outputs.size(); ++o) {
+      const Tensor& tensor = graph.tensors[static_cast<size_t>(graph.layers[l].outputs[o])];
+      const Layout layout = rule_layout(graph.layers[l].output_rules[o], graph.layers[l].factors, cuts.of_layer[l]);
+      loads[l].made_bytes += static_cast<double>(bytes_of({layout.local_shape(mesh, tensor.shape), tensor.dtype}));
+    }
+  }
+  std::set<TensorId> counted;
+  for (size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.phase != Phase::forward) continue;
+    const size_t l = static_cast<size_t>(node.layer);
+    double ways = 1;
+    for (const Axes& axes : cuts.of_layer[l]) ways *= mesh.ways(axes);
+    loads[l].forward_seconds += seconds[n] / ways;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const Tensor& tensor = graph.tensors[static_cast<size_t>(node.inputs[i])];
+      if (tensor.kind != TensorKind::parameter || !counted.insert(node.inputs[i]).second) continue;
+      const Layout layout = rule_layout(node.rule.inputs[i], graph.layers[l].factors, cuts.of_layer[l]);
+      const Axes replicas = layout.replica_axes(mesh);
+      const double elements = static_cast<double>(num_elements(layout.local_shape(mesh, tensor.shape)));
+      loads[l].elements += elements;
+      loads[l].replicas = mesh.ways(replicas);
+      if (!replicas.empty())
+        loads[l].gather_seconds += cost.without_latency().collective_seconds(
+            Collective::all_gather, static_cast<int64_t>(elements) * byte_size(tensor.dtype), mesh, replicas);
+    }
+  }
+  return loads;
+}
+
+/// How much of the pipeline's start and end a stage waits for, in stages' micro-batches.
+double waits(const PlanChoice& choice) {
+  const double others = choice.stages - 1;
+  if (choice.schedule == Schedule::interleaved_1f1b) return others / choice.chunks;
+  return choice.schedule == Schedule::zero_bubble ? others / 3 : others;
+}
+
+int in_flight(const PlanChoice& choice, int stage) {
+  const bool early = choice.schedule == Schedule::one_f_one_b || choice.schedule == Schedule::zero_bubble;
+  return std::min(choice.micro_batches, early ? choice.stages - stage % choice.stages : choice.micro_batches);
+}
+
+}  // namespace
+
+std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats, const Mesh& mesh,
+                                const FoundCuts& cuts, const CostModel& cost) {
+  const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost);
+  std::map<std::pair<std::string, int>, size_t> places;  // pattern and block
+  for (size_t l = 0; l < of_graph.size(); ++l) places[{network.patterns[l], network.block[l]}] = l;
+  std::vector<LayerLoad> loads;
+  for (size_t i = 0; i < whole.network.size(); ++i) {
+    const Place& place = repeats.places[i];
+    int block = place.block;
+    if (place.run >= 0) {
+      const int all = repeats.blocks[static_cast<size_t>(place.run)], kept = network.folded.kept[static_cast<size_t>(place.run)];
+      if (block > 0) block = block == all - 1 ? kept - 1 : std::min(1, kept - 1);
+    }
+    const auto found = places.find({place.pattern, block});
+    if (found == places.end()) continue;  // a layer without nodes
+    loads.push_back(of_graph[found->second]);
+    loads.back().name = whole.network[i].name;
+  }
+  for (size_t l = 0; l < of_graph.size(); ++l)
+    if (network.facts[l].is_loss) loads.push_back(of_graph[l]);
+  return loads;
+}
+
+WeightBytes weight_bytes(const JobSpec& job) {
+  WeightBytes bytes;
+  if (job.precision == Precision::bf16) bytes = {.weight = 2, .master = 4};
+  if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
+  const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);
+  bytes.optimizer = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size());
+  return bytes;
+}
+
+Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const PlanChoice& choice,
+                       const WeightBytes& bytes, const Machine& machine) {
+  const int parts = choice.stages * choice.chunks;
+  std::vector<double> seconds;
+  for (size_t l = 0; l < loads.size(); ++l) {
+    const LayerLoad& load = loads[l];
+    double own = load.seconds + (recomputed[l] ? load.forward_seconds : 0);
+    if (choice.optimizer_shard_level == 3) own += 2 * load.gather_seconds;
+    seconds.push_back(own);
+  }
+  // The loss stays with the last layer.
+  std::vector<double> placed(seconds.begin(), seconds.end() - 1);
+  std::vector<int> part_of(placed.size(), 0);
+  if (static_cast<int>(placed.size()) >= parts) part_of = balanced_partition(placed, parts);
+  part_of.push_back(parts - 1);
+  struct Stage {
+    double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
+  };
+  std::vector<Stage> stages(static_cast<size_t>(choice.stages));
+  for (size_t l = 0; l < loads.size(); ++l) {
+    const LayerLoad& load = loads[l];
+    Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
+    const int level = load.replicas > 1 ? choice.optimizer_shard_level : 0;
+    const auto shared = [&](int from, double of) { return level >= from ? of / load.replicas : of; };
+    stage.seconds += seconds[l];
+    stage.update_bytes += load.elements * shared(1, bytes.gradient + 2 * (bytes.optimizer + (bytes.master > 0 ? bytes.master : bytes.weight)));
+    stage.memory += load.elements * (shared(3, bytes.weight) + shared(1, bytes.master + bytes.optimizer) + shared(2, bytes.gradient));
+    if (!recomputed[l]) stage.kept += load.kept_bytes;
+    stage.largest = std::max(stage.largest, load.made_bytes);
+  }
+  Expected result;
+  double slowest = 0, update = 0;
+  for (int s = 0; s < choice.stages; ++s) {
+    Stage& stage = stages[static_cast<size_t>(s)];
+    slowest = std::max(slowest, stage.seconds);
+    update = std::max(update, (Bytes{stage.update_bytes} / machine.memory_rate).value);
+    result.memory = std::max(result.memory, stage.memory + stage.kept * in_flight(choice, s) + 2 * stage.largest);
+  }
+  result.seconds = slowest * (choice.micro_batches + waits(choice)) + update;
+  return result;
+}
+
+}  // namespace trainctl

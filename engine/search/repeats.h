@@ -1,0 +1,40 @@
+// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them tells the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Where a layer stands among equal ones.
+struct Place {
+  std::string pattern;  ///< "h.*.fc", or the layer's name if it is in no block
+  int run = -1;         ///< of equal blocks that follow one another; -1: in none
+  int block = 0;        ///< of the run, from 0
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
+struct Repeats {
+  std::vector<Place> places;         ///< by layer of the network
+  std::vector<int> blocks;           ///< by run: how many
+  std::vector<std::string> prefixes; ///< by run: "h."
+};
+
+/// Blocks are what `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, that read the same of their own
+/// block, of the block before and of the rest. The first and the last block belong to the run too.
+Repeats find_repeats(const std::vector<LayerSpec>& network);
+
+/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the whole, so
+/// `weights` says for how many layers each of them stands.
+struct Folded {
+  JobSpec job;
+  Repeats repeats;              ///< of job.network; `blocks` is that of the whole network
+  std::vector<int> kept;        ///< by run: blocks in job.network
+  bool is_folded() const { return kept != repeats.blocks; }
+};
+Folded fold(const JobSpec& job, int most);
+
+}  // namespace trainctl
