@@ -60,8 +60,13 @@ std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const M
 
 }  // namespace
 
-Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches)
-    : units_(units), mesh_(mesh), cost_(cost), bucketed_(cost.without_latency()), once_a_step_weight_(1.0 / micro_batches) {
+Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
+                 double once_a_step_part)
+    : units_(units),
+      mesh_(mesh),
+      cost_(cost),
+      bucketed_(cost.without_latency()),
+      once_a_step_weight_(once_a_step_part / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
   touched_.resize(units.all.size());
   work_.resize(units.all.size());

@@ -21,8 +21,10 @@ using FactorAxes = std::vector<Axes>;
 class Traffic {
  public:
   /// Work done once a step (sums of parameter gradients, weights shared by layers that want them in different
-  /// layouts) counts 1/micro_batches here. It has no latency, since it goes in large buckets.
-  Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches);
+  /// layouts) counts 1/micro_batches here, and of that the part that runs beside nothing else. It has no latency,
+  /// since it goes in large buckets.
+  Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
+          double once_a_step_part = 1);
 
   /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);

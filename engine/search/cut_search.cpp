@@ -66,6 +66,9 @@ class Spread {
   Candidates found_;
 };
 
+/// Sums of gradients run beside the backward pass where a machine can do both.
+double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
+
 bool has_ways(const Mesh& mesh, const FactorAxes& axes, const std::vector<int64_t>& ways) {
   for (size_t f = 0; f < axes.size(); ++f)
     if (mesh.ways(axes[f]) != ways[f]) return false;
@@ -137,7 +140,7 @@ class CutSearch {
  public:
   CutSearch(const CutNetwork& network, const Mesh& mesh, const AxisSplit& split, Effort effort, const CostModel& cost,
             int micro_batches, const std::vector<std::optional<LayerStrategy>>& strategies)
-      : network_(network), mesh_(mesh), traffic_(network.graph, network.units, mesh, cost, micro_batches) {
+      : network_(network), mesh_(mesh), traffic_(network.graph, network.units, mesh, cost, micro_batches, once_a_step_part(cost.machine())) {
     std::map<std::pair<std::string, bool>, int> known;
     for (const Unit& unit : network.units.all) {
       const size_t l = static_cast<size_t>(unit.layer);
@@ -403,6 +406,17 @@ FoundCuts find_cuts(const CutNetwork& network, const Mesh& mesh, const AxisSplit
   CutSearch search(network, mesh, split, effort, cost, micro_batches, strategies);
   search.add_tables(seconds_per_byte, bytes_per_weight);
   return search.solve(split);
+}
+
+FoundCuts data_parallel_cuts(const CutNetwork& network, const Mesh& mesh, const CostModel& cost, int micro_batches) {
+  AxisSplit split = axis_splits(mesh, Effort::low)[0];
+  std::vector<std::optional<LayerStrategy>> fixed;
+  for (size_t l = 0; l < network.graph.layers.size(); ++l) {
+    const Layer& layer = network.graph.layers[l];
+    LayerStrategy& strategy = fixed.emplace_back(LayerStrategy{}).value();
+    for (const Axes& axes : data_parallel_axes(mesh, layer, network.facts[l])) strategy.factor_ways.push_back(mesh.ways(axes));
+  }
+  return find_cuts(network, mesh, split, Effort::low, cost, micro_batches, fixed);
 }
 
 std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes) {

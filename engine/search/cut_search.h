@@ -61,6 +61,9 @@ FoundCuts find_cuts(const CutNetwork& network, const Mesh& mesh, const AxisSplit
                     int micro_batches, const std::vector<std::optional<LayerStrategy>>& strategies,
                     double seconds_per_byte = 0, double bytes_per_weight = 16);
 
+/// Every layer cuts its batch.
+FoundCuts data_parallel_cuts(const CutNetwork& network, const Mesh& mesh, const CostModel& cost, int micro_batches);
+
 /// Cuts per dim of each input of the layer, as a strategy writes them.
 std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes);
 

@@ -28,8 +28,10 @@ constexpr double kDoubt = 1.25;
 /// What is a plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
 
-/// How many plans are tried in full.
-size_t most_trials(Effort effort) { return effort == Effort::low ? 2 : effort == Effort::normal ? 8 : 40; }
+/// How much is tried in full: layers times micro-batches, which is about what a compiled plan takes to make and simulate.
+int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 20'000 : 400'000; }
+/// At least, and at most.
+constexpr size_t kLeastTrials = 2, kMostTrials = 48;
 
 /// The graph of the folded network for a number of micro-batches, and what follows from it.
 struct Network {
@@ -86,6 +88,7 @@ class Search {
     std::shared_ptr<const FoundCuts> cuts;
     Expected expected;
     size_t recompute = 0;
+    bool data_parallel = false;
     Mesh mesh;
     std::shared_ptr<const Network> network;
   };
@@ -215,9 +218,16 @@ class Search {
     }
     double best = kInfinite;
     const double per_weight = bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer;
-    for (const AxisSplit& split : axis_splits(mesh, effort_)) {
-      const auto cuts = std::make_shared<FoundCuts>(
-          find_cuts(*network->cuts, mesh, split, effort_, cost_, micro_batches, strategies, seconds_per_byte, per_weight));
+    std::vector<std::shared_ptr<const FoundCuts>> all_cuts;
+    const bool free = std::none_of(strategies.begin(), strategies.end(), [](const auto& given) { return given.has_value(); });
+    if (free && mesh.size() > 1 && seconds_per_byte == 0)
+      all_cuts.push_back(std::make_shared<FoundCuts>(data_parallel_cuts(*network->cuts, mesh, cost_, micro_batches)));
+    const size_t named = all_cuts.size();
+    for (const AxisSplit& split : axis_splits(mesh, effort_))
+      all_cuts.push_back(std::make_shared<FoundCuts>(
+          find_cuts(*network->cuts, mesh, split, effort_, cost_, micro_batches, strategies, seconds_per_byte, per_weight)));
+    for (size_t c = 0; c < all_cuts.size(); ++c) {
+      const std::shared_ptr<const FoundCuts>& cuts = all_cuts[c];
       found_.exact = found_.exact && cuts->exact;
       const std::vector<LayerLoad> loads = loads_of(*network->cuts, job_, repeats_, mesh, *cuts, cost_);
       for (size_t way = 0; way < ways_.size(); ++way) {
@@ -235,6 +245,7 @@ class Search {
                            .cuts = cuts,
                            .expected = {},
                            .recompute = way,
+                           .data_parallel = c < named,
                            .mesh = mesh,
                            .network = network};
             one.expected = expected_step(loads, again, one.choice, bytes_, cost_.machine());
@@ -329,8 +340,8 @@ class Search {
 
   /// How a stage's ranks are used, and the rest.
   static std::string name_of(const Considered& one) {
-    std::string ranks = "1 rank";
-    if (one.mesh.size() > 1) {
+    std::string ranks = one.data_parallel ? fmt::format("data parallel on {} ranks", one.mesh.size()) : "1 rank";
+    if (one.mesh.size() > 1 && !one.data_parallel) {
       std::vector<std::string> runs;
       for (const Axes& run : one.cuts->split) runs.push_back(std::to_string(one.mesh.ways(run)));
       ranks = join(runs, " x ") + " ranks";
@@ -338,34 +349,42 @@ class Search {
     return fmt::format("{}; {}", ranks, to_string(one.choice));
   }
 
+  /// True if there is work left for it.
+  bool spend(const Considered& one) {
+    const int64_t work = static_cast<int64_t>(job_.network.size()) * one.choice.micro_batches;
+    if (trials_ >= kLeastTrials && (work_ + work > most_work(effort_) || trials_ >= kMostTrials)) return false;
+    ++trials_;
+    work_ += work;
+    return true;
+  }
+
+  /// Data parallel, and the lowest optimizer_shard level at which it fits, always compete; then what the search's own sum
+  /// likes best.
   void try_best() {
-    double best = kInfinite;
-    size_t trials = 0, fitting = 0;
     for (const Considered& one : considered_) {
-      const size_t most = most_trials(effort_);
-      if (trials >= most && (fitting > 0 || trials >= 4 * most)) break;
-      if (one.expected.seconds > best * kDoubt && fitting > 0) break;
+      if (!one.data_parallel || one.choice.stages > 1 || one.recompute != 0) continue;
       const TriedPlan* tried = try_one(one);
-      if (tried == nullptr) continue;
-      ++trials;
-      if (!tried->trial.fits(memory_)) continue;
-      ++fitting;
-      best = std::min(best, tried->expected);
+      if (tried != nullptr && tried->trial.fits(memory_)) break;
+    }
+    double best = kInfinite;
+    for (const Considered& one : considered_) {
+      if (one.expected.seconds > best * kDoubt) break;
+      if (!spend(one)) continue;
+      const TriedPlan* tried = try_one(one);
+      if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
     }
   }
 
   /// Single changes of the best, as long as one is better.
   void improve() {
-    if (effort_ == Effort::low) return;
-    for (int round = 0; round < (effort_ == Effort::high ? 4 : 1); ++round) {
+    for (;;) {
       const std::optional<size_t> from = best_tried();
       if (!from) return;
       const Considered base = sources_[*from];
       const double before = found_.tried[*from].trial.seconds;
-      size_t trials = 0;
       for (const Considered& one : considered_) {
-        if (differences(one, base) != 1 || one.expected.seconds > before * kDoubt * kDoubt) continue;
-        if (try_one(one) != nullptr && ++trials >= most_trials(effort_)) break;
+        if (differences(one, base) != 1 || one.expected.seconds > base.expected.seconds * kDoubt) continue;
+        if (spend(one)) try_one(one);
       }
       const std::optional<size_t> now = best_tried();
       if (!now || found_.tried[*now].trial.seconds >= before) return;
@@ -376,7 +395,7 @@ class Search {
     const PlanChoice &x = a.choice, &y = b.choice;
     return (x.stages != y.stages) + (x.chunks != y.chunks || x.schedule != y.schedule) + (x.micro_batches != y.micro_batches) +
            (x.optimizer_shard_level != y.optimizer_shard_level) + (a.recompute != b.recompute) +
-           (x.stages == y.stages && a.cuts->split != b.cuts->split);
+           (x.stages == y.stages && (a.cuts->split != b.cuts->split || a.data_parallel != b.data_parallel));
   }
 
   std::optional<size_t> best_tried() const {
@@ -459,6 +478,8 @@ class Search {
   std::vector<Considered> considered_;
   std::vector<Considered> sources_;  // of found_.tried
   std::set<std::string> keys_;
+  size_t trials_ = 0;
+  int64_t work_ = 0;
   std::vector<Diagnostic> illegal_;
   FoundPlan found_;
 };
