@@ -19,6 +19,8 @@
 #include "engine/estimate/estimate_report.h"
 #include "engine/estimate/simulate.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
+#include "engine/search/search_report.h"
+#include "engine/spec/parse.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
@@ -32,6 +34,8 @@ struct Options {
   bool json = false;
   bool full = false;
   std::string timeline;  ///< a file; empty: none
+  std::string write;     ///< the same
+  int top = 3;           ///< plans of a search that are shown
 };
 
 /// A file or a pipe has no width of its own.
@@ -70,6 +74,21 @@ void write_timeline(const PlannedJob& job, const RankClasses& classes, const Sim
   if (!file) throw EnvError(path + ": cannot be written");
 }
 
+void write_job(const JobSpec& spec, const std::string& path) {
+  std::ofstream file(path);
+  file << to_yaml(spec);
+  file.flush();
+  if (!file) throw EnvError(path + ": cannot be written");
+}
+
+/// The plans of a search that are shown.
+nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
+  nlohmann::ordered_json& tried = search["tried"];
+  search["not_shown"] = tried.size() > top ? tried.size() - top : 0;
+  while (tried.size() > top) tried.erase(tried.size() - 1);
+  return search;
+}
+
 int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
@@ -79,7 +98,9 @@ int plan(const Options& options) {
   const RankClasses classes = compile_classes(job);
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
   if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
-  if (job.spec.launch.machine != "auto" || !options.timeline.empty()) {
+  if (job.search) report["search"] = top_of(search_report(*job.search), static_cast<size_t>(options.top));
+  if (!options.write.empty()) write_job(job.spec, options.write);
+  if (job.spec.launch.machine != "auto" || job.search || !options.timeline.empty()) {
     const Simulation step = simulate(classes, job.cost.machine());
     report["estimate"] = estimate_report(classes, job.cost.machine(), step);
     if (!options.timeline.empty()) write_timeline(job, classes, step, options.timeline);
@@ -102,6 +123,10 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   command->add_flag("--full", options->full, "Every layer and redistribution on a line of its own");
   command->add_option("--timeline", options->timeline, "Write the predicted step as a trace for ui.perfetto.dev")
       ->type_name("FILE");
+  command->add_option("--write", options->write, "Write the job with all that was chosen as YAML")->type_name("FILE");
+  command->add_option("--top", options->top, "How many of the plans that a search has tried are shown")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
   command->add_flag("--json", options->json, "All of it as JSON");
   command->footer(
       R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
@@ -111,6 +136,7 @@ Examples:
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
   trainctl plan job.yaml launch.bind=core       which cores would each rank have?
   trainctl plan job.yaml launch.machine=h100x8 --timeline t.json
+  trainctl plan job.yaml parallel.mode=auto_parallel launch.machine=h200x8 --top 5 --write found.yaml
   trainctl plan job.yaml --full                 layers that repeat, one by one
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });

@@ -353,6 +353,26 @@ std::string estimate(const Json& r) {
          table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n";
 }
 
+std::string search(const Json& r) {
+  if (!r.contains("search")) return "";
+  const Json& s = r["search"];
+  Table table({"plan", ">step", ">memory", "why not"});
+  for (const Json& row : s["tried"]) {
+    if (row.contains("fault")) {
+      table.add({text(row["plan"]), "", "", text(row["fault"])});
+      continue;
+    }
+    table.add({text(row["plan"]), duration_text(row["seconds"]), format_bytes(row["memory"]),
+               row.contains("lost") ? text(row["lost"]) : "chosen"});
+  }
+  std::string out = fmt::format("\nsearch: {} choices weighed, {} tried in full\n{}", with_commas(s["weighed"].get<int64_t>()),
+                                s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
+  out += fmt::format("  no plan takes less than {} (all products, at the machine's best rate): the chosen one takes {:.0f} % more\n",
+                     duration_text(s["bound"]), 100 * s["gap"].get<double>());
+  for (const Json& note : s["notes"]) out += "  " + text(note) + "\n";
+  return out;
+}
+
 std::string communication(const Json& r) {
   Table table({"for", "kind", ">group of", ">calls", ">bytes a call", ">bytes"});
   for (const Json& row : r["communication"]) {
@@ -389,7 +409,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r) + estimate(r);
+  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r) + estimate(r) + search(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

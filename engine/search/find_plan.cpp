@@ -24,14 +24,15 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr int kFoldedBlocks = 3;      ///< the first, one for those between, the last
 constexpr int kMostMicroBatches = 64;
 /// The search's own sum may be off by this much before a plan that it likes less is not tried.
-constexpr double kDoubt = 1.25;
+constexpr double kDoubt = 1.5;
+/// The same of the memory that it expects.
+constexpr double kMemoryDoubt = 1.3;
 /// What is a plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
 
 /// How much is tried in full: layers times micro-batches, which is about what a compiled plan takes to make and simulate.
-int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 20'000 : 400'000; }
-/// At least, and at most.
-constexpr size_t kLeastTrials = 2, kMostTrials = 48;
+int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 10'000 : 400'000; }
+constexpr size_t kMostTrials = 16;
 
 /// The graph of the folded network for a number of micro-batches, and what follows from it.
 struct Network {
@@ -71,10 +72,11 @@ class Search {
         bytes_(weight_bytes(job)) {}
 
   FoundPlan run() {
+    found_.memory = memory_;
     weigh_all(0);
     if (memory_ > 0 && !any_fits()) weigh_short_of_memory();
     if (considered_.empty()) throw_none_legal();
-    std::stable_sort(considered_.begin(), considered_.end(), [&](const Considered& a, const Considered& b) { return rank(a) < rank(b); });
+    sort_considered();
     try_best();
     improve();
     finish();
@@ -277,9 +279,13 @@ class Search {
     }
   }
 
-  /// What fits comes first, by its time; then what may fit after all, by its memory.
+  void sort_considered() {
+    std::stable_sort(considered_.begin(), considered_.end(), [&](const Considered& a, const Considered& b) { return rank(a) < rank(b); });
+  }
+
+  /// What may fit comes first, by its time; then the rest, by its memory.
   std::pair<int, double> rank(const Considered& one) const {
-    if (memory_ <= 0 || one.expected.memory <= static_cast<double>(memory_)) return {0, one.expected.seconds};
+    if (memory_ <= 0 || memory_scale_ * one.expected.memory <= kMemoryDoubt * static_cast<double>(memory_)) return {0, one.expected.seconds};
     return {1, one.expected.memory};
   }
 
@@ -349,10 +355,10 @@ class Search {
     return fmt::format("{}; {}", ranks, to_string(one.choice));
   }
 
-  /// True if there is work left for it.
+  /// True if there is work left for it; until something fits there is more.
   bool spend(const Considered& one) {
     const int64_t work = static_cast<int64_t>(job_.network.size()) * one.choice.micro_batches;
-    if (trials_ >= kLeastTrials && (work_ + work > most_work(effort_) || trials_ >= kMostTrials)) return false;
+    if ((best_tried() || trials_ >= 3 * kMostTrials) && (work_ + work > most_work(effort_) || trials_ >= kMostTrials)) return false;
     ++trials_;
     work_ += work;
     return true;
@@ -364,12 +370,14 @@ class Search {
     for (const Considered& one : considered_) {
       if (!one.data_parallel || one.choice.stages > 1 || one.recompute != 0) continue;
       const TriedPlan* tried = try_one(one);
-      if (tried != nullptr && tried->trial.fits(memory_)) break;
+      if (tried == nullptr || !tried->trial.fault.empty()) continue;
+      memory_scale_ = static_cast<double>(tried->trial.memory) / one.expected.memory;
+      if (tried->trial.fits(memory_)) break;
     }
+    sort_considered();
     double best = kInfinite;
     for (const Considered& one : considered_) {
-      if (one.expected.seconds > best * kDoubt) break;
-      if (!spend(one)) continue;
+      if (one.expected.seconds > best * kDoubt || !spend(one)) continue;
       const TriedPlan* tried = try_one(one);
       if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
     }
@@ -479,6 +487,7 @@ class Search {
   std::vector<Considered> sources_;  // of found_.tried
   std::set<std::string> keys_;
   size_t trials_ = 0;
+  double memory_scale_ = 1;  ///< what a plan takes over what was expected of it, as far as is known
   int64_t work_ = 0;
   std::vector<Diagnostic> illegal_;
   FoundPlan found_;

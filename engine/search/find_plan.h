@@ -38,6 +38,7 @@ struct FoundPlan {
   std::vector<TriedPlan> tried;  ///< best first: those that fit by their time, then those that do not by their memory
   double bound = 0;              ///< seconds: no plan of these ranks takes less, on this machine
   int64_t weighed = 0;           ///< choices
+  int64_t memory = 0;            ///< of a rank, that plans had to fit; 0: no limit
   bool exact = true;             ///< the cuts are the best of their space by the search's own sum
   std::vector<CutAlternative> next_best;  ///< of the best plan
   std::vector<std::string> notes;

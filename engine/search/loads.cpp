@@ -27,6 +27,10 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       loads[l].made_bytes += static_cast<double>(bytes_of({layout.local_shape(mesh, tensor.shape), tensor.dtype}));
     }
   }
+  // Traffic knows what kernels compute, not that each has to be started.
+  for (size_t n = 0; n < graph.nodes.size(); ++n)
+    if (!network.units.all[static_cast<size_t>(network.units.of_node[n])].finishes())
+      loads[static_cast<size_t>(graph.nodes[n].layer)].seconds += cost.machine().launch.value;
   std::set<TensorId> counted;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
@@ -92,6 +96,7 @@ WeightBytes weight_bytes(const JobSpec& job) {
   WeightBytes bytes;
   if (job.precision == Precision::bf16) bytes = {.weight = 2, .master = 4};
   if (job.gradient_precision == Precision::bf16) bytes.gradient = 2;
+  bytes.least_sharded = static_cast<double>(job.parallel.optimizer_shard.min_kb) * 1024;
   const OptimizerDef& optimizer = *find_optimizer(job.optimizer.type);
   bytes.optimizer = 4.0 * static_cast<double>(optimizer.states(job.optimizer.settings_of(-1)).size());
   return bytes;
@@ -99,12 +104,15 @@ WeightBytes weight_bytes(const JobSpec& job) {
 
 Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const PlanChoice& choice,
                        const WeightBytes& bytes, const Machine& machine) {
+  const auto level_of = [&](const LayerLoad& load) {
+    return load.replicas > 1 && 4 * load.elements >= bytes.least_sharded ? choice.optimizer_shard_level : 0;
+  };
   const int parts = choice.stages * choice.chunks;
   std::vector<double> seconds;
   for (size_t l = 0; l < loads.size(); ++l) {
     const LayerLoad& load = loads[l];
     double own = load.seconds + (recomputed[l] ? load.forward_seconds : 0);
-    if (choice.optimizer_shard_level == 3) own += 2 * load.gather_seconds;
+    if (level_of(load) == 3) own += 2 * load.gather_seconds;
     seconds.push_back(own);
   }
   // The loss stays with the last layer.
@@ -119,7 +127,7 @@ Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bo
   for (size_t l = 0; l < loads.size(); ++l) {
     const LayerLoad& load = loads[l];
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
-    const int level = load.replicas > 1 ? choice.optimizer_shard_level : 0;
+    const int level = level_of(load);
     const auto shared = [&](int from, double of) { return level >= from ? of / load.replicas : of; };
     stage.seconds += seconds[l];
     stage.update_bytes += load.elements * shared(1, bytes.gradient + 2 * (bytes.optimizer + (bytes.master > 0 ? bytes.master : bytes.weight)));

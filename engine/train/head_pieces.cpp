@@ -20,14 +20,14 @@ class HeadPieces {
 
   void choose() {
     const int given = job_.spec.parallel.head_pieces;
-    if (given == 1) return;
+    const int64_t limit = job_.spec.parallel.max_memory;
+    if (given == 1 || (given == 0 && limit == 0)) return;
     const Program whole = with_pieces(1);
     if (given > 1) {
       report(whole, with_pieces(given));
       return;
     }
-    const int64_t limit = job_.spec.parallel.max_memory;
-    if (limit == 0 || whole.memory.total() <= limit) return;
+    if (whole.memory.total() <= limit) return;
     for (int pieces = 2; pieces <= kMostPieces; pieces *= 2) {
       const Program program = with_pieces(pieces);
       if (rows_in_pieces(program) == 0) break;

@@ -1,0 +1,46 @@
+#include "engine/search/search_report.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+
+std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit) {
+  const Trial& trial = plan.trial;
+  if (!trial.fits(memory_limit)) return fmt::format("needs {} more memory than there is", format_bytes(trial.memory - memory_limit));
+  if (trial.seconds <= best.trial.seconds) return "is no simpler, and not faster by more than a plan may be off";
+  size_t most = 0;
+  double more = 0;
+  for (size_t p = 0; p < trial.parts.size(); ++p) {
+    const double difference = trial.parts[p].second - best.trial.parts[p].second;
+    if (difference <= more) continue;
+    more = difference;
+    most = p;
+  }
+  if (more <= 0) return "takes as long";
+  return fmt::format("{:.2f} ms more in {}", 1e3 * more, trial.parts[most].first);
+}
+
+nlohmann::ordered_json search_report(const FoundPlan& found) {
+  nlohmann::ordered_json tried = nlohmann::ordered_json::array();
+  for (const TriedPlan& plan : found.tried) {
+    nlohmann::ordered_json row = {{"plan", plan.name}, {"expected", plan.expected}};
+    if (!plan.trial.fault.empty()) {
+      row["fault"] = plan.trial.fault;
+    } else {
+      row["seconds"] = plan.trial.seconds;
+      row["memory"] = plan.trial.memory;
+      for (const auto& [name, seconds] : plan.trial.parts)
+        if (seconds > 0) row["parts"][name] = seconds;
+      if (&plan != &found.best()) row["lost"] = why_lost(plan, found.best(), found.memory);
+    }
+    tried.push_back(std::move(row));
+  }
+  return {{"weighed", found.weighed}, {"bound", found.bound}, {"gap", found.gap()},   {"exact", found.exact},
+          {"notes", found.notes},     {"tried", std::move(tried)}};
+}
+
+}  // namespace trainctl

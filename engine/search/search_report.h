@@ -1,0 +1,17 @@
+// What `trainctl plan` says of a search.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/search/find_plan.h"
+
+namespace trainctl {
+
+/// {"weighed": choices, "bound": seconds, "gap": part of the bound that the best plan is above it, "exact": of the cuts,
+///  "tried": [{"plan", "seconds", "expected", "memory", "parts": {name: seconds}, "lost": why it is not the first; or "fault"}, …]}
+nlohmann::ordered_json search_report(const FoundPlan& found);
+
+/// Why a plan lost against the best: the part of the step that it spends most more on, or its memory.
+std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit);
+
+}  // namespace trainctl

@@ -1,0 +1,337 @@
+// auto_parallel: the search is exact by its own sum, deterministic, honest about bounds, and gives ordinary jobs.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "engine/estimate/simulate.h"
+#include "engine/plan/traffic.h"
+#include "engine/search/cut_search.h"
+#include "engine/search/find_plan.h"
+#include "engine/search/least_sum.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
+
+using namespace trainctl;
+
+namespace {
+
+int pick(std::mt19937& random, int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); }
+
+/// 2 to 6 layers: dense layers of sizes that do and do not divide, activations, norms, residuals.
+std::string random_network(std::mt19937& random) {
+  const std::vector<int> widths = {6, 8, 12, 16, 24, 30};
+  const int width = widths[random() % widths.size()];
+  std::string text = "dataset: {type: random, shape: [" + std::to_string(width) + "], label_shape: [" + std::to_string(width) + "], label_dtype: f32, batch: " +
+                     std::to_string(std::vector<int>{6, 8, 12, 24}[random() % 4]) + ", samples: 48}\nnetwork:\n";
+  const int layers = pick(random, 2, 6);
+  for (int l = 0; l < layers; ++l) {
+    const std::string name = "l" + std::to_string(l);
+    switch (pick(random, 0, 3)) {
+      case 0:
+        text += "  - {name: " + name + ", type: relu}\n";
+        break;
+      case 1:
+        text += "  - {name: " + name + ", type: layer_norm}\n";
+        break;
+      case 2:
+        if (l > 1) {
+          text += "  - {name: " + name + ", type: add, inputs: [l" + std::to_string(l - 1) + ", l" + std::to_string(l - 2) + "]}\n";
+          break;
+        }
+        [[fallthrough]];
+      default:
+        text += "  - {name: " + name + ", type: dense, units: " + std::to_string(width) + "}\n";
+    }
+  }
+  return text + "loss: mse\noptimizer: {type: adam, learning_rate: 0.001}\n";
+}
+
+/// A dense layer is needed: something must be trained.
+std::string random_trained_network(std::mt19937& random) {
+  for (;;) {
+    std::string text = random_network(random);
+    if (text.find("dense") != std::string::npos) return text;
+  }
+}
+
+struct Weighed {
+  JobSpec spec;
+  Folded folded;
+  Graph graph;
+  std::vector<LayerFacts> facts;
+  Units units;
+
+  explicit Weighed(const std::string& text) : spec(parse_job(text, "job.yaml")), folded(fold(spec, 3)) {
+    graph = build_graph(folded.job, {.data = spec.dataset.shape, .label = spec.dataset.shape});
+    facts = sharding_facts(graph);
+    units = find_units(graph);
+  }
+};
+
+/// The least Traffic::total() over all settings of the units, by trying them all; nothing if they are too many.
+std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const CostModel& cost) {
+  std::vector<std::vector<FactorAxes>> candidates;
+  double count = 1;
+  for (const Unit& unit : job.units.all) {
+    const size_t l = static_cast<size_t>(unit.layer);
+    std::vector<FactorAxes> all;
+    const size_t factors = job.graph.layers[l].factors.size();
+    // Each axis to each factor or none.
+    std::vector<size_t> to(static_cast<size_t>(mesh.num_axes()), 0);
+    for (;;) {
+      FactorAxes axes(factors);
+      for (int a = 0; a < mesh.num_axes(); ++a)
+        if (to[static_cast<size_t>(a)] < factors) axes[to[static_cast<size_t>(a)]].push_back(a);
+      bool legal = true;
+      for (size_t f = 0; f < factors; ++f)
+        legal = legal && (axes[f].empty() || (job.facts[l].why_not[f].empty() && job.graph.layers[l].factors[f].size % mesh.ways(axes[f]) == 0));
+      if (legal) all.push_back(axes);
+      size_t a = 0;
+      while (a < to.size() && ++to[a] > factors) to[a++] = 0;
+      if (a == to.size()) break;
+    }
+    count *= static_cast<double>(all.size());
+    candidates.push_back(std::move(all));
+  }
+  if (count > 30'000) return std::nullopt;
+  Traffic traffic(job.graph, job.units, mesh, cost, 1);
+  double least = 1e300;
+  std::vector<size_t> setting(candidates.size(), 0);
+  for (;;) {
+    for (size_t u = 0; u < setting.size(); ++u) traffic.set(static_cast<int>(u), candidates[u][setting[u]]);
+    least = std::min(least, traffic.total());
+    size_t u = 0;
+    while (u < setting.size() && ++setting[u] == candidates[u].size()) setting[u++] = 0;
+    if (u == setting.size()) return least;
+  }
+}
+
+const std::string kGpt = R"(
+vars: {layers: 12, d: 64}
+dataset: {type: random, shape: [16], dtype: i32, classes: 64, label_shape: [16], label_dtype: i32, batch: 16, samples: 64}
+modules:
+  block:
+    - {name: ln1, type: layer_norm}
+    - {name: qkv, type: dense, units: "${3 * d}"}
+    - {name: attn, type: attention, heads: 4, causal: true}
+    - {name: proj, type: dense, units: "${d}"}
+    - {name: sum1, type: add, inputs: [proj, input]}
+    - {name: ln2, type: layer_norm}
+    - {name: up, type: dense, units: "${4 * d}"}
+    - {name: act, type: gelu}
+    - {name: down, type: dense, units: "${d}"}
+    - {name: sum2, type: add, inputs: [down, sum1]}
+network:
+  - {name: wte, type: embedding, vocab: 64, units: "${d}"}
+  - {module: block, name: h, repeat: "${layers}"}
+  - {name: ln, type: layer_norm}
+  - {name: head, type: dense, units: 64, bias: false}
+loss: softmax_cross_entropy
+optimizer: {type: adamw, learning_rate: 0.001}
+)";
+
+/// A plan found for the text and these settings.
+PlannedJob found(const std::string& text, const std::vector<std::string>& settings) {
+  return plan_job(parse_job(text, "job.yaml", settings));
+}
+
+}  // namespace
+
+TEST_CASE("least_sum: the minimum of random sums of tables is that of all settings") {
+  std::mt19937 random(7);
+  for (int round = 0; round < 200; ++round) {
+    std::vector<int> sizes(static_cast<size_t>(pick(random, 1, 6)));
+    for (int& size : sizes) size = pick(random, 1, 4);
+    std::vector<CostTable> tables;
+    for (int t = pick(random, 1, 8); t > 0; --t) {
+      CostTable table;
+      size_t entries = 1;
+      for (int v = 0; v < static_cast<int>(sizes.size()); ++v) {
+        if (pick(random, 0, 2) != 0) continue;
+        table.variables.push_back(v);
+        entries *= static_cast<size_t>(sizes[static_cast<size_t>(v)]);
+      }
+      for (size_t e = 0; e < entries; ++e) table.values.push_back(static_cast<double>(random() % 1000));
+      tables.push_back(std::move(table));
+    }
+    const auto value_of = [&](const std::vector<int>& setting) {
+      double sum = 0;
+      for (const CostTable& table : tables) {
+        size_t at = 0;
+        for (int v : table.variables) at = at * static_cast<size_t>(sizes[static_cast<size_t>(v)]) + static_cast<size_t>(setting[static_cast<size_t>(v)]);
+        sum += table.values[at];
+      }
+      return sum;
+    };
+    double least = 1e300;
+    std::vector<int> setting(sizes.size(), 0);
+    for (;;) {
+      least = std::min(least, value_of(setting));
+      size_t v = 0;
+      while (v < sizes.size() && ++setting[v] == sizes[v]) setting[v++] = 0;
+      if (v == sizes.size()) break;
+    }
+    bool exact = true;
+    const LeastSum result = least_sum(sizes, tables, exact);
+    CHECK(exact);
+    CHECK(result.value == least);
+    CHECK(value_of(result.setting) == least);
+  }
+}
+
+TEST_CASE("search: the cuts of small graphs are the best of all by the search's own sum") {
+  std::mt19937 random(11);
+  int compared = 0;
+  for (int round = 0; round < 400; ++round) {
+    const Weighed job(random_trained_network(random));
+    const Mesh mesh(pick(random, 2, 8));
+    const CostModel cost;
+    const std::optional<double> least = least_by_trial(job, mesh, cost);
+    if (!least) continue;
+    ++compared;
+    const CutNetwork network(job.graph, job.facts, job.units, job.folded);
+    double best = 1e300;
+    for (const AxisSplit& split : axis_splits(mesh, Effort::high)) {
+      const FoundCuts cuts = find_cuts(network, mesh, split, Effort::high, cost, 1, std::vector<std::optional<LayerStrategy>>(job.graph.layers.size()));
+      CHECK(cuts.exact);
+      best = std::min(best, cuts.seconds);
+    }
+    CHECK(best == doctest::Approx(*least).epsilon(1e-9));
+  }
+  CHECK(compared >= 50);
+}
+
+TEST_CASE("search: blocks that a network repeats are found, and three of them stand for all") {
+  const JobSpec job = parse_job(kGpt, "job.yaml");
+  const Repeats repeats = find_repeats(job.network);
+  REQUIRE(repeats.blocks == std::vector<int>{12});
+  CHECK(repeats.places[1].pattern == "h.*.ln1");
+  CHECK(repeats.places[0].run == -1);
+  const Folded folded = fold(job, 3);
+  CHECK(folded.job.network.size() == 1 + 3 * 10 + 2);
+  CHECK(folded.job.network.back().name == "head");
+  const Graph graph = build_graph(folded.job, {.data = {16}, .label = {16}, .data_is_integer = true, .label_is_integer = true});
+  CHECK(graph.layers.size() == folded.job.network.size() + 1);
+}
+
+TEST_CASE("search: the sum over a folded network is that of the whole network with the same cuts") {
+  for (const int ranks : {2, 4, 6}) {
+    const JobSpec job = parse_job(kGpt, "job.yaml");
+    const DataShapes shapes{.data = {16}, .label = {16}, .data_is_integer = true, .label_is_integer = true};
+    double sums[2];
+    int at = 0;
+    for (const int blocks : {3, 12}) {
+      const Folded folded = fold(job, blocks);
+      const Graph graph = build_graph(folded.job, shapes);
+      const std::vector<LayerFacts> facts = sharding_facts(graph);
+      const Units units = find_units(graph);
+      const CutNetwork network(graph, facts, units, folded);
+      sums[at++] = data_parallel_cuts(network, Mesh(ranks), CostModel(), 1).seconds;
+    }
+    CHECK(sums[0] == doctest::Approx(sums[1]).epsilon(0.01));
+  }
+}
+
+TEST_CASE("search: the bound is never above a simulated step") {
+  std::mt19937 random(3);
+  for (int round = 0; round < 60; ++round) {
+    const std::string text = random_trained_network(random);
+    const int stages = pick(random, 1, 2), ranks = stages * pick(random, 1, 3);
+    const std::vector<std::string> settings = {"launch.ranks=" + std::to_string(ranks), "parallel.mode=semi_auto_parallel",
+                                               "parallel.stages=" + std::to_string(stages),
+                                               "parallel.micro_batches=" + std::to_string(std::vector<int>{1, 2, 3, 6}[random() % 4])};
+    PlannedJob job;
+    try {
+      job = plan_job(parse_job(text, "job.yaml", settings));
+    } catch (const SpecError& error) {
+      CHECK(std::string(error.what()).find("divide") != std::string::npos);
+      continue;  // settings that do not fit
+    }
+    JobSpec whole = job.spec;
+    whole.parallel.micro_batches = 1;
+    const double bound = least_seconds(build_graph(whole, job.shapes), job.cost.machine(), job.spec.precision, ranks, stages, job.spec.parallel.micro_batches);
+    const double seconds = simulate(compile_classes(job), job.cost.machine()).step.value;
+    CHECK(bound > 0);
+    CHECK(bound <= seconds);
+  }
+}
+
+TEST_CASE("search: a found plan is an ordinary job that gives the same plan, each time") {
+  const std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8"};
+  const PlannedJob one = found(kGpt, settings), two = found(kGpt, settings);
+  REQUIRE(one.search);
+  CHECK(to_yaml(one.spec) == to_yaml(two.spec));
+  CHECK(one.spec.parallel.mode == ParallelMode::semi_auto_parallel);
+  const PlannedJob again = plan_job(parse_job(to_yaml(one.spec), "job.found.yaml"));
+  CHECK(!again.search);
+  for (size_t l = 0; l < one.plan.layers.size(); ++l) CHECK(again.plan.layers[l].factor_axes == one.plan.layers[l].factor_axes);
+  const double seconds = simulate(compile_classes(again), again.cost.machine()).step.value;
+  CHECK(seconds == one.search->best().trial.seconds);
+  CHECK(one.search->best().trial.seconds >= one.search->bound);
+}
+
+TEST_CASE("search: the best plan is no slower than data parallel, and a constraint never helps") {
+  const std::vector<std::string> free = {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8"};
+  const double best = found(kGpt, free).search->best().trial.seconds;
+  for (const TriedPlan& plan : found(kGpt, free).search->tried)
+    if (plan.trial.fault.empty()) CHECK(plan.trial.seconds >= best * (1 - 0.006));
+  for (const char* constraint : {"parallel.stages=2", "parallel.optimizer_shard.level=3", "parallel.micro_batches=4",
+                                 "parallel.strategies={h.*.up: [[1, 1, 1], [8, 1]]}"}) {
+    CAPTURE(constraint);
+    std::vector<std::string> settings = free;
+    settings.emplace_back(constraint);
+    const PlannedJob job = found(kGpt, settings);
+    CHECK(job.search->best().trial.seconds >= best * (1 - 0.006));
+  }
+}
+
+TEST_CASE("search: what the job says stays as it says") {
+  const PlannedJob job = found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", "parallel.stages=2",
+                                      "parallel.optimizer_shard.level=1", "parallel.micro_batches=4"});
+  CHECK(job.spec.parallel.stages == 2);
+  CHECK(job.spec.parallel.micro_batches == 4);
+  CHECK(job.spec.parallel.optimizer_shard.level == 1);
+}
+
+TEST_CASE("search: less memory changes the plan until none fits, and then says the least that is needed") {
+  const std::vector<std::string> free = {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8"};
+  int64_t memory = found(kGpt, free).search->best().trial.memory;
+  int plans = 0;
+  double seconds = 0;
+  std::string fault;
+  for (int round = 0; round < 30 && fault.empty(); ++round) {
+    std::vector<std::string> settings = free;
+    settings.push_back("parallel.max_memory=" + std::to_string(memory - 1));
+    try {
+      const PlannedJob job = found(kGpt, settings);
+      const Trial& trial = job.search->best().trial;
+      CHECK(trial.memory < memory);
+      CHECK(trial.seconds >= seconds * 0.9);  // only some plans are tried in full
+      seconds = std::max(seconds, trial.seconds);
+      memory = trial.memory;
+      ++plans;
+    } catch (const SpecError& error) {
+      fault = error.what();
+    }
+  }
+  CHECK(plans >= 2);
+  CHECK(fault.find("no plan fits") != std::string::npos);
+  CHECK(fault.find("the plan that needs least takes") != std::string::npos);
+}
+
+TEST_CASE("search: micro-batches stay where the network's numbers depend on them") {
+  const std::string text = R"(
+dataset: {type: random, shape: [3, 8, 8], classes: 4, label_dtype: i32, batch: 16, samples: 32}
+network:
+  - {name: c, type: conv2d, channels: 8, kernel: 3, padding: 1}
+  - {name: bn, type: batch_norm}
+  - {type: global_avg_pool}
+  - {name: fc, type: dense, units: 4}
+loss: softmax_cross_entropy
+)";
+  const PlannedJob job = found(text, {"launch.ranks=4", "parallel.mode=auto_parallel"});
+  CHECK(job.spec.parallel.micro_batches == 1);
+  REQUIRE(job.search->notes.size() == 1);
+  CHECK(job.search->notes[0].find("bn computes over the rows") != std::string::npos);
+}
