@@ -176,6 +176,11 @@ std::vector<std::string> JobSpec::told_metrics() const {
   return all;
 }
 
+bool JobSpec::is_override(const std::string& path) const {
+  const auto found = positions.find(path);
+  return found != positions.end() && found->second.file == kCommandLine.file;
+}
+
 SourcePos JobSpec::position(std::string_view path) const {
   std::string at(path);
   while (!at.empty()) {

@@ -242,6 +242,9 @@ struct PrintSpec {
   friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
 };
 
+/// Of a value that an override on the command line gives.
+inline const SourcePos kCommandLine = {"command line", 0, 0};
+
 /// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
 /// command has no dataset, network, loss, metrics, optimizer, train, parallel and print.
 struct JobSpec {
@@ -279,6 +282,8 @@ struct JobSpec {
 
   /// The position of a field; of the nearest enclosing field if it was left to its default.
   SourcePos position(std::string_view path) const;
+  /// The command line sets it.
+  bool is_override(const std::string& path) const;
 };
 
 }  // namespace trainctl

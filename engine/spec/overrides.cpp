@@ -11,7 +11,6 @@
 namespace trainctl {
 namespace {
 
-const SourcePos kCommandLine = {"command line", 0, 0};
 
 void forget_positions(YamlNode& node) {
   node.pos = kCommandLine;

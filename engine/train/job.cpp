@@ -10,6 +10,7 @@
 #include "engine/base/text.h"
 #include "engine/estimate/simulate.h"
 #include "engine/model/evaluation.h"
+#include "engine/plan/outdated.h"
 #include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/workspace.h"
 #include "engine/spec/fields.h"
@@ -93,7 +94,9 @@ Program with_device_memory(const PlannedJob& job, Program program) {
 /// The graph and the plan of a job in which everything is fixed.
 void plan_network(PlannedJob& job) {
   job.graph = build_graph(job.spec, job.shapes);
+  const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost);
+  job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   choose_head_pieces(job);
 }
 

@@ -1,0 +1,77 @@
+#include "engine/plan/outdated.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/base/text.h"
+#include "engine/plan/mesh.h"
+#include "engine/plan/strategies.h"
+#include "engine/spec/fields.h"
+
+namespace trainctl {
+namespace {
+
+/// "launch.ranks=6 parallel.stages=3"; empty: none of them is set on the command line.
+std::string asked(const JobSpec& spec) {
+  std::vector<std::string> fields;
+  const auto add = [&](const char* field, int value) {
+    if (spec.is_override(field)) fields.push_back(fmt::format("{}={}", field, value));
+  };
+  add("launch.ranks", spec.launch.ranks);
+  add("parallel.stages", spec.parallel.stages);
+  add("parallel.chunks", spec.parallel.chunks);
+  return join(fields, " ");
+}
+
+/// Each virtual stage is named, and no other.
+bool fits(const std::vector<StageRule>& rules, int stages) {
+  std::set<int> named;
+  for (const StageRule& rule : rules) named.insert(rule.stage);
+  return static_cast<int>(named.size()) == stages && *named.begin() == 0 && *named.rbegin() == stages - 1;
+}
+
+/// A number that all of its cuts divide, together too.
+int ranks_for(const StrategySpec& strategy) {
+  int64_t ranks = 1;
+  for (const Ints& cuts : strategy.cuts)
+    for (int64_t cut : cuts) ranks = std::clamp<int64_t>(ranks * cut, 1, kMaxRanks);
+  return static_cast<int>(ranks);
+}
+
+}  // namespace
+
+std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
+  std::vector<std::string> notes;
+  ParallelSpec& parallel = spec.parallel;
+  const std::string why = asked(spec);
+  if (why.empty() || parallel.mode != ParallelMode::semi_auto_parallel || spec.launch.ranks % parallel.stages != 0) return notes;
+  const int stages = parallel.stages * parallel.chunks;
+  if (!parallel.stage_config.empty() && !spec.is_override("parallel.stage_config") && !fits(parallel.stage_config, stages)) {
+    parallel.stage_config.clear();
+    notes.push_back(fmt::format("parallel.stage_config is for other stages than {}: the layers are balanced over {}", why, stages));
+  }
+  const Mesh mesh(spec.launch.ranks / parallel.stages);
+  const std::vector<LayerFacts> facts = sharding_facts(graph);
+  const auto is_legal = [&](const StrategySpec& strategy, const Mesh& on) {
+    JobSpec alone = spec;
+    alone.parallel.strategies = {strategy};
+    std::vector<Diagnostic> errors;
+    read_strategies(graph, facts, alone, on, errors);
+    return errors.empty();
+  };
+  std::vector<std::string> left_out;
+  std::erase_if(parallel.strategies, [&](const StrategySpec& strategy) {
+    if (spec.is_override(strategy.path)) return false;
+    // What is wrong for any number of ranks is an error.
+    const bool outdated = !is_legal(strategy, mesh) && is_legal(strategy, Mesh(ranks_for(strategy)));
+    if (outdated) left_out.push_back(strategy.pattern);
+    return outdated;
+  });
+  if (!left_out.empty())
+    notes.push_back(fmt::format("the strategies of {} are for other ranks than {}: left to trainctl", join(left_out), why));
+  return notes;
+}
+
+}  // namespace trainctl
