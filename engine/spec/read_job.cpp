@@ -54,6 +54,7 @@ class JobReader {
   }
 
   void finish() {
+    metrics_of_validation();
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
     if (!job_.loss) return;
     fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
@@ -376,11 +377,44 @@ class JobReader {
     }
   }
 
-  /// `accuracy` or `{type: top_k, k: 5}`; one stands for a list of one.
+  /// `top5` for `{type: top_k, k: 5}`.
+  static YamlNode written_out(const YamlNode& node) {
+    constexpr std::string_view kTop = "top";
+    if (!node.is_scalar() || !node.text.starts_with(kTop) || node.text.size() == kTop.size()) return node;
+    const std::string k = node.text.substr(kTop.size() + (node.text[kTop.size()] == '_' ? 1 : 0));
+    if (k.empty() || k.size() > 6 || k.find_first_not_of("0123456789") != std::string::npos) return node;
+    YamlNode type = node, number = node, whole;
+    type.text = "top_k";
+    number.text = k;
+    whole.kind = YamlNode::Kind::map;
+    whole.pos = node.pos;
+    whole.entries = {{"type", node.pos, type}, {"k", node.pos, number}};
+    return whole;
+  }
+
+  /// What only the validation names, the job has too.
+  void metrics_of_validation() {
+    if (!job_.validation || !problems_.empty()) return;
+    for (size_t i = 0; i < job_.validation->metrics.size(); ++i) {
+      std::string& name = job_.validation->metrics[i];
+      YamlNode node;
+      node.kind = YamlNode::Kind::scalar;
+      node.text = name;
+      const std::string path = at_index("validation.metrics", i);
+      node.pos = job_.position(path);
+      node = written_out(node);
+      if (node.is_map()) name = "top_" + node.find("k")->text;
+      const std::vector<std::string> known = job_.metric_names();
+      const bool is_type = node.is_map() || find_type(metric_types(), name) != nullptr;
+      if (is_type && std::find(known.begin(), known.end(), name) == known.end()) metric(node, path);
+    }
+  }
+
+  /// `accuracy`, `top5` or `{type: top_k, k: 5}`; one stands for a list of one.
   void metrics(const YamlNode& node, const std::string& path) {
     const bool is_list = node.is_list();
     for (size_t i = 0; i < (is_list ? node.items.size() : 1); ++i)
-      metric(is_list ? node.items[i] : node, is_list ? at_index(path, i) : path);
+      metric(written_out(is_list ? node.items[i] : node), is_list ? at_index(path, i) : path);
     if (job_.metrics.size() > kMaxMetrics)
       problems_.add(node.pos, path, "a job has at most " + std::to_string(kMaxMetrics) + " metrics");
   }

@@ -13,7 +13,7 @@ import argparse, itertools, json, os, pathlib, statistics, subprocess, sys, temp
 
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 alone = ["launch.ranks=1", "parallel.mode=stand_alone"]
-mnist = ["parallel.stage_config=null", "parallel.strategies=null", "parallel.stages=1"]
+mnist = ["parallel.stages=1"]
 
 
 def gpt(layers, d, batch, *more, heads=None):
