@@ -320,3 +320,31 @@ TEST_CASE("whichever worker meets a broken sample, the batches before it are han
     CHECK_THROWS_WITH_AS(loader.next_step(), "sample 25 is broken", EnvError);
   }
 }
+
+TEST_CASE("autotune gives a loader that is waited for more workers, which changes no batch") {
+  const Program program = drawn_program();
+  DatasetSpec spec = spec_of(10);
+  spec.shuffle = true;
+  std::vector<LoadTuner::Change> changes;
+  const int64_t steps = 40;
+  Loader loader(std::make_unique<Drawn>(), spec, program, 5,
+                {.num_steps = steps, .most_workers = 4, .on_change = [&](int64_t, const LoadTuner::Change& change) {
+                   changes.push_back(change);
+                 }});
+  const auto expected = batches(1, 1, 0, steps);
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::byte* block = loader.next_step();
+    const auto& whole = expected[static_cast<size_t>(step)];
+    CHECK(floats(block, program, 0) == std::vector<float>(whole.begin(), whole.begin() + 60000));
+    loader.release_step();
+  }
+  REQUIRE_FALSE(changes.empty());
+  CHECK(changes[0].to == LoadSetting{2, 1});
+  spec.autotune = false;
+  Loader alone(std::make_unique<Drawn>(), spec, program, 5, {.num_steps = steps, .most_workers = 4});
+  for (int64_t step = 0; step < steps; ++step) {
+    alone.next_step();
+    alone.release_step();
+  }
+  CHECK(alone.setting() == LoadSetting{1, 1});
+}
