@@ -122,9 +122,6 @@ void RankOutput::settled_loading(const LoadSetting& setting) {
   if (!tunes_loading_) return;
   write_line("data: settled on " + to_string(setting) + "; to keep that: dataset.workers=" +
              std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead));
-  if (!metrics_.is_open()) return;
-  const nlohmann::ordered_json line = {{"kind", "data_settled"}, {"workers", setting.workers}, {"ahead", setting.ahead}};
-  metrics_ << line.dump() << std::endl;
 }
 
 void RankOutput::ended(const TrainResult& result) {
