@@ -51,6 +51,9 @@ TrainHooks RankOutput::hooks() {
     status_.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
   };
   hooks.on_validation = [this](const ValidationReport& report) { on_validation(report); };
+  hooks.on_loading = [this](int64_t step, const LoadSetting& setting, const std::string& reason) {
+    on_loading(step, setting, reason);
+  };
   hooks.print = [this](const Operand& operand, const void* data, int micro_batch) {
     print_tensor(operand, data, micro_batch);
   };
@@ -105,7 +108,24 @@ void RankOutput::on_validation(const ValidationReport& report) {
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 
+/// {"kind":"data","run_step":24,"workers":4,"ahead":1,"reason":"the trainer waits 43 % of a step, …"}
+void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std::string& reason) {
+  tunes_loading_ = true;
+  write_line("data: at step " + std::to_string(step) + " " + to_string(setting) + ": " + reason);
+  if (!metrics_.is_open()) return;
+  const nlohmann::ordered_json line = {
+      {"kind", "data"}, {"run_step", step}, {"workers", setting.workers}, {"ahead", setting.ahead}, {"reason", reason}};
+  metrics_ << line.dump() << std::endl;
+}
+
+void RankOutput::settled_loading(const LoadSetting& setting) {
+  if (!tunes_loading_) return;
+  write_line("data: settled on " + to_string(setting) + "; to keep that: dataset.workers=" +
+             std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead));
+}
+
 void RankOutput::ended(const TrainResult& result) {
+  settled_loading(result.loading);
   if (!result.stopped) return;
   if (!result.reason.empty()) {
     status_.total_steps = status_.finished_steps.load();  // the run has reached its end

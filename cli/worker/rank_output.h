@@ -36,6 +36,8 @@ class RankOutput {
   void on_not_finite(const StepReport& report);
   void on_epoch(const EpochReport& report);
   void on_validation(const ValidationReport& report);
+  void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason);
+  void settled_loading(const LoadSetting& setting);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;
@@ -50,6 +52,7 @@ class RankOutput {
   const PrintedTensors printed_;
   int64_t prints_a_step_ = 0, prints_ = 0;
   std::ofstream metrics_, collectives_;
+  bool tunes_loading_ = false;    ///< dataset.autotune has changed something
   double step_seconds_ = 0;       ///< moving average
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
 };

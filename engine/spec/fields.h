@@ -29,6 +29,8 @@ inline constexpr double kMaxSteps = 4'294'967'295;
 inline constexpr size_t kMaxMetrics = 7;
 
 inline constexpr int kMaxRanks = 65'536;
+inline constexpr int kMostDataWorkers = 1'024;
+inline constexpr int kMostPrefetch = 1'024;
 
 /// A rank's program holds the work of each.
 inline constexpr int kMaxMicroBatches = 16'384;

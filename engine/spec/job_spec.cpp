@@ -149,11 +149,25 @@ bool is_better(const std::string& metric, double value, double than) {
   return metric == "loss" ? value < than : value > than;
 }
 
+/// What a validation sees of samples whose training draws: the middle, never flipped.
+static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> transforms) {
+  std::erase_if(transforms, [](const TransformSpec& transform) { return transform.name == "horizontal_flip"; });
+  for (TransformSpec& transform : transforms) {
+    if (transform.name != "random_crop") continue;
+    Attrs size;
+    size.set("size", transform.attrs.ints("size"));
+    transform.name = "center_crop";
+    transform.attrs = std::move(size);
+  }
+  return transforms;
+}
+
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;
   set.shuffle = false;
   set.drop_last = false;
   set.repeat = 1;
+  set.transforms = without_chance(std::move(set.transforms));
   if (!validation) return set;
   const DatasetSpec& differs = validation->dataset;
   if (!differs.paths.empty()) set.paths = differs.paths;

@@ -47,6 +47,10 @@ struct DatasetSpec {
   bool shuffle = true;
   bool drop_last = true;
   int64_t repeat = 1;  ///< passes over the set per epoch
+  int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs
+  int prefetch = 0;        ///< batches read ahead; 0: chosen while it runs
+  bool autotune = true;    ///< false: workers and prefetch stay, 1 where they are 0
+  int64_t max_memory = 0;  ///< bytes of a rank's batches ahead; 0: a sixteenth of the host's memory
   // tokens and text
   int64_t length = 0;                  ///< tokens of a sample
   int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length

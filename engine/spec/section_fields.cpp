@@ -198,6 +198,18 @@ const Section& dataset_section() {
                              "A new order each epoch, determined by seed and epoch; for at most 50,000,000 samples."),
           field<&D::drop_last>("drop_last", "Drop the last samples if they do not fill a batch."),
           field<&D::repeat>("repeat", "Passes over the set per epoch.").at_least(1),
+          field<&D::workers>("workers", "Threads of a rank that read samples; 0: as many as steps do not wait for.")
+              .at_least(0)
+              .at_most(kMostDataWorkers),
+          field<&D::prefetch>("prefetch", "Batches that are read ahead; 0: as many as steps do not wait for.")
+              .at_least(0)
+              .at_most(kMostPrefetch),
+          field<&D::autotune>("autotune",
+                              "Change workers and prefetch while the job runs, where they are 0. false: one of each."),
+          field<&D::max_memory>("max_memory",
+                                "Memory of a rank's batches that are read ahead; 0: a sixteenth of the host's.")
+              .is(FieldKind::bytes)
+              .at_least(0),
           field<&D::shape>("shape", "Shape of one sample.")
               .for_type({"random", "constant"})
               .at_least(1)

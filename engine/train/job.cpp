@@ -17,6 +17,7 @@
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/transforms.h"
 #include "engine/train/head_pieces.h"
 #include "engine/train/machine_file.h"
 #include "engine/train/trainer.h"
@@ -85,6 +86,7 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   Memory& m = program.memory;
   m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
+  if (has_random_transforms(job.spec.dataset.transforms)) return program;  // samples come anew in each pass
   const std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
   for (const SampleTable& table : tables)
     if (small_enough_to_keep(tables) && loads_whole_samples(program, table)) m.data_set += table.bytes();

@@ -8,6 +8,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/transforms.h"
 #include "engine/train/learning_rate.h"
 
 namespace trainctl {
@@ -26,8 +27,12 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
   return small_enough_to_keep(tables) ? tables : std::vector<SampleTable>{};
 }
 
+/// All cores of the rank but that of the thread that starts kernels.
+int most_workers(int threads) { return std::max(threads - 1, 1); }
+
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
-                                    Executor& executor, int held, int64_t first_step) {
+                                    Executor& executor, int held, int64_t first_step, int threads,
+                                    const TrainHooks& hooks) {
   const JobSpec& spec = job.spec;
   try {
     LoaderOptions options;
@@ -38,6 +43,11 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
     options.held = held;
+    options.most_workers = most_workers(threads);
+    if (hooks.on_loading)
+      options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {
+        hooks.on_loading(step, change.to, change.reason);
+      };
     options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
@@ -99,7 +109,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
-  if (options.cuda) executor_options.tables = tables_to_keep(*set, program);
+  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms)) executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
   if (options.validation != nullptr) {
@@ -122,7 +132,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     start_up_.ended("checkpoint");
   }
   max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
-  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_);
+  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_, options.threads, hooks_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
   reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
 }
@@ -279,6 +289,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   }
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
+  result.loading = trainer.loading();
   return result;
 }
 

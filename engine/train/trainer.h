@@ -45,6 +45,8 @@ struct TrainHooks {
   /// Before the step that follows it, or the end. All ranks have the same numbers.
   std::function<void(const ValidationReport&)> on_validation;
   std::function<void(const StepReport&)> on_step;
+  /// dataset.autotune has changed how many workers read, before the step that follows `step`.
+  std::function<void(int64_t step, const LoadSetting& setting, const std::string& reason)> on_loading;
   /// The first step whose loss is nan or infinite; called before its on_step.
   std::function<void(const StepReport&)> on_not_finite;
   std::function<void(const EpochReport&)> on_epoch;
@@ -66,7 +68,7 @@ struct TrainHooks {
 };
 
 struct TrainOptions {
-  int threads = 1;                            ///< for kernels
+  int threads = 1;                            ///< for kernels: the rank's share of the host's cores
   std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
@@ -83,6 +85,7 @@ struct TrainResult {
   bool stopped = false;  ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
+  LoadSetting loading;  ///< that dataset.autotune settled on
 };
 
 /// Trains one rank. `job`, `program` and `comm` must outlive it.
@@ -104,6 +107,8 @@ class Trainer {
   /// Why train.stop_when has ended the run; empty: it has not.
   const std::string& stop_reason() const { return stop_reason_; }
   Executor& executor() { return *executor_; }
+  /// The workers that read samples now, and the batches that they are ahead.
+  LoadSetting loading() const { return loader_->setting(); }
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -16,10 +16,12 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& shape, std::vector<float> sample) {
+std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& shape, std::vector<float> sample,
+                         uint64_t seed = 1) {
   const Transforms transforms(specs, shape);
   sample.resize(static_cast<size_t>(transforms.scratch_size()));
-  const auto* out = static_cast<const float*>(transforms.apply(sample.data()));
+  SampleRng rng(seed, 0, 0);
+  const auto* out = static_cast<const float*>(transforms.apply(sample.data(), rng));
   return {out, out + num_elements(transforms.shape())};
 }
 
@@ -69,6 +71,62 @@ TEST_CASE("transforms compose in order and know where the channels are") {
   // [1, 2, 2]: channels 0, 1 of two pixels -> (x / 2 + 1 - mean) / std, channel major
   CHECK(apply(specs, {1, 2, 2}, {0, 2, 4, 6}) == std::vector<float>{0, 2, 0, 4});
   CHECK(Transforms(specs, {1, 2, 2}).shape() == Shape{2, 1, 2});
+}
+
+TEST_CASE("center_crop takes the middle, and puts zeros around a smaller image") {
+  const std::vector<float> image = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [3, 4, 1]
+  CHECK(apply({transform("center_crop", {{"size", Ints{1, 2}}})}, {3, 4, 1}, image) == std::vector<float>{6, 7});
+  CHECK(apply({transform("center_crop", {{"size", Ints{2, 1}}})}, {3, 4, 1}, image) == std::vector<float>{2, 6});
+  CHECK(apply({transform("center_crop", {{"size", Ints{1, 3}}})}, {1, 1, 2}, {5, 6}) ==
+        std::vector<float>{0, 0, 5, 6, 0, 0});
+}
+
+TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip swaps left and right") {
+  const TransformSpec crop = transform("random_crop", {{"size", Ints{2, 2}}, {"padding", int64_t{1}}});
+  const std::vector<float> image = {1, 2, 3, 4};  // with padding: 0 0 0 0 / 0 1 2 0 / 0 3 4 0 / 0 0 0 0
+  std::set<std::vector<float>> found;
+  for (uint64_t seed = 0; seed < 200; ++seed) found.insert(apply({crop}, {2, 2, 1}, image, seed));
+  CHECK(found == std::set<std::vector<float>>{{0, 0, 0, 1}, {0, 0, 1, 2}, {0, 0, 2, 0}, {0, 1, 0, 3}, {1, 2, 3, 4},
+                                              {2, 0, 4, 0}, {0, 3, 0, 0}, {3, 4, 0, 0}, {4, 0, 0, 0}});
+  CHECK(apply({transform("horizontal_flip", {{"p", 1.0}})}, {1, 2, 2}, {1, 2, 3, 4}) == std::vector<float>{3, 4, 1, 2});
+  int flips = 0;
+  for (uint64_t seed = 0; seed < 1000; ++seed)
+    flips += apply({transform("horizontal_flip", {{"p", 0.25}})}, {1, 2, 1}, {1, 2}, seed)[0] == 2 ? 1 : 0;
+  CHECK(flips > 200);
+  CHECK(flips < 300);
+  CHECK(spec_error([] {
+          Transforms({transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
+        }) == "dataset.transforms[0]: random_crop: cuts [8, 4] of an image of [4, 4, 3]");
+}
+
+TEST_CASE("a sample with random transforms is drawn anew in each pass, and never kept") {
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte", idx_bytes({5, 9, 9}));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
+  DatasetSpec spec = mnist(folder.path());
+  spec.transforms = {transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{0}}})};
+  const auto set = open_dataset(spec, 1);
+  const auto read = [&](uint64_t pass) {
+    ReadState state;
+    state.rng = SampleRng(1, pass, 2);
+    std::vector<float> image(9);
+    set->read(2, state, {image.data(), nullptr});
+    return image;
+  };
+  std::set<std::vector<float>> found;
+  for (uint64_t pass = 0; pass < 20; ++pass) found.insert(read(pass));
+  CHECK(found.size() > 10);
+  CHECK(read(3) == read(3));
+}
+
+TEST_CASE("a validation sees the middle of what training crops, unflipped") {
+  JobSpec job;
+  job.dataset.transforms = {transform("horizontal_flip", {{"p", 0.5}}),
+                            transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{2}}})};
+  const std::vector<TransformSpec> seen = job.validation_set().transforms;
+  REQUIRE(seen.size() == 1);
+  CHECK(seen[0].name == "center_crop");
+  CHECK(seen[0].attrs.ints("size") == Ints{3, 3});
 }
 
 TEST_CASE("a transform that does not fit its sample is a SpecError at that transform") {

@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
+#include <thread>
+
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
 
@@ -18,12 +22,13 @@ class Counting final : public Dataset {
   }
   int64_t size() const override { return size_; }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t sample, void* out) override {
+  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
     if (sample == broken_) throw EnvError("sample is broken");
-    for (int64_t e = 0; e < elements(which); ++e) static_cast<float*>(out)[e] = float(100 * sample + e);
+    for (int64_t e = 0; to.data && e < 12; ++e) static_cast<float*>(to.data)[e] = float(100 * sample + e);
+    if (to.label) *static_cast<float*>(to.label) = float(100 * sample);
     ++reads;
   }
-  int64_t reads = 0;
+  mutable std::atomic<int64_t> reads = 0;
 
  private:
   int64_t size_, broken_;
@@ -35,9 +40,10 @@ class Classes final : public Dataset {
  public:
   int64_t size() const override { return 6; }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor, int64_t sample, void* out) override {
-    static_cast<int32_t*>(out)[0] = static_cast<int32_t>(sample % 3);
-    static_cast<int32_t*>(out)[1] = 7;
+  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+    if (!to.label) return;
+    static_cast<int32_t*>(to.label)[0] = static_cast<int32_t>(sample % 3);
+    static_cast<int32_t*>(to.label)[1] = 7;
   }
 
  private:
@@ -162,7 +168,9 @@ TEST_CASE("the labels that count are those of the whole batch, whichever rows a 
       DataShapes all = {.data = {1}, .label = {}, .data_is_integer = true, .label_is_integer = true};
       int64_t size() const override { return 2; }
       const DataShapes& shapes() const override { return all; }
-      void read(DataTensor, int64_t, void* out) override { *static_cast<int32_t*>(out) = 7; }
+      void read(int64_t, ReadState&, const SampleOutputs& to) const override {
+        if (to.label) *static_cast<int32_t*>(to.label) = 7;
+      }
     };
     return std::make_unique<Sevens>();
   };
@@ -235,4 +243,108 @@ TEST_CASE("batches stay as they are until they are released, in the requested me
   loader.release_step();
   CHECK(floats(loader.next_step(), program, 0)[0] == 1200);
   CHECK(floats(third, program, 0)[0] == 800);
+}
+
+namespace {
+
+/// Data depend on the sample's random numbers, and reading takes longer for some samples.
+class Drawn final : public Dataset {
+ public:
+  int64_t size() const override { return 40; }
+  const DataShapes& shapes() const override { return shapes_; }
+  void read(int64_t sample, ReadState& state, const SampleOutputs& to) const override {
+    if (sample % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    if (sample == broken) throw EnvError("sample " + std::to_string(sample) + " is broken");
+    for (int e = 0; to.data && e < kElements; ++e) static_cast<float*>(to.data)[e] = float(state.rng.uniform());
+    if (to.label) *static_cast<float*>(to.label) = float(sample);
+  }
+  int64_t broken = -1;
+
+ private:
+  static constexpr int kElements = 6000;  // a worker claims few of them at a time
+  DataShapes shapes_ = {.data = {kElements}, .label = {}};
+};
+
+Program drawn_program() {
+  Program program;
+  program.instructions = {load("data", 0, {10, 6000}, {0, 0}, {10, 6000}), load("data", 0, {10, 6000}, {2, 6}, {5, 11}),
+                          load("label", 0, {10}, {0}, {10})};
+  return program;
+}
+
+std::vector<std::vector<float>> batches(int workers, int prefetch, int64_t first_step, int64_t steps) {
+  const Program program = drawn_program();
+  DatasetSpec spec = spec_of(10);
+  spec.shuffle = true;
+  spec.workers = workers;
+  spec.prefetch = prefetch;
+  Loader loader(std::make_unique<Drawn>(), spec, program, 5,
+                {.first_step = first_step, .num_steps = steps, .held = 2});
+  std::vector<std::vector<float>> all;
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::byte* block = loader.next_step();
+    all.emplace_back();
+    for (size_t i = 0; i < 3; ++i) {
+      const std::vector<float> part = floats(block, program, i);
+      all.back().insert(all.back().end(), part.begin(), part.end());
+    }
+    loader.release_step();
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("every batch has the same bits for any number of workers and batches ahead, and after a resume") {
+  const auto expected = batches(1, 1, 0, 10);
+  CHECK(expected[0] != expected[4]);  // another epoch draws other numbers
+  for (const int workers : {1, 2, 3, 8})
+    for (const int prefetch : {1, 5}) CHECK(batches(workers, prefetch, 0, 10) == expected);
+  const auto resumed = batches(3, 2, 6, 4);
+  CHECK(std::equal(resumed.begin(), resumed.end(), expected.begin() + 6));
+}
+
+TEST_CASE("whichever worker meets a broken sample, the batches before it are handed over and it is named") {
+  const Program program = drawn_program();
+  for (const int workers : {1, 2, 8}) {
+    DatasetSpec spec = spec_of(10);
+    spec.workers = workers;
+    spec.prefetch = 4;
+    auto set = std::make_unique<Drawn>();
+    set->broken = 25;
+    Loader loader(std::move(set), spec, program, 5, {.num_steps = 4});
+    for (int step = 0; step < 2; ++step) {
+      CHECK_NOTHROW(loader.next_step());
+      loader.release_step();
+    }
+    CHECK_THROWS_WITH_AS(loader.next_step(), "sample 25 is broken", EnvError);
+  }
+}
+
+TEST_CASE("autotune gives a loader that is waited for more workers, which changes no batch") {
+  const Program program = drawn_program();
+  DatasetSpec spec = spec_of(10);
+  spec.shuffle = true;
+  std::vector<LoadTuner::Change> changes;
+  const int64_t steps = 40;
+  Loader loader(std::make_unique<Drawn>(), spec, program, 5,
+                {.num_steps = steps, .most_workers = 4, .on_change = [&](int64_t, const LoadTuner::Change& change) {
+                   changes.push_back(change);
+                 }});
+  const auto expected = batches(1, 1, 0, steps);
+  for (int64_t step = 0; step < steps; ++step) {
+    const std::byte* block = loader.next_step();
+    const auto& whole = expected[static_cast<size_t>(step)];
+    CHECK(floats(block, program, 0) == std::vector<float>(whole.begin(), whole.begin() + 60000));
+    loader.release_step();
+  }
+  REQUIRE_FALSE(changes.empty());
+  CHECK(changes[0].to == LoadSetting{2, 1});
+  spec.autotune = false;
+  Loader alone(std::make_unique<Drawn>(), spec, program, 5, {.num_steps = steps, .most_workers = 4});
+  for (int64_t step = 0; step < steps; ++step) {
+    alone.next_step();
+    alone.release_step();
+  }
+  CHECK(alone.setting() == LoadSetting{1, 1});
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -38,9 +39,9 @@ class Mnist final : public Dataset {
   }
   int64_t size() const override { return set_.size(); }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t sample, void* out) override {
-    if (which == DataTensor::data) return set_.read_image(sample, static_cast<float*>(out));
-    write_number(set_.label(sample), shapes_.label_is_integer, 1, out);
+  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+    if (to.data != nullptr) set_.read_image(sample, static_cast<float*>(to.data));
+    if (to.label != nullptr) write_number(set_.label(sample), shapes_.label_is_integer, 1, to.label);
   }
 
  private:
@@ -57,8 +58,9 @@ class Tokens final : public Dataset {
   explicit Tokens(const DatasetSpec& spec) : set_(spec), shapes_(token_shapes(spec)) {}
   int64_t size() const override { return set_.size(); }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t sample, void* out) override {
-    set_.read(sample, which == DataTensor::label ? 1 : 0, static_cast<int32_t*>(out));
+  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+    if (to.data != nullptr) set_.read(sample, 0, static_cast<int32_t*>(to.data));
+    if (to.label != nullptr) set_.read(sample, 1, static_cast<int32_t*>(to.label));
   }
 
  private:
@@ -88,7 +90,13 @@ class Random final : public Dataset {
   }
   int64_t size() const override { return size_; }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t sample, void* out) override {
+  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+    if (to.data != nullptr) draw(DataTensor::data, sample, to.data);
+    if (to.label != nullptr) draw(DataTensor::label, sample, to.label);
+  }
+
+ private:
+  void draw(DataTensor which, int64_t sample, void* out) const {
     const bool integer = which == DataTensor::data ? shapes_.data_is_integer : shapes_.label_is_integer;
     const uint64_t key = keys_[which == DataTensor::data ? 0 : 1];
     Philox4 words{};
@@ -103,7 +111,6 @@ class Random final : public Dataset {
     }
   }
 
- private:
   int64_t size_, classes_;
   DataShapes shapes_;
   uint64_t keys_[2];
@@ -115,9 +122,9 @@ class Constant final : public Dataset {
       : size_(synthetic_size(spec)), shapes_(synthetic_shapes(spec)), value_(spec.value), label_(spec.label_value) {}
   int64_t size() const override { return size_; }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t, void* out) override {
-    if (which == DataTensor::data) return write_number(value_, shapes_.data_is_integer, elements(which), out);
-    write_number(label_, shapes_.label_is_integer, elements(which), out);
+  void read(int64_t, ReadState&, const SampleOutputs& to) const override {
+    if (to.data != nullptr) write_number(value_, shapes_.data_is_integer, elements(DataTensor::data), to.data);
+    if (to.label != nullptr) write_number(label_, shapes_.label_is_integer, elements(DataTensor::label), to.label);
   }
 
  private:
@@ -133,30 +140,34 @@ class Transformed final : public Dataset {
       : inner_(std::move(inner)), transforms_(std::move(transforms)), shapes_(inner_->shapes()) {
     shapes_.data = transforms_.shape();
     shapes_.data_is_integer = transforms_.to_integer();
-    scratch_.resize(static_cast<size_t>(transforms_.scratch_size()));
   }
   int64_t size() const override { return inner_->size(); }
   const DataShapes& shapes() const override { return shapes_; }
-  void read(DataTensor which, int64_t sample, void* out) override {
-    if (which == DataTensor::label) return inner_->read(which, sample, out);
-    inner_->read(which, sample, scratch_.data());
-    if (inner_->shapes().data_is_integer) to_floats(inner_->elements(which));
-    std::memcpy(out, transforms_.apply(scratch_.data()), static_cast<size_t>(elements(which)) * sizeof(float));
+  void read(int64_t sample, ReadState& state, const SampleOutputs& to) const override {
+    if (to.data == nullptr) return inner_->read(sample, state, to);
+    prepare(state);
+    float* raw = state.floats.data();
+    inner_->read(sample, state, {raw, to.label});
+    if (inner_->shapes().data_is_integer) to_floats(raw, inner_->elements(DataTensor::data));
+    std::memcpy(to.data, transforms_.apply(raw, state.rng), static_cast<size_t>(elements(DataTensor::data)) * sizeof(float));
+  }
+  void prepare(ReadState& state) const override {
+    const auto scratch = static_cast<size_t>(transforms_.scratch_size());
+    if (state.floats.size() < scratch) state.floats.resize(scratch);
   }
 
  private:
-  void to_floats(int64_t count) {
+  static void to_floats(float* values, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       int32_t integer;
-      std::memcpy(&integer, &scratch_[static_cast<size_t>(i)], sizeof(integer));
-      scratch_[static_cast<size_t>(i)] = static_cast<float>(integer);
+      std::memcpy(&integer, values + i, sizeof(integer));
+      values[i] = static_cast<float>(integer);
     }
   }
 
   std::unique_ptr<Dataset> inner_;
   Transforms transforms_;
   DataShapes shapes_;
-  std::vector<float> scratch_;
 };
 
 /// Keeps the data of each sample after its first read.
@@ -169,18 +180,29 @@ class Cached final : public Dataset {
         values_(new std::byte[kept_.size() * bytes_]) {}
   int64_t size() const override { return inner_->size(); }
   const DataShapes& shapes() const override { return inner_->shapes(); }
-  void read(DataTensor which, int64_t sample, void* out) override {
-    if (which == DataTensor::label) return inner_->read(which, sample, out);
+  void read(int64_t sample, ReadState& state, const SampleOutputs& to) const override {
+    if (to.data == nullptr) return inner_->read(sample, state, to);
+    std::atomic<Kept>& kept = kept_[static_cast<size_t>(sample)];
     std::byte* value = values_.get() + static_cast<size_t>(sample) * bytes_;
-    if (!kept_[static_cast<size_t>(sample)]) inner_->read(which, sample, value);
-    kept_[static_cast<size_t>(sample)] = true;
-    std::memcpy(out, value, bytes_);
+    if (kept.load(std::memory_order_acquire) == Kept::yes) {
+      std::memcpy(to.data, value, bytes_);
+      if (to.label != nullptr) inner_->read(sample, state, {nullptr, to.label});
+      return;
+    }
+    inner_->read(sample, state, to);
+    Kept expected = Kept::no;
+    if (!kept.compare_exchange_strong(expected, Kept::soon)) return;  // another worker writes it
+    std::memcpy(value, to.data, bytes_);
+    kept.store(Kept::yes, std::memory_order_release);
   }
+  void prepare(ReadState& state) const override { inner_->prepare(state); }
 
  private:
+  enum class Kept : uint8_t { no, soon, yes };
+
   std::unique_ptr<Dataset> inner_;
   size_t bytes_;
-  std::vector<bool> kept_;
+  mutable std::vector<std::atomic<Kept>> kept_;
   std::unique_ptr<std::byte[]> values_;  ///< uninitialised: pages are allocated as samples are read
 };
 
@@ -201,6 +223,12 @@ DataTensor data_tensor(std::string_view name) {
   return name == "data" ? DataTensor::data : DataTensor::label;
 }
 
+void Dataset::read(DataTensor which, int64_t sample, void* out) const {
+  ReadState state;
+  state.rng = SampleRng(0, 0, sample);
+  read(sample, state, which == DataTensor::data ? SampleOutputs{out, nullptr} : SampleOutputs{nullptr, out});
+}
+
 int64_t most_cached_bytes() {
   const auto memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   return std::max(int64_t{256} << 20, memory / 16);
@@ -212,7 +240,7 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
   Transforms transforms(spec.transforms, set->shapes().data);
   if (!spec.transforms.empty()) set = std::make_unique<Transformed>(std::move(set), std::move(transforms));
   const int64_t total = capped_product({set->size(), set->elements(DataTensor::data), int64_t{sizeof(float)}});
-  if (total <= most_cached_bytes()) set = std::make_unique<Cached>(std::move(set));
+  if (total <= most_cached_bytes() && !has_random_transforms(spec.transforms)) set = std::make_unique<Cached>(std::move(set));
   return set;
 }
 

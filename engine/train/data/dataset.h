@@ -1,12 +1,15 @@
-// A data set: numbered samples, each a `data` and a `label` tensor, with transforms applied.
+// A data set: numbered samples, each a `data` and a `label` tensor, with transforms applied. It is what the workers of
+// a Loader share.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "engine/model/model.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/data/sample_rng.h"
 
 namespace trainctl {
 
@@ -15,15 +18,33 @@ enum class DataTensor : uint8_t { data, label };
 std::string_view to_string(DataTensor which);
 DataTensor data_tensor(std::string_view name);
 
-/// Used by one thread: reading may use scratch memory of the object. Reading allocates nothing.
+/// Where one sample's tensors go, row-major: f32, or i32 where shapes() says integer; both take 4 bytes. Null: not wanted.
+struct SampleOutputs {
+  void* data = nullptr;
+  void* label = nullptr;
+};
+
+/// A worker's own: its scratch memory, which grows to the largest sample, and the random numbers of the sample at hand.
+struct ReadState {
+  SampleRng rng;
+  std::vector<float> floats;    ///< of transforms
+  std::vector<int32_t> labels;  ///< of one sample, of whoever counts labels
+};
+
+/// Any number of threads may read at once, each with a state of its own. Reading a sample again with the same random
+/// numbers gives the same bits.
 class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
   virtual const DataShapes& shapes() const = 0;
-  /// Writes one sample, row-major: f32, or i32 where shapes() says integer. Both take 4 bytes.
-  virtual void read(DataTensor which, int64_t sample, void* out) = 0;
+  /// Reads what `to` asks for of one sample. `state.rng` is at its start.
+  virtual void read(int64_t sample, ReadState& state, const SampleOutputs& to) const = 0;
+  /// Makes the state's scratch memory as large as the set knows that reading will need.
+  virtual void prepare(ReadState&) const {}
 
+  /// One tensor, with a state of its own: for tools and tests. Random transforms are those of the first pass of seed 0.
+  void read(DataTensor which, int64_t sample, void* out) const;
   int64_t elements(DataTensor which) const {
     return num_elements(which == DataTensor::data ? shapes().data : shapes().label);
   }

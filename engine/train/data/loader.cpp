@@ -1,17 +1,13 @@
 // See the header.
 #include "engine/train/data/loader.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <climits>
-#include <cstring>
-#include <limits>
+#include <ranges>
+#include <utility>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
-#include "engine/runtime/parts.h"
 
 namespace trainctl {
 namespace {
@@ -24,14 +20,17 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
-/// Converts samples from the set's type to the loads' type.
-void convert(const std::byte* from, DType to_type, int64_t elements, std::byte* to) {
-  if (to_type != DType::bf16) {
-    std::memcpy(to, from, static_cast<size_t>(elements * kElementBytes));
-    return;
-  }
-  const auto* values = reinterpret_cast<const float*>(from);
-  std::transform(values, values + elements, reinterpret_cast<uint16_t*>(to), to_bf16);
+/// What a worker claims at a time: enough that claiming costs nothing beside reading.
+constexpr int64_t kClaimedBytes = int64_t{64} << 10;
+/// Batches that autotune may read ahead.
+constexpr int64_t kMostAhead = 16;
+
+/// Fields that the job sets are not moved.
+LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_bytes) {
+  const int64_t memory = spec.max_memory > 0 ? spec.max_memory : most_cached_bytes();
+  const int64_t ahead = std::clamp<int64_t>(memory / std::max<int64_t>(batch_bytes, 1), 1, kMostAhead);
+  return {spec.workers > 0 ? spec.workers : std::max(most_workers, 1),
+          spec.prefetch > 0 ? spec.prefetch : static_cast<int>(ahead), std::max(spec.workers, 1)};
 }
 
 /// Null if the program does not load it.
@@ -57,7 +56,7 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
   return tables;
 }
 
-std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
+std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set.shapes(), set.size(), program);
   for (SampleTable& table : tables) {
     const DataTensor which = data_tensor(table.tensor);
@@ -66,7 +65,7 @@ std::vector<SampleTable> sample_tables(Dataset& set, const Program& program) {
       std::vector<std::byte> sample(static_cast<size_t>(elements * kElementBytes));
       for (int64_t i = 0; i < count; ++i) {
         set.read(which, first + i, sample.data());
-        convert(sample.data(), type, elements, out + i * elements * byte_size(type));
+        convert_samples(sample.data(), type, elements, out + i * elements * byte_size(type));
       }
     };
   }
@@ -81,27 +80,22 @@ bool small_enough_to_keep(const std::vector<SampleTable>& tables) {
 
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
                const LoaderOptions& options)
-    : set_(std::move(set)), order_(spec, set_->size(), seed), options_(options) {
-  const InputLayout layout = options.layout != nullptr ? *options.layout : input_layout(program);
-  int64_t end = 0;
-  for (size_t i = 0; i < program.instructions.size(); ++i) {
-    if (layout.offsets[i] < end) continue;  // not a load, or the same data as an earlier one
-    parts_.push_back(make_part(program.instructions[i], layout.rows[i] > 0, spec));
-    parts_.back().offset = layout.offsets[i];
-    end = layout.offsets[i] + 1;
-  }
-  int64_t most_rows_bytes = 0;
-  for (const Part& part : parts_) {
-    if (!part.direct && !part.by_number)
-      most_rows_bytes = std::max(most_rows_bytes, part.rows * part.sample_elements * kElementBytes);
-  }
-  rows_.resize(static_cast<size_t>(most_rows_bytes));
-  const auto allocate = options.allocate ? options.allocate : allocate_on_heap;
-  for (int i = 0; i <= options.held; ++i) blocks_.push_back(allocate(layout.bytes));
-  label_weights_.resize(blocks_.size(), 1.0f);
-  counts_.resize(blocks_.size());
-  if (options.ignored_label) labels_.resize(static_cast<size_t>(set_->elements(DataTensor::label)));
-  thread_ = std::thread([this] { load_steps(); });
+    : set_(std::move(set)),
+      order_(spec, set_->size(), seed),
+      options_(options),
+      seed_(seed),
+      layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
+              {options.micro_batches, options.full_batch, options.no_label}) {
+  block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
+  claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
+  if (!options_.allocate) options_.allocate = allocate_on_heap;
+  const LoadLimits limits = load_limits(spec, options.most_workers, block_bytes_ + layout_.staging_bytes());
+  setting_ = {std::max(spec.workers, 1), std::max(spec.prefetch, 1)};
+  if (spec.autotune && (limits.most_workers > 1 || limits.most_ahead > 1)) tuner_.emplace(setting_, limits);
+  batches_.resize(static_cast<size_t>(options.held + std::max(setting_.ahead, limits.most_ahead)));
+  free_.reserve(batches_.size());
+  threads_.reserve(static_cast<size_t>(std::max(setting_.workers, limits.most_workers)));
+  apply(setting_);
 }
 
 Loader::~Loader() {
@@ -109,145 +103,190 @@ Loader::~Loader() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
-  thread_.join();
+  work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
 }
 
-Loader::Part Loader::make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const {
-  Part part;
-  part.by_number = by_number;
-  part.load = &load;
-  part.which = data_tensor(load.op);
-  part.micro_batch = std::max(load.micro_batch, 0);
-  part.sample_elements = set_->elements(part.which);
-  const Operand& operand = load.outputs[0];
-  const bool integer =
-      part.which == DataTensor::data ? set_->shapes().data_is_integer : set_->shapes().label_is_integer;
-  check((operand.dtype == DType::i32) == integer, "a load must have the data set's type, or bf16 for its f32");
+Loader::Buffer Loader::make_buffer() const {
+  const auto rows = static_cast<size_t>(order_.batch_size());
+  return {options_.allocate(block_bytes_), std::vector<std::byte>(static_cast<size_t>(layout_.staging_bytes())),
+          std::vector<int64_t>(rows), std::vector<uint64_t>(rows)};
+}
 
-  // The label may have the prediction's shape, so rows are counted in elements.
-  const int64_t elements = num_elements(operand.global_shape);
-  check(elements % part.sample_elements == 0, "a micro-batch must have whole samples");
-  const int64_t whole_rows = elements / part.sample_elements;
-  const int64_t micro_batch_rows = spec.batch / options_.micro_batches;
-  check(micro_batch_rows == whole_rows, "a load must state the whole micro-batch");
-  part.batch_row = part.micro_batch * micro_batch_rows;
-
-  int64_t begin = elements, end = 0;
-  for_each_run(operand.global_shape, operand.global_offset, operand.shape,
-               [&](int64_t, int64_t in_whole, int64_t length) {
-                 begin = std::min(begin, in_whole);
-                 end = std::max(end, in_whole + length);
-               });
-  part.first_row = begin / part.sample_elements;
-  part.rows = (end + part.sample_elements - 1) / part.sample_elements - part.first_row;
-  if (options_.full_batch && !by_number) {
-    part.first_row = 0;
-    part.rows = whole_rows;
+/// On the trainer's thread. Workers above the number wait for it to rise again, and blocks are kept.
+void Loader::apply(LoadSetting setting) {
+  std::vector<Buffer> more;
+  for (; buffers_ < options_.held + setting.ahead; ++buffers_) more.push_back(make_buffer());
+  {
+    const std::lock_guard lock(mutex_);
+    setting_ = setting;
+    for (Buffer& buffer : more) free_.push_back(std::move(buffer));
   }
-  part.direct = operand.dtype != DType::bf16 && part.rows * part.sample_elements == num_elements(operand.shape);
-  return part;
+  work_.notify_all();
+  for (auto worker = static_cast<int>(threads_.size()); worker < setting.workers; ++worker)
+    threads_.emplace_back([this, worker] { work(worker); });
 }
 
-void Loader::load_steps() {
+bool Loader::may_open() const {
+  return !is_opening_ && !has_failed_ && opened_ < options_.num_steps &&
+         opened_ - released_ < options_.held + setting_.ahead;
+}
+
+void Loader::work(int worker) {
+  BatchLayout::Scratch scratch = layout_.make_scratch();
+  std::unique_lock lock(mutex_);
+  while (true) {
+    work_.wait(lock, [&] { return stop_ || (worker < setting_.workers && (may_claim() || may_open())); });
+    if (stop_) return;
+    if (may_claim())
+      read_rows(lock, scratch);
+    else
+      open_batch(lock, scratch.state);
+  }
+}
+
+/// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the last.
+void Loader::open_batch(std::unique_lock<std::mutex>& lock, ReadState& state) {
+  is_opening_ = true;
+  Batch& batch = batch_at(opened_);
+  const int64_t step = options_.first_step + opened_;
+  static_cast<Buffer&>(batch) = std::move(free_.back());
+  free_.pop_back();
+  lock.unlock();
+  batch.error = nullptr;
+  batch.is_full = false;
+  batch.unread = num_rows();
   try {
-    for (int64_t i = 0; i < options_.num_steps; ++i) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stop_ || i - released_ < static_cast<int64_t>(blocks_.size()); });
-        if (stop_) return;
-      }
-      fill(static_cast<size_t>(i) % blocks_.size(), options_.first_step + i);
-      const std::lock_guard lock(mutex_);
-      filled_ = i + 1;
-      changed_.notify_all();
+    const int64_t in_epoch = step % steps_per_epoch();
+    std::ranges::copy(order_.batch(step / steps_per_epoch(), in_epoch), batch.samples.begin());
+    std::ranges::copy(order_.passes(), batch.passes.begin());
+    batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
+    layout_.write_numbers(batch.samples, batch.block.get());
+  } catch (...) {
+    batch.error = std::current_exception();
+    batch.error_row = -1;
+  }
+  lock.lock();
+  is_opening_ = false;
+  next_row_ = 0;
+  ++opened_;
+  if (batch.unread == 0) {  // this rank reads none of its rows
+    lock.unlock();
+    finish_batch(batch, state);
+    lock.lock();
+  }
+  work_.notify_all();
+}
+
+/// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
+void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
+  Batch& batch = batch_at(opened_ - 1);
+  const int64_t first = next_row_, end = std::min(num_rows(), first + claimed_rows_);
+  next_row_ = end;
+  if (next_row_ == num_rows() && may_open()) work_.notify_all();
+  lock.unlock();
+  const Clock::time_point start = Clock::now();
+  std::exception_ptr error;
+  int64_t row = 0;
+  try {
+    for (int64_t i = first; i < end; ++i) {
+      row = layout_.rows()[static_cast<size_t>(i)];
+      const auto at = static_cast<size_t>(row);
+      scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
+      layout_.read_row(row, batch.samples[at], row < batch.own_rows, scratch, batch.staging.data(), batch.block.get());
     }
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    error_ = std::current_exception();
-    changed_.notify_all();
+    error = std::current_exception();
   }
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  lock.lock();
+  busy_ += seconds;
+  if (error && (!batch.error || row < batch.error_row)) {
+    batch.error = error;
+    batch.error_row = row;
+  }
+  has_failed_ = has_failed_ || error;
+  batch.unread -= end - first;
+  if (batch.unread > 0) return;
+  lock.unlock();
+  finish_batch(batch, scratch.state);
+  lock.lock();
 }
 
-void Loader::fill(size_t block, int64_t step) {
-  const int64_t in_epoch = step % steps_per_epoch();
-  const std::span<const int64_t> samples = order_.batch(step / steps_per_epoch(), in_epoch);
-  const int64_t own = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(samples.size());
-  for (const Part& part : parts_) fill_part(part, samples, own, blocks_[block].get() + part.offset);
-  if (!options_.no_label && !options_.ignored_label) return;
-  const int64_t labels = count_labels(samples.first(static_cast<size_t>(own)));
-  counts_[block] = {own, labels};
-  if (options_.no_label) return;  // an evaluation divides by its own count
-  const auto all = static_cast<double>(own * set_->elements(DataTensor::label));
-  label_weights_[block] = labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(labels));
+/// Without the lock: the batch is this worker's alone.
+void Loader::finish_batch(Batch& batch, ReadState& state) {
+  try {
+    if (!batch.error) {
+      layout_.finish(batch.staging.data(), batch.block.get());
+      if (options_.no_label || options_.ignored_label) {
+        batch.labels = count_labels(batch, state);
+        const auto all = static_cast<double>(batch.own_rows * set_->elements(DataTensor::label));
+        if (!options_.no_label)  // an evaluation divides by its own count
+          batch.label_weight = batch.labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(batch.labels));
+      }
+    }
+  } catch (...) {
+    batch.error = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  has_failed_ = has_failed_ || batch.error;
+  batch.is_full = true;
+  full_.notify_all();
 }
 
 /// Those that are not ignored.
-int64_t Loader::count_labels(std::span<const int64_t> samples) {
-  if (!options_.ignored_label) return static_cast<int64_t>(samples.size()) * set_->elements(DataTensor::label);
+int64_t Loader::count_labels(const Batch& batch, ReadState& state) const {
+  if (!options_.ignored_label) return batch.own_rows * set_->elements(DataTensor::label);
   int64_t counted = 0;
-  for (const int64_t sample : samples) {
-    set_->read(DataTensor::label, sample, labels_.data());
-    counted += std::count_if(labels_.begin(), labels_.end(),
+  for (int64_t row = 0; row < batch.own_rows; ++row) {
+    const auto at = static_cast<size_t>(row);
+    state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
+    set_->read(batch.samples[at], state, {nullptr, state.labels.data()});
+    counted += std::count_if(state.labels.begin(), state.labels.end(),
                              [ignored = *options_.ignored_label](int32_t label) { return label != ignored; });
   }
   return counted;
 }
 
-/// Marks the labels of rows that only fill the batch up. `rows` begins with the part's first row.
-void Loader::fill_labels(const Part& part, int64_t own_rows, std::byte* rows) const {
-  if (part.which != DataTensor::label || !options_.no_label) return;
-  const int64_t first = std::clamp<int64_t>(own_rows - part.batch_row - part.first_row, 0, part.rows);
-  const bool classes = set_->shapes().label_is_integer;
-  for (int64_t e = first * part.sample_elements; e < part.rows * part.sample_elements; ++e) {
-    if (classes)
-      reinterpret_cast<int32_t*>(rows)[e] = *options_.no_label;
-    else
-      reinterpret_cast<float*>(rows)[e] = std::numeric_limits<float>::quiet_NaN();
-  }
-}
-
-void Loader::fill_part(const Part& part, std::span<const int64_t> samples, int64_t own_rows, std::byte* out) {
-  if (part.by_number) {
-    const auto first = samples.begin() + part.batch_row + part.first_row;
-    std::transform(first, first + part.rows, reinterpret_cast<int32_t*>(out),
-                   [](int64_t sample) { return static_cast<int32_t>(sample); });
-    return;
-  }
-  const int64_t sample_bytes = part.sample_elements * kElementBytes;
-  std::byte* rows = part.direct ? out : rows_.data();
-  for (int64_t r = 0; r < part.rows; ++r) {
-    const auto row = static_cast<size_t>(part.batch_row + part.first_row + r);
-    set_->read(part.which, samples[row], rows + r * sample_bytes);
-  }
-  fill_labels(part, own_rows, rows);
-  if (part.direct) return;
-  const int64_t skipped = part.first_row * part.sample_elements;
-  const Operand& operand = part.load->outputs[0];
-  for_each_run(operand.global_shape, operand.global_offset, operand.shape,
-               [&](int64_t in_part, int64_t in_whole, int64_t length) {
-                 convert(rows + (in_whole - skipped) * kElementBytes, operand.dtype, length,
-                         out + in_part * byte_size(operand.dtype));
-               });
-}
-
 const std::byte* Loader::next_step() {
+  const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
   check(taken_ < options_.num_steps, "more steps are taken than num_steps");
   check(taken_ - released_ < options_.held, "more batches are held than there is room for");
-  const int64_t wanted = taken_ + 1;
-  changed_.wait(lock, [&] { return filled_ >= wanted || error_; });
-  if (filled_ < wanted) std::rethrow_exception(error_);
-  return blocks_[static_cast<size_t>(taken_++) % blocks_.size()].get();
+  const int64_t wanted = taken_;
+  full_.wait(lock, [&] { return opened_ > wanted && batch_at(wanted).is_full; });
+  const Batch& batch = batch_at(wanted);
+  if (batch.error) std::rethrow_exception(batch.error);
+  ++taken_;
+  const std::byte* block = batch.block.get();
+  lock.unlock();
+  if (tuner_) tune(std::chrono::duration<double>(Clock::now() - start).count());
+  return block;
+}
+
+void Loader::tune(double waited) {
+  const Clock::time_point now = Clock::now();
+  const std::optional<Clock::time_point> last = std::exchange(last_step_, now);
+  double busy = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    busy = std::exchange(busy_, 0.0);
+  }
+  if (!last) return;
+  const auto change = tuner_->after_step(std::chrono::duration<double>(now - *last).count(), waited, busy);
+  if (!change) return;
+  apply(change->to);
+  if (options_.on_change) options_.on_change(options_.first_step + taken_, *change);
 }
 
 void Loader::release_step() {
   {
     const std::lock_guard lock(mutex_);
     check(released_ < taken_, "only a taken batch can be released");
+    free_.push_back(std::move(static_cast<Buffer&>(batch_at(released_))));
     ++released_;
   }
-  changed_.notify_all();
+  work_.notify_all();
 }
 
 }  // namespace trainctl

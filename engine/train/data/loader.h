@@ -1,11 +1,18 @@
-// Prepares the next step's batch in a separate thread while the current step trains.
+// Prepares the next steps' batches with a pool of workers while the current step trains.
 //
 // The batch is ordered over all ranks together: micro-batch m is its rows [m * n, (m + 1) * n), n = batch /
 // micro_batches. A rank's `load` instructions say which part of those rows (and of the other dims) it takes. For bf16
-// loads the thread rounds the set's f32. For a tensor that the device keeps whole it writes sample numbers instead of
+// loads the workers round the set's f32. For a tensor that the device keeps whole they write sample numbers instead of
 // data.
+//
+//   batches      |  taken  |  taken  |  full  |  filling  |  open next
+//                 released_            taken_            opened_
+//
+// Workers claim rows of the batch that was opened last, in order, so a slow sample holds up its own batch alone. Batches
+// are handed over in order. What is in a batch does not depend on the number of workers.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -18,7 +25,9 @@
 
 #include "engine/compile/program.h"
 #include "engine/runtime/executor.h"
+#include "engine/train/data/batch_layout.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/load_tuner.h"
 #include "engine/train/data/order.h"
 
 namespace trainctl {
@@ -34,12 +43,15 @@ struct LoaderOptions {
   int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
+  int most_workers = 1;  ///< that dataset.autotune may choose
+  /// Called by next_step() after each change that dataset.autotune makes.
+  std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
 };
 
 /// The tensors that the program loads, of a set of `samples` samples, as a device could keep them; without `read`.
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
 /// The same for an opened set, with `read`.
-std::vector<SampleTable> sample_tables(Dataset& set, const Program& program);
+std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
 
 /// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
 /// from the host, batch by batch.
@@ -49,67 +61,85 @@ class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
          const LoaderOptions& options);
-  ~Loader();  ///< stops the thread, whatever it is doing
+  ~Loader();  ///< stops the workers once they have read the rows at hand
 
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
-  /// until it is released. Rethrows what stopped the thread.
+  /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
   const std::byte* next_step();
   /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of
   /// which every rank can read all, so it is the same on all ranks, under any plan.
-  float label_weight() const { return label_weights_[static_cast<size_t>(taken_ - 1) % label_weights_.size()]; }
+  float label_weight() const { return batch_at(taken_ - 1).label_weight; }
   /// The same of the batch that release_step releases next.
-  float oldest_label_weight() const { return label_weights_[static_cast<size_t>(released_) % label_weights_.size()]; }
+  float oldest_label_weight() const { return batch_at(released_).label_weight; }
   /// The labels that count of the batch that release_step releases next, where LoaderOptions::no_label is set; and its
   /// samples without those that fill it up.
-  int64_t oldest_labels() const { return counts_[static_cast<size_t>(released_) % counts_.size()].labels; }
-  int64_t oldest_samples() const { return counts_[static_cast<size_t>(released_) % counts_.size()].samples; }
+  int64_t oldest_labels() const { return batch_at(released_).labels; }
+  int64_t oldest_samples() const { return batch_at(released_).own_rows; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
+  /// How many workers read now, and how many batches they may be ahead.
+  LoadSetting setting() const { return setting_; }
 
  private:
-  /// One `load` (or several of the same data), and how to fill it from the set's samples.
-  struct Part {
-    const Instruction* load = nullptr;
-    int64_t offset = 0;  ///< in the block
-    DataTensor which = DataTensor::data;
-    int micro_batch = 0;
-    int64_t sample_elements = 1;
-    int64_t batch_row = 0;            ///< row of the batch where the operand's whole tensor begins
-    int64_t first_row = 0, rows = 0;  ///< to read, in the operand's whole tensor
-    bool by_number = false;           ///< write sample numbers: the device keeps the samples
-    bool direct = false;              ///< copy the rows as they are, without slicing or rounding
-  };
+  using Clock = std::chrono::steady_clock;
 
-  Part make_part(const Instruction& load, bool by_number, const DatasetSpec& spec) const;
-  void load_steps();
-  void fill(size_t block, int64_t step);
-  int64_t count_labels(std::span<const int64_t> samples);
-  void fill_labels(const Part& part, int64_t own_rows, std::byte* rows) const;
-  void fill_part(const Part& part, std::span<const int64_t> samples, int64_t own_rows, std::byte* out);
+  struct Buffer {
+    HostBlock block;
+    std::vector<std::byte> staging;
+    std::vector<int64_t> samples;  ///< of the whole batch, with their passes
+    std::vector<uint64_t> passes;
+  };
+  struct Batch : Buffer {
+    int64_t own_rows = 0;   ///< the others fill it up
+    int64_t unread = 0;     ///< of BatchLayout::rows()
+    bool is_full = false;
+    float label_weight = 1.0f;
+    int64_t labels = 0;
+    std::exception_ptr error;
+    int64_t error_row = 0;
+  };
+  Batch& batch_at(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
+  const Batch& batch_at(int64_t number) const { return batches_[static_cast<size_t>(number) % batches_.size()]; }
+
+  Buffer make_buffer() const;
+  void apply(LoadSetting setting);
+  void work(int worker);
+  bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
+  bool may_open() const;
+  int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
+  void open_batch(std::unique_lock<std::mutex>& lock, ReadState& state);
+  void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
+  void finish_batch(Batch& batch, ReadState& state);
+  int64_t count_labels(const Batch& batch, ReadState& state) const;
+  void tune(double waited);
 
   std::unique_ptr<Dataset> set_;
-  SampleOrder order_;
+  SampleOrder order_;  ///< of the worker that opens a batch
   LoaderOptions options_;
-  std::vector<Part> parts_;
-  std::vector<int32_t> labels_;  ///< the thread's scratch: the labels of one sample
-  std::vector<std::byte> rows_;  ///< the thread's scratch: whole rows, before slicing
+  uint64_t seed_;
+  BatchLayout layout_;
+  int64_t block_bytes_ = 0;
+  int64_t claimed_rows_ = 1;  ///< at a time
 
-  // Batch i is in blocks_[i % size]: while the trainer holds some, the thread fills another.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<HostBlock> blocks_;
-  std::vector<float> label_weights_;  ///< of the batches in blocks_
-  struct Counts {
-    int64_t samples = 0, labels = 0;
-  };
-  std::vector<Counts> counts_;  ///< of the batches in blocks_
-  int64_t filled_ = 0;                ///< by the thread so far
-  int64_t taken_ = 0;                 ///< by the trainer so far
-  int64_t released_ = 0;              ///< by the trainer so far, of those taken
+  mutable std::mutex mutex_;
+  std::condition_variable work_;  ///< there may be some for a worker
+  std::condition_variable full_;  ///< a batch is
+  std::vector<Batch> batches_;    ///< batch i is at i % size
+  std::vector<Buffer> free_;      ///< of no batch
+  int buffers_ = 0;               ///< allocated so far
+  int64_t opened_ = 0;            ///< batches whose rows may be or have been claimed
+  int64_t next_row_ = 0;          ///< of the batch opened last: the first row that nobody has claimed
+  bool is_opening_ = false;
+  int64_t taken_ = 0;     ///< by the trainer so far
+  int64_t released_ = 0;  ///< by the trainer so far, of those taken
   bool stop_ = false;
-  std::exception_ptr error_;
-  std::thread thread_;
+  bool has_failed_ = false;  ///< no further batch is opened
+  double busy_ = 0;          ///< seconds of all workers since the tuner looked
+  LoadSetting setting_;
+  std::optional<LoadTuner> tuner_;
+  std::optional<Clock::time_point> last_step_;  ///< when next_step returned
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace trainctl

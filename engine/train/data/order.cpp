@@ -54,6 +54,7 @@ SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t see
   steps_ = trainctl::steps_per_epoch(spec, set_size);
   if (shuffle_) order_.resize(static_cast<size_t>(size_));
   batch_.resize(static_cast<size_t>(spec.batch));
+  passes_.resize(batch_.size());
 }
 
 std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
@@ -62,16 +63,17 @@ std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
   for (int64_t row = 0; row < size; ++row) {
     // From the place back to the epoch's end: their sum may not fit an int64.
     const int64_t left = samples_ - step * size;
-    batch_[static_cast<size_t>(row)] = sample_at(epoch, row < left ? step * size + row : (row - left) % samples_);
+    const int64_t place = row < left ? step * size + row : (row - left) % samples_;
+    const uint64_t pass =
+        static_cast<uint64_t>(epoch) * static_cast<uint64_t>(repeat_) + static_cast<uint64_t>(place / size_);
+    passes_[static_cast<size_t>(row)] = pass;
+    batch_[static_cast<size_t>(row)] = sample_at(pass, place % size_);
   }
   return batch_;
 }
 
-int64_t SampleOrder::sample_at(int64_t epoch, int64_t place) {
-  const int64_t within = place % size_;
+int64_t SampleOrder::sample_at(uint64_t pass, int64_t within) {
   if (!shuffle_) return within;
-  const uint64_t pass =
-      static_cast<uint64_t>(epoch) * static_cast<uint64_t>(repeat_) + static_cast<uint64_t>(place / size_);
   if (!has_order_ || pass != pass_) shuffled_order(seed_, pass, order_);
   has_order_ = true;
   pass_ = pass;

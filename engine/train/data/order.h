@@ -32,6 +32,7 @@ class SampleOrder {
   SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed);
 
   int64_t steps_per_epoch() const { return steps_; }
+  int64_t batch_size() const { return static_cast<int64_t>(batch_.size()); }
   /// Of a step's batch, how many are not there to fill it up: they come first.
   int64_t own_rows(int64_t step) const {
     return std::min(static_cast<int64_t>(batch_.size()), samples_ - step * static_cast<int64_t>(batch_.size()));
@@ -39,10 +40,12 @@ class SampleOrder {
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
   /// nothing.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
+  /// Of each row of the last batch(): the pass over the set, counted over the whole run.
+  std::span<const uint64_t> passes() const { return passes_; }
 
  private:
-  /// The sample at `place` of the epoch, which counts over all passes.
-  int64_t sample_at(int64_t epoch, int64_t place);
+  /// The sample at place `within` a pass.
+  int64_t sample_at(uint64_t pass, int64_t within);
 
   int64_t size_, repeat_, samples_, steps_ = 0;  ///< samples_: of an epoch, over all passes
   bool shuffle_;
@@ -51,6 +54,7 @@ class SampleOrder {
   bool has_order_ = false;
   std::vector<int64_t> order_;  ///< of one pass, if the job shuffles
   std::vector<int64_t> batch_;
+  std::vector<uint64_t> passes_;  ///< of batch_
 };
 
 }  // namespace trainctl

@@ -1,0 +1,86 @@
+// Where the samples of a batch go: the parts of a block that a rank's `load` instructions fill.
+//
+//   batch rows   0 . . . . . . . B-1        micro-batch m is rows [m * n, (m + 1) * n)
+//   part             ######                 the rows of one load's slice, of one tensor
+//
+// A sample is read once for all parts that hold its row. Rows are independent, so that any worker may write any row.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/data/dataset.h"
+
+namespace trainctl {
+
+struct BatchLayoutOptions {
+  int micro_batches = 1;
+  bool full_batch = false;          ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  std::optional<int32_t> no_label;  ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
+};
+
+/// Converts samples from the set's type (f32 or i32) to a load's type.
+void convert_samples(const std::byte* from, DType to_type, int64_t elements, std::byte* to);
+
+class BatchLayout {
+ public:
+  /// A worker's own scratch memory.
+  struct Scratch {
+    ReadState state;
+    std::vector<std::byte> data, label;  ///< one sample
+  };
+
+  BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
+              const BatchLayoutOptions& options);
+
+  /// The rows of the batch that this rank reads, ascending.
+  std::span<const int64_t> rows() const { return rows_; }
+  /// What a batch needs beside its block until finish().
+  int64_t staging_bytes() const { return staging_bytes_; }
+  /// Of one sample, as it is read.
+  int64_t sample_bytes() const;
+  Scratch make_scratch() const;
+
+  /// Writes sample numbers, for tensors of which the device keeps all samples.
+  void write_numbers(std::span<const int64_t> samples, std::byte* block) const;
+  /// Reads one row's sample to all its places. `is_own`: the row does not just fill up the batch.
+  void read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging, std::byte* block) const;
+  /// Once all rows are read: cuts slices of other dims out of whole samples.
+  void finish(const std::byte* staging, std::byte* block) const;
+
+ private:
+  /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, cut in finish().
+  enum class Way : uint8_t { by_number, direct, converted, sliced };
+
+  /// One `load` (or several of the same data), and how to fill it from the set's samples.
+  struct Part {
+    const Instruction* load = nullptr;
+    int64_t offset = 0;   ///< in the block
+    int64_t staging = 0;  ///< of a sliced part: in the batch's staging memory
+    DataTensor which = DataTensor::data;
+    Way way = Way::direct;
+    int64_t sample_elements = 1;
+    int64_t first_row = 0, rows = 0;  ///< of the batch
+    int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
+    bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
+  };
+
+  Part make_part(const Instruction& load, bool by_number, int64_t batch) const;
+  void find_rows();
+  /// Where a row of the tensor is read to: its place in a direct part, or the scratch. Null: no part wants it.
+  std::byte* target(DataTensor which, int64_t row, std::byte* scratch, std::byte* block) const;
+  void spread(DataTensor which, int64_t row, const std::byte* from, std::byte* staging, std::byte* block) const;
+  void mark_no_label(std::byte* label) const;
+
+  const Dataset& set_;
+  BatchLayoutOptions options_;
+  std::vector<Part> parts_;
+  std::vector<int64_t> rows_;
+  int64_t staging_bytes_ = 0;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,87 @@
+// See the header.
+#include "engine/train/data/load_tuner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace trainctl {
+namespace {
+
+constexpr double kWaits = 0.02;           ///< share of a step: below it a trainer counts as not waiting
+constexpr double kLeastWait = 100e-6;     ///< seconds a step: below it handing a batch over is all of the wait
+constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time
+constexpr double kGain = 0.97;            ///< an increase must shorten the step to this, or it is taken back
+constexpr double kSameLoad = 0.8;         ///< of the load for which fewer workers were too few
+constexpr int kCalmWindows = 4;           ///< in a row, before workers are given back
+
+int percent(double share) { return static_cast<int>(std::lround(100 * share)); }
+
+}  // namespace
+
+std::string to_string(const LoadSetting& setting) {
+  return fmt::format("{} worker{}, {} batch{} ahead", setting.workers, setting.workers == 1 ? "" : "s", setting.ahead,
+                     setting.ahead == 1 ? "" : "es");
+}
+
+std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double waited, double busy) {
+  seconds_ += seconds;
+  waited_ += waited;
+  busy_ += busy;
+  if (++steps_ < kWindow) return {};
+  const double step = seconds_ / steps_, wait_share = seconds_ > 0 ? waited_ / seconds_ : 0;
+  const double load = busy_ / steps_;
+  const bool too_short = waited_ / steps_ < kLeastWait;
+  steps_ = 0;
+  seconds_ = waited_ = busy_ = 0;
+  if (is_settling_) {
+    is_settling_ = false;
+    return {};
+  }
+  return decide(step, too_short ? 0 : wait_share, load);
+}
+
+std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double wait_share, double load) {
+  const double busy_share = load / (step_seconds * setting_.workers);
+  if (before_ && wait_share > kWaits && step_seconds > kGain * step_before_) {
+    (before_->workers < setting_.workers ? workers_help_ : ahead_helps_) = false;
+    const LoadSetting back = *before_;
+    before_.reset();
+    return go_to(back, "more did not shorten the step");
+  }
+  before_.reset();
+  if (wait_share > kWaits) {
+    calm_windows_ = 0;
+    least_workers_ = std::min(setting_.workers + 1, limits_.most_workers);
+    least_load_ = load;
+    const bool busy = busy_share >= kBusy;
+    LoadSetting to = setting_;
+    if (busy && workers_help_) to.workers = std::min(2 * setting_.workers, limits_.most_workers);
+    if (to == setting_ && ahead_helps_) to.ahead = std::min(2 * setting_.ahead, limits_.most_ahead);
+    if (to == setting_ && workers_help_) to.workers = std::min(2 * setting_.workers, limits_.most_workers);
+    if (to == setting_) return {};
+    before_ = setting_;
+    step_before_ = step_seconds;
+    return go_to(to, fmt::format("the trainer waits {} % of a step, and the workers are busy {} % of the time",
+                                 percent(wait_share), percent(busy_share)));
+  }
+  calm_windows_ = busy_share < kIdle ? calm_windows_ + 1 : 0;
+  if (calm_windows_ < kCalmWindows) return {};
+  calm_windows_ = 0;
+  // As many as would be busy three quarters of the time.
+  const int least = load > kSameLoad * least_load_ ? least_workers_ : limits_.least_workers;
+  const int enough = std::max(least, static_cast<int>(std::ceil(setting_.workers * busy_share / 0.75)));
+  if (enough >= setting_.workers) return {};
+  workers_help_ = ahead_helps_ = true;
+  return go_to({enough, setting_.ahead}, fmt::format("the workers are busy {} % of the time, and nothing waits for them",
+                                                     percent(busy_share)));
+}
+
+LoadTuner::Change LoadTuner::go_to(LoadSetting to, std::string reason) {
+  setting_ = to;
+  is_settling_ = true;
+  return {to, std::move(reason)};
+}
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// The random numbers of one sample's transforms. They depend on (seed, pass, sample) alone, so a sample looks the same
+// for any number of workers, under any plan, and after a resume.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/text.h"
+#include "engine/ops/random.h"
+
+namespace trainctl {
+
+class SampleRng {
+ public:
+  SampleRng() = default;
+  /// `pass` counts passes over the set, over the whole run: SampleOrder.
+  SampleRng(uint64_t seed, uint64_t pass, int64_t sample)
+      : key_(stream_key(stream_key(seed, stable_hash("dataset.transforms")), pass)),
+        sample_(static_cast<uint64_t>(sample)) {}
+
+  uint32_t next() { return philox(key_, at_ >> 2, sample_).v[at_++ & 3]; }
+  /// In [0, 1), of 24 bits.
+  double uniform() { return static_cast<double>(next() >> 8) * 0x1p-24; }
+  double uniform(double from, double to) { return from + (to - from) * uniform(); }
+  /// In [0, below); below is at least 1 and at most 2^32.
+  int64_t integer(int64_t below) {
+    return static_cast<int64_t>((uint64_t{next()} * static_cast<uint64_t>(below)) >> 32);
+  }
+
+ private:
+  uint64_t key_ = 0, sample_ = 0, at_ = 0;
+};
+
+}  // namespace trainctl
