@@ -113,7 +113,7 @@ void add_calls(const JobSpec& job, KernelCalls& calls) {
     spec.parallel.mode = ranks == 1 ? ParallelMode::stand_alone : ParallelMode::data_parallel;
     spec.parallel.full_batch = true;
     try {
-      calls.add(compile_classes(plan_job(std::move(spec))));
+      calls.add(compile_classes(plan_job(std::move(spec))), ranks == 1);
     } catch (const SpecError&) {
       if (ranks == 1) throw;  // else: the batch does not divide
     }

@@ -244,7 +244,7 @@ class Simulator {
         std::string key = call_key(now.collective, spread);
         const auto model = machine_.calls.find(key);
         return {collective_time(machine_, now.collective, bytes, spread),
-                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes)), std::move(key)};
+                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}), std::move(key)};
       }
       case Opcode::send:
         return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};
@@ -271,8 +271,11 @@ class Simulator {
     // One launch starts all of its kernels.
     if (now.launch >= 0 && at.index > 0 && code({at.of_class, at.index - 1}).launch == now.launch)
       seconds = std::max(seconds - machine_.launch, Seconds{});
-    return {seconds, model == machine_.kernels.end() ? kUnmeasured : model->second.error(kernel_sizes(inputs, outputs)),
-            std::move(key)};
+    const double error = model == machine_.kernels.end()
+                             ? kUnmeasured
+                             : model->second.error(kernel_sizes(inputs, outputs),
+                                                   kernel_cost(kernel, inputs, outputs, now.attrs), to_string(now.attrs));
+    return {seconds, error, std::move(key)};
   }
 
   void follow_back(Simulation& result) {

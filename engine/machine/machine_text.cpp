@@ -92,6 +92,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
       throw EnvError(sample.where() + ".sizes: as many as those of the first sample are expected");
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
+    if (item.contains("attrs")) read.attrs = sample.text("attrs");
   }
   if (samples.empty()) throw EnvError(kernels.where() + "." + key + ": has no sample");
   return KernelModel(std::move(samples));
@@ -105,11 +106,13 @@ KernelSamples models_of(const Fields& fields) {
 
 Json json_of(const KernelModel& model) {
   Json samples = Json::array();
-  for (const KernelSample& sample : model.samples())
-    samples.push_back({{"sizes", sample.sizes},
-                       {"flops", sample.cost.flops},
-                       {"bytes", sample.cost.bytes},
-                       {"seconds", sample.seconds.value}});
+  for (const KernelSample& sample : model.samples()) {
+    Json& json = samples.emplace_back(Json{{"sizes", sample.sizes},
+                                           {"flops", sample.cost.flops},
+                                           {"bytes", sample.cost.bytes},
+                                           {"seconds", sample.seconds.value}});
+    if (!sample.attrs.empty()) json["attrs"] = sample.attrs;
+  }
   return samples;
 }
 

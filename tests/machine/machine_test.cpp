@@ -44,8 +44,8 @@ TEST_CASE("a measured size has the time that was measured, and sizes near it are
   const KernelModel model(samples);
   CHECK(model.seconds(samples[2].sizes, samples[2].cost).value == doctest::Approx(samples[2].seconds.value));
   CHECK(model.error() > 0.1);
-  CHECK(model.error(samples[2].sizes) < 0.05);
-  CHECK(model.error({40, 40}) == model.error());
+  CHECK(model.error(samples[2].sizes, samples[2].cost) < 0.05);
+  CHECK(model.error({40, 40}, {}) == model.error());
   const Cost near{.flops = 1.05e6, .bytes = 1e3};
   CHECK(model.seconds({std::log2(near.flops), std::log2(1e3)}, near).value > 2 * affine(near.flops, 1e3));
 }
@@ -66,6 +66,45 @@ TEST_CASE("no coefficient of a model is negative, so that more work never takes 
     CHECK(model.seconds(far, {.flops = 1e9, .bytes = 1e6}).value >= one);
     CHECK(model.seconds(far, {.flops = 1e6, .bytes = 1e9}).value >= one);
     CHECK(one > 0);
+  }
+}
+
+TEST_CASE("calls of equal sizes are told apart by their attributes and their operations") {
+  std::vector<KernelSample> samples;
+  for (const char* attrs : {"{causal: true}", "{}"})
+    for (const double flops : {1e6, 4e6}) samples.push_back({{20, 20}, {.flops = flops, .bytes = 2e6}, {flops * 1e-10}, attrs});
+  for (KernelSample& sample : samples)
+    if (sample.attrs == "{}") sample.seconds = 3 * sample.seconds;
+  const KernelModel model(samples);
+  for (const KernelSample& sample : samples) {
+    CHECK(model.seconds(sample.sizes, sample.cost, sample.attrs).value == doctest::Approx(sample.seconds.value));
+    CHECK(model.error(sample.sizes, sample.cost, sample.attrs) == 0.03);
+    CHECK(model.error(sample.sizes, sample.cost, "{other: 1}") > 0.03);
+  }
+}
+
+TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
+  Machine machine = *find_machine("h100x8");
+  const KernelDef& add = get_kernel("add");
+  const auto call = [](int64_t n) { return TensorInfo{{n}, DType::f32}; };
+  const auto time = [&](int64_t n) {
+    const std::vector<TensorInfo> in = {call(n), call(n)}, out = {call(n)};
+    return kernel_time(machine, add, in, out, {}).value;
+  };
+  const double at_rates = time(int64_t{1} << 30);
+  std::vector<KernelSample> samples;
+  for (const int64_t n : {1000, 2000, 8000}) {
+    const std::vector<TensorInfo> in = {call(n), call(n)}, out = {call(n)};
+    samples.push_back({kernel_sizes(in, out), kernel_cost(add, in, out, {}), {2e-6 + 1e-10 * static_cast<double>(n)}, "{}"});
+  }
+  const std::vector<TensorInfo> in = {call(1), call(1)}, out = {call(1)};
+  machine.kernels.emplace(kernel_key(add, in, out, {}), KernelModel(samples));
+  CHECK(time(2000) == doctest::Approx(samples[1].seconds.value));
+  CHECK(time(int64_t{1} << 30) == doctest::Approx(at_rates).epsilon(0.01));
+  double before = 0;
+  for (int64_t n = 8000; n <= int64_t{1} << 30; n *= 2) {
+    CHECK(time(n) > before);
+    before = time(n);
   }
 }
 
