@@ -122,6 +122,26 @@ Json json_of(const KernelSamples& models) {
   return json;
 }
 
+std::vector<StepSample> steps_of(const Fields& machine) {
+  std::vector<StepSample> steps;
+  if (!machine.json().contains("steps")) return steps;
+  for (const Json& item : machine.list("steps")) {
+    const Fields step(item, machine.where() + ".steps[" + std::to_string(steps.size()) + "]");
+    steps.push_back({step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
+  }
+  return steps;
+}
+
+Json json_of(const std::vector<StepSample>& steps) {
+  Json json = Json::array();
+  for (const StepSample& step : steps)
+    json.push_back({{"job", step.job},
+                    {"kernels", step.kernels},
+                    {"alone_seconds", step.alone.value},
+                    {"seconds", step.measured.value}});
+  return json;
+}
+
 }  // namespace
 
 std::string to_json(const Machine& machine) {
@@ -147,7 +167,8 @@ std::string to_json(const Machine& machine) {
                      {"overlap_cost", machine.overlap_cost},
                      {"links", std::move(links)},
                      {"kernels", json_of(machine.kernels)},
-                     {"calls", json_of(machine.calls)}};
+                     {"calls", json_of(machine.calls)},
+                     {"steps", json_of(machine.steps)}};
   return json.dump(1) + "\n";
 }
 
@@ -174,6 +195,7 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));
   m.calls = models_of(fields.object("calls"));
+  m.steps = steps_of(fields);
   return m;
 }
 
