@@ -32,10 +32,10 @@ Row solve(std::array<Row, 3> matrix, Row right) {
 Seconds StepCost::seconds(const StepSample& step) const { return stretch * step.alone + step.kernels * gap + host; }
 
 // Unknowns: stretch - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or take 10 %,
-// 2 microseconds and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
+// half a microsecond and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
-  constexpr Row kPrior = {0.1, 2e-6, 50e-6};
+  constexpr Row kPrior = {0.1, 0.5e-6, 50e-6};
   std::array<bool, 3> used = {true, true, true};
   Row x = {};
   for (int round = 0; round < 3; ++round) {
