@@ -38,11 +38,21 @@ std::string key_of(const OpRequest& request) {
   return kernel_key(*request.kernel, request.inputs, request.outputs, request.attrs);
 }
 
-bool has_sample(const Machine& machine, const std::string& key, const std::vector<double>& sizes) {
+bool has_sample(const Machine& machine, const std::string& key, const KernelSample& call) {
   const auto model = machine.kernels.find(key);
   if (model == machine.kernels.end()) return false;
   const std::vector<KernelSample>& samples = model->second.samples();
-  return std::any_of(samples.begin(), samples.end(), [&](const KernelSample& s) { return s.sizes == sizes; });
+  return std::any_of(samples.begin(), samples.end(), [&](const KernelSample& s) {
+    return s.sizes == call.sizes && s.cost.flops == call.cost.flops && s.attrs == call.attrs;
+  });
+}
+
+/// Not yet measured.
+KernelSample sample_of(const OpRequest& request) {
+  return {.sizes = kernel_sizes(request.inputs, request.outputs),
+          .cost = kernel_cost(*request.kernel, request.inputs, request.outputs, request.attrs),
+          .seconds = {},
+          .attrs = to_string(request.attrs)};
 }
 
 void add_sample(KernelSamples& models, const std::string& key, KernelSample sample) {
@@ -59,33 +69,41 @@ double middle(std::vector<double> values) {
 
 }  // namespace
 
-void KernelCalls::add(const RankClasses& classes) {
+void KernelCalls::add(const RankClasses& classes, bool always) {
   for (const Program& program : classes.programs)
     for (const Instruction& instruction : program.instructions) {
       if (instruction.opcode != Opcode::kernel) continue;
       OpRequest request = request_of(instruction);
-      calls_[key_of(request)].try_emplace(kernel_sizes(request.inputs, request.outputs), std::move(request));
+      const KernelSample call = sample_of(request);
+      auto& by_call = calls_[key_of(request)];
+      by_call.try_emplace({call.sizes, call.cost.flops, call.attrs}, Call{std::move(request)}).first->second.always |= always;
     }
 }
 
 std::vector<OpRequest> KernelCalls::to_measure(const Machine& machine, size_t most) const {
   std::vector<OpRequest> chosen;
-  for (const auto& [key, by_sizes] : calls_) {
-    std::vector<const OpRequest*> all;
-    for (const auto& [sizes, request] : by_sizes) all.push_back(&request);
-    const size_t count = std::min(most, all.size());
-    for (size_t i = 0; i < count; ++i) {
-      const OpRequest& request = *all[count == 1 ? 0 : i * (all.size() - 1) / (count - 1)];
-      if (!has_sample(machine, key, kernel_sizes(request.inputs, request.outputs))) chosen.push_back(request);
+  for (const auto& [key, by_call] : calls_) {
+    const auto choose = [&, &name = key](const OpRequest& request) {
+      if (!has_sample(machine, name, sample_of(request))) chosen.push_back(request);
+    };
+    std::vector<const OpRequest*> others;
+    for (const auto& [point, call] : by_call) {
+      if (call.always) {
+        choose(call.request);
+      } else {
+        others.push_back(&call.request);
+      }
     }
+    const size_t count = std::min(most, others.size());
+    for (size_t i = 0; i < count; ++i) choose(*others[count == 1 ? 0 : i * (others.size() - 1) / (count - 1)]);
   }
   return chosen;
 }
 
 void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine) {
-  const OpResult result = bench.run(request);
-  add_sample(machine.kernels, key_of(request),
-             {kernel_sizes(request.inputs, request.outputs), result.work, {result.seconds.median}});
+  KernelSample sample = sample_of(request);
+  sample.seconds = {bench.run(request).seconds.median};
+  add_sample(machine.kernels, key_of(request), std::move(sample));
 }
 
 // The smallest call of each kind says the latency of its steps, the largest the bandwidth of what it sends.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "cli/bench/collective_bench.h"
@@ -17,12 +18,20 @@ namespace trainctl {
 /// Distinct kernel calls, in the order of their keys and sizes.
 class KernelCalls {
  public:
-  void add(const RankClasses& classes);
-  /// Of each key at most `most`, spread evenly over the sizes, without those that `machine` has.
+  /// `always`: of a job that was asked for; else calls that only show how times depend on sizes.
+  void add(const RankClasses& classes, bool always);
+  /// All calls that are always measured; of the others of each key at most `most`, spread evenly over the sizes. Without
+  /// those that `machine` has.
   std::vector<OpRequest> to_measure(const Machine& machine, size_t most) const;
 
  private:
-  std::map<std::string, std::map<std::vector<double>, OpRequest>> calls_;  ///< by kernel_key, then kernel_sizes
+  /// What a call is told from others of its kernel_key by: kernel_sizes, operations, and attributes as text.
+  using CallKey = std::tuple<std::vector<double>, double, std::string>;
+  struct Call {
+    OpRequest request;
+    bool always = false;  ///< measured however many there are
+  };
+  std::map<std::string, std::map<CallKey, Call>> calls_;
 };
 
 /// Measures the request and adds it to the machine. Throws EnvError if there is too little memory, SpecError if the

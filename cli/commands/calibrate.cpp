@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -13,11 +14,13 @@
 #include <thread>
 
 #include "cli/bench/calibration.h"
+#include "cli/bench/step_bench.h"
 #include "cli/commands/commands.h"
 #include "cli/job_templates.h"
 #include "cli/render/profile_report.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/estimate/simulate.h"
 #include "engine/machine/machine_text.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/spec/parse.h"
@@ -93,6 +96,12 @@ Machine begin(const Options& options, Device device, const std::string& name, co
   return machine;
 }
 
+std::string format_ms(Seconds seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3f ms", seconds.value * 1e3);
+  return text.data();
+}
+
 /// A whole file, or the one before it.
 void write(const Machine& machine, const fs::path& file) {
   fs::create_directories(file.parent_path());
@@ -103,28 +112,32 @@ void write(const Machine& machine, const fs::path& file) {
   fs::rename(next, file);
 }
 
+PlannedJob planned(const JobSpec& job, int ranks) {
+  JobSpec spec = job;
+  spec.launch.ranks = ranks;
+  spec.parallel = {};
+  spec.parallel.mode = ranks == 1 ? ParallelMode::stand_alone : ParallelMode::data_parallel;
+  spec.parallel.full_batch = true;
+  return plan_job(std::move(spec));
+}
+
 /// The job as one rank, and its batch cut as ranks cut it, where that divides.
 void add_calls(const JobSpec& job, KernelCalls& calls) {
   require_precision(job);
   for (const int ranks : {1, 2, 4, 8}) {
-    JobSpec spec = job;
-    spec.launch.ranks = ranks;
-    spec.parallel = {};
-    spec.parallel.mode = ranks == 1 ? ParallelMode::stand_alone : ParallelMode::data_parallel;
-    spec.parallel.full_batch = true;
     try {
-      calls.add(compile_classes(plan_job(std::move(spec))));
+      calls.add(compile_classes(planned(job, ranks)), ranks == 1);
     } catch (const SpecError&) {
       if (ranks == 1) throw;  // else: the batch does not divide
     }
   }
 }
 
-KernelCalls calls_of(const Options& options, Device device) {
-  KernelCalls calls;
+std::vector<JobSpec> jobs_of(const Options& options, Device device) {
+  std::vector<JobSpec> jobs;
   const std::vector<std::string> on_device = {std::string("launch.device=") + (device == Device::cuda ? "cuda" : "cpu")};
-  for (const std::string& file : options.jobs) add_calls(load_job(file, on_device), calls);
-  if (!options.jobs.empty()) return calls;
+  for (const std::string& file : options.jobs) jobs.push_back(load_job(file, on_device));
+  if (!options.jobs.empty()) return jobs;
   for (const Example& example : examples(device)) {
     const auto& all = job_templates();
     const auto found =
@@ -132,9 +145,9 @@ KernelCalls calls_of(const Options& options, Device device) {
     check(found != all.end(), "calibrate's examples are templates");
     std::vector<std::string> overrides = example.overrides;
     overrides.insert(overrides.end(), on_device.begin(), on_device.end());
-    add_calls(parse_job(std::string(found->text), std::string(example.name), overrides), calls);
+    jobs.push_back(parse_job(std::string(found->text), std::string(example.name), overrides));
   }
-  return calls;
+  return jobs;
 }
 
 void measure_kernels(const Options& options, KernelTimer& timer, const KernelCalls& calls, const fs::path& file,
@@ -168,12 +181,39 @@ void measure_kernels(const Options& options, KernelTimer& timer, const KernelCal
   for (const std::string& text : left_out) std::cout << "  not measured: " << text << "\n";
 }
 
+/// Trains each job on one rank for a moment: what its step takes beyond its kernels.
+void measure_steps(const std::vector<JobSpec>& jobs, Machine& machine) {
+  constexpr Seconds kEach{2};
+  machine.steps.clear();
+  for (JobSpec job : jobs) {
+    job.train = {.epochs = 0, .steps = 100000};
+    job.validation.reset();
+    job.print = {};
+    try {
+      const PlannedJob one = planned(job, 1);
+      const Program program = compile(one, 0);
+      StepSample sample = step_alone(program, machine);
+      sample.job = job.name;
+      sample.measured = measured_step(one, program, kEach);
+      machine.steps.push_back(std::move(sample));
+    } catch (const EnvError& error) {
+      std::cout << "  step of " << job.name << " not measured: " << error.what() << "\n";
+    }
+  }
+  const StepCost cost = step_cost(machine.steps);
+  for (const StepSample& step : machine.steps)
+    std::cout << "step of " << step.job << ": " << format_ms(step.measured) << ", its " << step.kernels
+              << " kernels alone " << format_ms(step.alone) << ", modelled " << format_ms(cost.seconds(step)) << "\n";
+}
+
 int calibrate(const Options& options) {
   const Device device = device_of(options);
   const std::string name = options.name.empty() ? host_name() : options.name;
   if (name.find('/') != std::string::npos) throw SpecError({}, "--name", "a machine's name is part of a file's name");
   const fs::path file = fs::path(machines_folder()) / (name + ".json");
-  const KernelCalls calls = calls_of(options, device);
+  const std::vector<JobSpec> jobs = jobs_of(options, device);
+  KernelCalls calls;
+  for (const JobSpec& job : jobs) add_calls(job, calls);
   const int devices = device == Device::cuda ? static_cast<int>(find_cuda_devices().list.size())
                                              : static_cast<int>(std::thread::hardware_concurrency());
   Machine machine = begin(options, device, name, file, devices);
@@ -190,10 +230,12 @@ int calibrate(const Options& options) {
     results.insert(results.end(), more.begin(), more.end());
   }
   calibrate_links(results, machine);
-  const std::unique_ptr<KernelTimer> timer =
+  std::unique_ptr<KernelTimer> timer =
       device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   machine.source = "measured " + today() + ", " + timer->device();
   measure_kernels(options, *timer, calls, file, machine);
+  timer.reset();  // its memory is the steps'
+  measure_steps(jobs, machine);
   write(machine, file);
   std::cout << "machine " << name << ": " << machine.source << "\n  in " << file.string()
             << "\n  next: trainctl plan job.yaml launch.machine=" << name << "\n";

@@ -341,6 +341,18 @@ std::string checkpoint(const Json& r) {
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 
+/// What the fullest rank takes of its device.
+std::string device_memory(const Json& e) {
+  if (!e.contains("memory")) return "";
+  const Json& m = e["memory"];
+  const int64_t bytes = m["bytes"], reserved = m["reserved"], device = m["device"];
+  const std::string needs = fmt::format("rank {} needs {}, driver and libraries {}, of {} of the device",
+                                        m["rank"].get<int>(), format_bytes(bytes), format_bytes(reserved), format_bytes(device));
+  if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
+  return fmt::format("  does not fit this machine: {}; {} are missing\n    parallel.max_memory: {} says which changes help\n", needs,
+                     format_bytes(bytes + reserved - device), format_bytes(device - reserved));
+}
+
 std::string estimate(const Json& r) {
   if (!r.contains("estimate")) return "";
   const Json& e = r["estimate"];
@@ -350,7 +362,7 @@ std::string estimate(const Json& r) {
     table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
   return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
                      text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
-         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n";
+         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" + device_memory(e);
 }
 
 std::string search(const Json& r) {

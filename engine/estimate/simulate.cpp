@@ -78,9 +78,24 @@ std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
   return infos;
 }
 
+bool shares_launch(const Program& program, size_t i) {
+  const Instruction& now = program.instructions[i];
+  return now.launch >= 0 && i > 0 && program.instructions[i - 1].launch == now.launch;
+}
+
+/// Of a kernel that runs alone.
+Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
+  const Instruction& now = program.instructions[i];
+  const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
+  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs);
+  // One launch starts all of its kernels.
+  return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
+}
+
 class Simulator {
  public:
-  Simulator(const RankClasses& classes, const Machine& machine) : classes_(classes), machine_(machine) {
+  Simulator(const RankClasses& classes, const Machine& machine)
+      : classes_(classes), machine_(machine), in_step_(step_cost(machine.steps)) {
     for (size_t c = 0; c < classes.programs.size(); ++c) add(c);
     for (const MetGroup& group : met_groups(classes))
       for (int a : group.members)
@@ -96,7 +111,8 @@ class Simulator {
     while (Lane* lane = next_lane()) start(*lane);
     for (const Lane& lane : lanes_) check(lane.finished(), "a simulated program waits for ever");
     Simulation result;
-    result.step = end_.time;
+    result.step = end_.time + in_step_.host;
+    result.parts[static_cast<size_t>(Part::host)] = in_step_.host;
     follow_back(result);
     result.spans = std::move(spans_);
     return result;
@@ -244,7 +260,7 @@ class Simulator {
         std::string key = call_key(now.collective, spread);
         const auto model = machine_.calls.find(key);
         return {collective_time(machine_, now.collective, bytes, spread),
-                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes)), std::move(key)};
+                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}), std::move(key)};
       }
       case Opcode::send:
         return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};
@@ -267,12 +283,15 @@ class Simulator {
     const KernelDef& kernel = *kernel_of(now);
     std::string key = kernel_key(kernel, inputs, outputs, now.attrs);
     const auto model = machine_.kernels.find(key);
-    Seconds seconds = kernel_time(machine_, kernel, inputs, outputs, now.attrs);
-    // One launch starts all of its kernels.
-    if (now.launch >= 0 && at.index > 0 && code({at.of_class, at.index - 1}).launch == now.launch)
-      seconds = std::max(seconds - machine_.launch, Seconds{});
-    return {seconds, model == machine_.kernels.end() ? kUnmeasured : model->second.error(kernel_sizes(inputs, outputs)),
-            std::move(key)};
+    const Program& program = classes_.programs[at.of_class];
+    const auto i = static_cast<size_t>(at.index);
+    Seconds seconds = in_step_.stretch * alone_seconds(program, i, machine_);
+    if (!shares_launch(program, i)) seconds += in_step_.gap;
+    const double error = model == machine_.kernels.end()
+                             ? kUnmeasured
+                             : model->second.error(kernel_sizes(inputs, outputs),
+                                                   kernel_cost(kernel, inputs, outputs, now.attrs), to_string(now.attrs));
+    return {seconds, error, std::move(key)};
   }
 
   void follow_back(Simulation& result) {
@@ -285,13 +304,14 @@ class Simulator {
       deviations[own.key] += own.error * own.seconds.value;
       end = begin;
     }
-    double squares = 0;
+    double squares = std::pow(in_step_.error * result.step.value, 2);
     for (const auto& [key, deviation] : deviations) squares += deviation * deviation;
     result.deviation = {std::sqrt(squares)};
   }
 
   const RankClasses& classes_;
   const Machine& machine_;
+  const StepCost in_step_;
   std::vector<Lane> lanes_;
   // By class and instruction.
   std::vector<std::vector<SimulatedSpan>> spans_;
@@ -343,6 +363,8 @@ std::string_view to_string(Part part) {
       return "sends between stages";
     case Part::data:
       return "data";
+    case Part::host:
+      return "host between steps";
   }
   return "?";
 }
@@ -362,6 +384,16 @@ Part part_of(const Instruction& instruction) {
       return Part::data;
   }
   return Part::data;
+}
+
+StepSample step_alone(const Program& program, const Machine& machine) {
+  StepSample step;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    if (program.instructions[i].opcode != Opcode::kernel) continue;
+    step.alone += alone_seconds(program, i, machine);
+    step.kernels += shares_launch(program, i) ? 0 : 1;
+  }
+  return step;
 }
 
 Simulation simulate(const RankClasses& classes, const Machine& machine) { return Simulator(classes, machine).run(); }

@@ -23,8 +23,9 @@ enum class Part : uint8_t {
   weights,        ///< gathers of weights
   pipeline,       ///< sends between stages
   data,           ///< loads, prints
+  host,           ///< what the host does between two steps
 };
-inline constexpr size_t kParts = 7;
+inline constexpr size_t kParts = 8;
 std::string_view to_string(Part part);
 Part part_of(const Instruction& instruction);
 
@@ -40,10 +41,13 @@ struct Simulation {
   /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.
   std::array<Seconds, kParts> parts = {};
   /// The standard deviation of `step` that follows from the errors of the kernels' times: equal kernels err alike,
-  /// different ones independently.
+  /// different ones independently, and the machine's step cost by as much for all.
   Seconds deviation;
   std::vector<std::vector<SimulatedSpan>> spans;  ///< by class and instruction
 };
+
+/// The program as one rank would be measured: how many kernels it starts, and what they take when each runs alone.
+StepSample step_alone(const Program& program, const Machine& machine);
 
 /// `classes` are verified: nothing waits for ever.
 Simulation simulate(const RankClasses& classes, const Machine& machine);

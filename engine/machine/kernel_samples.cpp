@@ -84,21 +84,32 @@ Row fit(const Samples& samples, size_t without) {
   return best;
 }
 
-double apart(const std::vector<double>& a, const std::vector<double>& b) {
-  double square = 0;
-  for (size_t i = 0; i < a.size(); ++i) square += (a[i] - b[i]) * (a[i] - b[i]);
+/// What a call is told from others by.
+struct Point {
+  const std::vector<double>& sizes;
+  double flops;
+  std::string_view attrs;
+};
+
+Point point_of(const KernelSample& sample) { return {sample.sizes, sample.cost.flops, sample.attrs}; }
+
+/// In powers of two.
+double apart(const Point& a, const Point& b) {
+  constexpr double kOtherAttrs = 1;
+  const double flops = std::log2(std::max(a.flops, 1.0) / std::max(b.flops, 1.0));
+  double square = flops * flops + (a.attrs == b.attrs ? 0 : kOtherAttrs * kOtherAttrs);
+  for (size_t i = 0; i < a.sizes.size(); ++i) square += (a.sizes[i] - b.sizes[i]) * (a.sizes[i] - b.sizes[i]);
   return std::sqrt(square);
 }
 
-/// The interpolated log of measured over modelled. A size that is four powers of two away counts as much as no size,
+/// The interpolated log of measured over modelled. A call that is four powers of two away counts as much as no call,
 /// whose error is none.
-double left_near(const Samples& samples, const std::vector<double>& left, const std::vector<double>& sizes,
-                 size_t without) {
+double left_near(const Samples& samples, const std::vector<double>& left, const Point& call, size_t without) {
   constexpr double kFar = 4, kSame = 1e-3;
   double weights = 1 / std::pow(kFar, 4), sum = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s == without) continue;
-    const double weight = 1 / std::pow(std::max(apart(sizes, samples[s].sizes), kSame), 4);
+    const double weight = 1 / std::pow(std::max(apart(call, point_of(samples[s])), kSame), 4);
     weights += weight;
     sum += weight * left[s];
   }
@@ -113,9 +124,9 @@ std::vector<double> left_by(const Row& coefficients, const Samples& samples) {
   return left;
 }
 
-double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& left,
-                  const std::vector<double>& sizes, const Cost& cost, size_t without) {
-  return dot(coefficients, row_of(cost)) * std::exp(left_near(samples, left, sizes, without));
+double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& left, const Point& call,
+                  const Cost& cost, size_t without) {
+  return dot(coefficients, row_of(cost)) * std::exp(left_near(samples, left, call, without));
 }
 
 double own_error(const Samples& samples) {
@@ -123,8 +134,8 @@ double own_error(const Samples& samples) {
   double squares = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     const Row coefficients = fit(samples, s);
-    const double seconds =
-        seconds_of(coefficients, samples, left_by(coefficients, samples), samples[s].sizes, samples[s].cost, s);
+    const double seconds = seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]),
+                                      samples[s].cost, s);
     const double error = std::log(seconds / samples[s].seconds.value);
     squares += error * error;
   }
@@ -135,7 +146,7 @@ double own_error(const Samples& samples) {
 
 bool KernelSample::operator==(const KernelSample& other) const {
   return sizes == other.sizes && cost.flops == other.cost.flops && cost.bytes == other.cost.bytes &&
-         seconds == other.seconds;
+         seconds == other.seconds && attrs == other.attrs;
 }
 
 KernelModel::KernelModel(std::vector<KernelSample> samples)
@@ -145,15 +156,23 @@ KernelModel::KernelModel(std::vector<KernelSample> samples)
   left_ = left_by(coefficients_, samples_);
 }
 
-Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost) const {
-  return {seconds_of(coefficients_, samples_, left_, sizes, cost, kNone)};
+Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {
+  return {seconds_of(coefficients_, samples_, left_, {sizes, cost.flops, attrs}, cost, kNone)};
 }
 
-double KernelModel::error(const std::vector<double>& sizes) const {
+double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {
   constexpr double kMeasured = 0.03;  // the same call, measured again
   double nearest = 1;                 // in powers of two
-  for (const KernelSample& sample : samples_) nearest = std::min(nearest, apart(sizes, sample.sizes));
+  for (const KernelSample& sample : samples_)
+    nearest = std::min(nearest, apart({sizes, cost.flops, attrs}, point_of(sample)));
   return std::max(kMeasured, nearest * error_);
+}
+
+bool KernelModel::shows_rates(Seconds launch) const {
+  constexpr double kApart = 4, kLaunches = 10;
+  const auto [least, most] = std::minmax_element(
+      samples_.begin(), samples_.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  return most->seconds >= kApart * least->seconds && most->seconds >= kLaunches * launch;
 }
 
 std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {

@@ -2,13 +2,15 @@
 //
 // A kernel's time is modelled as start + operations / rate + bytes / rate, with coefficients >= 0 that minimize the
 // squares of the relative errors. What the model leaves at the measured sizes is interpolated: a size takes on the
-// errors of the nearest ones. The model says its own error: that which it makes at each measured size when it has not
-// seen that size, and less the nearer a measured size is.
+// errors of the nearest ones, where calls with other attributes or another number of operations are less near. The model
+// says its own error: that which it makes at each measured size when it has not seen that size, and less the nearer a
+// measured size is.
 #pragma once
 
 #include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -20,6 +22,7 @@ struct KernelSample {
   std::vector<double> sizes;  ///< log2 of the bytes of each input, then of each output
   Cost cost;
   Seconds seconds;
+  std::string attrs{};  ///< of the call, as text: kernels of one name compute different things
   bool operator==(const KernelSample&) const;
 };
 
@@ -29,11 +32,14 @@ class KernelModel {
   /// At least one sample; all with the same number of sizes.
   explicit KernelModel(std::vector<KernelSample> samples);
 
-  Seconds seconds(const std::vector<double>& sizes, const Cost& cost) const;
+  Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
-  double error(const std::vector<double>& sizes) const;
+  double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// The same of a size far from all samples, at most 1.
   double error() const { return error_; }
+  /// False: all samples take about as long, whatever their size, or not much longer than a launch. They show what a start
+  /// takes, and no rate.
+  bool shows_rates(Seconds launch) const;
   const std::vector<KernelSample>& samples() const { return samples_; }
   friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }
 

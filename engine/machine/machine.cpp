@@ -91,14 +91,20 @@ Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
 
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
-  if (!machine.kernels.empty()) {
-    const auto found = machine.kernels.find(kernel_key(kernel, inputs, outputs, attrs));
-    if (found != machine.kernels.end()) return found->second.seconds(kernel_sizes(inputs, outputs), cost);
+  const FlopsPerSecond products =
+      machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
+  const auto at_rates = [&](const Cost& c) { return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate); };
+  const auto found = machine.kernels.find(machine.kernels.empty() ? "" : kernel_key(kernel, inputs, outputs, attrs));
+  if (found == machine.kernels.end()) return machine.launch + at_rates(cost);
+  const KernelModel& model = found->second;
+  if (!model.shows_rates(machine.launch)) {
+    // Far larger calls than those that were measured take the machine's rates for what lies beyond.
+    const KernelSample& largest = *std::max_element(
+        model.samples().begin(), model.samples().end(),
+        [&](const KernelSample& a, const KernelSample& b) { return at_rates(a.cost) < at_rates(b.cost); });
+    if (at_rates(cost) > at_rates(largest.cost)) return largest.seconds + (at_rates(cost) - at_rates(largest.cost));
   }
-  const DType type = multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32;
-  const Seconds products = Flops{cost.flops} / machine.product_rate(type, attrs.flag("tf32"));
-  const Seconds memory = Bytes{cost.bytes} / machine.memory_rate;
-  return machine.launch + std::max(products, memory);
+  return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs));
 }
 
 }  // namespace trainctl

@@ -38,6 +38,28 @@ struct ProductRates {
   friend bool operator==(const ProductRates&, const ProductRates&) = default;
 };
 
+/// A whole step on one rank, as a run of it was measured.
+struct StepSample {
+  std::string job;
+  int kernels = 0;   ///< that the rank's program starts
+  Seconds alone;     ///< the sum of what its kernels take when each is measured alone
+  Seconds measured;  ///< the step
+  friend bool operator==(const StepSample&, const StepSample&) = default;
+};
+
+/// What a step takes beyond its kernels measured alone: in a step they find their operands in other caches, and the device
+/// runs at the clocks of a long load. step = stretch * alone + gap * kernels + host.
+struct StepCost {
+  double stretch = 1;
+  Seconds gap;       ///< of each kernel
+  Seconds host;      ///< of each step: what the host does between two of them
+  double error = 0;  ///< relative: the standard deviation of what this leaves unexplained, which all kernels share
+
+  Seconds seconds(const StepSample& step) const;
+};
+/// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
+StepCost step_cost(const std::vector<StepSample>& samples);
+
 struct Machine {
   std::string name;    ///< "h200x8"
   std::string source;  ///< where the numbers are from: "data sheets", "measured 2026-11-23, driver 580.82"
@@ -56,6 +78,7 @@ struct Machine {
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
   KernelSamples kernels;  ///< by kernel_key
   KernelSamples calls;    ///< collectives, by call_key; `cost.bytes` is what a rank sends
+  std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
   friend bool operator==(const Machine&, const Machine&) = default;

@@ -92,6 +92,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
       throw EnvError(sample.where() + ".sizes: as many as those of the first sample are expected");
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
+    if (item.contains("attrs")) read.attrs = sample.text("attrs");
   }
   if (samples.empty()) throw EnvError(kernels.where() + "." + key + ": has no sample");
   return KernelModel(std::move(samples));
@@ -105,17 +106,39 @@ KernelSamples models_of(const Fields& fields) {
 
 Json json_of(const KernelModel& model) {
   Json samples = Json::array();
-  for (const KernelSample& sample : model.samples())
-    samples.push_back({{"sizes", sample.sizes},
-                       {"flops", sample.cost.flops},
-                       {"bytes", sample.cost.bytes},
-                       {"seconds", sample.seconds.value}});
+  for (const KernelSample& sample : model.samples()) {
+    Json& json = samples.emplace_back(Json{{"sizes", sample.sizes},
+                                           {"flops", sample.cost.flops},
+                                           {"bytes", sample.cost.bytes},
+                                           {"seconds", sample.seconds.value}});
+    if (!sample.attrs.empty()) json["attrs"] = sample.attrs;
+  }
   return samples;
 }
 
 Json json_of(const KernelSamples& models) {
   Json json = Json::object();
   for (const auto& [key, model] : models) json[key] = json_of(model);
+  return json;
+}
+
+std::vector<StepSample> steps_of(const Fields& machine) {
+  std::vector<StepSample> steps;
+  if (!machine.json().contains("steps")) return steps;
+  for (const Json& item : machine.list("steps")) {
+    const Fields step(item, machine.where() + ".steps[" + std::to_string(steps.size()) + "]");
+    steps.push_back({step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
+  }
+  return steps;
+}
+
+Json json_of(const std::vector<StepSample>& steps) {
+  Json json = Json::array();
+  for (const StepSample& step : steps)
+    json.push_back({{"job", step.job},
+                    {"kernels", step.kernels},
+                    {"alone_seconds", step.alone.value},
+                    {"seconds", step.measured.value}});
   return json;
 }
 
@@ -144,7 +167,8 @@ std::string to_json(const Machine& machine) {
                      {"overlap_cost", machine.overlap_cost},
                      {"links", std::move(links)},
                      {"kernels", json_of(machine.kernels)},
-                     {"calls", json_of(machine.calls)}};
+                     {"calls", json_of(machine.calls)},
+                     {"steps", json_of(machine.steps)}};
   return json.dump(1) + "\n";
 }
 
@@ -171,6 +195,7 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));
   m.calls = models_of(fields.object("calls"));
+  m.steps = steps_of(fields);
   return m;
 }
 

@@ -1,6 +1,6 @@
 """Predicted steps beside measured ones.
 
-  predictions.py TRAINCTL --machine NAME [--device cuda] [--gpus 1] [--cases FILE] [--rounds N] [--json FILE]
+  predictions.py TRAINCTL --machine NAME [--device cuda] [--gpus 1] [--rounds N] [--json FILE] [--measured FILE]
 
 NAME is what `trainctl calibrate --name NAME` wrote on this machine, or a machine that comes with the program. Each case
 is a job of configs/ or templates/ with fields of its own; cases of one job are plans that compete. Prints for each case
@@ -8,6 +8,9 @@ the predicted step with its interval, the median of the measured steps with the 
 the memory; then for each job Kendall's tau of the order (pairs that differ by less than the spread of the rounds do
 not count), and over all the mean and largest error and how many intervals hold. A case that needs more ranks than
 --gpus is left out; on a CPU more than --ranks.
+
+--measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
+was predicted then beside the one now.
 """
 import argparse, itertools, json, os, pathlib, statistics, subprocess, sys, tempfile
 
@@ -76,7 +79,8 @@ def predict(a, job, sets):
 
 
 def measure(a, job, sets, seconds):
-    """The median step in seconds without the first quarter, as metrics.jsonl has it."""
+    """Seconds of a step, as metrics.jsonl has it, without the first quarter: on a CPU the median, since others run there
+    too; on a GPU, which reports steps in bursts, all of them divided by their number."""
     steps = max(24, min(400, int(a.seconds / seconds)))
     more = ["train.sink_steps=4"] if a.device == "cuda" else []
     with tempfile.TemporaryDirectory() as scratch:
@@ -84,7 +88,8 @@ def measure(a, job, sets, seconds):
             f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
-    return statistics.median(times[len(times) // 4:])
+    later = times[len(times) // 4:]
+    return statistics.mean(later) if a.device == "cuda" else statistics.median(later)
 
 
 def tau(cases):
@@ -109,18 +114,26 @@ def main():
     parser.add_argument("--seconds", type=float, default=3.0, help="of training a round")
     parser.add_argument("--only", default="", help="cases whose text has this")
     parser.add_argument("--json")
+    parser.add_argument("--measured", help="a --json of an earlier run")
     a = parser.parse_args()
 
     cases = [(job, sets if any(s.startswith("launch.ranks") for s in sets) else [*alone, *sets]) for job, sets in
              ((CUDA + TWO) if a.device == "cuda" else CPU)]
+    known = {}
+    if a.measured:
+        known = {row["case"]: row for row in json.load(open(a.measured))}
+        a.gpus = a.ranks = 1 << 20
     cases = [(job, sets) for job, sets in cases if ranks(sets) <= (a.gpus if a.device == "cuda" else a.ranks) and a.only in f"{job} {' '.join(sets)}"]
     rows = []
     print(f"{'predicted':>10s}   {'nine of ten':20s} {'measured':>10s}   {'rounds':20s} {'error':>7s}  case", flush=True)
     for job, sets in cases:
         name = " ".join([pathlib.Path(job).stem, *(s for s in sets if s not in mnist and s not in alone)])
+        before = known.get(name)
+        if a.measured and not before:
+            continue
         try:
             estimate, memory = predict(a, job, sets)
-            rounds = [measure(a, job, sets, estimate["seconds"]) for _ in range(a.rounds)]
+            rounds = [before["lowest"], before["measured"], before["highest"]] if before else [measure(a, job, sets, estimate["seconds"]) for _ in range(a.rounds)]
         except RuntimeError as failure:
             print(f"failed: {name}: {failure}", flush=True)
             continue
@@ -128,8 +141,9 @@ def main():
                "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory}
         row["error"] = row["predicted"] / row["measured"] - 1
         rows.append(row)
+        was = f"(was {before['error'] * 100:+.1f}%)  " if before else ""
         ms = lambda *keys: " .. ".join(f"{row[key] * 1e3:.3f}" for key in keys)
-        print(f"{ms('predicted'):>10s}   {ms('low', 'high'):20s} {ms('measured'):>10s}   {ms('lowest', 'highest'):20s} {row['error'] * 100:+6.1f}%  {name}", flush=True)
+        print(f"{ms('predicted'):>10s}   {ms('low', 'high'):20s} {ms('measured'):>10s}   {ms('lowest', 'highest'):20s} {row['error'] * 100:+6.1f}%  {was}{name}", flush=True)
     if not rows:
         sys.exit("nothing was measured")
     print()

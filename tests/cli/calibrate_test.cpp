@@ -66,6 +66,10 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   }
   CHECK(first.out.find("kernels: " + std::to_string(calls) + " calls measured") != std::string::npos);
 
+  REQUIRE(machine["steps"].size() == 1);
+  CHECK(machine["steps"][0]["seconds"].get<double>() > 0);
+  CHECK(machine["steps"][0]["kernels"].get<int>() > 0);
+
   const CommandResult second = place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   CHECK(second.out.find("kernels: 0 calls measured") != std::string::npos);
   CHECK(place.machine("lab")["kernels"] == machine["kernels"]);
@@ -85,6 +89,12 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
   const double slow = place.plan({"launch.machine=cpu", "dataset.batch=65536"})["estimate"]["seconds"];
   const double fast = place.plan({"launch.machine=h200x8", "dataset.batch=65536"})["estimate"]["seconds"];
   CHECK(fast < slow);
+  CHECK(!place.plan({"launch.machine=cpu"})["estimate"].contains("memory"));
+  const json memory = place.plan({"launch.machine=h200x8"})["estimate"]["memory"];
+  CHECK(memory["fits"] == true);
+  CHECK(memory["bytes"] == place.plan({"launch.machine=h200x8"})["rank_classes"][0]["memory"]["total"]);
+  const std::vector<std::string> huge = {"plan", "job.yaml", "launch.machine=a100x8", "dataset.batch=536870912"};
+  CHECK(place.command(huge).out.find("does not fit this machine: rank 0 needs ") != std::string::npos);
   const CommandResult text = place.command({"plan", "job.yaml", "launch.machine=h100x8"});
   CHECK(text.out.find("predicted step on h100x8 (data sheets): ") != std::string::npos);
 }

@@ -1,6 +1,7 @@
 // A simulated step: laws that hold for every program and machine.
 #include <doctest/doctest.h>
 
+#include <map>
 #include <numeric>
 
 #include "engine/compile/compile.h"
@@ -127,6 +128,52 @@ TEST_CASE("more bandwidth, memory or products never cost time") {
       CHECK(fast <= wide);
       machine.products.fp32 = 2 * machine.products.fp32;
       CHECK(simulate(c.classes, machine).step.value <= fast);
+    }
+  }
+}
+
+TEST_CASE("a step that was measured is predicted as it was, and its parts add up") {
+  const Case c = compiled(kPlans[0]);
+  for (Machine machine : {*find_machine("cpu"), gpus()}) {
+    StepSample step = step_alone(c.classes.programs[0], machine);
+    CHECK(step.kernels > 0);
+    const double before = simulate(c.classes, machine).step.value;
+    step.measured = 1.3 * step.alone + step.kernels * Seconds{1e-6} + Seconds{2e-5};
+    machine.steps.assign(6, step);
+    const Simulation after = simulate(c.classes, machine);
+    CHECK(sum(after) == doctest::Approx(after.step.value));
+    CHECK(after.step.value - before == doctest::Approx((step.measured - step.alone).value).epsilon(0.1));
+    CHECK(after.deviation.value > 0);
+    for (const Seconds part : after.parts) CHECK(part >= Seconds{});
+  }
+}
+
+TEST_CASE("a faster kernel never costs time") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    Machine machine = gpus();
+    machine.overlap_cost = 1;
+    std::map<std::string, KernelSample> calls;
+    for (const Program& program : c.classes.programs)
+      for (const Instruction& now : program.instructions) {
+        if (now.opcode != Opcode::kernel) continue;
+        std::vector<TensorInfo> in, out;
+        for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
+        for (const Operand& operand : now.outputs) out.push_back({operand.shape, operand.dtype});
+        const KernelDef& kernel = *kernel_of(now);
+        calls.try_emplace(kernel_key(kernel, in, out, now.attrs),
+                          KernelSample{kernel_sizes(in, out), kernel_cost(kernel, in, out, now.attrs),
+                                       2 * kernel_time(machine, kernel, in, out, now.attrs), to_string(now.attrs)});
+      }
+    for (const auto& [key, call] : calls) machine.kernels.insert_or_assign(key, KernelModel({call}));
+    double before = simulate(c.classes, machine).step.value;
+    for (auto& [key, call] : calls) {
+      call.seconds = 0.5 * call.seconds;
+      machine.kernels.insert_or_assign(key, KernelModel({call}));
+      const double after = simulate(c.classes, machine).step.value;
+      CHECK(after <= before * (1 + 1e-9));
+      before = after;
     }
   }
 }

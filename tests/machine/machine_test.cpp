@@ -44,8 +44,8 @@ TEST_CASE("a measured size has the time that was measured, and sizes near it are
   const KernelModel model(samples);
   CHECK(model.seconds(samples[2].sizes, samples[2].cost).value == doctest::Approx(samples[2].seconds.value));
   CHECK(model.error() > 0.1);
-  CHECK(model.error(samples[2].sizes) < 0.05);
-  CHECK(model.error({40, 40}) == model.error());
+  CHECK(model.error(samples[2].sizes, samples[2].cost) < 0.05);
+  CHECK(model.error({40, 40}, {}) == model.error());
   const Cost near{.flops = 1.05e6, .bytes = 1e3};
   CHECK(model.seconds({std::log2(near.flops), std::log2(1e3)}, near).value > 2 * affine(near.flops, 1e3));
 }
@@ -60,12 +60,95 @@ TEST_CASE("no coefficient of a model is negative, so that more work never takes 
       samples.push_back(sample(flops, bytes, affine(flops, bytes) * noise(random)));
     }
     const KernelModel model(samples);
-    // Far from all samples, where nothing is interpolated.
+    // Far from all samples, where next to nothing is interpolated.
+    constexpr double kNext = 1 - 1e-6;
     const std::vector<double> far(2, 400);
     const double one = model.seconds(far, {.flops = 1e6, .bytes = 1e6}).value;
-    CHECK(model.seconds(far, {.flops = 1e9, .bytes = 1e6}).value >= one);
-    CHECK(model.seconds(far, {.flops = 1e6, .bytes = 1e9}).value >= one);
+    CHECK(model.seconds(far, {.flops = 1e9, .bytes = 1e6}).value >= kNext * one);
+    CHECK(model.seconds(far, {.flops = 1e6, .bytes = 1e9}).value >= kNext * one);
     CHECK(one > 0);
+  }
+}
+
+TEST_CASE("calls of equal sizes are told apart by their attributes and their operations") {
+  std::vector<KernelSample> samples;
+  for (const char* attrs : {"{causal: true}", "{}"})
+    for (const double flops : {1e6, 4e6}) samples.push_back({{20, 20}, {.flops = flops, .bytes = 2e6}, {flops * 1e-10}, attrs});
+  for (KernelSample& sample : samples)
+    if (sample.attrs == "{}") sample.seconds = 3 * sample.seconds;
+  const KernelModel model(samples);
+  for (const KernelSample& sample : samples) {
+    CHECK(model.seconds(sample.sizes, sample.cost, sample.attrs).value == doctest::Approx(sample.seconds.value));
+    CHECK(model.error(sample.sizes, sample.cost, sample.attrs) == 0.03);
+    CHECK(model.error(sample.sizes, sample.cost, "{other: 1}") > 0.03);
+  }
+}
+
+TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
+  Machine machine = *find_machine("h100x8");
+  const KernelDef& add = get_kernel("add");
+  const auto call = [](int64_t n) { return TensorInfo{{n}, DType::f32}; };
+  const auto time = [&](int64_t n) {
+    const std::vector<TensorInfo> in = {call(n), call(n)}, out = {call(n)};
+    return kernel_time(machine, add, in, out, {}).value;
+  };
+  const double at_rates = time(int64_t{1} << 30);
+  std::vector<KernelSample> samples;
+  for (const int64_t n : {1000, 2000, 8000}) {
+    const std::vector<TensorInfo> in = {call(n), call(n)}, out = {call(n)};
+    samples.push_back({kernel_sizes(in, out), kernel_cost(add, in, out, {}), {2e-6 + 1e-10 * static_cast<double>(n)}, "{}"});
+  }
+  const std::vector<TensorInfo> in = {call(1), call(1)}, out = {call(1)};
+  machine.kernels.emplace(kernel_key(add, in, out, {}), KernelModel(samples));
+  CHECK(time(2000) == doctest::Approx(samples[1].seconds.value));
+  CHECK(time(int64_t{1} << 30) == doctest::Approx(at_rates).epsilon(0.01));
+  double before = 0;
+  for (int64_t n = 8000; n <= int64_t{1} << 30; n *= 2) {
+    CHECK(time(n) > before);
+    before = time(n);
+  }
+}
+
+TEST_CASE("what steps take beyond their kernels is found again from measured steps") {
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> noise(0.995, 1.005);
+  const StepCost true_cost{.stretch = 1.04, .gap = {1.2e-6}, .host = {4e-5}};
+  std::vector<StepSample> samples;
+  for (const auto& [kernels, alone] : {std::pair{20, 2e-4}, {300, 3e-2}, {700, 9e-2}, {40, 1e-2}, {900, 5e-3}, {10, 5e-5}}) {
+    StepSample& step = samples.emplace_back(StepSample{"job", kernels, {alone}, {}});
+    step.measured = noise(random) * true_cost.seconds(step);
+  }
+  const StepCost found = step_cost(samples);
+  CHECK(found.stretch == doctest::Approx(1.04).epsilon(0.02));
+  CHECK(found.error < 0.03);
+  for (const StepSample& step : {StepSample{"", 500, {2e-2}, {}}, StepSample{"", 30, {1e-3}, {}}})
+    CHECK(found.seconds(step).value == doctest::Approx(true_cost.seconds(step).value).epsilon(0.03));
+}
+
+TEST_CASE("a machine without measured steps adds nothing, and no measured steps make a gap or a host's time negative") {
+  const StepCost none = step_cost({});
+  CHECK(none.stretch == 1);
+  CHECK(none.gap == Seconds{});
+  CHECK(none.host == Seconds{});
+  CHECK(none.error == 0);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> exponent(-5, 0), factor(0.3, 3);
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<StepSample> samples;
+    for (int i = 0; i <= round % 6; ++i) {
+      const double alone = std::pow(10, exponent(random));
+      samples.push_back({"", 1 + static_cast<int>(exponent(random) * exponent(random) * 40), {alone}, {alone * factor(random)}});
+    }
+    const StepCost cost = step_cost(samples);
+    CHECK(cost.stretch > 0);
+    CHECK(cost.gap >= Seconds{});
+    CHECK(cost.host >= Seconds{});
+    CHECK(std::isfinite(cost.error));
+    // A step that takes longer than its kernels is not predicted to take less than they do, and the reverse.
+    if (samples.size() == 1) {
+      const double predicted = cost.seconds(samples[0]).value, alone = samples[0].alone.value;
+      CHECK((predicted - alone) * (samples[0].measured.value - alone) >= -1e-15);
+    }
   }
 }
 
@@ -123,6 +206,8 @@ TEST_CASE("a machine's file says all of it") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
     machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));
+    machine.kernels.emplace("attention bf16 -> bf16", KernelModel({{{20, 20}, {.flops = 1e6, .bytes = 2e6}, {1e-4}, "{causal: true}"}}));
+    machine.steps = {{"gpt2", 365, {0.0304}, {0.0322}}};
     CHECK(machine_of_json(to_json(machine), "file") == machine);
   }
 }

@@ -1,0 +1,13 @@
+// Times whole steps of a job on one rank in this process, data and host work included.
+#pragma once
+
+#include "engine/base/units.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+/// Of a step, once it runs evenly: on a CPU the median, since others may run there too; on a GPU, which reports its steps
+/// in bursts, the mean. Trains for about `seconds`. `program` is compile(job, 0) of one rank.
+Seconds measured_step(const PlannedJob& job, const Program& program, Seconds seconds);
+
+}  // namespace trainctl
