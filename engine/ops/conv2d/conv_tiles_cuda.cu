@@ -284,13 +284,17 @@ void add_parts(CudaStream stream, const float* parts, int64_t count, int64_t par
   });
 }
 
-bool is_aligned(const TensorArg& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; }
+std::optional<ConvTiles> tiles_for(const ConvShape& s, const ConvTensors& tensors) {
+  const auto is_aligned = [](const TensorArg& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  return tiles_of(s, tensors.x.dtype, is_aligned(tensors.x), is_aligned(tensors.y), multiprocessors());
+}
 
 }  // namespace
 
+bool can_tile(const ConvShape& s, const ConvTensors& tensors) { return tiles_for(s, tensors).has_value(); }
+
 CudaKernel weight_grad_by_tiles(const ConvShape& s, const ConvTensors& tensors, CudaScratch* scratch) {
-  const std::optional<ConvTiles> tiles =
-      tiles_of(s, tensors.x.dtype, is_aligned(tensors.x), is_aligned(tensors.y), multiprocessors());
+  const std::optional<ConvTiles> tiles = tiles_for(s, tensors);
   if (!tiles) return nullptr;
   const ConvTiles& t = *tiles;
   scratch->need(t.scratch());
