@@ -206,8 +206,8 @@ class LoopAttention : public CudnnPlan {
       }
     }
     for (int64_t key = 0; key < keys(); ++key) {
-      store_row(t[7], v_.k, b, g, key, dk.data() + key * features());
-      store_row(t[8], v_.v, b, g, key, dv.data() + key * features());
+      store_row(t[7], v_.dk.dims.empty() ? v_.k : v_.dk, b, g, key, dk.data() + key * features());
+      store_row(t[8], v_.dv.dims.empty() ? v_.v : v_.dv, b, g, key, dv.data() + key * features());
     }
   }
 
@@ -233,7 +233,9 @@ std::string cudnn_version() {
 }
 
 CudnnPlanPtr cudnn_plan(const CudnnAttention& attention) {
-  if (!emulator::library_rules().attention) return nullptr;
+  const emulator::LibraryRules& rules = emulator::library_rules();
+  const bool grouped = attention.q.dims[1] != attention.k.dims[1];
+  if (!rules.attention || (attention.backward && grouped && !rules.grouped_gradients)) return nullptr;
   return std::make_shared<LoopAttention>(attention);
 }
 

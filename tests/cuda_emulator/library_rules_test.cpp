@@ -151,6 +151,16 @@ TEST_CASE("cuDNN reads and writes packed heads in place, of grouped queries too,
       check_as_on(cpu_device(), row(2, 6, 3, 1, causal, packing), run);
     }
   }
+  {
+    const With plain({.attention = true, .grouped_gradients = false});
+    for (const bool causal : {false, true}) {
+      for (const char* packing : {"heads", "qkv"}) {
+        check_as_on(cpu_device(), row(2, 9, 3, 2, causal, packing), run);
+        check_as_on(cpu_device(), row(1, 7, 4, 3, causal, packing), run);
+      }
+    }
+  }
+  emulator::library_rules() = {.attention = true};
   const auto calls = [&](const OpCase& of) {
     const int before = library_runs();
     check_same_bits_twice(of, run);

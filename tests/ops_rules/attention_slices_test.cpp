@@ -36,6 +36,9 @@ TEST_CASE("a gradient's slices stay below the limit, and cover all samples and h
         CHECK(grad_workspace(n, slice) <= kMostGradWorkspace);
         CHECK(n.b % slice.b == 0);
         CHECK(n.g % slice.g == 0);
+        const AttentionSlice of_queries = query_slice(n);
+        REQUIRE(of_queries.b > 0);
+        CHECK(parts_and_workspace(n, of_queries) <= kMostGradWorkspace);
         CHECK((uniform || slice.g == 1 || (slice.heads_as_samples && slice.b == 1)));
       }
     }

@@ -146,6 +146,42 @@ void with_carry(const Instruction& in, Warp& w, uint32_t mask) {
 }
 
 /// Tensor-core products: tf32 ignores the lowest 13 bits; the sum of a row is computed exactly, then truncated.
+void add_to_sums(const Instruction& in, Warp& w, const double (&sums)[16][8]) {
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const int r = lane / 4 + (i / 2) * 8, c = lane % 4 * 2 + i % 2;
+      const double sum = sums[r][c] + static_cast<double>(w.at<float>(in.from[6 + i])[lane]);
+      auto v = static_cast<float>(sum);
+      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum))
+        v = std::bit_cast<float>(std::bit_cast<uint32_t>(v) - 1);
+      w.at<float>(in.to[i])[lane] = v;
+    }
+  }
+}
+
+/// Two bf16 in each register.
+void mma_bf16(const Instruction& in, Warp& w, uint32_t) {
+  const auto half = [](uint32_t bits, int i) {
+    return static_cast<double>(std::bit_cast<float>(i == 0 ? bits << 16 : bits & 0xffff0000u));
+  };
+  double a[16][16], b[16][8];
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const int group = lane / 4, t = lane % 4;
+    for (int h = 0; h < 2; ++h) {
+      for (int i = 0; i < 4; ++i)
+        a[group + (i % 2) * 8][t * 2 + h + (i / 2) * 8] = half(w.at<uint32_t>(in.from[i])[lane], h);
+      for (int i = 0; i < 2; ++i) b[t * 2 + h + i * 8][group] = half(w.at<uint32_t>(in.from[4 + i])[lane], h);
+    }
+  }
+  double sums[16][8] = {};
+  for (int r = 0; r < 16; ++r) {
+    for (int k = 0; k < 16; ++k) {
+      for (int c = 0; c < 8; ++c) sums[r][c] += a[r][k] * b[k][c];
+    }
+  }
+  add_to_sums(in, w, sums);
+}
+
 void mma_tf32(const Instruction& in, Warp& w, uint32_t) {
   const auto cut = [](uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits & ~0x1fffu)); };
   double a[16][8], b[8][8];
@@ -160,16 +196,7 @@ void mma_tf32(const Instruction& in, Warp& w, uint32_t) {
       for (int c = 0; c < 8; ++c) sums[r][c] += a[r][k] * b[k][c];
     }
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    for (int i = 0; i < 4; ++i) {
-      const int r = lane / 4 + (i / 2) * 8, c = lane % 4 * 2 + i % 2;
-      const double sum = sums[r][c] + static_cast<double>(w.at<float>(in.from[6 + i])[lane]);
-      auto v = static_cast<float>(sum);
-      if (std::isfinite(sum) && std::fabs(static_cast<double>(v)) > std::fabs(sum))
-        v = std::bit_cast<float>(std::bit_cast<uint32_t>(v) - 1);
-      w.at<float>(in.to[i])[lane] = v;
-    }
-  }
+  add_to_sums(in, w, sums);
 }
 
 bool decode_compare(Decoder& d, const Statement& s, Instruction& in) {
@@ -320,7 +347,8 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
   if (decode_compare(d, s, in) || decode_predicates(d, s, in) || decode_move(d, s, in) || decode_carry(d, s, in) ||
       decode_float(d, s, in))
     return true;
-  if (s.opcode == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") {
+  const bool tf32 = s.opcode == "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32";
+  if (tf32 || s.opcode == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") {
     const auto& a = s.arguments;
     for (size_t i = 0; i < 4; ++i) {
       in.to[i] = d.target(a.at(0).parts.at(i), 4);
@@ -328,7 +356,7 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
       in.from[6 + i] = d.source(a.at(3).parts.at(i), 4);
     }
     for (size_t i = 0; i < 2; ++i) in.from[4 + i] = d.source(a.at(2).parts.at(i), 4);
-    in.run = mma_tf32;
+    in.run = tf32 ? mma_tf32 : mma_bf16;
     return true;
   }
   const bool plain = !s.has("sat") && !s.has("rz") && !s.has("rm") && !s.has("rp");

@@ -226,6 +226,28 @@ bool decode_load_or_store(Decoder& d, const Statement& s, Instruction& in) {
   return true;
 }
 
+/// Four matrices of 8 x 8 halves: lane i holds the address of row i % 8 of matrix i / 8. Transposed, a lane gets two
+/// halves of a column of each.
+void load_matrices(const Instruction& in, Warp& w, uint32_t) {
+  uint16_t rows[kLanes][8];
+  for (int lane = 0; lane < kLanes; ++lane) std::memcpy(rows[lane], read(in, w, lane, 16), 16);
+  for (int lane = 0; lane < kLanes; ++lane) {
+    for (int i = 0; i < 4; ++i) {
+      const uint16_t* const two[] = {rows[i * 8 + lane % 4 * 2], rows[i * 8 + lane % 4 * 2 + 1]};
+      w.at<uint32_t>(in.to[i])[lane] = two[0][lane / 4] | uint32_t{two[1][lane / 4]} << 16;
+    }
+  }
+}
+
+bool decode_load_matrices(Decoder& d, const Statement& s, Instruction& in) {
+  if (s.opcode != "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16") return false;
+  in.space = Space::shared;
+  d.address(s.arguments.at(1), in);
+  for (size_t i = 0; i < 4; ++i) in.to[i] = d.target(s.arguments.at(0).parts.at(i), 4);
+  in.run = load_matrices;
+  return true;
+}
+
 /// from[1]: address in global memory; from[2]: bytes to read there.
 void begin_copy(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
@@ -379,7 +401,8 @@ bool decode_sends(Decoder& d, const Statement& s, Instruction& in) {
 }  // namespace
 
 bool decode_memory(Decoder& d, const Statement& s, Instruction& in) {
-  if (decode_sends(d, s, in) || decode_load_or_store(d, s, in) || decode_copy(d, s, in)) return true;
+  if (decode_sends(d, s, in) || decode_load_or_store(d, s, in) || decode_copy(d, s, in) || decode_load_matrices(d, s, in))
+    return true;
   if (s.words[0] != "atom" && s.words[0] != "red") return false;
   if (!s.has("add") || s.words.back() != "u32") return false;
   const bool result = s.words[0] == "atom";

@@ -129,6 +129,8 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
     const AttentionSlice slice = grad_slice(n, uniform);
     if (slice.b > 0) most = std::max(most, grad_workspace(n, slice));
   }
+  if (const AttentionSlice slice = query_slice(n); n.r > 1 && slice.b > 0)
+    most = std::max(most, parts_and_workspace(n, slice));
   return most;
 }
 

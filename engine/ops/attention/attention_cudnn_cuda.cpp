@@ -4,6 +4,7 @@
 #include <string>
 
 #include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/attention/key_parts_cuda.h"
 #include "engine/ops/cuda/cudnn_plans.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/say_once.h"
@@ -109,36 +110,118 @@ CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a) {
   };
 }
 
+namespace {
+
+/// The operands of the gradient.
+struct Gradient {
+  AttentionCall a;
+  TensorArg dy, q, k, v, out, logs, dq, dk, dv;
+
+  Gradient(const CudaKernelCall& call, const AttentionCall& of)
+      : a(of),
+        dy(call.in[0]),
+        q(call.in[of.q_at]),
+        k(call.in[of.k_at]),
+        v(call.in[of.v_at]),
+        out(call.in[call.in.size() - 2]),
+        logs(call.in.back()),
+        dq(call.out[0]),
+        dk(call.out[of.packed ? 0 : 1]),
+        dv(call.out[of.packed ? 0 : 2]) {}
+
+  /// Keys that no query sees.
+  void clear_unseen(CudaStream stream) const {
+    const int64_t seen = seen_keys(a);
+    if (seen == a.size.s) return;
+    for (const auto& [to, heads] : {std::pair{&dk, &a.k}, std::pair{&dv, &a.v}}) {
+      for (int64_t b = 0; b < a.size.b; ++b)
+        cuda_check(cudaMemsetAsync(to->as<uint16_t>() + offset_of(*heads, b, 0, 0, seen), 0,
+                                   static_cast<size_t>(2 * (a.size.s - seen) * heads->row), stream),
+                   "attention_grad");
+    }
+  }
+};
+
+/// One query head of each group: q, dy, out, logs and dq of them; dk and dv apart, as [b, g, keys, d].
+CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& slice) {
+  const AttentionSize& n = a.size;
+  const int64_t keys = seen_keys(a);
+  const auto of = [&](const Heads& x, int64_t rows) {
+    return CudnnTensor{{slice.b, slice.g, rows, n.d}, {x.batch, x.group, x.row, 1}};
+  };
+  CudnnAttention signature{of(a.q, n.t), of(a.k, keys), of(a.v, keys), of(a.out, n.t)};
+  signature.logs = {{slice.b, slice.g, n.t, 1}, {n.heads() * n.t, n.r * n.t, 1, 1}};
+  signature.dk = signature.dv = {{slice.b, slice.g, keys, n.d}, {slice.g * keys * n.d, keys * n.d, n.d, 1}};
+  signature.causal = a.causal;
+  signature.scale = a.scale;
+  signature.backward = true;
+  return signature;
+}
+
+/// Null if the library has no engine for it.
+CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
+  const AttentionSize& n = a.size;
+  AttentionSlice slice = n.r > 1 ? query_slice(n) : AttentionSlice{};
+  if (slice.b == 0) return nullptr;
+  const int64_t most = parts_and_workspace(n, slice);  // as the plan shows
+  const auto room = [&](const CudnnPlanPtr& plan) { return 2 * n.r * part_bytes(n, slice) + plan->workspace(); };
+  CudnnPlanPtr plan = cudnn_plan(signature_of_query(a, slice));
+  while (plan != nullptr && room(plan) > most) {
+    slice = smaller(n, slice);
+    plan = slice.b > 0 ? cudnn_plan(signature_of_query(a, slice)) : nullptr;
+  }
+  if (plan == nullptr) return nullptr;
+  call.scratch->need(room(plan));
+  return [plan, slice, g = Gradient(call, a), scratch = call.scratch](CudaStream stream) {
+    const AttentionSize& size = g.a.size;
+    g.clear_unseen(stream);
+    const int64_t bytes = part_bytes(size, slice);
+    auto* const dks = static_cast<std::byte*>(scratch->memory());
+    std::byte *const dvs = dks + size.r * bytes, *const workspace = dvs + size.r * bytes;
+    for_each_slice(size, slice, [&](int64_t b, int64_t group) {
+      const auto of_query = [&](const TensorArg& arg, const Heads& heads, int64_t r) {
+        return arg.as<uint16_t>() + offset_of(heads, b, group, r, 0);
+      };
+      for (int64_t r = 0; r < size.r; ++r) {
+        const float* const logs = g.logs.as<float>() + ((b * size.g + group) * size.r + r) * size.t;
+        plan->run(stream,
+                  {of_query(g.q, g.a.q, r), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group),
+                   of_query(g.out, g.a.out, r), logs, of_query(g.dy, g.a.out, r), of_query(g.dq, g.a.q, r),
+                   dks + r * bytes, dvs + r * bytes},
+                  workspace);
+      }
+      const KeyParts parts{slice.b, slice.g, seen_keys(g.a), size.d, size.r, bytes};
+      add_key_parts(stream, dks, parts, g.dk.as<uint16_t>() + offset_of(g.a.k, b, group, 0, 0), g.a.k);
+      add_key_parts(stream, dvs, parts, g.dv.as<uint16_t>() + offset_of(g.a.v, b, group, 0, 0), g.a.v);
+    });
+  };
+}
+
+}  // namespace
+
 CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall& a) {
   if (call.out[0].dtype != DType::bf16) return nullptr;
   if (const std::string why = unsuitable(call, a); !why.empty()) return refused(a, why, true);
   AttentionSlice slice = grad_slice(a.size, is_uniform(a));
-  if (slice.b == 0) return refused(a, "one head needs more than 256 MB of workspace", true);
-  const int64_t most = grad_workspace(a.size, slice);  // as the plan shows
-  CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, true));
+  const int64_t most = slice.b > 0 ? grad_workspace(a.size, slice) : 0;  // as the plan shows
+  CudnnPlanPtr plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
   while (plan != nullptr && plan->workspace() > most) {
     slice = smaller(a.size, slice);
     plan = slice.b > 0 ? cudnn_plan(signature_of(a, slice, true)) : nullptr;
   }
-  if (plan == nullptr) return refused(a, "cuDNN has no deterministic engine for it", true);
+  if (plan == nullptr) {
+    if (CudaKernel by_queries = grad_by_queries(call, a)) return by_queries;
+    return refused(a, "cuDNN has no deterministic engine for it within 256 MB of workspace", true);
+  }
   call.scratch->need(plan->workspace());
-  return [plan, slice, a, dy = call.in[0], q = call.in[a.q_at], k = call.in[a.k_at], v = call.in[a.v_at],
-          out = call.in[call.in.size() - 2], logs = call.in.back(), dq = call.out[0], dk = call.out[a.packed ? 0 : 1],
-          dv = call.out[a.packed ? 0 : 2], scratch = call.scratch](CudaStream stream) {
-    if (const int64_t seen = seen_keys(a); seen < a.size.s) {
-      for (const TensorArg* to : {&dk, &dv}) {
-        for (int64_t b = 0; b < a.size.b; ++b)
-          cuda_check(cudaMemsetAsync(to->as<uint16_t>() + offset_of(a.k, b, 0, 0, seen), 0,
-                                     static_cast<size_t>(2 * (a.size.s - seen) * a.k.row), stream),
-                     "attention_grad");
-      }
-    }
-    for_each_slice(a.size, slice, [&](int64_t b, int64_t g) {
-      plan->run(
-          stream,
-          {at(q, a.q, b, g), at(k, a.k, b, g), at(v, a.v, b, g), at(out, a.out, b, g), at_logs(logs, a.size, b, g),
-           at(dy, a.out, b, g), at(dq, a.q, b, g), at(dk, a.k, b, g), at(dv, a.v, b, g)},
-          scratch->memory());
+  return [plan, slice, g = Gradient(call, a), scratch = call.scratch](CudaStream stream) {
+    g.clear_unseen(stream);
+    for_each_slice(g.a.size, slice, [&](int64_t b, int64_t group) {
+      plan->run(stream,
+                {at(g.q, g.a.q, b, group), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group), at(g.out, g.a.out, b, group),
+                 at_logs(g.logs, g.a.size, b, group), at(g.dy, g.a.out, b, group), at(g.dq, g.a.q, b, group),
+                 at(g.dk, g.a.k, b, group), at(g.dv, g.a.v, b, group)},
+                scratch->memory());
     });
   };
 }

@@ -62,6 +62,24 @@ AttentionSlice largest_slice(const AttentionSize& n, bool uniform, const Fits& f
   return of_one_sample.b > 0 && of_one_sample.calls(n) < of_one_head.calls(n) ? of_one_sample : of_one_head;
 }
 
+/// Where the library has no deterministic gradient of grouped queries, a call computes one query head of each group,
+/// with its own dk and dv, which are then added. This is the size of such a call.
+inline AttentionSize one_query(AttentionSize n) {
+  n.r = 1;
+  return n;
+}
+/// Bytes of one part, dk or dv of a query head of each group, in bf16.
+inline int64_t part_bytes(const AttentionSize& n, const AttentionSlice& slice) {
+  return (2 * slice.b * slice.g * n.s * n.d + 255) / 256 * 256;
+}
+inline int64_t parts_and_workspace(const AttentionSize& n, const AttentionSlice& slice) {
+  return 2 * n.r * part_bytes(n, slice) + grad_workspace(one_query(n), slice);
+}
+inline AttentionSlice query_slice(const AttentionSize& n) {
+  return largest_slice(one_query(n), true,
+                       [&](const AttentionSlice& s) { return parts_and_workspace(n, s) <= kMostGradWorkspace; });
+}
+
 inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
   return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }

@@ -1,6 +1,7 @@
 // The convolution kernels of GPUs: cuDNN computes them, or the engine's own kernel what cuDNN does not; then the
 // kernels of bias and activation run on the result, unless cuDNN has done that too.
 #include "engine/ops/conv2d/conv_library_cuda.h"
+#include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/say_once.h"
 #include "engine/ops/fused_kernels.h"
@@ -22,6 +23,9 @@ const char* name_of(ConvKind kind) {
 
 /// With the bias, if the problem has one.
 CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
+  if (problem.kind == ConvKind::weight) {
+    if (CudaKernel tiles = weight_grad_by_tiles(problem.shape, problem.tensors, scratch)) return tiles;
+  }
   CudaKernel sums = own_convolution(problem.kind, problem.shape, problem.tensors, scratch);
   if (!problem.finish) return sums;
   return [sums, finish = problem.finish(problem.tensors, scratch)](CudaStream stream) {

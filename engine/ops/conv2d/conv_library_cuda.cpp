@@ -6,10 +6,12 @@
 #include <optional>
 
 #include "engine/ops/conv2d/conv_layout_cuda.h"
+#include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/conv2d/conv_ways.h"
 #include "engine/ops/cuda/device_choices_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/trial_cuda.h"
+#include "engine/ops/matmul/product_cuda.h"
 
 namespace trainctl {
 namespace {
@@ -186,22 +188,65 @@ struct Choice {
   }
 };
 
+/// A weight gradient without the library: its only deterministic engine does not split the windows over blocks, and so
+/// leaves most of the GPU idle. In the place of an engine's name:
+constexpr const char *kTiles = "tiles", *kProduct = "product";
+
+/// Whether it is one product of two matrices: windows of a pixel, in place.
+bool is_product(const ConvProblem& problem) {
+  const ConvShape& s = problem.shape;
+  const Window pixel;
+  return s.channels_last && s.groups == 1 && s.window.kernel == pixel.kernel && s.window.stride == pixel.stride &&
+         s.window.before == pixel.before && s.x.size == s.y.size && s.x.n * s.x.pixels() * s.x.c * s.y.c > 0;
+}
+
+/// Null if there is no kernel.
+CudaKernel product(const ConvProblem& problem, CudaScratch* scratch) {
+  const ConvShape& s = problem.shape;
+  const ConvTensors& t = problem.tensors;
+  cuda::Product p{.m = s.y.c, .n = s.x.c, .k = s.x.n * s.x.pixels(), .a = t.y.data, .b = t.x.data, .c = t.w.data};
+  p.operands = t.x.dtype, p.result = t.w.dtype;
+  p.transpose_a = true;
+  p.accumulate = t.w.accumulate;
+  p.tf32 = problem.tf32 && p.operands == DType::f32;
+  return cuda::prepare_product(p, *scratch).value_or(nullptr);
+}
+
 struct Candidate {
   Choice choice;
-  CudnnPlanPtr plan;
+  CudnnPlanPtr plan;  ///< null: without the library
+
+  bool is_there() const { return !choice.engine.empty(); }
+  CudaKernel kernel(const ConvProblem& problem, CudaScratch* scratch) const {
+    if (plan != nullptr) return Given(problem, choice.way).kernel(plan, scratch);
+    if (choice.engine == kTiles) return weight_grad_by_tiles(problem.shape, problem.tensors, scratch);
+    return choice.engine == kProduct ? product(problem, scratch) : nullptr;
+  }
 };
+
+/// Those of a weight gradient without the library.
+std::vector<Candidate> own_candidates(const ConvProblem& problem) {
+  std::vector<Candidate> candidates;
+  if (problem.kind != ConvKind::weight) return candidates;
+  if (is_product(problem)) candidates.push_back({{{}, kProduct}, nullptr});
+  if (can_tile(problem.shape, problem.tensors)) candidates.push_back({{{}, kTiles}, nullptr});
+  return candidates;
+}
 
 bool can_fuse(const ConvProblem& problem) { return problem.finish && is_aligned(problem.tensors.bias); }
 
-/// The plan of a choice; null if the library has it no longer.
-CudnnPlanPtr build(const ConvProblem& problem, const Choice& choice) {
+/// What a choice names; nothing if it is there no longer.
+Candidate build(const ConvProblem& problem, const Choice& choice) {
   const ConvWay& way = choice.way;
-  if (way.slices < 1 || problem.shape.x.n % way.slices != 0 || (way.fused && !can_fuse(problem))) return nullptr;
+  for (Candidate& own : own_candidates(problem))
+    if (own.choice.text() == choice.text()) return own;
+  if (way.slices < 1 || problem.shape.x.n % way.slices != 0 || (way.fused && !can_fuse(problem))) return {};
   const Given given(problem, way);
   const auto engines = cudnn_engines(given.signature(), given.most_workspace());
   const auto found = std::find(engines->names().begin(), engines->names().end(), choice.engine);
-  if (found == engines->names().end()) return nullptr;
-  return engines->plan(static_cast<size_t>(found - engines->names().begin()));
+  if (found == engines->names().end()) return {};
+  CudnnPlanPtr plan = engines->plan(static_cast<size_t>(found - engines->names().begin()));
+  return plan == nullptr ? Candidate{} : Candidate{choice, std::move(plan)};
 }
 
 /// Adds at most so many engines for the smallest number of slices that has any. Returns what was tried if none has.
@@ -227,8 +272,15 @@ std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most,
   return tried;
 }
 
+double multiplications(const ConvShape& s) {
+  return static_cast<double>(s.y.n * s.y.c * s.y.pixels()) * static_cast<double>(s.x.c / s.groups) *
+         static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
+}
+
 std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, std::string& tried) {
-  std::vector<Candidate> candidates;
+  // Without a measurement the first is taken: small ones are the library's.
+  const bool large = multiplications(problem.shape) >= kWorthMeasuring;
+  std::vector<Candidate> candidates = large ? own_candidates(problem) : std::vector<Candidate>{};
   const auto add = [&](const ConvWay& way) {
     if (candidates.size() >= most) return;
     const std::string failed = add_candidates(problem, way, std::min(most, kMostCandidates), candidates);
@@ -242,12 +294,8 @@ std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, st
     return candidates;
   add({.rounded = true});
   if (padded) add({.padded = true, .rounded = true});
+  if (candidates.empty()) candidates = own_candidates(problem);
   return candidates;
-}
-
-double multiplications(const ConvShape& s) {
-  return static_cast<double>(s.y.n * s.y.c * s.y.pixels()) * static_cast<double>(s.x.c / s.groups) *
-         static_cast<double>(s.window.kernel[0] * s.window.kernel[1]);
 }
 
 /// Operands of the same sizes, aligned alike, in memory of their own.
@@ -268,11 +316,13 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
   const ConvProblem copy = copy_of(problem, trial);
   std::vector<CudaKernel> kernels;
   for (const Candidate& candidate : candidates)
-    kernels.push_back(Given(copy, candidate.choice.way).kernel(candidate.plan, &scratch));
+    kernels.push_back(candidate.kernel(copy, &scratch));
   scratch.set_memory(trial.memory(scratch.bytes()));
   const int runs = multiplications(problem.shape) > kLongRun ? 1 : 10;
+  float best = -1;
   return cuda::fastest(candidates.size(), [&](size_t i) {
     const auto once = [&](CudaStream stream) {
+      if (!kernels[i]) return false;
       try {
         kernels[i](stream);
         return true;
@@ -280,12 +330,17 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
         return false;
       }
     };
-    return trial.milliseconds(once, runs);
+    float time = trial.milliseconds(once, 1);
+    const bool hopeless = time < 0 || (best >= 0 && time > 2 * best + 0.05f);  // some take 100 times as long
+    if (!hopeless && runs > 1) time = trial.milliseconds(once, runs);
+    if (time >= 0 && (best < 0 || time < best)) best = time;
+    return time;
   });
 }
 
 std::string key_of(const ConvProblem& problem) {
   std::string key = cuda::key_of(Given(problem, {}).signature());
+  if (problem.kind == ConvKind::weight) key += ",own";  // choices before there were own candidates do not count
   key += problem.finish ? (problem.relu ? ",bias,relu" : ",bias") : "";
   const ConvTensors& t = problem.tensors;
   for (const TensorArg* tensor : {&t.x, &t.w, &t.y, &t.bias}) key += is_aligned(*tensor) ? "" : ",unaligned";
@@ -296,8 +351,7 @@ Candidate choose(const ConvProblem& problem, std::string& tried) {
   KeptChoices& kept = cuda::choices_of_device("convolutions", cuda::cudnn_version());
   const std::string key = key_of(problem);
   if (const std::optional<std::string> text = kept.find(key)) {
-    const Choice choice = Choice::parse(*text);
-    if (CudnnPlanPtr plan = build(problem, choice)) return {choice, plan};
+    if (Candidate found = build(problem, Choice::parse(*text)); found.is_there()) return found;
   }
   if (multiplications(problem.shape) < kWorthMeasuring) {
     std::vector<Candidate> first = candidates_of(problem, 1, tried);
@@ -309,7 +363,7 @@ Candidate choose(const ConvProblem& problem, std::string& tried) {
       key, candidates[0].choice.text(), [&] { return candidates[fastest_of(problem, candidates)].choice.text(); });
   Candidate first = candidates[0];
   candidates.clear();  // the plans that lost are freed with the graphs that hold them
-  if (CudnnPlanPtr plan = build(problem, Choice::parse(chosen))) return {Choice::parse(chosen), plan};
+  if (Candidate found = build(problem, Choice::parse(chosen)); found.is_there()) return found;
   return first;
 }
 
@@ -335,8 +389,7 @@ const Shared& shared(const ConvProblem& problem) {
 CudaKernel library_convolution(const ConvProblem& problem, CudaScratch* scratch, std::string& tried) {
   const Shared& chosen = shared(problem);
   tried = chosen.tried;
-  if (chosen.candidate.plan == nullptr) return nullptr;
-  return Given(problem, chosen.candidate.choice.way).kernel(chosen.candidate.plan, scratch);
+  return chosen.candidate.is_there() ? chosen.candidate.kernel(problem, scratch) : nullptr;
 }
 
 }  // namespace trainctl

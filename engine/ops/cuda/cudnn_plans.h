@@ -30,9 +30,10 @@ using CudnnPlanPtr = std::shared_ptr<const CudnnPlan>;
 
 /// Softmax attention in bf16. q and out are [b, heads, t, d], k and v [b, kv heads, s, d], the logs of sums
 /// [b, heads, t, 1] in f32. Tensors: q, k, v, out, logs; with backward also dy, dq, dk, dv, with the strides of out, q,
-/// k and v.
+/// k and v, unless dk and dv have their own.
 struct CudnnAttention {
   CudnnTensor q, k, v, out, logs = {};
+  CudnnTensor dk = {}, dv = {};
   bool causal = false;  ///< the last row sees all keys
   float scale = 1;
   bool backward = false;

@@ -164,8 +164,8 @@ CudnnPlanPtr make(const CudnnAttention& a) {
     const Tensor dy = input(*graph, a.out, 6, type);
     const auto [dq, dk, dv] = graph->sdpa_backward(q, k, v, out, dy, stats, options);
     set_output(dq, a.q, 7, type);
-    set_output(dk, a.k, 8, type);
-    set_output(dv, a.v, 9, type);
+    set_output(dk, a.dk.dims.empty() ? a.k : a.dk, 8, type);
+    set_output(dv, a.dv.dims.empty() ? a.v : a.dv, 9, type);
   }
   return build(graph, {fe::NumericalNote_t::NONDETERMINISTIC});
 }
@@ -307,7 +307,7 @@ const std::string& cudnn_fault() {
 
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
-  signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
+  signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs) << text_of(a.dk) << text_of(a.dv)
             << a.causal << a.backward << " " << std::hexfloat << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }

@@ -80,7 +80,7 @@ float Trial::milliseconds(const Once& once, int runs) {
     cuda_check(cudaEventElapsedTime(&sample, device_->start, device_->end), "cudaEventElapsedTime");
   }
   std::sort(samples.begin(), samples.end());
-  return samples[samples.size() / 2];
+  return samples[samples.size() / 2] / static_cast<float>(runs);
 }
 
 }  // namespace trainctl::cuda

@@ -141,6 +141,12 @@ std::vector<KernelCase> kernels() {
       const double tolerance = bf16 ? 1e-2 : 5e-6;
       add({x, row, x}, {out}, "x0 b1 + relu x2 * =0", tolerance);
       add({x, x}, {out, out}, "x0 x1 + :0 =0 $0 gelu =1", tolerance);
+      // Those that have kernels of their own on a GPU.
+      add({x, x, x}, {out}, "x0 x1 + x2 relu_grad =0", tolerance);
+      add({x, x, x}, {sum}, "x0 x1 + x2 relu_grad =0", bf16 ? 3e-2 : tolerance);
+      add({x, x}, {out}, "x0 silu x1 * =0", tolerance);
+      add({x, x}, {out, out}, "x0 silu :0 =0 $0 x1 * =1", tolerance);
+      add({x, x, x}, {out}, "x0 x1 * x2 silu_grad =0", tolerance);
       add({x, x, x}, {out}, "x0 x1 gelu_grad x2 sigmoid_grad x1 tanh_grad =0", tolerance);
       add({x, x, x, x}, {out}, "x0 sigmoid :0 x1 tanh x2 gelu_tanh x3 relu_grad * $0 + + =0", tolerance);
       add({x, x}, {out}, "x0 dropout(0.3,7) x1 + dropout(0.5,-9) =0", tolerance);

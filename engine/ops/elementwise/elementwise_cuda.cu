@@ -1,5 +1,7 @@
 // A chain of element-wise ops in one pass: each thread reads its pack of every large input at once, evaluates the
 // tokens of the expression with a stack in registers, and writes.
+#include <utility>
+
 #include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/dropout_cuda.cuh"
@@ -127,12 +129,11 @@ __device__ inline void compute(ElementwiseOp op, Stack<V>& stack) {
 
 /// Functions with parameters.
 template <int V>
-__device__ inline void compute(const Chain::Token& token, Stack<V>& stack) {
-  const UnaryParameters p = token.parameters;
-  if (token.op == ElementwiseOp::unary)
-    with_unary(token.function, [&](auto f) { stack.map(UnaryValue<f.value>{p}); });
-  else if (token.op == ElementwiseOp::unary_grad)
-    with_unary(token.function, [&](auto f) { stack.join(UnaryGrad<f.value>{p}); });
+__device__ inline void compute(ElementwiseOp op, Unary function, const UnaryParameters& p, Stack<V>& stack) {
+  if (op == ElementwiseOp::unary)
+    with_unary(function, [&](auto f) { stack.map(UnaryValue<f.value>{p}); });
+  else if (op == ElementwiseOp::unary_grad)
+    with_unary(function, [&](auto f) { stack.join(UnaryGrad<f.value>{p}); });
   else
     stack.join(MaskedFill{p.a, p.b != 0.0f});
 }
@@ -141,11 +142,55 @@ bool has_parameters(ElementwiseOp op) {
   return op == ElementwiseOp::unary || op == ElementwiseOp::unary_grad || op == ElementwiseOp::masked_fill;
 }
 
+/// A chain that a kernel is compiled for: an interpreter takes twice as long as memory does.
+struct Step {
+  ElementwiseOp op;
+  uint8_t index = 0;
+  Unary function = {};
+
+  bool matches(const Chain::Token& token) const {
+    const bool unary = op == ElementwiseOp::unary || op == ElementwiseOp::unary_grad;
+    return op == token.op && index == token.index && (!unary || function == token.function);
+  }
+};
+template <size_t N>
+struct Steps {
+  Step of[N];
+
+  bool match(const Chain& chain) const {
+    return chain.num_tokens == N &&
+           std::equal(of, of + N, chain.tokens, [](const Step& s, const Chain::Token& t) { return s.matches(t); });
+  }
+};
+using Op = ElementwiseOp;
+constexpr Step kX0{Op::input, 0}, kX1{Op::input, 1}, kX2{Op::input, 2}, kTo0{Op::output, 0}, kTo1{Op::output, 1};
+constexpr Step kSilu{Op::unary, 0, Unary::silu}, kSiluGrad{Op::unary_grad, 0, Unary::silu};
+
+enum class Known : int { any, sum_relu_grad, gate, gate_grad, gated_grad };
+/// Any chain, read from memory.
+template <Known>
+constexpr Steps<1> kSteps{};
+/// The gradients of a residual's two readers, through its relu: x0 x1 + x2 relu_grad =0
+template <>
+constexpr Steps<6> kSteps<Known::sum_relu_grad>{{kX0, kX1, {Op::add}, kX2, {Op::relu_grad}, kTo0}};
+/// A gated layer: x0 silu x1 * =0
+template <>
+constexpr Steps<5> kSteps<Known::gate>{{kX0, kSilu, kX1, {Op::mul}, kTo0}};
+/// What its gradients need: x0 silu :0 =0 $0 x1 * =1
+template <>
+constexpr Steps<8> kSteps<Known::gate_grad>{{kX0, kSilu, {Op::name}, kTo0, {Op::named}, kX1, {Op::mul}, kTo1}};
+/// x0 x1 * x2 silu_grad =0
+template <>
+constexpr Steps<6> kSteps<Known::gated_grad>{{kX0, kX1, {Op::mul}, kX2, kSiluGrad, kTo0}};
+
 // Kernels
 
+template <auto value>
+using Constant = std::integral_constant<decltype(value), value>;
+
 /// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these would
-/// take registers from chains without them.
-template <int V, class T, int kInputs, bool kParameters>
+/// take registers from chains without them. kKnown: the chain.
+template <int V, class T, int kInputs, bool kParameters, Known kKnown>
 __global__ void __launch_bounds__(kMapThreads)
     chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
                  __grid_constant__ const PlaceInWhole place) {
@@ -159,10 +204,10 @@ __global__ void __launch_bounds__(kMapThreads)
     if (k < chain.num_inputs && large.in[k].p != nullptr) load(large.in[k], pack * V, x[k]);
   }
   Stack<V> stack;
-  for (int t = 0; t < chain.num_tokens; ++t) {
-    const Chain::Token& token = chain.tokens[t];
-    const auto op = token.op;
-    const auto index = token.index;
+  // Of a compiled chain op, index and function are constants: all else of this is left out.
+  const auto run = [&](auto op_, auto index_, auto function, int t) {
+    const ElementwiseOp op = op_;
+    const int index = index_;
     switch (op) {
       case ElementwiseOp::input:
         stack.make_room();
@@ -202,17 +247,25 @@ __global__ void __launch_bounds__(kMapThreads)
       case ElementwiseOp::unary:
       case ElementwiseOp::unary_grad:
       case ElementwiseOp::masked_fill:
-        if constexpr (kParameters) compute(token, stack);
+        if constexpr (kParameters) compute(op, static_cast<Unary>(function), chain.tokens[t].parameters, stack);
         break;
       default:
         compute(op, stack);
     }
+  };
+  if constexpr (kKnown == Known::any) {
+    for (int t = 0; t < chain.num_tokens; ++t)
+      run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
+  } else {
+    [&]<size_t... t>(std::index_sequence<t...>) {
+      (run(Constant<kSteps<kKnown>.of[t].op>{}, Constant<kSteps<kKnown>.of[t].index>{}, Constant<kSteps<kKnown>.of[t].function>{}, int(t)), ...);
+    }(std::make_index_sequence<std::size(kSteps<kKnown>.of)>{});
   }
 }
 
 // Launchers
 
-template <int V, class T, int kInputs, bool kParameters>
+template <int V, class T, int kInputs, bool kParameters, Known kKnown = Known::any>
 CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vector<bool>& is_row) {
   Large<T> large;
   for (size_t k = 0; k < call.in.size(); ++k) {
@@ -231,13 +284,21 @@ CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vect
   chain.packs = call.out[0].size() / V;
   const auto blocks = static_cast<unsigned>(ceil_div(chain.packs, kMapThreads));
   return [=](CudaStream stream) {
-    launch(chain_kernel<V, T, kInputs, kParameters>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
+    launch(chain_kernel<V, T, kInputs, kParameters, kKnown>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
   };
 }
 
 template <int V, class T>
 CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const std::vector<bool>& is_row) {
   constexpr int kMost = kMostElementwiseInputs;
+  if constexpr (V > 1 && !std::is_same_v<T, Mixed>) {
+    if (kSteps<Known::sum_relu_grad>.match(chain))
+      return launch_chain<V, T, 3, false, Known::sum_relu_grad>(call, chain, is_row);
+    if (kSteps<Known::gate>.match(chain)) return launch_chain<V, T, 2, true, Known::gate>(call, chain, is_row);
+    if (kSteps<Known::gate_grad>.match(chain)) return launch_chain<V, T, 2, true, Known::gate_grad>(call, chain, is_row);
+    if (kSteps<Known::gated_grad>.match(chain))
+      return launch_chain<V, T, 3, true, Known::gated_grad>(call, chain, is_row);
+  }
   const bool few = chain.num_inputs <= 3;
   if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
     return few ? launch_chain<V, T, 3, true>(call, chain, is_row) : launch_chain<V, T, kMost, true>(call, chain, is_row);

@@ -7,6 +7,22 @@
 #include "engine/ops/pool_layer.h"
 
 namespace trainctl {
+namespace {
+
+/// Which pixel of each window is the largest, in at most 4 bytes (max_pool2d_cuda.cu).
+int64_t marks_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>&) {
+  return 4 * num_elements(inputs[0]);
+}
+
+constexpr KernelDef grad_kernel() {
+  KernelDef kernel = pool_kernel<2>("max_pool2d_grad", [] {
+    return pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
+  });
+  kernel.most_cuda_scratch = marks_scratch;
+  return kernel;
+}
+
+}  // namespace
 
 extern const OpDef max_pool2d_op = {
     .name = "max_pool2d",
@@ -27,10 +43,7 @@ extern const OpDef max_pool2d_grad_op = {
       expect_inputs("max_pool2d_grad", in, 2, 2);
       return infer_pool_grad("max_pool2d_grad", in[0], in[1], attrs);
     },
-    .kernel = pool_kernel<2>("max_pool2d_grad",
-                             [] {
-                               return pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
-                             }),
+    .kernel = grad_kernel(),
 };
 
 extern const LayerDef max_pool2d_layer = {

@@ -56,7 +56,7 @@ Outputs max_pool_grad(const NaiveCall& call) {
 std::vector<KernelCase> kernels() {
   std::vector<KernelCase> calls;
   for (const bool last : {false, true}) {
-    for (const int64_t channels : {1, 3, 17}) {
+    for (const int64_t channels : {1, 3, 16, 17}) {
       const Attrs attrs =
           in_format({{"kernel", Ints{3, 2}}, {"stride", Ints{2, 1}}, {"padding", Ints{1, 1, 1, 0}}}, last);
       CaseOperand x{Images{2, channels, {7, 5}}.shape(last)};
@@ -68,6 +68,12 @@ std::vector<KernelCase> kernels() {
         calls.push_back({"max_pool2d_grad", {{dy}, x}, {unwritten(x.shape)}, attrs, 2e-6});
       }
     }
+  }
+  // More pixels in a window than a byte can number.
+  for (const bool last : {false, true}) {
+    const Attrs attrs = in_format({{"kernel", Ints{17, 16}}, {"stride", Ints{1, 2}}}, last);
+    const Shape x = Images{1, 8, {19, 18}}.shape(last);
+    calls.push_back({"max_pool2d_grad", {{Images{1, 8, {3, 2}}.shape(last)}, {x}}, {unwritten(x)}, attrs, 2e-6});
   }
   return calls;
 }
