@@ -197,6 +197,7 @@ void NetworkWorkload::describe(LiveStatus& status) {
 
 std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
+  watch_gpu();
   if (start_up_told_) return lines;
   for (int rank = 0; rank < job_.spec.launch.ranks; ++rank) {
     if (memory_->status(rank).epoch.load() == 0) return lines;  // its first step is not finished
@@ -205,6 +206,14 @@ std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   lines.push_back(
       start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0));
   return lines;
+}
+
+/// From the first profiled step on.
+void NetworkWorkload::watch_gpu() {
+  if (!options_.profile || gpus_.empty()) return;
+  if (static_cast<int64_t>(memory_->status(0).finished_steps.load()) + 1 < options_.profile->steps.first) return;
+  if (!gpu_watch_) gpu_watch_.emplace(gpus_[0].index);
+  gpu_watch_->look();
 }
 
 RunResult NetworkWorkload::result() const {
@@ -226,7 +235,8 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
-  const std::string profile = collect_profile(*options_.profile, programs, job_.spec.name, directory);
+  const std::string profile = collect_profile(*options_.profile, programs, job_.spec.name, directory, job_.cost.machine(),
+                                              gpu_watch_ ? gpu_watch_->middle() : std::nullopt);
   return text.empty() ? profile : text + "\n" + profile;
 }
 

@@ -40,6 +40,7 @@ class NetworkWorkload : public Workload {
  private:
   void make_room_for(const RankClasses& others);
   void require_host_memory() const;
+  void watch_gpu();
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
 
@@ -54,6 +55,7 @@ class NetworkWorkload : public Workload {
   std::vector<Route> routes_;         ///< for messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
   std::string device_;
+  std::optional<GpuWatch> gpu_watch_;  ///< of a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
   std::string token_;

@@ -3,19 +3,37 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
 #include "cli/render/profile_report.h"
 #include "engine/base/error.h"
+#include "engine/train/profile/parts.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
 
 namespace trainctl {
 
+void GpuWatch::look() {
+  if (const std::optional<CudaLoad> load = monitor_.load(index_)) seen_.push_back(*load);
+}
+
+std::optional<CudaLoad> GpuWatch::middle() const {
+  if (seen_.empty()) return std::nullopt;
+  const auto median = [&](double CudaLoad::*field) {
+    std::vector<double> values;
+    for (const CudaLoad& load : seen_) values.push_back(load.*field);
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  };
+  return CudaLoad{median(&CudaLoad::clock_mhz), seen_[0].most_clock_mhz, median(&CudaLoad::watts), seen_[0].most_watts};
+}
+
 std::string collect_profile(const ProfileOptions& options, const std::vector<Program>& programs, const std::string& job,
-                            const RunDirectory& directory) {
+                            const RunDirectory& directory, const Machine& machine,
+                            const std::optional<CudaLoad>& load) {
   std::vector<RankProfile> profiles;
   for (const Program& program : programs) {
     std::ifstream file(directory.rank_file(program.rank, "trace.json"));
@@ -30,7 +48,8 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   write_trace(file, profiles, job);
   file.close();
   if (!file) throw EnvError(fmt::format("cannot write the trace {}: {}", path, std::strerror(errno)));
-  std::string text = render_profile(summarize(profiles));
+  std::string text =
+      render_profile(summarize(profiles)) + "\n" + render_parts(step_parts(profiles, machine), machine, load);
   if (profiles.size() < programs.size()) {
     text +=
         fmt::format("\n{} of {} ranks left a trace; the others are not counted\n", profiles.size(), programs.size());

@@ -54,6 +54,35 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} ns", seconds * 1e9);
 }
 
+std::string render_parts(std::span<const StepPart> parts, const Machine& machine, const std::optional<CudaLoad>& load) {
+  constexpr double kNear = 0.9;
+  double all = 0, near = 0;
+  for (const StepPart& part : parts) all += part.seconds;
+  Table table({"part", ">time", ">of the step", ">limit", ">of limit", ">launches"});
+  const StepPart* first = nullptr;
+  const auto over = [](const StepPart& part) { return part.seconds - part.limit_seconds; };
+  for (const StepPart& part : parts) {
+    const bool has_limit = part.limit_seconds > 0;
+    table.add({part.name, duration_text(part.seconds), percent(part.seconds / all),
+               has_limit ? duration_text(part.limit_seconds) : "",
+               has_limit ? percent(part.limit_seconds / part.seconds) : "",
+               part.launches > 0 ? fmt::format("{:.0f}", part.launches) : ""});
+    if (part.limit_seconds >= kNear * part.seconds) near += part.seconds;
+    if (first == nullptr || over(part) > over(*first)) first = &part;
+  }
+  std::string text =
+      fmt::format("a step by part, beside the limits of {} ({})\n{}", machine.name, machine.source, table.str());
+  if (first == nullptr) return text;
+  text +=
+      fmt::format("  {} of the step is at {:.0f}% of its limit or better; first to look at: {}, {} above its limit\n",
+                  percent(near / all), 100 * kNear, first->name, duration_text(over(*first)));
+  if (load) {
+    text += fmt::format("  clock {:.0f} of {:.0f} MHz, power {:.0f} of {:.0f} W\n", load->clock_mhz,
+                        load->most_clock_mhz, load->watts, load->most_watts);
+  }
+  return text;
+}
+
 std::string render_profile(const ProfileSummary& summary, size_t top) {
   const size_t shown = std::min(top, summary.instructions.size());
   return fmt::format("profile of step{} {}: {} a step\n\n{}\n{} of {} instructions, longest first, over all ranks\n{}",

@@ -64,6 +64,18 @@ const std::vector<const KernelDef*>& kernels() {
 
 std::span<const OpFamily* const> all_families() { return kFamilies; }
 
+const OpFamily& family_of(const KernelDef& kernel) {
+  static const std::map<const KernelDef*, const OpFamily*> families = [] {
+    std::map<const KernelDef*, const OpFamily*> all;
+    for (const OpFamily* family : kFamilies) {
+      for (const OpDef* op : family->ops) all.emplace(&op->kernel, family);
+      for (const KernelDef* each : family->kernels) all.emplace(each, family);
+    }
+    return all;
+  }();
+  return *families.at(&kernel);
+}
+
 std::span<const OpDef* const> all_ops() { return ops(); }
 
 const OpDef* find_op(std::string_view name) {

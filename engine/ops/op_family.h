@@ -26,9 +26,14 @@ struct OpFamily {
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};
   std::initializer_list<const MetricDef*> metrics = {};
+  /// Under which name a profile adds up its kernels. Null: of losses and optimizers as such, of products as products, and
+  /// the rest together.
+  const char* profile_part = nullptr;
 };
 
 /// In the order of all_ops.def.
 std::span<const OpFamily* const> all_families();
+/// The family that defines it.
+const OpFamily& family_of(const KernelDef& kernel);
 
 }  // namespace trainctl

@@ -14,16 +14,24 @@ import argparse, contextlib, json, os, pathlib, statistics, subprocess, sys, tem
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 
-# job, batch, steps, the peer and its sizes
+def gpt2(layers, heads, d):
+    return ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=layers, d=d, heads=heads, length=1024, vocab=50304),
+            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}"])
+
+
+# job, batch, steps, the peer and its sizes, fields of the job
 NETWORKS = {
-    "lenet": ("configs/lenet.yaml", 64, 400, "lenet", {}),
-    "gpt": ("configs/gpt_text.yaml", 8, 40, "gpt", dict(layers=4, d=128, heads=4, length=128, vocab=256)),
-    "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}),
-    "gpt2": ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=12, d=768, heads=12, length=1024, vocab=50304)),
+    "lenet": ("configs/lenet.yaml", 64, 400, "lenet", {}, []),
+    "gpt": ("configs/gpt_text.yaml", 8, 40, "gpt", dict(layers=4, d=128, heads=4, length=128, vocab=256), []),
+    "resnet50": ("templates/resnet50.yaml", 256, 60, "resnet50", {}, []),
+    "gpt2": gpt2(12, 12, 768),
+    "gpt2_350m": gpt2(24, 16, 1024),
+    "gpt2_774m": gpt2(36, 20, 1280),
+    "gpt2_1558m": gpt2(48, 25, 1600),
     "llama": ("templates/llama.yaml", 16, 60, "llama",
-              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}),
+              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, []),
 }
-ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "llama")}
+ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
 
 @contextlib.contextmanager
@@ -57,8 +65,8 @@ def sh(command, threads):
 
 def trainctl(a, name, threads):
     """The median step in ms without the first quarter, and bytes of memory."""
-    job, batch, steps, _, _ = NETWORKS[name]
-    sets = [f"launch.device={a.device}", "launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch or batch}",
+    job, batch, steps, _, _, sets = NETWORKS[name]
+    sets = [*sets, f"launch.device={a.device}", "launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch or batch}",
             f"train.steps={steps}", f"train.log_every={steps}", *(["train.sink_steps=5"] if a.device == "cuda" else []), *a.set]
     with tempfile.TemporaryDirectory() as scratch:
         _, memory = sh([a.trainctl, "run", str(root / job), *sets, f"launch.log_dir={scratch}/logs"], threads)
@@ -71,7 +79,7 @@ def trainctl(a, name, threads):
 
 
 def torch(a, name, threads, compiled):
-    _, batch, steps, peer, sizes = NETWORKS[name]
+    _, batch, steps, peer, sizes, _ = NETWORKS[name]
     command = [a.python, str(here / "networks_torch.py"), peer, "--device", a.device, "--threads", str(threads),
                "--batch", str(a.batch or batch), "--steps", str(steps), *(["--compile"] if compiled else [])]
     for size, value in sizes.items():
@@ -81,7 +89,9 @@ def torch(a, name, threads, compiled):
 
 
 def compare(a, name, threads):
-    kinds = {"trainctl": lambda: trainctl(a, name, threads), "eager": lambda: torch(a, name, threads, False)}
+    kinds = {"trainctl": lambda: trainctl(a, name, threads)}
+    if not a.no_eager:
+        kinds["eager"] = lambda: torch(a, name, threads, False)
     if a.device == "cuda":
         kinds["compiled"] = lambda: torch(a, name, threads, True)
     ms, memory = {kind: [] for kind in kinds}, dict.fromkeys(kinds, (0, 0))
@@ -115,6 +125,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int)
     parser.add_argument("--set", action="append", default=[], help="a field of the job")
+    parser.add_argument("--no-eager", action="store_true", help="on a GPU: only the compiled peer")
     ours = root / "build/peers/bin/python3"
     parser.add_argument("--python", default=str(ours) if ours.exists() else sys.executable, help="that has PyTorch")
     a = parser.parse_args()

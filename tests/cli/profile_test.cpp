@@ -36,6 +36,8 @@ TEST_CASE("run --profile leaves one trace of all ranks with every instruction of
   const CommandResult result = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps", "2-4"}));
   REQUIRE(result.exit_code == kExitDone);
   CHECK(contains(result.out, "profile of steps 2-4: "));
+  CHECK(contains(result.out, "a step by part, beside the limits of cpu ("));
+  CHECK(contains(result.out, "first to look at: "));
   CHECK(contains(result.out, "trace of all ranks in log_output/1/trace.json"));
   const json plan = read_json(scratch.path() + "/log_output/1/plan.json");
   const json trace = read_json(scratch.path() + "/log_output/1/trace.json");

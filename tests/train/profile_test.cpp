@@ -11,6 +11,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/routes.h"
+#include "engine/train/profile/parts.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
@@ -130,6 +131,55 @@ TEST_CASE("the shares of a rank add up to 1, and communication under a kernel is
   CHECK(summary.instructions.front().name == "all_reduce g");
   CHECK(summary.instructions.front().seconds == doctest::Approx(200e-9));
   CHECK(summary.instructions.front().waited_seconds == doctest::Approx(10e-9));
+}
+
+TEST_CASE("the parts of a step add up to it, and each kernel counts with the machine's limit") {
+  const Program first = two_ranks(0), second = two_ranks(1);
+  Machine machine = *find_machine("cpu");
+  machine.memory_rate = {100e9};
+  // Both ranks: a kernel 0..100; bytes move until 160; nothing until 180; the send from there; then the next step.
+  const auto steps = [](int64_t arrival) {
+    std::vector<TimeSpan> spans;
+    for (const int64_t start : {0, 300}) {
+      for (TimeSpan s : {span(0, start, start + 100), span(1, start + arrival, start + 160), span(2, start + 180, start + 200)}) {
+        s.step = start == 0 ? 2 : 3;
+        spans.push_back(s);
+      }
+    }
+    return spans;
+  };
+  const std::vector<RankProfile> profiles = {{&first, steps(50)}, {&second, steps(50)}};
+  double all = 0;
+  std::map<std::string, StepPart> parts;
+  for (const StepPart& part : step_parts(profiles, machine)) {
+    all += part.seconds;
+    parts[part.name] = part;
+  }
+  CHECK(all == doctest::Approx(500e-9 / 2));
+  CHECK(parts["element-wise, copies"].seconds == doctest::Approx(100e-9));
+  CHECK(parts["element-wise, copies"].limit_seconds == doctest::Approx(2000 / 100e9));
+  CHECK(parts["element-wise, copies"].launches == 1);
+  CHECK(parts["communication not hidden"].seconds == doctest::Approx(80e-9));
+  CHECK(parts["communication not hidden"].launches == 2);
+  CHECK(parts["gaps between kernels"].seconds == doctest::Approx(20e-9));
+  CHECK(parts["between steps: host and data"].seconds == doctest::Approx(50e-9));
+  CHECK(parts["between steps: host and data"].limit_seconds == 0);
+}
+
+TEST_CASE("products, the head, norms, the loss and the optimizer of a network are parts of their own") {
+  const PlannedJob job = plan_job(job_spec("gpt", {"launch.device=cpu", "launch.ranks=1", "parallel.mode=stand_alone"}));
+  const Program program = compile(job, 0);
+  RankProfile profile{.program = &program};
+  for (int32_t i = 0; i < static_cast<int32_t>(program.instructions.size()); ++i) profile.spans.push_back(span(i, i, i + 1));
+  std::map<std::string, StepPart> parts;
+  for (const StepPart& part : step_parts(std::span(&profile, 1), job.cost.machine())) parts[part.name] = part;
+  for (const char* name : {"products forward", "products backward", "head", "attention forward", "attention backward",
+                           "norms forward", "norms backward", "loss", "optimizer", "embeddings forward", "embeddings backward"}) {
+    CAPTURE(name);
+    REQUIRE(parts.contains(name));
+    CHECK(parts[name].limit_seconds > 0);
+  }
+  CHECK(parts["head"].launches == 3);  // the product and its two gradients
 }
 
 TEST_CASE("what is written to a trace is read back to the nanosecond") {

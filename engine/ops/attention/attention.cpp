@@ -228,6 +228,7 @@ extern const LayerDef attention_layer = {
         },
 };
 
-extern const OpFamily attention_family = {.ops = {&attention_op, &attention_grad_op}, .layers = {&attention_layer}};
+extern const OpFamily attention_family = {
+    .ops = {&attention_op, &attention_grad_op}, .layers = {&attention_layer}, .profile_part = "attention"};
 
 }  // namespace trainctl

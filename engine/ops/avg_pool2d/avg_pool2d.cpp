@@ -60,6 +60,7 @@ extern const LayerDef avg_pool2d_layer = {
         },
 };
 
-extern const OpFamily avg_pool2d_family = {.ops = {&avg_pool2d_op, &avg_pool2d_grad_op}, .layers = {&avg_pool2d_layer}};
+extern const OpFamily avg_pool2d_family = {
+    .ops = {&avg_pool2d_op, &avg_pool2d_grad_op}, .layers = {&avg_pool2d_layer}, .profile_part = "pools"};
 
 }  // namespace trainctl

@@ -262,6 +262,7 @@ extern const LayerDef batch_norm_layer = {
 extern const OpFamily batch_norm_family = {.ops = {&batch_norm_mean_op, &batch_norm_var_op, &batch_norm_running_op,
                                                    &batch_norm_op, &batch_norm_grad_stats_op, &batch_norm_grad_op},
                                            .kernels = {&batch_norm_mean_var_kernel},
-                                           .layers = {&batch_norm_layer}};
+                                           .layers = {&batch_norm_layer},
+                                           .profile_part = "norms"};
 
 }  // namespace trainctl

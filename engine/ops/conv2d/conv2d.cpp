@@ -272,6 +272,7 @@ extern const LayerDef conv2d_layer = {
 };
 
 extern const OpFamily conv2d_family = {.ops = {&conv2d_op, &conv2d_input_grad_op, &conv2d_weight_grad_op},
-                                       .layers = {&conv2d_layer}};
+                                       .layers = {&conv2d_layer},
+                                       .profile_part = "convolutions"};
 
 }  // namespace trainctl

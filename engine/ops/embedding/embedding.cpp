@@ -108,6 +108,7 @@ extern const LayerDef embedding_layer = {
         },
 };
 
-extern const OpFamily embedding_family = {.ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}};
+extern const OpFamily embedding_family = {
+    .ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}, .profile_part = "embeddings"};
 
 }  // namespace trainctl

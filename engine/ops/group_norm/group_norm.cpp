@@ -128,6 +128,7 @@ extern const LayerDef group_norm_layer = {
 };
 
 extern const OpFamily group_norm_family = {.ops = {&group_norm_op, &group_norm_grad_op, &group_norm_param_grad_op},
-                                           .layers = {&group_norm_layer}};
+                                           .layers = {&group_norm_layer},
+                                           .profile_part = "norms"};
 
 }  // namespace trainctl

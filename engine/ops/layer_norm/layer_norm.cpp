@@ -189,6 +189,7 @@ extern const LayerDef layer_norm_layer = {
 extern const OpFamily layer_norm_family = {.ops = {&layer_norm_op, &layer_norm_grad_op, &layer_norm_param_grad_op},
                                            .kernels = {&layer_norm_stats_kernel, &layer_norm_apply_kernel,
                                                        &layer_norm_grad_stats_kernel, &layer_norm_grad_apply_kernel},
-                                           .layers = {&layer_norm_layer}};
+                                           .layers = {&layer_norm_layer},
+                                           .profile_part = "norms"};
 
 }  // namespace trainctl

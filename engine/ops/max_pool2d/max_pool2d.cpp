@@ -53,6 +53,7 @@ extern const LayerDef max_pool2d_layer = {
     .emit = [](LayerContext& layer) { return layer.emit("max_pool2d", pool_attrs(layer)); },
 };
 
-extern const OpFamily max_pool2d_family = {.ops = {&max_pool2d_op, &max_pool2d_grad_op}, .layers = {&max_pool2d_layer}};
+extern const OpFamily max_pool2d_family = {
+    .ops = {&max_pool2d_op, &max_pool2d_grad_op}, .layers = {&max_pool2d_layer}, .profile_part = "pools"};
 
 }  // namespace trainctl

@@ -101,6 +101,7 @@ extern const LayerDef position_embedding_layer = {
 };
 
 extern const OpFamily position_embedding_family = {.ops = {&position_embedding_op, &position_embedding_grad_op},
-                                                   .layers = {&position_embedding_layer}};
+                                                   .layers = {&position_embedding_layer},
+                                                   .profile_part = "embeddings"};
 
 }  // namespace trainctl

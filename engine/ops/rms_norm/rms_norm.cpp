@@ -178,6 +178,7 @@ extern const LayerDef rms_norm_layer = {
 extern const OpFamily rms_norm_family = {.ops = {&rms_norm_op, &rms_norm_grad_op, &rms_norm_param_grad_op},
                                          .kernels = {&rms_norm_stats_kernel, &rms_norm_apply_kernel,
                                                      &rms_norm_grad_stats_kernel, &rms_norm_grad_apply_kernel},
-                                         .layers = {&rms_norm_layer}};
+                                         .layers = {&rms_norm_layer},
+                                         .profile_part = "norms"};
 
 }  // namespace trainctl

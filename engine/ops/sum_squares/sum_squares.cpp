@@ -15,6 +15,7 @@ extern const KernelDef sum_squares_kernel = {
         },
 };
 
-extern const OpFamily sum_squares_family = {.ops = {}, .kernels = {&sum_squares_kernel}};
+extern const OpFamily sum_squares_family = {
+    .ops = {}, .kernels = {&sum_squares_kernel}, .profile_part = "gradient norm"};
 
 }  // namespace trainctl

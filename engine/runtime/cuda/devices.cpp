@@ -37,6 +37,10 @@ nvml::Functions open_nvml() {
   file.bind(f.uuid, "nvmlDeviceGetUUID");
   file.bind(f.memory, "nvmlDeviceGetMemoryInfo");
   file.bind(f.pci, "nvmlDeviceGetPciInfo_v3");
+  file.bind(f.clock_mhz, "nvmlDeviceGetClockInfo");
+  file.bind(f.most_clock_mhz, "nvmlDeviceGetMaxClockInfo");
+  file.bind(f.milliwatts, "nvmlDeviceGetPowerUsage");
+  file.bind(f.most_milliwatts, "nvmlDeviceGetEnforcedPowerLimit");
   return f;
 }
 
@@ -48,6 +52,8 @@ int numa_node_of(const std::string& bus_id) {
   int node = -1;
   return file >> node ? node : -1;
 }
+
+}  // namespace
 
 class Nvml {
  public:
@@ -68,6 +74,17 @@ class Nvml {
     std::vector<CudaDevice> list;
     for (unsigned i = 0; i < count; ++i) list.push_back(device(i));
     return list;
+  }
+
+  std::optional<CudaLoad> load(int index) const {
+    nvml::Device handle = nullptr;
+    unsigned clock = 0, most_clock = 0, power = 0, most_power = 0;
+    if (f_.by_index(static_cast<unsigned>(index), &handle) != nvml::kSuccess ||
+        f_.clock_mhz(handle, nvml::kMultiprocessorClock, &clock) != nvml::kSuccess ||
+        f_.most_clock_mhz(handle, nvml::kMultiprocessorClock, &most_clock) != nvml::kSuccess ||
+        f_.milliwatts(handle, &power) != nvml::kSuccess || f_.most_milliwatts(handle, &most_power) != nvml::kSuccess)
+      return std::nullopt;
+    return CudaLoad{static_cast<double>(clock), static_cast<double>(most_clock), power / 1e3, most_power / 1e3};
   }
 
  private:
@@ -92,6 +109,12 @@ class Nvml {
 
   nvml::Functions f_;
 };
+
+CudaMonitor::CudaMonitor() : nvml_(std::make_shared<const Nvml>()) {}
+
+std::optional<CudaLoad> CudaMonitor::load(int index) const { return nvml_->load(index); }
+
+namespace {
 
 std::string as_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 

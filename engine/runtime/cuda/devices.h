@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,23 @@ struct CudaDevices {
 
 /// Loads the management library, not CUDA.
 CudaDevices find_cuda_devices();
+
+/// What a device does at the moment, and the most that it may.
+struct CudaLoad {
+  double clock_mhz = 0, most_clock_mhz = 0;  ///< of the multiprocessors
+  double watts = 0, most_watts = 0;
+};
+
+/// Watches devices through the management library, without CUDA.
+class CudaMonitor {
+ public:
+  CudaMonitor();  ///< throws EnvError if there is no driver
+  /// `index`: CudaDevice::index. Null for a device that does not say.
+  std::optional<CudaLoad> load(int index) const;
+
+ private:
+  std::shared_ptr<const class Nvml> nvml_;
+};
 
 /// The devices of `all` that CUDA_VISIBLE_DEVICES names by index or uuid prefix, up to the first entry that names none
 /// or repeats one. Null: all.

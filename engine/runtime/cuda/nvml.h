@@ -1,4 +1,4 @@
-// The few functions of NVML that find devices. No package that we need contains its header, so they are declared
+// The few functions of NVML that find devices and watch them. No package that we need contains its header, so they are declared
 // here as documented by NVIDIA (https://docs.nvidia.com/deploy/nvml-api).
 #pragma once
 
@@ -6,6 +6,7 @@ namespace trainctl::nvml {
 
 using Device = struct OpaqueDevice*;
 inline constexpr int kSuccess = 0;
+inline constexpr int kMultiprocessorClock = 1;  ///< nvmlClockType_t
 
 struct Memory {
   unsigned long long total, free, used;
@@ -28,6 +29,10 @@ struct Functions {
   int (*uuid)(Device, char*, unsigned);
   int (*memory)(Device, Memory*);
   int (*pci)(Device, PciInfo*);
+  int (*clock_mhz)(Device, int clock, unsigned*);
+  int (*most_clock_mhz)(Device, int clock, unsigned*);
+  int (*milliwatts)(Device, unsigned*);
+  int (*most_milliwatts)(Device, unsigned*);
 };
 
 }  // namespace trainctl::nvml

@@ -1,43 +1,16 @@
 #!/bin/bash
-# Checks of batch_norm's own kernels on a machine with one GPU. Not run on a GPU yet.
+# Checks of batch_norm's own kernels on a machine with one GPU. Packed by `pack.sh test_op_cases_cuda`; there:
 #
-#   here, in the checkout that goes to that machine (built: ninja -C build/release trainctl test_op_cases_cuda):
-#     bash tests/gpu/scripts/norms.sh pack         # writes .gpu/, ignored by git
-#   there, with carry [".gpu"] (one call each; times are estimates):
-#     1  bash .gpu/gpu_norms.sh ops       # 2 min   op cases of batch_norm, fused steps included
-#     2  bash .gpu/gpu_norms.sh memcheck  # 3-5 min compute-sanitizer memcheck, racecheck
-#     3  bash .gpu/gpu_norms.sh times     # 2 min   kernels beside PyTorch's batch_norm + add + relu, forward and backward
-# timeout_s 600 each. Every part writes its log to $OUT too.
+#   norms.sh ops       2 min    op cases of batch_norm, fused steps included
+#   norms.sh memcheck  3-5 min  compute-sanitizer memcheck, racecheck
+#   norms.sh times     2 min    kernels beside PyTorch's batch_norm + add + relu, forward and backward
+# Every part writes its log to $OUT too.
 set -uo pipefail
-part=${1:?pack, ops, memcheck or times}
+part=${1:?ops, memcheck or times}
 
-if [ "$part" = pack ]; then
-  set -e
-  to=.gpu; rm -rf $to; mkdir -p $to/lib
-  exclude=$(git rev-parse --git-common-dir)/info/exclude
-  grep -qx '/.gpu/' "$exclude" || echo '/.gpu/' >> "$exclude"
-  for b in trainctl test_op_cases_cuda; do strip -o $to/$b build/release/bin/$b; done
-  ldd build/release/bin/{trainctl,test_op_cases_cuda} | awk '$3 ~ /^\// {print $3}' | sort -u |
-    grep -vE '/lib(c|m|dl|rt|pthread|resolv)\.so|ld-linux|libcuda|libnvidia' | while read -r f; do cp -L "$f" $to/lib/; done
-  cp "${BASH_SOURCE[0]}" $to/gpu_norms.sh
-  (cd $to && tar c trainctl test_op_cases_cuda lib | xz -1 -T0 > binaries.tar.xz && rm -rf trainctl test_op_cases_cuda lib)
-  du -sh $to; exit 0
-fi
-
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-at=/tmp/gpu_norms; out=${OUT:-/tmp}
-if [ ! -e $at/done ]; then mkdir -p $at && tar xJf "$here/binaries.tar.xz" -C $at && touch $at/done; fi
-export LD_LIBRARY_PATH=$at/lib
-libs=$(python3 - <<'P'
-import glob, os, site
-roots = {os.path.dirname(os.path.dirname(__import__("torch").__file__)), *site.getsitepackages()}
-print(":".join(d for r in roots for d in glob.glob(r + "/nvidia/*/lib")))
-P
-)
-export TRAINCTL_CUDA_LIBRARY_PATH=$libs
+source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+tests=$at/bin/test_op_cases_cuda
 export TRAINCTL_OP_CASES=batch_norm
-tests=$at/test_op_cases_cuda
-run() { echo "--- $*"; timeout "${LIMIT:-500}" "$@"; echo "rc $?"; }
 
 {
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader
@@ -52,10 +25,10 @@ times)
   # `bench op` knows the plain forms. The step's profile shows the fused ones: `trainctl run` with a profile.
   for s in 256x112x112x64 256x56x56x64 256x56x56x256 256x28x28x512 256x14x14x1024 256x7x7x2048; do
     c=${s##*x}
-    run $at/trainctl bench op batch_norm_mean_var --device cuda --dtype bf16 --shape $s --attrs dim=3
-    run $at/trainctl bench op batch_norm --device cuda --dtype bf16 --shape $s,$c,$c,$c,$c --attrs dim=3
-    run $at/trainctl bench op batch_norm_grad_stats --device cuda --dtype bf16 --shape $s,$s,$c,$c --attrs dim=3
-    run $at/trainctl bench op batch_norm_grad --device cuda --dtype bf16 --shape $s,$s,$c,$c,$c,$c,$c --attrs dim=3
+    run $at/bin/trainctl bench op batch_norm_mean_var --device cuda --dtype bf16 --shape $s --attrs dim=3
+    run $at/bin/trainctl bench op batch_norm --device cuda --dtype bf16 --shape $s,$c,$c,$c,$c --attrs dim=3
+    run $at/bin/trainctl bench op batch_norm_grad_stats --device cuda --dtype bf16 --shape $s,$s,$c,$c --attrs dim=3
+    run $at/bin/trainctl bench op batch_norm_grad --device cuda --dtype bf16 --shape $s,$s,$c,$c,$c,$c,$c --attrs dim=3
   done
   python3 - <<'P'
 import torch, torch.nn.functional as F
@@ -81,4 +54,4 @@ for n, h, c in ((256, 112, 64), (256, 56, 64), (256, 56, 256), (256, 28, 512), (
 P
   ;;
 esac
-} 2>&1 | tee "$out/gpu_norms_$part.log"
+} 2>&1 | tee "$out/norms_$part.log"

@@ -1,0 +1,26 @@
+// The profiled steps by part: products, attention, norms, …, gaps; each beside the least time that the machine allows.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/machine/machine.h"
+#include "engine/train/profile/step_profile.h"
+
+namespace trainctl {
+
+struct StepPart {
+  std::string name;    ///< "products", "head", "attention backward", "gaps between kernels"
+  double seconds = 0;  ///< of a step of one rank: means over ranks and profiled steps
+  /// Of each kernel the longer of its operations and its bytes at the machine's rates; of a transfer its bytes at the
+  /// innermost link's. 0 for gaps and waiting.
+  double limit_seconds = 0;
+  double launches = 0;  ///< a step
+};
+
+/// Longest first. Kernels of all streams count, and transfers only where no kernel runs, so without kernels that run
+/// side by side the parts add up to the step.
+std::vector<StepPart> step_parts(std::span<const RankProfile> profiles, const Machine& machine);
+
+}  // namespace trainctl
