@@ -50,7 +50,7 @@ const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
       text("name", "How others refer to it; the type and a counter if omitted."),
-      make_field("inputs", FieldKind::names, "Layers, data or label; the previous layer if omitted."),
+      make_field("inputs", FieldKind::names, "Layers, or fields of the samples (data, label); the previous layer if omitted."),
       make_field("outputs", FieldKind::names, "Of a layer with several: their names; 0, 1, ... if omitted."),
       condition_field(),
   };

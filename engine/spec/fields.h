@@ -28,6 +28,9 @@ inline constexpr double kMaxSteps = 4'294'967'295;
 /// They are read with the loss of each step.
 inline constexpr size_t kMaxMetrics = 7;
 
+/// Of dataset.fields.
+inline constexpr size_t kMaxSampleFields = 64;
+
 inline constexpr int kMaxRanks = 65'536;
 inline constexpr int kMostDataWorkers = 1'024;
 inline constexpr int kMostPrefetch = 1'024;

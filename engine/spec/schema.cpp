@@ -211,7 +211,23 @@ Json plain_schema(const Field& field) {
       return {{"anyOf", {list, reference("metric")}}};
     }
     case FieldKind::transforms:
-      return list_of(reference("transform"));
+      return {{"anyOf",
+               {list_of(reference("transform")),
+                {{"type", "object"}, {"additionalProperties", list_of(reference("transform"))}}}}};
+    case FieldKind::sample_fields:
+      return {{"type", "object"},
+              {"minProperties", 1},
+              {"propertyNames", {{"pattern", sample_field_pattern()}}},
+              {"additionalProperties", texts_schema()}};
+    case FieldKind::split: {
+      const Json share = or_expression({{"type", "number"}, {"minimum", 0}, {"maximum", 1}});
+      return {{"anyOf",
+               {{{"enum", field.choices}},
+                {{"type", "object"},
+                 {"properties", {{"train", share}, {"validation", share}}},
+                 {"required", {"train", "validation"}},
+                 {"additionalProperties", false}}}}};
+    }
     case FieldKind::layers:
       return layer_list();
     case FieldKind::modules:

@@ -110,7 +110,8 @@ TEST_CASE("a sample with random transforms is drawn anew in each pass, and never
     ReadState state;
     state.rng = SampleRng(1, pass, 2);
     std::vector<float> image(9);
-    set->read(2, state, {image.data(), nullptr});
+    void* const to[] = {image.data(), nullptr};
+    set->read(2, state, to);
     return image;
   };
   std::set<std::vector<float>> found;
@@ -154,15 +155,15 @@ TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
   const auto set = open_dataset(spec, 1);
   CHECK(set->size() == 5);
   CHECK(set->shapes().data == Shape{1, 2, 3});
-  CHECK(read_data_shapes(spec).data == Shape{1, 2, 3});
-  CHECK(read_data_shapes(spec).label == Shape{});
+  CHECK(read_data_shapes(spec).find("data")->shape == Shape{1, 2, 3});
+  CHECK(read_data_shapes(spec).find("label")->shape == Shape{});
   std::vector<float> image(6);
   for (int again = 0; again < 2; ++again) {  // the second time from the cache
-    set->read(DataTensor::data, 2, image.data());
+    set->read("data", 2, image.data());
     CHECK(image == std::vector<float>{12, 13, 14, 15, 16, 17});
   }
   float label = 0;
-  set->read(DataTensor::label, 3, &label);
+  set->read("label", 3, &label);
   CHECK(label == 3.0f);
 }
 
@@ -278,17 +279,17 @@ TEST_CASE("a value of a random set depends on seed, sample and element alone") {
   const auto a = open_dataset(random_set(100), 7), b = open_dataset(random_set(50), 7),
              c = open_dataset(random_set(100), 8);
   std::vector<float> x(15), y(15), z(15);
-  b->read(DataTensor::data, 3, y.data());
-  a->read(DataTensor::data, 30, x.data());
-  a->read(DataTensor::data, 3, x.data());
-  c->read(DataTensor::data, 3, z.data());
+  b->read("data", 3, y.data());
+  a->read("data", 30, x.data());
+  a->read("data", 3, x.data());
+  c->read("data", 3, z.data());
   CHECK(x == y);
   CHECK(x != z);
   CHECK(std::all_of(x.begin(), x.end(), [](float v) { return v >= -1 && v < 1; }));
   std::set<int32_t> labels;
   for (int i = 0; i < 100; ++i) {
     int32_t label = -1;
-    a->read(DataTensor::label, i, &label);
+    a->read("label", i, &label);
     labels.insert(label);
   }
   CHECK(labels.size() == 10);

@@ -18,36 +18,36 @@ namespace {
 class Counting final : public Dataset {
  public:
   explicit Counting(int64_t size, int64_t broken = -1) : size_(size), broken_(broken) {
-    shapes_ = {{4, 3}, {}, false, false};
+    fields_ = as_loaded(data_and_label({4, 3}, {}));
   }
   int64_t size() const override { return size_; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
     if (sample == broken_) throw EnvError("sample is broken");
-    for (int64_t e = 0; to.data && e < 12; ++e) static_cast<float*>(to.data)[e] = float(100 * sample + e);
-    if (to.label) *static_cast<float*>(to.label) = float(100 * sample);
+    for (int64_t e = 0; to[0] && e < 12; ++e) static_cast<float*>(to[0])[e] = float(100 * sample + e);
+    if (to[1]) *static_cast<float*>(to[1]) = float(100 * sample);
     ++reads;
   }
   mutable std::atomic<int64_t> reads = 0;
 
  private:
   int64_t size_, broken_;
-  DataShapes shapes_;
+  std::vector<SampleField> fields_;
 };
 
 /// Two labels a sample: s % 3 and 7.
 class Classes final : public Dataset {
  public:
   int64_t size() const override { return 6; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
-    if (!to.label) return;
-    static_cast<int32_t*>(to.label)[0] = static_cast<int32_t>(sample % 3);
-    static_cast<int32_t*>(to.label)[1] = 7;
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
+    if (!to[1]) return;
+    static_cast<int32_t*>(to[1])[0] = static_cast<int32_t>(sample % 3);
+    static_cast<int32_t*>(to[1])[1] = 7;
   }
 
  private:
-  DataShapes shapes_ = {.data = {1}, .label = {2}, .data_is_integer = true, .label_is_integer = true};
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({1}, {2}, true, true));
 };
 
 Instruction load(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
@@ -165,11 +165,11 @@ TEST_CASE("the labels that count are those of the whole batch, whichever rows a 
   }
   const auto all_ignored = [] {
     struct Sevens final : public Dataset {
-      DataShapes all = {.data = {1}, .label = {}, .data_is_integer = true, .label_is_integer = true};
+      std::vector<SampleField> all = as_loaded(data_and_label({1}, {}, true, true));
       int64_t size() const override { return 2; }
-      const DataShapes& shapes() const override { return all; }
-      void read(int64_t, ReadState&, const SampleOutputs& to) const override {
-        if (to.label) *static_cast<int32_t*>(to.label) = 7;
+      const std::vector<SampleField>& fields() const override { return all; }
+      void read(int64_t, ReadState&, SampleOutputs to) const override {
+        if (to[1]) *static_cast<int32_t*>(to[1]) = 7;
       }
     };
     return std::make_unique<Sevens>();
@@ -251,18 +251,18 @@ namespace {
 class Drawn final : public Dataset {
  public:
   int64_t size() const override { return 40; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState& state, const SampleOutputs& to) const override {
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     if (sample % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (sample == broken) throw EnvError("sample " + std::to_string(sample) + " is broken");
-    for (int e = 0; to.data && e < kElements; ++e) static_cast<float*>(to.data)[e] = float(state.rng.uniform());
-    if (to.label) *static_cast<float*>(to.label) = float(sample);
+    for (int e = 0; to[0] && e < kElements; ++e) static_cast<float*>(to[0])[e] = float(state.rng.uniform());
+    if (to[1]) *static_cast<float*>(to[1]) = float(sample);
   }
   int64_t broken = -1;
 
  private:
   static constexpr int kElements = 6000;  // a worker claims few of them at a time
-  DataShapes shapes_ = {.data = {kElements}, .label = {}};
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({kElements}, {}));
 };
 
 Program drawn_program() {
