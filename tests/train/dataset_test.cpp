@@ -154,7 +154,7 @@ TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
   spec.transforms = {transform("hwc2chw")};
   const auto set = open_dataset(spec, 1);
   CHECK(set->size() == 5);
-  CHECK(set->shapes().data == Shape{1, 2, 3});
+  CHECK(set->shapes().find("data")->shape == Shape{1, 2, 3});
   CHECK(read_data_shapes(spec).find("data")->shape == Shape{1, 2, 3});
   CHECK(read_data_shapes(spec).find("label")->shape == Shape{});
   std::vector<float> image(6);
@@ -370,10 +370,8 @@ TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no m
   CHECK(std::all_of(last.begin(), last.end(), [](int64_t s) { return s >= 0 && s < 6; }));
 }
 
-TEST_CASE("a set without shuffling may be as large as the numbers go, and a shuffled one only as its order fits") {
+TEST_CASE("a set without shuffling may be as large as the numbers go") {
   DatasetSpec spec = random_set(1'000'000'000);
-  CHECK(spec_error([&] { check_epoch(spec, spec.samples); }) ==
-        "dataset.samples: a set of 1,000,000,000 samples is too large to shuffle: 50,000,000 is the most");
   spec.shuffle = false;
   CHECK(spec_error([&] { check_epoch(spec, spec.samples); }) == "no error");
   SampleOrder order(spec, spec.samples, 1);
