@@ -19,13 +19,14 @@ struct BrokenSample {
   std::string error;
 };
 
+inline constexpr size_t kMostCountedValues = 65'536;
+
 /// Of one field, over the samples that could be read.
 struct FieldReport {
   int64_t least_bytes = 0, most_bytes = 0, total_bytes = 0;
-  std::map<Shape, int64_t> shapes;  ///< samples of each shape of an image; the rarest are left out where there are many
-  int64_t other_shapes = 0;         ///< samples whose shape was left out
-  std::map<int64_t, int64_t> classes;  ///< samples of each value, of a field of one integer
-  int64_t other_classes = 0;           ///< samples whose value was left out
+  Shape least, most;                   ///< of decoded images: the smallest and largest of each dim
+  std::map<int64_t, int64_t> classes;  ///< of a field of one integer: how many samples have each value
+  bool many_values = false;            ///< more than kMostCountedValues: `classes` is empty
 };
 
 struct SourceReport {
