@@ -156,15 +156,11 @@ std::string meanings(const std::vector<EntryType>& types) {
   return join(all, "; ");
 }
 
-/// Types that read files of samples, image by image or row by row, and those of which a share can be split off.
-const std::vector<std::string> kSources = {"image_folder", "tar",         "csv",     "npy",
-                                           "npz",          "safetensors", "cifar10", "cifar100"};
-const std::vector<std::string> kShared = {"image_folder", "tar", "csv", "npy", "npz", "safetensors"};
-const std::vector<std::string> kFolders = {"mnist", "cifar10", "cifar100"};
-
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+/// Types that read files of samples, image by image or row by row, after `others`.
+std::vector<std::string> with_sources(std::vector<std::string> others = {}) {
+  for (const char* type : {"image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100"})
+    others.emplace_back(type);
+  return others;
 }
 
 const Section& dataset_section() {
@@ -185,14 +181,14 @@ const Section& dataset_section() {
                                 "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder of the "
                                 "classes' folders. npy: the folder of the files that `fields` names. All others: "
                                 "files, by name or glob. Relative to the job file.")
-              .for_type({"mnist", "tokens", "text"} + kSources)
+              .for_type(with_sources({"mnist", "tokens", "text"}))
               .required(),
           field<&D::split>("split",
                            "mnist, cifar10, cifar100: which of the folder's files. The others: shares of the samples, "
                            "chosen by a hash, for the training and for `validation`.")
               .one_of({"train", "test"})
               .is(FieldKind::split)
-              .for_type({"mnist"} + kSources),
+              .for_type(with_sources({"mnist"})),
           make_field("fields", FieldKind::sample_fields,
                      "The fields of a sample: of columns (csv), extensions (tar), files (npy) or arrays (npz, "
                      "safetensors). tar: {image: [jpg, jpeg, png], label: cls} if omitted; npz and safetensors: "
@@ -200,7 +196,7 @@ const Section& dataset_section() {
               .for_type({"tar", "csv", "npy", "npz", "safetensors"}),
           field<&D::weights>("weights", "One for each path: samples come from the paths in these proportions.")
               .above(0)
-              .for_type(kShared),
+              .for_type({"image_folder", "tar", "csv", "npy", "npz", "safetensors"}),
           field<&D::channels>("channels", "Of an image once it is decoded: 3 (red, green, blue) or 1 (grey).")
               .at_least(1)
               .at_most(3)
@@ -209,7 +205,7 @@ const Section& dataset_section() {
               .one_of({"fine", "coarse"})
               .for_type({"cifar100"}),
           field<&D::delimiter>("delimiter", "What separates columns: one character, or tab.").for_type({"csv"}),
-          field<&D::header>("header", "The first line names the columns. false: they are called 0, 1, ….")
+          field<&D::header>("header", "The first line names the columns. false: they are numbered from 1.")
               .for_type({"csv"}),
           field<&D::length>("length", "Tokens of a sample; its label is the next token of each.")
               .for_type({"tokens", "text"})
@@ -224,20 +220,20 @@ const Section& dataset_section() {
               .one_of({"uint16", "int32"})
               .for_type({"tokens"}),
           make_field("transforms", FieldKind::transforms, "Applied to each sample, in order: to the first field, or by field.")
-              .for_type({"mnist"} + kSources),
+              .for_type(with_sources({"mnist"})),
           field<&D::on_error>("on_error",
                               "What a sample that cannot be read does. skip: it is counted, and another one takes its "
                               "place.")
               .one_of({"stop", "skip"})
-              .for_type(kSources),
+              .for_type(with_sources()),
           field<&D::cache>("cache",
                            "Where samples are kept once they are read. auto: in memory if all fit in a sixteenth of "
                            "it. disk: in a file of the folder TMPDIR. Samples with random transforms are not kept.")
               .one_of({"auto", "memory", "disk", "none"})
-              .for_type({"mnist"} + kSources),
+              .for_type(with_sources({"mnist"})),
           field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types())
               .one_of({"f32", "i32"})
-              .for_type({"mnist", "random", "constant"} + kSources),
+              .for_type(with_sources({"mnist", "random", "constant"})),
           field<&D::batch>("batch", "Samples a step, over all ranks and micro-batches together.")
               .at_least(1)
               .at_most(kMaxSize),

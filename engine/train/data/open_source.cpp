@@ -2,14 +2,20 @@
 #include "engine/train/data/open_source.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/spec/read_value.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/sources/arrays.h"
 #include "engine/train/data/sources/cifar.h"
+#include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/csv.h"
+#include "engine/train/data/sources/csv_text.h"
+#include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/image_folder.h"
 #include "engine/train/data/sources/mix.h"
 #include "engine/train/data/sources/split.h"
@@ -153,6 +159,80 @@ TarOptions tar_options(const DatasetSpec& spec) {
   options.paths = spec.paths;
   for (const SampleFieldSpec& field : fields_or(spec, {{"image", {"jpg", "jpeg", "png"}}, {"label", {"cls"}}}))
     options.fields.push_back({field.name, field.parts});
+  return options;
+}
+
+/// The values of the first row of the first file, and the names of its columns if it has a header.
+struct FirstRow {
+  std::vector<std::string> names, values;
+
+  explicit FirstRow(const DatasetSpec& spec, char delimiter) {
+    constexpr size_t kMostBytes = size_t{1} << 20;
+    std::ifstream in(list_files(spec.paths, "dataset.path").front(), std::ios::binary);
+    std::string text(kMostBytes, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(in.gcount()));
+    std::string_view rest = text;
+    if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // the byte order mark
+    if (spec.header) names = next_row(rest, delimiter);
+    values = next_row(rest, delimiter);
+  }
+
+  /// Whether what is in that column is no number.
+  bool has_word(const std::string& column) const {
+    const auto named = std::find(names.begin(), names.end(), column);
+    size_t place = static_cast<size_t>(named - names.begin());
+    if (named == names.end()) {
+      const std::optional<double> number = parse_number(column);
+      place = number && *number >= 1 ? static_cast<size_t>(*number) - 1 : values.size();
+    }
+    if (place >= values.size()) return false;  // the source says what is wrong
+    std::string text = values[place];
+    text.erase(0, text.find_first_not_of(" \t"));
+    text.erase(text.find_last_not_of(" \t") + 1);
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return text.empty() || *end != '\0';
+  }
+
+ private:
+  static std::vector<std::string> next_row(std::string_view& rest, char delimiter) {
+    while (true) {
+      const size_t bytes = row_bytes(rest, delimiter, true).value_or(rest.size());
+      std::string row(rest.substr(0, bytes));
+      rest.remove_prefix(bytes);
+      if (is_blank_row(row) && !rest.empty()) continue;
+      std::vector<std::string_view> found;
+      split_row(row, delimiter, found);
+      return {found.begin(), found.end()};
+    }
+  }
+};
+
+/// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
+/// words: a column whose first value is no number.
+CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
+  CsvOptions options;
+  options.paths = spec.paths;
+  options.header = spec.header;
+  options.delimiter = spec.delimiter == "tab" ? '\t' : spec.delimiter.front();
+  const FirstRow first(spec, options.delimiter);
+  std::vector<SourceField> names;
+  for (const SampleFieldSpec& field : spec.fields) names.push_back({field.name, Encoding::array, ElementType::f32, {}});
+  for (const SampleFieldSpec& field : spec.fields) {
+    const bool is_label = field.name == "label";
+    const std::vector<TransformSpec> transforms = transforms_of(spec, names, field.name);
+    const bool to_integers = !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
+    CsvField column;
+    column.name = field.name;
+    column.columns = field.parts;
+    column.scalar = is_label && field.parts.size() == 1;
+    column.words = (!is_label || spec.label_dtype == "i32") &&
+                   std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); });
+    column.type = column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
+    if (column.words && is_label) column.classes = classes;
+    options.fields.push_back(std::move(column));
+  }
   return options;
 }
 
