@@ -377,3 +377,24 @@ TEST_CASE("a set without shuffling may be as large as the numbers go") {
   SampleOrder order(spec, spec.samples, 1);
   CHECK(order.batch(0, order.steps_per_epoch() - 1).back() == 999'999'999);
 }
+
+TEST_CASE("a set that is too large for a list of its samples is shuffled all the same, and resumed anywhere at once") {
+  DatasetSpec spec = random_set(10'000'000'000);
+  spec.batch = 1000;
+  SampleOrder order(spec, spec.samples, 7);
+  CHECK(order.steps_per_epoch() == 10'000'000);
+  const auto batch = [](SampleOrder& of, int64_t epoch, int64_t step) {
+    const std::span<const int64_t> samples = of.batch(epoch, step);
+    return std::vector<int64_t>(samples.begin(), samples.end());
+  };
+  const std::vector<int64_t> far = batch(order, 0, 1'000'000);  // sample 10^9
+  CHECK(std::set<int64_t>(far.begin(), far.end()).size() == 1000);
+  CHECK(std::all_of(far.begin(), far.end(), [&](int64_t s) { return s >= 0 && s < spec.samples; }));
+  CHECK(std::count_if(far.begin(), far.end(), [&](int64_t s) { return s < spec.samples / 2; }) > 400);
+  CHECK(std::count_if(far.begin(), far.end(), [&](int64_t s) { return s < spec.samples / 2; }) < 600);
+  SampleOrder resumed(spec, spec.samples, 7), other(spec, spec.samples, 8);
+  CHECK(batch(resumed, 0, 1'000'000) == far);
+  CHECK(batch(resumed, 1, 1'000'000) != far);
+  CHECK(batch(other, 0, 1'000'000) != far);
+  CHECK(data_set_bytes(spec) == 8 * 1000);
+}

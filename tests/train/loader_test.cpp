@@ -348,3 +348,54 @@ TEST_CASE("autotune gives a loader that is waited for more workers, which change
   }
   CHECK(alone.setting() == LoadSetting{1, 1});
 }
+
+namespace {
+
+/// Sample 5 is not read before `release`.
+class Hanging final : public Dataset {
+ public:
+  explicit Hanging(std::atomic<bool>& release) : release_(release) {}
+  int64_t size() const override { return 20; }
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
+    while (sample == 5 && !release_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (to[1] != nullptr) *static_cast<float*>(to[1]) = float(sample);
+  }
+  std::string where(int64_t sample) const override { return "mount/" + std::to_string(sample) + ".jpg"; }
+
+ private:
+  std::atomic<bool>& release_;
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({1}, {}));
+};
+
+}  // namespace
+
+TEST_CASE("a sample that a file system does not give in time is named, and whoever waits can end the process") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  std::atomic<bool> release = false;
+  std::string told;
+  Loader loader(std::make_unique<Hanging>(release), spec_of(4), program, 1,
+                {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { told = error.what(); }});
+  loader.next_step();
+  loader.release_step();
+  try {
+    loader.next_step();
+    FAIL("the second batch cannot be whole");
+  } catch (const EnvError& error) {
+    CHECK(std::string(error.what()).starts_with("mount/5.jpg: has been read for "));
+  }
+  CHECK(told.starts_with("mount/5.jpg: "));
+  release = true;
+}
+
+TEST_CASE("a slow sample within the time is no error") {
+  Program program;
+  program.instructions = {load("label", 0, {10}, {0}, {10})};
+  Loader loader(std::make_unique<Drawn>(), spec_of(10), program, 1, {.num_steps = 3, .timeout_seconds = 60});
+  for (int step = 0; step < 3; ++step) {
+    CHECK_NOTHROW(loader.next_step());
+    loader.release_step();
+  }
+  CHECK(loader.skipped().count == 0);
+}
