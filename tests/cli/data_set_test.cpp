@@ -174,8 +174,8 @@ TEST_CASE("a table's columns become named fields, of numbers and of words") {
   write(scratch, "job.yaml",
         "dataset: {type: csv, path: animals.csv, batch: 8, fields: {numbers: [age, height], town: town, label: species}}\n"
         "network:\n  - {name: emb, type: embedding, vocab: 2, units: 4, inputs: [town]}\n"
-        "  - {name: flat, type: flatten}\n"
-        "  - {name: join, type: concat, inputs: [numbers, flat]}\n  - {name: out, type: dense, units: 2}\n"
+        "  - {name: flat, type: flatten}\n  - {name: fc, type: dense, units: 4, inputs: [numbers]}\n"
+        "  - {name: both, type: add, inputs: [fc, flat]}\n  - {name: out, type: dense, units: 2}\n"
         "loss: softmax_cross_entropy\noptimizer: {learning_rate: 0.00001}\ntrain: {epochs: 2}\nlaunch: {device: cpu}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
