@@ -52,7 +52,8 @@ class SourceSet final : public Dataset {
 
  private:
   void write_array(const FieldWay& way, const FieldBytes& bytes, ReadState& state, StageTimer& timer, void* to) const;
-  void write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state, void* to) const;
+  void write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state, StageTimer& timer,
+                   void* to) const;
 
   std::shared_ptr<const Source> source_;
   FieldWays of_;
