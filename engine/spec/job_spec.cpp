@@ -166,13 +166,18 @@ std::vector<std::string> DatasetSpec::field_names() const {
 
 /// What a validation sees of samples whose training draws: the middle, never flipped.
 static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> transforms) {
-  std::erase_if(transforms, [](const TransformSpec& transform) { return transform.name == "horizontal_flip"; });
+  std::erase_if(transforms, [](const TransformSpec& transform) {
+    return transform.name == "horizontal_flip" || transform.name == "color_jitter" || transform.name == "random_erasing";
+  });
   for (TransformSpec& transform : transforms) {
-    if (transform.name != "random_crop") continue;
-    Attrs size;
-    size.set("size", transform.attrs.ints("size"));
-    transform.name = "center_crop";
-    transform.attrs = std::move(size);
+    if (transform.name == "random_crop") {
+      transform.name = "center_crop";
+      transform.attrs.erase("padding");
+    } else if (transform.name == "random_resized_crop") {
+      transform.name = "center_resized_crop";
+      transform.attrs.erase("scale");
+      transform.attrs.erase("ratio");
+    }
   }
   return transforms;
 }

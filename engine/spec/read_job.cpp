@@ -128,8 +128,9 @@ class JobReader {
 
   void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
                     const std::string& where) {
-    problems_.add(pos, where,
-                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
+    problems_.add(
+        pos, where,
+        "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
   }
 
   /// Reports a field of the other kind of job.
@@ -318,7 +319,8 @@ class JobReader {
         if (field.is_required) problems_.add(node.pos, path, "a group needs '" + field.name + "'", kind_text(field));
       } else if (field.kind == FieldKind::patterns) {
         group.patterns = read_texts(*value, where, "a name or a glob", problems_);
-        if (value->is_list() && value->items.empty()) problems_.add(value->pos, where, "must name at least one parameter");
+        if (value->is_list() && value->items.empty())
+          problems_.add(value->pos, where, "must name at least one parameter");
       } else if (std::optional<Value> read = read_value(*value, field, where, problems_)) {
         group.attrs.set(field.name, std::move(*read));
       }
@@ -536,9 +538,11 @@ class JobReader {
       YamlNode empty;
       empty.pos = node.pos;
       spec.attrs = read_attrs(empty, type->fields, name, path, problems_);
-    } else if (type->fields.size() == 1) {
-      if (std::optional<Value> read = read_value(value, type->fields[0], path, problems_))
-        spec.attrs.set(type->fields[0].name, std::move(*read));
+    } else if (const Field* bare = bare_value_field(*type); bare != nullptr) {
+      for (const Field& field : type->fields)
+        if (&field != bare && field.fallback) spec.attrs.set(field.name, *field.fallback);
+      if (std::optional<Value> read = read_value(value, *bare, path, problems_))
+        spec.attrs.set(bare->name, std::move(*read));
     } else {
       problems_.add(value.pos, path, name + " takes a mapping, not " + describe(value),
                     type->fields.empty() ? "write just " + name : "fields: " + join(names_of(type->fields)));

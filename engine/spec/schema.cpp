@@ -410,7 +410,7 @@ Json transform_schema() {
     if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
     if (type.fields.empty()) continue;
     Json value = object_schema(type.fields, nullptr, type.doc);
-    if (type.fields.size() == 1) value = {{"anyOf", {value_schema(type.fields[0]), value}}};
+    if (const Field* bare = bare_value_field(type)) value = {{"anyOf", {value_schema(*bare), value}}};
     any.push_back({{"type", "object"},
                    {"description", type.doc},
                    {"properties", {{type.name, value}}},

@@ -18,6 +18,7 @@
 #include "engine/spec/job_spec.h"
 #include "engine/train/data/image/decode.h"
 #include "engine/train/data/image/image.h"
+#include "engine/train/data/image/resample.h"
 #include "engine/train/data/sample_rng.h"
 #include "engine/train/data/source.h"
 
@@ -47,7 +48,8 @@ SampleView view_of(const ImageView& image);
 /// A worker's own. Grows to what the largest sample needs.
 struct TransformScratch {
   std::vector<std::byte> buffers[2];  ///< between transforms
-  std::vector<std::byte> rows;        ///< within one
+  std::vector<std::byte> row;         ///< within one
+  ResampleScratch resample;
   Image decoded;
   int64_t held_bytes() const;
 };
@@ -56,11 +58,13 @@ struct TransformScratch {
 struct CropPlan {
   std::optional<Box> box;  ///< drawn already; may be partly outside of the image (zeros there)
   bool is_inside = false;  ///< decode only the box
-  int scale = 1;           ///< decode at 1/scale of the size
+  int scale = 1;           ///< decode at 1/scale of the size; then, at which it was decoded
 };
 
 /// Whether a sample looks different in each pass, so that it cannot be kept.
 bool has_random_transforms(const std::vector<TransformSpec>& specs);
+
+struct SampleStep;  ///< sample_steps.h
 
 class SampleTransforms {
  public:
@@ -69,6 +73,7 @@ class SampleTransforms {
                    const std::string& path = "dataset.transforms");
   ~SampleTransforms();
   SampleTransforms(SampleTransforms&&) noexcept;
+  SampleTransforms(const SampleTransforms&) = delete;
 
   const SampleType& input() const { return input_; }
   /// One shape for all samples; u8, i32 or f32.
@@ -78,8 +83,7 @@ class SampleTransforms {
   /// `in` has the input's type and fits its shape. Writes the result, row-major, to `out`. Random transforms draw from
   /// `rng`, in order, as many numbers for every sample. `plan`: the box was drawn by plan_crop, and with is_inside
   /// `in` is just the box. Any number of threads, each with its scratch.
-  void run(const SampleView& in, SampleRng& rng, TransformScratch& scratch, void* out,
-           const CropPlan& plan = {}) const;
+  void run(const SampleView& in, SampleRng& rng, TransformScratch& scratch, void* out, const CropPlan& plan = {}) const;
 
   /// For an image of this size: what the first transform will cut out. Draws the numbers of that transform alone.
   CropPlan plan_crop(const ImageSize& size, SampleRng& rng) const;
@@ -88,13 +92,11 @@ class SampleTransforms {
   void run_encoded(std::span<const std::byte> file, const std::string& name, SampleRng& rng, TransformScratch& scratch,
                    void* out) const;
 
-  /// What a step writes to and reads from. In sample_transforms.cpp.
-  struct Step;
-
  private:
   SampleType input_, result_;
   bool is_random_ = false;
-  std::vector<std::unique_ptr<const Step>> steps_;
+  std::vector<SampleStep> steps_;
+  size_t last_write_ = 0;  ///< the step that writes the result
 };
 
 }  // namespace trainctl

@@ -9,12 +9,8 @@ struct TiffReader {
   bool is_big_endian;
 
   uint32_t byte(size_t at) const { return at < bytes.size() ? bytes[at] : 0; }
-  uint32_t u16(size_t at) const {
-    return is_big_endian ? byte(at) << 8 | byte(at + 1) : byte(at + 1) << 8 | byte(at);
-  }
-  uint32_t u32(size_t at) const {
-    return is_big_endian ? u16(at) << 16 | u16(at + 2) : u16(at + 2) << 16 | u16(at);
-  }
+  uint32_t u16(size_t at) const { return is_big_endian ? byte(at) << 8 | byte(at + 1) : byte(at + 1) << 8 | byte(at); }
+  uint32_t u32(size_t at) const { return is_big_endian ? u16(at) << 16 | u16(at + 2) : u16(at + 2) << 16 | u16(at); }
 };
 
 }  // namespace

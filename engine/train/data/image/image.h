@@ -39,7 +39,8 @@ class Image {
     whole_ = {bytes_.data(), height, width, channels, width * channels};
     view_ = whole_;
   }
-  /// What view() shows from now on, a box inside of what resize() made: decoders write more columns than they are asked.
+  /// What view() shows from now on, a box inside of what resize() made: decoders write more columns than they are
+  /// asked.
   void show(const Box& box) {
     view_ = {whole_.row(box.top) + box.left * whole_.channels, box.height, box.width, whole_.channels, whole_.stride};
   }

@@ -9,14 +9,13 @@
 //
 // libjpeg reports errors by a function that must not return. It jumps back to attempt(), over frames of libjpeg and of
 // the function that attempt() calls, which has only trivial objects.
-#include <csetjmp>
-#include <cstdio>  // jpeglib.h needs it
-
 #include <jerror.h>
 #include <jpeglib.h>
 
 #include <algorithm>
 #include <array>
+#include <csetjmp>
+#include <cstdio>  // jpeglib.h needs it
 #include <cstring>
 #include <vector>
 
@@ -53,7 +52,8 @@ void on_message(j_common_ptr info, int level) {
     case JWRN_MUST_RESYNC:
     case JWRN_NOT_SEQUENTIAL:
       on_error(info);
-    default: break;
+    default:
+      break;
   }
 }
 
