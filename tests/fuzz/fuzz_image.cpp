@@ -17,7 +17,7 @@ void decode(std::span<const std::byte> file) {
   trainctl::Image whole, part;
   trainctl::decode_image(file, "fuzz", {}, whole);
   if (whole.view().height != size.height || whole.view().width != size.width) abort();
-  const trainctl::Box box{size.height / 3, size.width / 3, (size.height + 2) / 3, (size.width + 2) / 3};
+  const trainctl::PixelBox box{size.height / 3, size.width / 3, (size.height + 2) / 3, (size.width + 2) / 3};
   trainctl::decode_image(file, "fuzz", {.region = box}, part);
   for (int64_t y = 0; y < box.height; ++y) {
     const uint8_t* wanted = whole.view().row(box.top + y) + box.left * 3;

@@ -14,7 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-Picture decode(const FileBytes& file, int channels = 3, std::optional<Box> region = {}, int scale = 1) {
+Picture decode(const FileBytes& file, int channels = 3, std::optional<PixelBox> region = {}, int scale = 1) {
   Image image;
   decode_image(file, "photo", {channels, region, scale}, image);
   const ImageView& view = image.view();
@@ -24,7 +24,7 @@ Picture decode(const FileBytes& file, int channels = 3, std::optional<Box> regio
   return picture;
 }
 
-std::vector<uint8_t> cut(const Picture& picture, const Box& box) {
+std::vector<uint8_t> cut(const Picture& picture, const PixelBox& box) {
   std::vector<uint8_t> pixels;
   for (int64_t y = box.top; y < box.top + box.height; ++y) {
     const auto row = picture.pixels.begin() + (y * picture.width + box.left) * picture.channels;
@@ -33,8 +33,8 @@ std::vector<uint8_t> cut(const Picture& picture, const Box& box) {
   return pixels;
 }
 
-Box random_box(const ImageSize& size, SampleRng& rng) {
-  Box box;
+PixelBox random_box(const ImageSize& size, SampleRng& rng) {
+  PixelBox box;
   box.height = 1 + rng.integer(size.height);
   box.width = 1 + rng.integer(size.width);
   box.top = rng.integer(size.height - box.height + 1);
@@ -48,14 +48,14 @@ int differing_regions(const FileBytes& file, int channels) {
   SampleRng rng(7, 0, 0);
   int differing = 0;
   for (int i = 0; i < 150; ++i) {
-    const Box box = random_box({whole.height, whole.width}, rng);
+    const PixelBox box = random_box({whole.height, whole.width}, rng);
     const Picture part = decode(file, channels, box);
     differing += part.height != box.height || part.width != box.width || part.pixels != cut(whole, box) ? 1 : 0;
   }
   return differing;
 }
 
-std::string env_error(const FileBytes& file, bool header_only = false, std::optional<Box> region = {}) {
+std::string env_error(const FileBytes& file, bool header_only = false, std::optional<PixelBox> region = {}) {
   try {
     header_only ? static_cast<void>(image_size(file, "cats/12.jpg")) : [&] {
       Image image;
@@ -209,7 +209,7 @@ TEST_CASE("CMYK and YCCK are read as Adobe stores them, inverted") {
 TEST_CASE("the size is that of the header, and a JPEG at a smaller scale covers its region") {
   const FileBytes file = write_jpeg(make_picture(97, 203, 3));
   CHECK(image_size(file, "p") == ImageSize{97, 203});
-  const Picture half = decode(file, 3, Box{10, 21, 50, 100}, 2);
+  const Picture half = decode(file, 3, PixelBox{10, 21, 50, 100}, 2);
   CHECK(half.height == 25);
   CHECK(half.width == 51);  // from 10.5 to 60.5
   const Picture whole = decode(file, 3, {}, 2);
@@ -237,7 +237,7 @@ TEST_CASE("a JPEG or PNG that is cut off anywhere is an error that names it, als
     for (size_t size = 0; size < whole.size() - 1; size += 1 + size / 40) {
       const FileBytes part(whole.begin(), whole.begin() + static_cast<int64_t>(size));
       INFO(size, " of ", whole.size());
-      CHECK(env_error(part, false, Box{0, 0, 8, 8}).starts_with("cats/12.jpg: "));
+      CHECK(env_error(part, false, PixelBox{0, 0, 8, 8}).starts_with("cats/12.jpg: "));
     }
   }
   FileBytes part = write_jpeg(picture);

@@ -188,7 +188,7 @@ TEST_CASE("random_resized_crop stays within the image, its area and its ratio, a
   SampleRng rng(1, 0, 0);
   int tops = 0;
   for (int i = 0; i < 2000; ++i) {
-    const Box box = draw_resized_box({375, 500}, {0.08, 1.0}, {0.75, 4.0 / 3}, rng);
+    const PixelBox box = draw_resized_box({375, 500}, {0.08, 1.0}, {0.75, 4.0 / 3}, rng);
     REQUIRE(box.is_inside({375, 500}));
     const double area = static_cast<double>(box.height * box.width) / (375 * 500);
     const double ratio = static_cast<double>(box.width) / static_cast<double>(box.height);
@@ -198,14 +198,14 @@ TEST_CASE("random_resized_crop stays within the image, its area and its ratio, a
     tops += box.top > 0 ? 1 : 0;
   }
   CHECK(tops > 1000);
-  CHECK(draw_resized_box({10, 1000}, {1.0, 1.0}, {0.75, 4.0 / 3}, rng) == Box{0, 493, 10, 13});
-  CHECK(draw_resized_box({1000, 10}, {1.0, 1.0}, {0.75, 4.0 / 3}, rng) == Box{493, 0, 13, 10});
+  CHECK(draw_resized_box({10, 1000}, {1.0, 1.0}, {0.75, 4.0 / 3}, rng) == PixelBox{0, 493, 10, 13});
+  CHECK(draw_resized_box({1000, 10}, {1.0, 1.0}, {0.75, 4.0 / 3}, rng) == PixelBox{493, 0, 13, 10});
 }
 
 TEST_CASE("center_resized_crop sees what a resize to 256 and a crop of 224 see") {
-  CHECK(central_resized_box({375, 500}, {224, 224}, 0.875) == Box{23, 86, 328, 328});
-  CHECK(central_resized_box({500, 375}, {224, 224}, 1.0) == Box{62, 0, 375, 375});
-  CHECK(central_resized_box({100, 400}, {50, 100}, 1.0) == Box{0, 100, 100, 200});
+  CHECK(central_resized_box({375, 500}, {224, 224}, 0.875) == PixelBox{23, 86, 328, 328});
+  CHECK(central_resized_box({500, 375}, {224, 224}, 1.0) == PixelBox{62, 0, 375, 375});
+  CHECK(central_resized_box({100, 400}, {50, 100}, 1.0) == PixelBox{0, 100, 100, 200});
 }
 
 TEST_CASE("a smaller decoding is taken only where it is asked for and no smaller than the result") {

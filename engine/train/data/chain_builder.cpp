@@ -226,7 +226,7 @@ void ChainBuilder::add_pad(const TransformSpec& spec) {
   flush();
   const int64_t padding = spec.attrs.integer("padding", 0);
   push(make_cut(type_.type, value_for(spec, type_.type), [padding](const ImageSize& image, SampleRng&) {
-    return Box{-padding, -padding, image.height + 2 * padding, image.width + 2 * padding};
+    return PixelBox{-padding, -padding, image.height + 2 * padding, image.width + 2 * padding};
   }));
   for (size_t dim = 0; dim < 2; ++dim)
     if (type_.shape[dim] != kAnySize) type_.shape[dim] += 2 * padding;

@@ -23,7 +23,7 @@ class ChainBuilder {
   std::vector<SampleStep> take() { return std::move(steps_); }
 
  private:
-  using Choose = std::function<Box(const ImageSize&, SampleRng&)>;
+  using Choose = std::function<PixelBox(const ImageSize&, SampleRng&)>;
 
   void add_resize(const TransformSpec& spec);
   void add_center_crop(const TransformSpec& spec);

@@ -19,7 +19,7 @@ SampleView dense(const void* data, int64_t height, int64_t width, int64_t channe
 int64_t elements_of(const SampleView& view) { return view.height * view.width * view.channels; }
 
 /// The box of the stored columns.
-Box stored(const SampleAtWork& sample, Box box) {
+PixelBox stored(const SampleAtWork& sample, PixelBox box) {
   if (sample.is_reversed) box.left = sample.view.width - box.left - box.width;
   return box;
 }
@@ -65,7 +65,7 @@ void run_pass(const PixelPass& pass, SampleAtWork& sample, TransformScratch& scr
 template <class T>
 void cut(SampleAtWork& sample, T value, T* out) {
   const SampleView& in = sample.view;
-  const Box box = stored(sample, sample.box);
+  const PixelBox box = stored(sample, sample.box);
   const int64_t row_values = box.width * in.channels;
   const int64_t first = std::clamp<int64_t>(-box.left, 0, box.width);
   const int64_t end = std::clamp<int64_t>(in.width - box.left, first, box.width);
@@ -127,10 +127,10 @@ SampleStep make_pass(PixelPass pass) {
           .bytes = [to = pass.to](const SampleAtWork& sample) { return elements_of(sample.view) * byte_size(to); }};
 }
 
-SampleStep make_crop(std::function<Box(const ImageSize&, SampleRng&)> choose, int64_t element_bytes) {
+SampleStep make_crop(std::function<PixelBox(const ImageSize&, SampleRng&)> choose, int64_t element_bytes) {
   return {.run =
               [element_bytes](SampleAtWork& sample, std::byte*, SampleRng&, TransformScratch&) {
-                const Box box = stored(sample, sample.box);
+                const PixelBox box = stored(sample, sample.box);
                 SampleView& view = sample.view;
                 view.data = row_of(view, element_bytes, box.top) + box.left * view.channels * element_bytes;
                 view.height = box.height;
@@ -139,7 +139,7 @@ SampleStep make_crop(std::function<Box(const ImageSize&, SampleRng&)> choose, in
           .choose = std::move(choose)};
 }
 
-SampleStep make_cut(ElementType type, double value, std::function<Box(const ImageSize&, SampleRng&)> choose) {
+SampleStep make_cut(ElementType type, double value, std::function<PixelBox(const ImageSize&, SampleRng&)> choose) {
   return {.kind = SampleStep::Kind::write,
           .run =
               [type, value](SampleAtWork& sample, std::byte* out, SampleRng&, TransformScratch&) {

@@ -17,7 +17,7 @@ namespace trainctl {
 struct SampleAtWork {
   SampleView view;
   bool is_reversed = false;          ///< its columns count from the last to the first
-  Box box;                           ///< what the step at hand cuts out, as one that looks at the sample counts
+  PixelBox box;                           ///< what the step at hand cuts out, as one that looks at the sample counts
   std::optional<SourceBox> decoded;  ///< the exact part of a view that was decoded at a smaller scale
 
   ImageSize size() const { return {view.height, view.width}; }
@@ -32,7 +32,7 @@ struct SampleStep {
   /// Of a write: the bytes of the result.
   std::function<int64_t(const SampleAtWork& sample)> bytes = {};
   /// Of a step that cuts: what.
-  std::function<Box(const ImageSize& image, SampleRng& rng)> choose = {};
+  std::function<PixelBox(const ImageSize& image, SampleRng& rng)> choose = {};
   /// Of a resize that may take an image decoded at a smaller scale: its result.
   std::optional<ImageSize> shrinks_to = {};
 };
@@ -49,9 +49,9 @@ struct PixelPass {
 
 SampleStep make_pass(PixelPass pass);
 /// The box that `choose` gives, which is inside the image: a view.
-SampleStep make_crop(std::function<Box(const ImageSize&, SampleRng&)> choose, int64_t element_bytes);
+SampleStep make_crop(std::function<PixelBox(const ImageSize&, SampleRng&)> choose, int64_t element_bytes);
 /// The same, with elements of `value` where the box is outside.
-SampleStep make_cut(ElementType type, double value, std::function<Box(const ImageSize&, SampleRng&)> choose);
+SampleStep make_cut(ElementType type, double value, std::function<PixelBox(const ImageSize&, SampleRng&)> choose);
 SampleStep make_flip(double chance);
 SampleStep make_resize(ElementType from, Resample method, const ImageSize& size, bool may_scale);
 /// type_cast i32, of dense values.

@@ -58,7 +58,7 @@ void SampleTransforms::run(const SampleView& in, SampleRng& rng, TransformScratc
                            const CropPlan& plan) const {
   SampleAtWork sample{.view = in, .box = {}, .decoded = {}};
   if (plan.scale > 1) {
-    const Box& box = *plan.box;
+    const PixelBox& box = *plan.box;
     const auto scale = static_cast<double>(plan.scale);
     sample.decoded = {static_cast<double>(box.top % plan.scale) / scale,
                       static_cast<double>(box.left % plan.scale) / scale, static_cast<double>(box.height) / scale,
@@ -71,7 +71,7 @@ void SampleTransforms::run(const SampleView& in, SampleRng& rng, TransformScratc
     if (step.choose) {
       const bool is_planned = i == 0 && plan.box.has_value();
       sample.box = !is_planned      ? step.choose(sample.size(), rng)
-                   : plan.is_inside ? Box{0, 0, in.height, in.width}
+                   : plan.is_inside ? PixelBox{0, 0, in.height, in.width}
                                     : *plan.box;
     }
     if (step.kind == SampleStep::Kind::write) {
@@ -94,7 +94,7 @@ CropPlan SampleTransforms::plan_crop(const ImageSize& size, SampleRng& rng) cons
   if (first.choose) plan.box = first.choose(size, rng);
   const SampleStep* resize = first.choose ? (steps_.size() > 1 ? &steps_[1] : nullptr) : &first;
   const bool may_scale = resize != nullptr && resize->shrinks_to;
-  if (may_scale && !plan.box) plan.box = Box{0, 0, size.height, size.width};
+  if (may_scale && !plan.box) plan.box = PixelBox{0, 0, size.height, size.width};
   plan.is_inside = plan.box && plan.box->is_inside(size);
   if (!may_scale || !plan.is_inside) return plan;
   for (const int scale : {8, 4, 2}) {

@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 template <class T>
-void erase(const Box& box, Layout layout, T value, const SampleView& view, T* values) {
+void erase(const PixelBox& box, Layout layout, T value, const SampleView& view, T* values) {
   const bool planes = layout == Layout::channels_first;
   const int64_t per_pixel = planes ? 1 : view.channels;
   for (int64_t plane = 0; plane < (planes ? view.channels : 1); ++plane)
@@ -45,7 +45,7 @@ SampleStep make_erasing(ElementType type, Layout layout, const Erasing& erasing)
   return {.kind = SampleStep::Kind::in_place,
           .run = [=](SampleAtWork& sample, std::byte* values, SampleRng& rng, TransformScratch&) {
             const bool erases = rng.uniform() < erasing.chance;
-            const Box box = draw_erased_box(sample.size(), erasing.scale, erasing.ratio, rng);
+            const PixelBox box = draw_erased_box(sample.size(), erasing.scale, erasing.ratio, rng);
             if (!erases) return;
             if (type == ElementType::u8) {
               erase(box, layout, static_cast<uint8_t>(erasing.value), sample.view, reinterpret_cast<uint8_t*>(values));

@@ -52,7 +52,7 @@ void mix(double share, const float* own, const float* other, int64_t elements, f
   for (int64_t i = 0; i < elements; ++i) out[i] = kept * own[i] + added * other[i];
 }
 
-void paste_box(const Box& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
+void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
                float* own) {
   const int64_t planes = channels_first ? channels : 1, per_pixel = channels_first ? 1 : channels;
   for (int64_t plane = 0; plane < planes; ++plane) {

@@ -15,7 +15,7 @@ namespace trainctl {
 
 struct BatchMix {
   double share = 1;  ///< of the row's own label
-  Box box;           ///< cutmix: from the other row
+  PixelBox box;           ///< cutmix: from the other row
 };
 
 /// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). One number.
@@ -28,7 +28,7 @@ inline int64_t mixed_with(int64_t row, int64_t rows) { return row + 1 < rows ? r
 /// Of mixup's rows, and of labels as one_hot makes them. `out` may be `own`.
 void mix(double share, const float* own, const float* other, int64_t elements, float* out);
 /// Copies the box of `other` into `own`: [h, w, c], or with `channels_first` [c, h, w].
-void paste_box(const Box& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
+void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
                float* own);
 
 /// x with P(Beta(alpha, alpha) <= x) = p. Exposed for its test.

@@ -29,11 +29,11 @@ ImageSize draw_size(const ImageSize& image, const ImageSize& most, const Range& 
 
 }  // namespace
 
-Box central_box(const ImageSize& image, const ImageSize& size) {
+PixelBox central_box(const ImageSize& image, const ImageSize& size) {
   return {half(image.height - size.height), half(image.width - size.width), size.height, size.width};
 }
 
-Box draw_resized_box(const ImageSize& image, const Range& scale, const Range& ratio, SampleRng& rng) {
+PixelBox draw_resized_box(const ImageSize& image, const Range& scale, const Range& ratio, SampleRng& rng) {
   ImageSize size = draw_size(image, image, scale, ratio, rng);
   if (size.height > 0) return draw_box(image, size, 0, rng);
   const double own = static_cast<double>(image.width) / static_cast<double>(image.height);
@@ -45,7 +45,7 @@ Box draw_resized_box(const ImageSize& image, const Range& scale, const Range& ra
   return central_box(image, size);
 }
 
-Box central_resized_box(const ImageSize& image, const ImageSize& size, double fraction) {
+PixelBox central_resized_box(const ImageSize& image, const ImageSize& size, double fraction) {
   const auto height = static_cast<double>(image.height), width = static_cast<double>(image.width);
   const double aspect = static_cast<double>(size.width) / static_cast<double>(size.height);
   const double box_height = fraction * std::min(height, width / aspect);
@@ -54,12 +54,12 @@ Box central_resized_box(const ImageSize& image, const ImageSize& size, double fr
                              std::clamp<int64_t>(std::lround(box_width), 1, image.width)});
 }
 
-Box draw_erased_box(const ImageSize& image, const Range& scale, const Range& ratio, SampleRng& rng) {
+PixelBox draw_erased_box(const ImageSize& image, const Range& scale, const Range& ratio, SampleRng& rng) {
   const ImageSize size = draw_size(image, {image.height - 1, image.width - 1}, scale, ratio, rng);
   return draw_box(image, size, 0, rng);
 }
 
-Box draw_box(const ImageSize& image, const ImageSize& size, int64_t padding, SampleRng& rng) {
+PixelBox draw_box(const ImageSize& image, const ImageSize& size, int64_t padding, SampleRng& rng) {
   const auto place = [&](int64_t rest) {
     const uint32_t number = rng.next();
     if (rest < 0) return half(rest) - padding;

@@ -34,8 +34,8 @@ ImageSize upright_size(const StoredImage& stored) {
 }
 
 /// Where a box of the upright image is stored.
-Box stored_box(const StoredImage& stored, const Box& box) {
-  Box at = stored.orientation.swaps ? Box{box.left, box.top, box.width, box.height} : box;
+PixelBox stored_box(const StoredImage& stored, const PixelBox& box) {
+  PixelBox at = stored.orientation.swaps ? PixelBox{box.left, box.top, box.width, box.height} : box;
   if (stored.orientation.reverses_rows) at.top = stored.size.height - at.top - at.height;
   if (stored.orientation.reverses_columns) at.left = stored.size.width - at.left - at.width;
   return at;
@@ -57,7 +57,7 @@ void turn_upright(const ImageView& stored, const Orientation& orientation, Image
 }
 
 /// Of an image at 1/scale.
-Box scaled_box(const Box& box, int64_t scale) {
+PixelBox scaled_box(const PixelBox& box, int64_t scale) {
   const auto up = [scale](int64_t at) { return (at + scale - 1) / scale; };
   const int64_t top = box.top / scale, left = box.left / scale;
   return {top, left, up(box.top + box.height) - top, up(box.left + box.width) - left};
@@ -94,13 +94,13 @@ int decode_image(std::span<const std::byte> file, const std::string& name, const
   const Format format = format_of(file, name);
   const StoredImage stored = read_header(format, file, name);
   const ImageSize size = upright_size(stored);
-  const Box region = request.region.value_or(Box{0, 0, size.height, size.width});
+  const PixelBox region = request.region.value_or(PixelBox{0, 0, size.height, size.width});
   check(region.height > 0 && region.width > 0 && region.is_inside(size), "the region to decode is inside the image");
   const int scale = format == Format::jpeg && stored.orientation.is_upright() ? request.scale : 1;
 
   Image turned;
   Image& pixels = stored.orientation.is_upright() ? out : turned;
-  const Box box = scale > 1 ? scaled_box(region, scale) : stored_box(stored, region);
+  const PixelBox box = scale > 1 ? scaled_box(region, scale) : stored_box(stored, region);
   if (format == Format::jpeg) {
     decode_jpeg(file, name, request.channels, box, scale, pixels);
   } else {

@@ -30,11 +30,11 @@ void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels
 bool is_jpeg(std::span<const std::byte> file);
 StoredImage read_jpeg_header(std::span<const std::byte> file, const std::string& name);
 /// `region`: of stored pixels; with `scale`, of the image at 1/scale.
-void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const Box& region, int scale,
+void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, int scale,
                  Image& out);
 
 bool is_png(std::span<const std::byte> file);
 StoredImage read_png_header(std::span<const std::byte> file, const std::string& name);
-void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const Box& region, Image& out);
+void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, Image& out);
 
 }  // namespace trainctl

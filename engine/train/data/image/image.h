@@ -13,12 +13,12 @@ struct ImageSize {
 };
 
 /// A part of an image, in pixels.
-struct Box {
+struct PixelBox {
   int64_t top = 0, left = 0, height = 0, width = 0;
   bool is_inside(const ImageSize& image) const {
     return top >= 0 && left >= 0 && height <= image.height - top && width <= image.width - left;
   }
-  friend bool operator==(const Box&, const Box&) = default;
+  friend bool operator==(const PixelBox&, const PixelBox&) = default;
 };
 
 struct ImageView {
@@ -41,7 +41,7 @@ class Image {
   }
   /// What view() shows from now on, a box inside of what resize() made: decoders write more columns than they are
   /// asked.
-  void show(const Box& box) {
+  void show(const PixelBox& box) {
     view_ = {whole_.row(box.top) + box.left * whole_.channels, box.height, box.width, whole_.channels, whole_.stride};
   }
   const ImageView& view() const { return view_; }

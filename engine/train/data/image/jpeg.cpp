@@ -173,7 +173,7 @@ StoredImage read_jpeg_header(std::span<const std::byte> file, const std::string&
   return {reader.size(), reader.orientation()};
 }
 
-void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const Box& region, int scale,
+void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, int scale,
                  Image& out) {
   JpegReader reader(file, name);
   jpeg_decompress_struct& info = reader.info();

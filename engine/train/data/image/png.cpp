@@ -107,7 +107,7 @@ StoredImage read_png_header(std::span<const std::byte> file, const std::string& 
   return {reader.size(), reader.orientation()};
 }
 
-void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const Box& region, Image& out) {
+void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, Image& out) {
   PngReader reader(file, name);
   const png_structp png = reader.png();
   const png_infop info = reader.info();
