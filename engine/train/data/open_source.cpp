@@ -253,9 +253,9 @@ std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, cons
   SplitOptions options;
   const double rest = std::max(0.0, 1 - spec.train_share - spec.validation_share);
   options.parts = {{"train", spec.train_share}, {"validation", spec.validation_share}, {"rest", rest}};
-  std::erase_if(options.parts, [](const auto& part) { return part.second <= 0; });
   options.part = spec.takes_validation_share ? "validation" : "train";
   options.seed = seed;
+  options.by_name = spec.type == "image_folder";  // photos that are added leave the others in their parts
   return open_split(std::move(set), options);
 }
 

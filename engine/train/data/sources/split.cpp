@@ -32,18 +32,17 @@ Share share_of(const SplitOptions& options) {
   Share found;
   std::vector<std::string> names;
   for (const auto& [name, share] : options.parts) {
-    if (!(share > 0)) fail(fmt::format("the share of '{}' is {}", name, share), "shares above 0 that add up to 1");
+    if (!(share >= 0)) fail(fmt::format("the share of '{}' is {}", name, share), "shares that add up to 1");
     const int64_t begin = std::llround(sum * kBlock);
     sum += share;
-    const int64_t end = std::llround(std::min(sum, 1.0) * kBlock);
-    if (begin == end) fail(fmt::format("the share of '{}' is {}", name, share), "at least 0.0001");
-    if (name == options.part) found = {begin, end};
+    if (name == options.part) found = {begin, std::llround(std::min(sum, 1.0) * kBlock)};
     names.push_back(name);
   }
   if (std::abs(sum - 1) > 1e-6) fail(fmt::format("the shares add up to {}", sum), "shares that add up to 1");
-  if (found.size() == 0)
+  if (std::find(names.begin(), names.end(), options.part) == names.end())
     fail(fmt::format("there is no part '{}'", options.part),
          "the parts are " + join(names) + "; " + did_you_mean(options.part, names));
+  if (found.size() == 0) fail(fmt::format("the share of '{}' is too small", options.part), "at least 0.0001");
   return found;
 }
 
