@@ -50,7 +50,7 @@ DataShapes shapes_of(const std::vector<SampleField>& fields) {
 bool is_kept(const DatasetSpec& spec, const FieldWays& ways, int64_t bytes) {
   if (spec.cache == "none" || ways.is_random) return false;
   if (spec.cache != "auto") return true;
-  return (ways.is_work || spec.type == "mnist") && bytes <= most_cached_bytes();
+  return ways.is_work && bytes <= most_cached_bytes();
 }
 
 std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed) {

@@ -9,6 +9,9 @@
 //
 // libjpeg reports errors by a function that must not return. It jumps back to attempt(), over frames of libjpeg and of
 // the function that attempt() calls, which has only trivial objects.
+#include <cstddef>
+#include <cstdio>
+
 #include <jerror.h>
 #include <jpeglib.h>
 
