@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 #include <cmath>
 #include <cstring>
 #include <functional>
