@@ -114,11 +114,13 @@ PixelPass& ChainBuilder::pass() {
 }
 
 void ChainBuilder::to_f32() {
-  if (type_.type != ElementType::f32) pass().to = type_.type = ElementType::f32;
+  if (type_.type == ElementType::f32) return;
+  pass().to = ElementType::f32;  // before the type changes: a pass begins with the type so far
+  type_.type = ElementType::f32;
 }
 
 void ChainBuilder::add_op(PixelOp op) {
-  pass().to = type_.type = ElementType::f32;
+  to_f32();
   pass().ops.push_back(std::move(op));
 }
 

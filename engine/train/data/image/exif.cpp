@@ -29,9 +29,9 @@ Orientation exif_orientation(std::span<const uint8_t> tiff) {
   if (reader.u16(2) != 42) return {};
   const size_t directory = reader.u32(4);
   const size_t entries = reader.u16(directory);
+  if (directory + 2 + entries * kEntryBytes > tiff.size()) return {};
   for (size_t i = 0; i < entries; ++i) {
     const size_t at = directory + 2 + i * kEntryBytes;
-    if (at + kEntryBytes > tiff.size()) break;
     if (reader.u16(at) == kOrientation && reader.u16(at + 2) == kShort && reader.u32(at + 4) == 1)
       return orientation_of(static_cast<int>(reader.u16(at + 8)));
   }
