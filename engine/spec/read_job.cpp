@@ -539,8 +539,8 @@ class JobReader {
       empty.pos = node.pos;
       spec.attrs = read_attrs(empty, type->fields, name, path, problems_);
     } else if (const Field* bare = bare_value_field(*type); bare != nullptr) {
-      for (const Field& field : type->fields)
-        if (&field != bare && field.fallback) spec.attrs.set(field.name, *field.fallback);
+      for (const Field& other : type->fields)
+        if (&other != bare && other.fallback) spec.attrs.set(other.name, *other.fallback);
       if (std::optional<Value> read = read_value(value, *bare, path, problems_))
         spec.attrs.set(bare->name, std::move(*read));
     } else {
